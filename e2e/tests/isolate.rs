@@ -399,14 +399,8 @@ fn where_keys_are_cannot_change_while_a_process_runs() {
 #[test]
 fn what_is_not_covered_is_refused_with_its_place_and_a_cure() {
     let (origin, keys, scratch) = (Origin::always(ANSWER), Keys::new(), Scratch::new());
-    scratch.write("client.pem", Certificates::shared().issue(&["client"], &PKCS_ECDSA_P256_SHA256));
     let good = config(&origin, &keys, ISOLATE);
     assert!(check(&scratch, &good).contains("0 errors") || !check(&scratch, &good).contains("error:"));
-    let ca = Certificates::shared().ca().display().to_string();
-    let client = scratch.join("client.pem").display().to_string();
-    let with_signer = good.replace("[tls.public]\n", "[tls.public]\nsigner = \"vault\"\n")
-        + &format!("[signer.vault]\nservers = [\"127.0.0.1:9\"]\nidentity = {client:?}\nca = {ca:?}\n");
-    let towards = good.replace("[[route]]", &format!("tls = {{ ca = {ca:?}, certificate = {client:?} }}\n[[route]]"));
     let acme = good.clone()
         + &format!(
             "[acme.own]\ndirectory = \"https://localhost:9/dir\"\nstate = {:?}\nterms_agreed = true\n",
@@ -414,8 +408,6 @@ fn what_is_not_covered_is_refused_with_its_place_and_a_cure() {
         );
     let state = format!("[process]\nworkers = 1\nstate = {:?}\n{good}", keys.scratch.path());
     for (config, what) in [
-        (&with_signer, "keys.isolate does not cover the key that key servers are shown"),
-        (&towards, "keys.isolate does not cover keys that are shown to servers"),
         (&acme, "keys.isolate does not cover keys of ordered certificates without keys.store"),
         (&state, "there are private keys in"),
     ] {

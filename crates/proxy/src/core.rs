@@ -35,7 +35,7 @@ use crate::pool::Pool;
 use crate::relay::Pipes;
 use crate::seat;
 use crate::shortage::{Reason, Room, Shared, Shortage};
-use crate::signer::{Signer, Work};
+use crate::signer::{Beside, Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
@@ -67,7 +67,7 @@ pub struct Core {
     /// By place; none where one has ended.
     signers: RefCell<Vec<Option<Rc<Signer>>>>,
     /// Of the process that holds this one's keys, where that is another.
-    beside: OnceCell<Rc<Signer>>,
+    beside: OnceCell<Rc<Beside>>,
     seed: u64,
     pub shortage: Shortage,
     parking: Rc<Parking>,
@@ -268,13 +268,14 @@ impl Core {
         self.tend_lines(None);
     }
 
-    /// Signatures by keys of the process beside this one are asked for by this socket. To be called once.
+    /// Signatures by keys of the process beside this one are asked for by this socket. To be called once, before
+    /// [`Core::start`].
     pub fn take_key_process(&self, socket: OwnedFd) {
         let Some(metrics) = &self.telemetry.key_process else { return };
         let jobs_max = self.snapshot().shared.config.process.handshakes.in_progress;
         let signer = Signer::beside(socket, self.metrics.clone(), metrics, jobs_max, self.seed);
         signer.start();
-        let _ = self.beside.set(signer);
+        let _ = self.beside.set(Beside::new(signer, Rc::clone(&self.parking)));
     }
 
     /// What is recorded from here on goes this way.
@@ -324,7 +325,8 @@ impl Core {
             }
             let metrics = self.telemetry.signer(place);
             let jobs_max = config.process.handshakes.in_progress;
-            let new = Signer::new(profile, self.metrics.clone(), &metrics, jobs_max, self.seed);
+            let new =
+                Signer::new(profile, self.beside.get().cloned(), self.metrics.clone(), &metrics, jobs_max, self.seed);
             new.start();
             signers[place] = Some(new);
         }
@@ -373,10 +375,10 @@ impl Core {
     pub fn submit(&self, job: Job) -> Work {
         match &job {
             Job::Remote { key, .. } => {
-                let signer = match key.signer {
-                    RemoteKey::BESIDE => self.beside.get().cloned(),
-                    place => self.signers.borrow().get(usize::from(place)).cloned().flatten(),
-                };
+                if key.signer == RemoteKey::BESIDE {
+                    return Beside::submit_to(self.beside.get().map(|beside| &**beside), job);
+                }
+                let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
                 match signer {
                     Some(signer) => signer.submit(job),
                     None => Work::Here(Pending::answered(Err(JobError::Unavailable))),

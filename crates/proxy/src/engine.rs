@@ -34,6 +34,7 @@ use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Shared, Watch};
+use crate::signer::Beside;
 use crate::snapshot::{Publication, Snapshot};
 use crate::state;
 use crate::telemetry::Telemetry;
@@ -179,6 +180,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
+    let own_link = key_process.as_mut().and_then(KeyProcess::take_aside);
     let (mut exporter, mut outboxes) = Exporter::new(published.clone(), workers);
     exporter.start_if_needed(&snapshot);
     let mut threads = Vec::new();
@@ -222,6 +224,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
         forgetting: Forgetting::default(),
+        key_process: own_link,
     };
     let config = Arc::clone(&snapshot.config);
     let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };
@@ -279,6 +282,8 @@ struct Main {
     /// What is wrong now; the admin address shows it.
     conditions: Rc<RefCell<Conditions>>,
     forgetting: Forgetting,
+    /// To the process that holds this one's keys, until it is made use of.
+    key_process: Option<OwnedFd>,
 }
 
 /// What has been begun beside the workers.
@@ -385,7 +390,8 @@ impl Main {
         let Scene { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = scene;
         let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
         let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
-        let health = Health::start(&snapshot, &self.store, &self.telemetry, &known);
+        let beside = self.key_process.take().map(Beside::aside);
+        let health = Health::start(&snapshot, &self.store, &self.telemetry, &known, beside);
         let mut upgrades = 0;
         if let Some(takeover) = takeover {
             upgrades = takeover.estate.upgrades + 1;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
-use propylon_tls::{Connector, UpstreamProfile};
+use propylon_tls::{Connector, Parking, UpstreamProfile};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
@@ -29,6 +29,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use crate::admin::effective;
 use crate::names::Names;
 use crate::notice::{Door, Target};
+use crate::signer::Beside;
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
@@ -57,6 +58,8 @@ struct Room {
     tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
     turns: Turns,
     random: RefCell<fastrand::Rng>,
+    /// The process that signs for what is shown to servers, where that is another.
+    beside: Option<Rc<Beside>>,
 }
 
 /// Those of one server. They end when it is gone, or is to be watched in another way; else they go on through changes of the
@@ -157,15 +160,18 @@ impl Health {
         store: &Arc<Store>,
         telemetry: &Arc<Telemetry>,
         known: &[KnownServer],
+        beside: Option<Rc<Beside>>,
     ) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
-        let mut board = Board::new(snapshot, store, telemetry, began, began_at);
+        let parking = beside.as_ref().map(|beside| beside.parking());
+        let mut board = Board::new(snapshot, store, telemetry, parking, (began, began_at));
         board.inherit(known);
         let health = Health(Rc::new(Room {
             board: RefCell::new(Rc::new(board)),
             tasks: RefCell::default(),
             turns: Turns::new(PROBES_AT_ONCE_MAX),
             random: RefCell::default(),
+            beside,
         }));
         health.begin(None);
         spawn_local(health.clone().look_at_outcomes());
@@ -176,7 +182,8 @@ impl Health {
     /// both, which is one whose notice is the same, everything known goes on.
     pub fn follow(&self, snapshot: &Arc<Snapshot>) {
         let old = self.board();
-        let mut board = Board::new(snapshot, &old.store, &old.telemetry, old.began, old.began_at);
+        let parking = self.0.beside.as_ref().map(|beside| beside.parking());
+        let mut board = Board::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
         board.take_over(&old);
         *self.0.board.borrow_mut() = Rc::new(board);
         self.begin(Some(&old));
@@ -288,7 +295,7 @@ impl Health {
         board.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
-        let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
+        let secure = board.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
         let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         let place = RESULTS.iter().position(|known| *known == word);
@@ -345,7 +352,11 @@ impl Known {
     }
 }
 
-fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
+fn connector(
+    backend: &Backend,
+    upstream: Option<&Arc<UpstreamProfile>>,
+    parking: Option<&Rc<Parking>>,
+) -> Option<Connector> {
     let check = backend.health.as_ref()?;
     let alpn: &[&[u8]] = match &check.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
@@ -355,7 +366,11 @@ fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> 
         }
         ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
-    Some(upstream.as_ref()?.connector_for(alpn))
+    let connector = upstream?.connector_for(alpn);
+    Some(match parking {
+        Some(parking) => connector.deferring(parking),
+        None => connector,
+    })
 }
 
 fn rules(backend: &Backend) -> Rules {
@@ -384,8 +399,8 @@ impl Board {
         snapshot: &Arc<Snapshot>,
         store: &Arc<Store>,
         telemetry: &Arc<Telemetry>,
-        began: Instant,
-        began_at: SystemTime,
+        parking: Option<&Rc<Parking>>,
+        (began, began_at): (Instant, SystemTime),
     ) -> Board {
         let now = began.elapsed().as_millis() as u64;
         let watched = |(place, (backend, servers)): (usize, (&Backend, &Arc<Vec<Server>>))| {
@@ -399,6 +414,7 @@ impl Board {
             Watched { servers: judged, known }
         };
         let config = &snapshot.config;
+        let connectors = config.backends.iter().zip(&snapshot.upstreams);
         Board {
             snapshot: Arc::clone(snapshot),
             store: Arc::clone(store),
@@ -406,7 +422,7 @@ impl Board {
             names: Names::new(&config.process.resolver),
             began,
             began_at,
-            connectors: config.backends.iter().zip(&snapshot.upstreams).map(connector).collect(),
+            connectors: connectors.map(|(backend, upstream)| connector(backend, upstream.as_ref(), parking)).collect(),
             backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
         }
     }

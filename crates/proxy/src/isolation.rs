@@ -34,6 +34,8 @@ const CERTBOT: &str = "/etc/letsencrypt";
 pub struct KeyProcess {
     /// One for each core, the last core's first.
     links: Vec<OwnedFd>,
+    /// The main thread's, which probes servers.
+    aside: Option<OwnedFd>,
     _supervisor: (Child, OwnedFd),
 }
 
@@ -47,7 +49,7 @@ impl KeyProcess {
         if let Err(error) = propylon_sys::keep_files_to_itself() {
             log::warn!("the key process gets the files that came with the start of this one: {error}");
         }
-        let links = worker_count(config).min(LINKS_MAX);
+        let links = worker_count(config).min(LINKS_MAX) + 1;
         let (mut own, mut others) = (Vec::new(), Vec::new());
         for _ in 0..=links {
             let (one, other) = propylon_sys::message_pair()?;
@@ -82,9 +84,15 @@ impl KeyProcess {
         for link in &own {
             propylon_sys::set_nonblocking(link, true)?;
         }
+        let aside = own.pop();
         own.reverse();
         propylon_tls::hold_keys_beside(files);
-        Ok(Some(KeyProcess { links: own, _supervisor: (supervisor, channel) }))
+        Ok(Some(KeyProcess { links: own, aside, _supervisor: (supervisor, channel) }))
+    }
+
+    /// For the main thread.
+    pub fn take_aside(&mut self) -> Option<OwnedFd> {
+        self.aside.take()
     }
 
     /// For the next core.
@@ -131,8 +139,9 @@ fn without_links(path: &Path) -> PathBuf {
 /// Sees to it that the key process forgets keys that are not in use any more.
 #[derive(Default)]
 pub struct Forgetting {
-    /// Of the snapshot that was looked at last.
-    generation: Option<u64>,
+    /// Generation of the snapshot that was looked at last, with the keys shown to key servers then: these change without
+    /// another one.
+    seen: Option<(u64, Vec<Ski>)>,
     /// When nobody can want keys of the one before any more, and what had been read when it came into force.
     due: Option<(Instant, u64)>,
 }
@@ -141,16 +150,30 @@ impl Forgetting {
     /// For every second.
     pub fn tend(&mut self, snapshot: &Snapshot, now: Instant) {
         let Some(files) = propylon_tls::key_files() else { return };
-        if self.generation.replace(snapshot.generation) != Some(snapshot.generation) {
+        let seen = (snapshot.generation, keys_of_links(snapshot));
+        if self.seen.as_ref() != Some(&seen) {
+            self.seen = Some(seen);
             self.due = Some((now + FORGET_AFTER, files.stamp()));
         }
         let Some((_, stamp)) = self.due.take_if(|(due, _)| now >= *due) else { return };
-        let kept: Vec<Ski> = snapshot.profiles.iter().flat_map(|profile| profile.keys_beside()).collect();
+        let kept = keys_in_use(snapshot);
         if let Err(failure) = files.forget(&kept, stamp) {
             log::warn!("the key process cannot be told which keys are in use: {failure:?}");
             self.due = Some((now + FORGET_AFTER, stamp));
         }
     }
+}
+
+/// Names of the keys that are shown to key servers.
+fn keys_of_links(snapshot: &Snapshot) -> Vec<Ski> {
+    snapshot.signers.iter().filter_map(|signer| signer.link.load().key_beside()).collect()
+}
+
+/// Names of all keys that somebody may be shown by this snapshot.
+fn keys_in_use(snapshot: &Snapshot) -> Vec<Ski> {
+    let own = snapshot.profiles.iter().flat_map(|profile| profile.keys_beside());
+    let towards = snapshot.upstreams.iter().flatten().filter_map(|upstream| upstream.key_beside());
+    own.chain(towards).chain(keys_of_links(snapshot)).collect()
 }
 
 /// So that it can be read where this process may not any more, and after it was replaced; by itself where there is too much beside it.

@@ -650,6 +650,10 @@ enum Ungreeted {
 
 impl Ungreeted {
     fn attempt(&self) -> Attempt {
+        if matches!(self, Ungreeted::Failed(failure) if failure.is_own()) {
+            // Another server would fare no better.
+            return Attempt { status: 503, reason: self.reason(), repeatable: Repeatable::No };
+        }
         let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
         Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
     }
@@ -671,14 +675,17 @@ async fn greet(
     deadline: &Deadline,
 ) -> Greeted {
     let began = Instant::now();
-    let session = connector.connect(server).map_err(Ungreeted::Failed)?;
-    let mut greeting = Greeting::new(socket, session);
+    let handshake = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = Greeting::new(socket, handshake);
     let stream = poll_fn(|context| {
-        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock) {
+        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock, |job| core.submit(job)) {
             return Poll::Ready(greeted.map_err(Ungreeted::Failed));
         }
         if core.timers.now() >= due {
-            return Poll::Ready(Err(Ungreeted::Timeout));
+            return Poll::Ready(Err(match greeting.awaits_signature() {
+                true => Ungreeted::Failed(UpstreamFailure::unsigned_in_time()),
+                false => Ungreeted::Timeout,
+            }));
         }
         deadline.set(due, context.waker());
         Poll::Pending

@@ -4,12 +4,15 @@
 //! was written.
 
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamSession};
+use propylon_crypto::{Job, Outcome};
+use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamSession};
 
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::SEAL_BYTES_MAX;
+use crate::signer::Work;
 use crate::socket::Socket;
 
 /// The least room to read into.
@@ -407,7 +410,9 @@ impl Tls {
 /// A session that is being agreed on.
 pub struct Greeting {
     socket: Socket,
-    session: UpstreamSession,
+    handshake: UpstreamHandshake,
+    /// The signature that it waits for.
+    work: Option<Work>,
     inbox: Buffer,
     wire: Buffer,
     /// What the last step had to say, kept for its memory.
@@ -417,13 +422,25 @@ pub struct Greeting {
 
 impl Greeting {
     /// With a socket that is connected.
-    pub fn new(socket: Socket, session: UpstreamSession) -> Greeting {
-        Greeting { socket, session, inbox: Buffer::default(), wire: Buffer::default(), said: Vec::new(), begun: false }
+    pub fn new(socket: Socket, handshake: UpstreamHandshake) -> Greeting {
+        let (inbox, wire, said) = (Buffer::default(), Buffer::default(), Vec::new());
+        Greeting { socket, handshake, work: None, inbox, wire, said, begun: false }
+    }
+
+    /// Whether it is not the server that is waited for, but somebody who signs.
+    pub fn awaits_signature(&self) -> bool {
+        self.work.is_some()
     }
 
     /// Ready when the handshake is over; what ends it may still have to be sent, and goes with the first request.
-    pub fn poll(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<Result<ServerStream, UpstreamFailure>> {
-        let greeted = self.poll_steps(context, stock);
+    /// `submit` has signatures made.
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        submit: impl Fn(Job) -> Work,
+    ) -> Poll<Result<ServerStream, UpstreamFailure>> {
+        let greeted = self.poll_steps(context, stock, submit);
         if greeted.is_ready() && !matches!(greeted, Poll::Ready(Ok(_))) {
             stock.give_back(&mut self.inbox);
             stock.give_back(&mut self.wire);
@@ -431,11 +448,27 @@ impl Greeting {
         greeted
     }
 
-    fn poll_steps(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<Result<ServerStream, UpstreamFailure>> {
+    fn poll_steps(
+        &mut self,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        submit: impl Fn(Job) -> Work,
+    ) -> Poll<Result<ServerStream, UpstreamFailure>> {
         if !std::mem::replace(&mut self.begun, true) {
-            self.step(context, stock)?;
+            self.step(None, context, stock)?;
         }
         loop {
+            // The server has its turn again when there is a signature.
+            if let Some(work) = &mut self.work {
+                let outcome = ready!(Pin::new(work).poll(context));
+                self.work = None;
+                match self.step(Some(outcome), context, stock)? {
+                    Step::Done => return Poll::Ready(self.finish(context, stock)),
+                    Step::Work => self.work = self.handshake.take_job().map(&submit),
+                    _ => {}
+                }
+                continue;
+            }
             ready!(self.poll_flush(context, stock)).map_err(|_| UpstreamFailure::closed())?;
             stock.equip(&mut self.inbox);
             let read = match self.socket.poll_read(context, self.inbox.spare(READ_BYTES_MIN)) {
@@ -451,15 +484,27 @@ impl Greeting {
                 Ok(count) if count > 0 => self.inbox.filled(count),
                 _ => return Poll::Ready(Err(UpstreamFailure::closed())),
             }
-            if self.step(context, stock)? == Step::Done {
-                return Poll::Ready(self.finish(context, stock));
+            match self.step(None, context, stock)? {
+                Step::Done => return Poll::Ready(self.finish(context, stock)),
+                Step::Work => self.work = self.handshake.take_job().map(&submit),
+                _ => {}
             }
         }
     }
 
-    fn step(&mut self, context: &mut Context<'_>, stock: &Stock) -> Result<Step, UpstreamFailure> {
+    /// `signed`: what has come of the signature that was waited for.
+    fn step(
+        &mut self,
+        signed: Option<Outcome>,
+        context: &mut Context<'_>,
+        stock: &Stock,
+    ) -> Result<Step, UpstreamFailure> {
         self.said.clear();
-        let stepped = self.session.handshake(self.inbox.readable_mut(), &mut self.said);
+        let received = self.inbox.readable_mut();
+        let stepped = match signed {
+            None => self.handshake.advance(received, &mut self.said),
+            Some(outcome) => self.handshake.resume(outcome, received, &mut self.said),
+        };
         if !self.said.is_empty() {
             stock.equip_small(&mut self.wire);
             self.wire.extend(&self.said);
@@ -467,7 +512,7 @@ impl Greeting {
         match stepped {
             Ok((consumed, step)) => {
                 self.inbox.consume(consumed);
-                match self.inbox.len() > UpstreamSession::WANT_MAX {
+                match self.inbox.len() > UpstreamHandshake::WANT_MAX {
                     true => Err(UpstreamFailure::closed()),
                     false => Ok(step),
                 }
@@ -491,7 +536,7 @@ impl Greeting {
 
     /// What came behind the handshake was taken for plain bytes so far.
     fn finish(&mut self, context: &mut Context<'_>, stock: &Stock) -> Result<ServerStream, UpstreamFailure> {
-        let session = self.session.take();
+        let Some(session) = self.handshake.finish() else { return Err(UpstreamFailure::closed()) };
         let mut tls = Tls {
             session,
             wire: std::mem::take(&mut self.wire),

@@ -32,6 +32,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
 use crate::snapshot::SignerProfile;
+pub use beside::Beside;
 use dispatch::{Dispatch, JobId, Settings};
 pub use places::{Found, Places, start as start_resolver};
 use report::Report;
@@ -58,7 +59,8 @@ pub struct Signer {
 
 /// Where the keys are.
 enum Place {
-    Servers(Arc<SignerProfile>),
+    /// Key servers, with the process that signs for what they are shown, if there is one: never one of them.
+    Servers(Arc<SignerProfile>, Option<Rc<Beside>>),
     /// In the process beside this one. Its socket, until somebody moves its bytes.
     Beside(Cell<Option<OwnedFd>>),
 }
@@ -84,6 +86,7 @@ pub struct Awaited {
 impl Signer {
     pub fn new(
         profile: &Arc<SignerProfile>,
+        beside: Option<Rc<Beside>>,
         column: Column,
         metrics: &Arc<SignerMetrics>,
         jobs_max: usize,
@@ -99,7 +102,7 @@ impl Signer {
             verify: config.verify,
         };
         let report = Report::new(column, Arc::clone(metrics), &config.name, labels.to_vec());
-        Signer::of(Place::Servers(Arc::clone(profile)), settings, report, seed)
+        Signer::of(Place::Servers(Arc::clone(profile), beside), settings, report, seed)
     }
 
     /// Of the process beside this one, by this core's socket to it.
@@ -140,13 +143,13 @@ impl Signer {
     }
 
     pub fn is_of(&self, profile: &Arc<SignerProfile>) -> bool {
-        matches!(&self.place, Place::Servers(known) if Arc::ptr_eq(known, profile))
+        matches!(&self.place, Place::Servers(known, _) if Arc::ptr_eq(known, profile))
     }
 
     /// Absent of the process beside this one.
     fn profile(&self) -> Option<&SignerProfile> {
         match &self.place {
-            Place::Servers(profile) => Some(profile),
+            Place::Servers(profile, _) => Some(profile),
             Place::Beside(_) => None,
         }
     }
@@ -166,7 +169,7 @@ impl Signer {
     /// Starts its tasks, on the core's own thread.
     pub fn start(self: &Rc<Signer>) {
         match &self.place {
-            Place::Servers(profile) => {
+            Place::Servers(profile, _) => {
                 for at in 0..usize::from(profile.config.connections) * profile.labels.len() {
                     spawn_local(link::keep(Rc::clone(self), at));
                 }
@@ -259,7 +262,16 @@ impl Signer {
 
     /// None of the process beside this one.
     fn link(&self, server: usize) -> Option<Result<Link, LinkError>> {
-        Some(self.profile()?.link.load().link(server))
+        let Place::Servers(profile, beside) = &self.place else { return None };
+        Some(profile.link.load().link(server, beside.as_ref().map(|beside| beside.parking())))
+    }
+
+    /// Has what is shown to key servers signed for.
+    fn submit_identity(&self, job: Job) -> Work {
+        match &self.place {
+            Place::Servers(_, beside) => Beside::submit_to(beside.as_deref(), job),
+            Place::Beside(_) => Work::Here(Pending::answered(Err(JobError::Refused))),
+        }
     }
 
     /// Uniform in 0..1.

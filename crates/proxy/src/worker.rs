@@ -134,8 +134,8 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(follow(doors, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
-    core.start();
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
+    core.start();
     spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| phase.is_over()).await;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use propylon_crypto::{JobError, X25519Pair};
-use rustls::crypto::aws_lc_rs::kx_group;
+use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
@@ -19,7 +19,25 @@ pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {
 /// For handshakes in which the other side is the server: a share of the first goes out with the hello. A server that wants
 /// another asks for it once, and is remembered for it; that way the hybrid costs only those who deal with its friends.
 pub(crate) fn groups_to_servers() -> Vec<&'static dyn SupportedKxGroup> {
-    vec![&X25519, kx_group::X25519MLKEM768, &OnTheSpot(NamedGroup::secp256r1), &OnTheSpot(NamedGroup::secp384r1)]
+    vec![
+        &X25519,
+        &OnTheSpot(NamedGroup::X25519MLKEM768),
+        &OnTheSpot(NamedGroup::secp256r1),
+        &OnTheSpot(NamedGroup::secp384r1),
+    ]
+}
+
+/// The library's own, in its order, for handshakes with key servers: few, and nothing of theirs is set aside but
+/// signatures.
+pub(crate) fn groups_to_key_servers() -> Vec<&'static dyn SupportedKxGroup> {
+    const OURS: [&OnTheSpot; 4] = [
+        &OnTheSpot(NamedGroup::X25519MLKEM768),
+        &OnTheSpot(NamedGroup::X25519),
+        &OnTheSpot(NamedGroup::secp256r1),
+        &OnTheSpot(NamedGroup::secp384r1),
+    ];
+    let ours = |stock: &'static dyn SupportedKxGroup| OURS.into_iter().find(|ours| ours.0 == stock.name());
+    default_provider().kx_groups.into_iter().filter_map(ours).map(|ours| ours as &dyn SupportedKxGroup).collect()
 }
 
 /// Where this core's X25519 pairs come from.
@@ -156,14 +174,16 @@ fn copy(secret: &[u8], into: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The library's own groups on the NIST curves, which are rare enough to be nobody's batch. Run where there is room: the
-/// frames of P-384 alone would fill a third of a parked handshake's stack.
+/// The library's own groups, where they are rare enough to be nobody's batch. Run where there is room: the frames of
+/// P-384 alone would fill a third of a parked handshake's stack, those of ML-KEM more.
 #[derive(Debug)]
 struct OnTheSpot(NamedGroup);
 
 impl OnTheSpot {
     fn group(&self) -> &'static dyn SupportedKxGroup {
         match self.0 {
+            NamedGroup::X25519MLKEM768 => kx_group::X25519MLKEM768,
+            NamedGroup::X25519 => kx_group::X25519,
             NamedGroup::secp384r1 => kx_group::SECP384R1,
             _ => kx_group::SECP256R1,
         }
@@ -187,6 +207,10 @@ impl SupportedKxGroup for OnTheSpot {
     fn name(&self) -> NamedGroup {
         self.0
     }
+
+    fn usable_for_version(&self, version: ProtocolVersion) -> bool {
+        self.group().usable_for_version(version)
+    }
 }
 
 struct BegunOnTheSpot(Box<dyn ActiveKeyExchange>);
@@ -194,6 +218,14 @@ struct BegunOnTheSpot(Box<dyn ActiveKeyExchange>);
 impl ActiveKeyExchange for BegunOnTheSpot {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         deep(move || self.0.complete(peer))
+    }
+
+    fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
+        self.0.hybrid_component()
+    }
+
+    fn complete_hybrid_component(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        deep(move || self.0.complete_hybrid_component(peer))
     }
 
     fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {

@@ -76,5 +76,5 @@ pub use records::lowered_limit;
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};
-pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamProfile, UpstreamSession};
+pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamProfile, UpstreamSession};
 pub use watch::Stamp;

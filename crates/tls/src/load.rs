@@ -25,7 +25,9 @@ use crate::credential::{Chain, Credential, CredentialKey, Interner, Material, Se
 use crate::finding::{Finding, Severity};
 pub use beside::{find_ordered_keys_in, hold_keys_beside, key_files};
 use chain::{Leaf, Parsed};
-pub(crate) use link::link_identity;
+#[cfg(test)]
+pub(crate) use link::config as link_config;
+pub(crate) use link::{LoadedLink, link_identity};
 use pem::FoundKey;
 use profile::{Entry, Item, Loading};
 pub(crate) use trust::client_trust;

@@ -5,30 +5,41 @@ use std::rc::Rc;
 use propylon_crypto::{Job, JobKind, Outcome};
 
 use crate::deferral::{Parking, Way, along};
-use crate::failure::Failure;
-use crate::handshake::Handshake;
 use crate::park::{Fiber, Turn};
 use crate::session::Step;
 
 /// How a turn of a handshake that may be set aside ended.
-pub(crate) enum Pause {
-    Parked(Box<Parked>),
-    Finished(Shown),
+pub(crate) enum Pause<T: 'static> {
+    Parked(Box<Parked<T>>),
+    Finished(T),
     /// A defect of ours, which ends this handshake and no other.
     Panicked(String),
 }
 
 /// What a handshake takes along, since the driver's buffers cannot be lent to it beyond one call, and brings back.
-pub(crate) struct Shown {
-    pub handshake: Box<Handshake>,
+pub(crate) struct Shown<H, E> {
+    pub handshake: Box<H>,
     pub records: Vec<u8>,
     pub out: Vec<u8>,
-    pub progress: Result<(usize, Step), Failure>,
+    pub progress: Result<(usize, Step), E>,
 }
 
-pub(crate) struct Parked {
+impl<H, E> Shown<H, E> {
+    /// Shows some records to a handshake.
+    pub fn to(mut handshake: Box<H>, mut records: Vec<u8>, advance: Advance<H, E>) -> Shown<H, E> {
+        let mut out = Vec::new();
+        let progress = advance(&mut handshake, &mut records, &mut out);
+        Shown { handshake, records, out, progress }
+    }
+}
+
+/// Takes a handshake as far as some records allow, and appends what is to be sent.
+type Advance<H, E> = fn(&mut H, &mut [u8], &mut Vec<u8>) -> Result<(usize, Step), E>;
+
+/// A handshake that waits for a job; `T` is what it comes back with.
+pub(crate) struct Parked<T: 'static> {
     /// Absent once it has been resumed.
-    fiber: Option<Fiber<Shown>>,
+    fiber: Option<Fiber<T>>,
     job: Option<Job>,
     kind: JobKind,
     parking: Rc<Parking>,
@@ -36,17 +47,11 @@ pub(crate) struct Parked {
     pub shown: usize,
 }
 
-impl Parked {
-    /// Shows some records to a handshake whose work may be set aside.
-    pub fn begin(way: &Way, mut handshake: Box<Handshake>, mut records: Vec<u8>) -> Pause {
-        let shown = records.len();
+impl<T: 'static> Parked<T> {
+    /// Takes a turn of a handshake whose work may be set aside, with a copy of so many bytes.
+    pub fn begin(way: &Way, shown: usize, turn: impl FnOnce() -> T + 'static) -> Pause<T> {
         let its_way = way.clone();
-        let call = move || {
-            let mut out = Vec::new();
-            let progress = along(its_way, || handshake.advance(&mut records, &mut out));
-            Shown { handshake, records, out, progress }
-        };
-        match Fiber::start(&way.parking.stacks, call) {
+        match Fiber::start(&way.parking.stacks, move || along(its_way, turn)) {
             Ok(turn) => Parked::pause(turn, &way.parking, shown),
             // Without a stack the work is done on the spot.
             Err(call) => Pause::Finished(call()),
@@ -57,7 +62,7 @@ impl Parked {
         self.job.take()
     }
 
-    pub fn resume(mut self: Box<Self>, outcome: Outcome) -> Pause {
+    pub fn resume(mut self: Box<Self>, outcome: Outcome) -> Pause<T> {
         let Some(fiber) = self.fiber.take() else { return Pause::Panicked("resumed twice".into()) };
         let (parking, shown) = (self.parking.clone(), self.shown);
         // Its place is free while it runs, and the next one that it may take is counted anew.
@@ -65,7 +70,7 @@ impl Parked {
         Parked::pause(fiber.resume(outcome), &parking, shown)
     }
 
-    fn pause(turn: Turn<Shown>, parking: &Rc<Parking>, shown: usize) -> Pause {
+    fn pause(turn: Turn<T>, parking: &Rc<Parking>, shown: usize) -> Pause<T> {
         match turn {
             Turn::Suspended(fiber, job) => {
                 let kind = job.kind();
@@ -82,7 +87,7 @@ impl Parked {
     }
 }
 
-impl Drop for Parked {
+impl<T: 'static> Drop for Parked<T> {
     fn drop(&mut self) {
         self.parking.leave(self.kind);
         if let Some(fiber) = self.fiber.take() {

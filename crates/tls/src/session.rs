@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::greeting::Greeting;
 use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
 use crate::introduction::Introduction;
-use crate::parked::{Parked, Pause};
+use crate::parked::{Parked, Pause, Shown};
 use crate::records::Records;
 
 /// What a handshake waits for.
@@ -46,7 +46,7 @@ pub struct Session {
 enum State {
     Handshake(Box<Handshake>),
     /// Set aside until its job is done.
-    Parked(Box<Parked>),
+    Parked(Box<Parked<Shown<Handshake, Failure>>>),
     Established(Box<Established>),
     /// Failed; nothing more can be done.
     Over,
@@ -142,13 +142,14 @@ impl Session {
         };
         // It looks at more than whole records.
         handshake.check_start(buffer, out)?;
-        let pause = Parked::begin(&way, handshake, buffer[..shown].to_vec());
+        let records = buffer[..shown].to_vec();
+        let pause = Parked::begin(&way, shown, move || Shown::to(handshake, records, Handshake::advance));
         self.follow(pause, shown, buffer, out)
     }
 
     fn follow(
         &mut self,
-        pause: Pause,
+        pause: Pause<Shown<Handshake, Failure>>,
         shown: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,

@@ -1,7 +1,8 @@
 //! TLS to the servers of a backend, without sockets: this side is the client.
 //!
 //! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions that it
-//! may go on with; [`UpstreamSession`] is one connection.
+//! may go on with; [`UpstreamHandshake`] is the begin of one connection, and
+//! [`UpstreamSession`] the rest.
 
 mod failure;
 mod handshake;
@@ -11,20 +12,24 @@ mod store;
 mod trust;
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{At, Backend, BackendTls, ServerAddress};
+use propylon_crypto::Ski;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor};
 
 use crate::dated::Dated;
+use crate::deferral::{Deferral, Parking, Way};
 use crate::finding::{Finding, Severity};
 use crate::load;
 pub use failure::UpstreamFailure;
 pub(crate) use messages::{BadMessage, Message, Messages};
-pub use session::{UpstreamFacts, UpstreamSession};
+pub use session::{UpstreamFacts, UpstreamHandshake, UpstreamSession};
 use store::Store;
+pub(crate) use trust::Roomy;
 
 /// Shared by all cores, which only make their connectors of it.
 pub struct UpstreamProfile {
@@ -36,11 +41,17 @@ pub struct UpstreamProfile {
     roots: Vec<TrustAnchor<'static>>,
     chain: Vec<CertificateDer<'static>>,
     identity: Option<Dated>,
+    /// The name of its key in the process beside this one, if it is there.
+    beside: Option<Ski>,
 }
 
 /// One core's way to make sessions with the servers of one backend.
 pub struct Connector {
     servers: Vec<Target>,
+    /// The key of what is shown to servers signs elsewhere.
+    remote: bool,
+    /// The room in which handshakes wait for signatures.
+    way: Option<Way>,
 }
 
 struct Target {
@@ -85,6 +96,7 @@ impl UpstreamProfile {
         }
         let Some(loaded) = loaded.filter(|_| names.len() == servers.len()) else { return Err(findings) };
         let (roots, chain, identity) = (loaded.roots.roots.clone(), loaded.chain.clone(), loaded.dated.clone());
+        let beside = loaded.beside;
         let mut config = match trust::config(tls, loaded) {
             Ok(config) => config,
             Err(why) => {
@@ -99,12 +111,17 @@ impl UpstreamProfile {
             }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity }, findings))
+        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, beside }, findings))
     }
 
     /// When what is shown to servers ends.
     pub fn dated(&self) -> Option<&Dated> {
         self.identity.as_ref()
+    }
+
+    /// The name of the client certificate's key in the process that holds this process's keys, if it is there.
+    pub fn key_beside(&self) -> Option<Ski> {
+        self.beside
     }
 
     /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its
@@ -136,7 +153,7 @@ impl UpstreamProfile {
             };
             Target { config: Arc::new(config), name: name.clone() }
         };
-        Connector { servers: self.names.iter().map(target).collect() }
+        Connector { servers: self.names.iter().map(target).collect(), remote: self.beside.is_some(), way: None }
     }
 }
 
@@ -152,10 +169,18 @@ fn name_of(tls: &BackendTls, address: &ServerAddress) -> String {
 }
 
 impl Connector {
+    /// From here on handshakes wait for signatures of keys that are elsewhere ([`Step::Work`](crate::Step::Work)), in
+    /// this room. Without it they fail.
+    #[must_use]
+    pub fn deferring(mut self, parking: &Rc<Parking>) -> Connector {
+        self.way = self.remote.then(|| Way { deferral: Deferral::default(), parking: parking.clone(), remote: true });
+        self
+    }
+
     /// A new connection's, to this server of the backend.
-    pub fn connect(&self, server: usize) -> Result<UpstreamSession, UpstreamFailure> {
+    pub fn connect(&self, server: usize) -> Result<UpstreamHandshake, UpstreamFailure> {
         let target = &self.servers[server];
-        UpstreamSession::new(&target.config, &target.name)
+        UpstreamHandshake::new(&target.config, &target.name, self.way.clone())
     }
 }
 
@@ -164,3 +189,6 @@ impl fmt::Debug for UpstreamProfile {
         f.debug_struct("UpstreamProfile").field("names", &self.names).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

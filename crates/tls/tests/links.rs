@@ -104,7 +104,7 @@ fn a_link_speaks_both_versions_with_a_verified_server_that_verifies_it() {
         for pieces in [1, 100, usize::MAX] {
             let (profile, findings) = LinkProfile::load(&signer(&files, &authority, Some("keys.test"))).unwrap();
             assert_eq!(findings, []);
-            let mut link = profile.link(0).unwrap();
+            let mut link = profile.link(0, None).unwrap();
             let mut server = server(&authority, "keys.test", version);
             talk(&mut link, &mut server, pieces).unwrap();
             assert!(link.is_established() && !server.is_handshaking());
@@ -141,7 +141,7 @@ fn a_server_of_another_name_or_authority_is_refused() {
         (&theirs, Some("keys.test"), "leads to no authority that is trusted"),
     ] {
         let (profile, _) = LinkProfile::load(&signer(&files, &ours, name)).unwrap();
-        let mut link = profile.link(0).unwrap();
+        let mut link = profile.link(0, None).unwrap();
         let mut server = server(issuer, "keys.test", &rustls::version::TLS13);
         let error = talk(&mut link, &mut server, usize::MAX).unwrap_err();
         assert!(error.contains(expected), "{error}");
@@ -152,7 +152,7 @@ fn a_server_of_another_name_or_authority_is_refused() {
 fn what_is_no_record_ends_the_link() {
     let files = Directory::new();
     let (profile, _) = LinkProfile::load(&signer(&files, &authority(), Some("keys.test"))).unwrap();
-    let mut link = profile.link(0).unwrap();
+    let mut link = profile.link(0, None).unwrap();
     assert!(link.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n", &mut Vec::new()).is_err());
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::Directory;
 use propylon_config::{At, Backend, BackendTls, Source, TlsPolicy, Trust, parse};
-use propylon_tls::{Connector, Step, UpstreamFailure, UpstreamProfile, UpstreamSession, Version};
+use propylon_tls::{Connector, Step, UpstreamFailure, UpstreamHandshake, UpstreamProfile, UpstreamSession, Version};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
@@ -90,7 +90,9 @@ fn connector(tls: &BackendTls) -> Connector {
 
 /// A session and a server, and what is on its way from the server.
 struct Dialogue {
-    session: UpstreamSession,
+    handshake: UpstreamHandshake,
+    /// Once that is over.
+    session: Option<UpstreamSession>,
     server: ServerConnection,
     inbox: Vec<u8>,
     /// Bytes that arrive at once.
@@ -100,9 +102,13 @@ struct Dialogue {
 
 impl Dialogue {
     fn new(connector: &Connector, config: &Arc<ServerConfig>, pieces: usize) -> Dialogue {
-        let session = connector.connect(0).unwrap();
+        let handshake = connector.connect(0).unwrap();
         let server = ServerConnection::new(config.clone()).unwrap();
-        Dialogue { session, server, inbox: Vec::new(), pieces, ended: false }
+        Dialogue { handshake, session: None, server, inbox: Vec::new(), pieces, ended: false }
+    }
+
+    fn session(&mut self) -> &mut UpstreamSession {
+        self.session.as_mut().expect("the handshake is over")
     }
 
     fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
@@ -115,7 +121,7 @@ impl Dialogue {
 
     fn shake(&mut self) -> Result<(), UpstreamFailure> {
         let mut out = Vec::new();
-        let (consumed, step) = self.session.handshake(&mut [], &mut out)?;
+        let (consumed, step) = self.handshake.advance(&mut [], &mut out)?;
         assert_eq!((consumed, step), (0, Step::Write));
         loop {
             let heard = self.deliver(&out);
@@ -131,10 +137,11 @@ impl Dialogue {
             let mut pieces = sent.chunks(self.pieces);
             while let Some(piece) = pieces.next() {
                 self.inbox.extend_from_slice(piece);
-                let stepped = self.session.handshake(&mut self.inbox, &mut out);
+                let stepped = self.handshake.advance(&mut self.inbox, &mut out);
                 let (consumed, step) = stepped.inspect_err(|_| drop(self.deliver(&out)))?;
                 self.inbox.drain(..consumed);
                 if step == Step::Done {
+                    self.session = self.handshake.finish();
                     pieces.for_each(|rest| self.inbox.extend_from_slice(rest));
                     self.deliver(&out).unwrap();
                     return Ok(());
@@ -159,7 +166,8 @@ impl Dialogue {
         for piece in [&[][..]].into_iter().chain(sent.chunks(self.pieces)) {
             self.inbox.extend_from_slice(piece);
             let (len, mut out) = (self.inbox.len(), Vec::new());
-            let opened = self.session.open(&mut self.inbox, 0..len, &mut out);
+            let session = self.session.as_mut().expect("the handshake is over");
+            let opened = session.open(&mut self.inbox, 0..len, &mut out);
             let _ = self.deliver(&out);
             let opened = opened?;
             plain.extend_from_slice(&self.inbox[..opened.plain]);
@@ -170,8 +178,8 @@ impl Dialogue {
     }
 
     fn say(&mut self, plain: &[u8]) -> Vec<u8> {
-        let mut out = vec![0; self.session.sealed_len(plain.len())];
-        let len = self.session.seal(plain, &mut out);
+        let mut out = vec![0; self.session().sealed_len(plain.len())];
+        let len = self.session().seal(plain, &mut out);
         self.deliver(&out[..len]).unwrap();
         let mut heard = Vec::new();
         match self.server.reader().read_to_end(&mut heard) {
@@ -199,11 +207,11 @@ fn data_goes_both_ways_in_both_versions_and_sessions_are_resumed() {
             for count in 0..4 {
                 let mut dialogue = Dialogue::established(&connector, &config, pieces);
                 assert_eq!(dialogue.server.server_name(), Some(NAME));
-                let facts = dialogue.session.facts().unwrap();
+                let facts = dialogue.session().facts().unwrap();
                 assert_eq!((facts.version, facts.resumed, facts.alpn), (ours, count > 0, None));
                 for _ in 0..2 {
                     dialogue.works();
-                    dialogue.session.rest();
+                    dialogue.session().rest();
                 }
             }
         }
@@ -221,13 +229,13 @@ fn sessions_are_not_resumed_where_that_is_off_and_tickets_are_used_once() {
     Dialogue::established(&known, &config, 9).works();
     // One ticket, two connections at once.
     let resumed = [(); 2].map(|()| Dialogue::established(&known, &config, 9));
-    assert_eq!(resumed.map(|dialogue| dialogue.session.facts().unwrap().resumed), [true, false]);
+    assert_eq!(resumed.map(|mut dialogue| dialogue.session().facts().unwrap().resumed), [true, false]);
     tls.resume = false;
     let forgetful = connector(&tls);
     for _ in 0..2 {
         let mut dialogue = Dialogue::established(&forgetful, &config, 9);
         dialogue.works();
-        assert!(!dialogue.session.facts().unwrap().resumed);
+        assert!(!dialogue.session().facts().unwrap().resumed);
     }
 }
 
@@ -239,8 +247,8 @@ fn a_protocol_is_agreed_on_where_the_server_has_one() {
     {
         let mut config = server_config(&authority, named(NAME), &[&TLS13]);
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let dialogue = Dialogue::established(&connector, &Arc::new(config), usize::MAX);
-        assert_eq!(dialogue.session.facts().unwrap().alpn, agreed);
+        let mut dialogue = Dialogue::established(&connector, &Arc::new(config), usize::MAX);
+        assert_eq!(dialogue.session().facts().unwrap().alpn, agreed);
     }
 }
 
@@ -281,9 +289,7 @@ fn a_certificate_that_will_not_do_ends_the_handshake_and_the_server_is_told_why(
             assert_eq!(failure.reason, reason, "{failure}");
             let told = dialogue.server.process_new_packets();
             assert!(matches!(told, Err(rustls::Error::AlertReceived(_))), "{reason}: {told:?}");
-            assert!(
-                dialogue.session.facts().is_none() && dialogue.session.handshake(&mut [], &mut Vec::new()).is_err()
-            );
+            assert!(dialogue.session.is_none() && dialogue.handshake.advance(&mut [], &mut Vec::new()).is_err());
         }
     }
 }
@@ -341,7 +347,7 @@ fn tickets_in_many_records_are_tickets() {
     let config = Arc::new(config);
     for resumed in [false, true, true] {
         let mut dialogue = Dialogue::established(&connector, &config, 50);
-        assert_eq!(dialogue.session.facts().unwrap().resumed, resumed);
+        assert_eq!(dialogue.session().facts().unwrap().resumed, resumed);
         assert_eq!(dialogue.hear().unwrap(), b"");
         dialogue.server.writer().write_all(b"short").unwrap();
         assert_eq!(dialogue.hear().unwrap(), b"short");
@@ -356,10 +362,10 @@ fn ends_are_announced_both_ways() {
         let config = Arc::new(server_config(&authority, named(NAME), &[version]));
         let mut dialogue = Dialogue::established(&connector, &config, usize::MAX);
         let mut out = Vec::new();
-        dialogue.session.close(&mut out);
+        dialogue.session().close(&mut out);
         dialogue.deliver(&out).unwrap();
         assert!(dialogue.server.process_new_packets().unwrap().peer_has_closed());
-        assert_eq!(dialogue.session.seal(b"more", &mut [0; 100]), 0);
+        assert_eq!(dialogue.session().seal(b"more", &mut [0; 100]), 0);
         dialogue.server.writer().write_all(b"the last").unwrap();
         dialogue.server.send_close_notify();
         assert_eq!(dialogue.hear().unwrap(), b"the last");
@@ -380,8 +386,8 @@ fn what_is_no_tls_or_an_alert_has_its_own_reason() {
         (&[22, 3, 3, 255, 255], "tls-handshake-failed"),
     ] {
         let mut session = connector.connect(0).unwrap();
-        session.handshake(&mut [], &mut Vec::new()).unwrap();
-        let failure = session.handshake(&mut bytes.to_vec(), &mut Vec::new()).unwrap_err();
+        session.advance(&mut [], &mut Vec::new()).unwrap();
+        let failure = session.advance(&mut bytes.to_vec(), &mut Vec::new()).unwrap_err();
         assert_eq!(failure.reason, reason, "{failure}");
         assert!(!failure.advice().is_empty() && UpstreamFailure::REASONS.contains(&failure.reason));
     }
@@ -397,7 +403,7 @@ fn damaged_flights_never_panic_and_never_pass() {
         let config = Arc::new(server_config(&authority, named(NAME), &[version]));
         let mut dialogue = Dialogue::new(&connector, &config, usize::MAX);
         let mut out = Vec::new();
-        dialogue.session.handshake(&mut [], &mut out).unwrap();
+        dialogue.handshake.advance(&mut [], &mut out).unwrap();
         dialogue.deliver(&out).unwrap();
         let mut flight = Vec::new();
         while dialogue.server.wants_write() {
@@ -412,7 +418,7 @@ fn damaged_flights_never_panic_and_never_pass() {
             false => flight.truncate(at),
         }
         out.clear();
-        let stepped = dialogue.session.handshake(&mut flight, &mut out);
+        let stepped = dialogue.handshake.advance(&mut flight, &mut out);
         // The first flight of TLS 1.2 ends nothing by itself; the server notices a change at the next.
         assert!(!matches!(stepped, Ok((_, Step::Done))), "round {round}");
     }

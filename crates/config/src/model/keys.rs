@@ -31,6 +31,9 @@ impl Config {
             }
             files.extend(certificate.ocsp.iter().map(|path| (&**path, certificate.at)));
         }
+        let towards = self.backends.iter().filter_map(|backend| backend.tls.as_ref());
+        files.extend(towards.filter_map(|tls| tls.certificate.as_ref()).map(|file| (&*file.path, file.at)));
+        files.extend(self.signers.iter().map(|signer| (&*signer.identity.path, signer.identity.at)));
         files
     }
 

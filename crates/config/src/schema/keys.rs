@@ -32,21 +32,11 @@ pub(crate) fn keys(mut section: Option<Section<'_, '_>>, base: &Path) -> Keys {
 /// `keys.isolate` none may be, or the promise is none.
 pub(crate) fn uncovered(config: &Config) -> Vec<(At, &'static str, &'static str)> {
     let mut found = Vec::new();
-    for signer in &config.signers {
-        let fix = "remove the [signer.NAME], whose key servers keep keys apart as well, or set isolate = false";
-        found.push((signer.identity.at, "the key that key servers are shown", fix));
-    }
     // The key process makes keys of accounts, and of what they order, where it has a folder to keep them in.
     for acme in config.acmes.iter().filter(|_| config.keys.store.is_none()) {
         let fix =
             "name a folder for them, such as store = \"/var/lib/propylon/keys\" in [keys], or set isolate = false";
         found.push((acme.at, "keys of ordered certificates without keys.store", fix));
-    }
-    let towards = config.backends.iter().filter_map(|backend| backend.tls.as_ref());
-    let towards = towards.chain(config.tracing.iter().filter_map(|tracing| tracing.tls.as_ref()));
-    for certificate in towards.filter_map(|tls| tls.certificate.as_ref()) {
-        let fix = "have servers trust this machine by other means, or set isolate = false";
-        found.push((certificate.at, "keys that are shown to servers", fix));
     }
     found
 }

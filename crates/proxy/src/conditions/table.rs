@@ -306,6 +306,14 @@ pub const TABLE: &[Condition] = &[
     )
     .only("reason", &["out-of-ports"]),
     rises(
+        "server-unsigned",
+        "propylon_server_tls_handshake_failures_total",
+        Problem,
+        "servers cannot be connected to: nobody signs in time for the certificate that they are shown",
+        "look at the key process (keys.isolate)",
+    )
+    .only("reason", &["client-certificate-unsigned"]),
+    rises(
         "server-faults",
         "propylon_server_faults_total",
         Warning,
@@ -353,8 +361,8 @@ pub const TABLE: &[Condition] = &[
         "probes-not-made",
         "propylon_health_checks_total",
         Problem,
-        "health checks are not made: files or ports have run out",
-        "raise the limit on open files (LimitNOFILE=, ulimit -n)",
+        "health checks are not made: files or ports have run out, or nobody signs for what servers are shown",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n); with keys.isolate look at the key process",
     )
     .only("result", &["not-made"]),
     rises(

@@ -1,17 +1,19 @@
 //! A probe's connection: a socket with or without TLS, as the libraries that speak over it want it.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use propylon_tls::Connector;
+use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::probe::Failure;
+use super::probe::{Failure, NOT_MADE};
 use crate::buffer::{Buffer, Stock};
 use crate::server::{Greeting, ServerStream};
+use crate::signer::Beside;
 use crate::socket::Socket;
 
 pub enum Line {
@@ -27,13 +29,28 @@ pub struct Secure {
 }
 
 impl Line {
-    /// Agrees on TLS by the settings of the backend.
-    pub async fn secure(stream: TcpStream, connector: &Connector, server: usize) -> Result<Line, Failure> {
-        let session = connector.connect(server).map_err(|failure| Failure::new("tls-failed", failure.to_string()))?;
+    /// Agrees on TLS by the settings of the backend. `beside` has what is shown to servers signed for, and
+    /// `awaits_signature` says whether that is waited for now.
+    pub async fn secure(
+        stream: TcpStream,
+        connector: &Connector,
+        server: usize,
+        beside: Option<&Beside>,
+        awaits_signature: &Cell<bool>,
+    ) -> Result<Line, Failure> {
+        let failed = |failure: UpstreamFailure| {
+            let word = if failure.is_own() { NOT_MADE } else { "tls-failed" };
+            Failure::new(word, failure.to_string())
+        };
+        let handshake = connector.connect(server).map_err(failed)?;
         let stock = Stock::default();
-        let mut greeting = Greeting::new(Socket::new(stream.into_std()?), session);
-        let greeted = poll_fn(|context| greeting.poll(context, &stock)).await;
-        let stream = greeted.map_err(|failure| Failure::new("tls-failed", failure.to_string()))?;
+        let mut greeting = Greeting::new(Socket::new(stream.into_std()?), handshake);
+        let greeted = poll_fn(|context| {
+            let greeted = greeting.poll(context, &stock, |job| Beside::submit_to(beside, job));
+            awaits_signature.set(greeting.awaits_signature());
+            greeted
+        });
+        let stream = greeted.await.map_err(failed)?;
         Ok(Line::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
     }
 

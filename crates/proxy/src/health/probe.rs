@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::line::Line;
 use super::{grpc, http, http2};
+use crate::signer::Beside;
 
 /// Everything that a probe can come to; the labels of its counters.
 pub const RESULTS: &[&str] = &[
@@ -68,8 +69,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// How TLS with a server is begun: by whom, and the server's position in the backend.
-pub type Secure<'a> = Option<(&'a Connector, usize)>;
+/// How TLS with a server is begun: by whom, the server's position in the backend, and the process that signs for what
+/// it is shown, where that is another.
+pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a Beside>)>;
 
 /// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
 /// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
@@ -80,7 +82,7 @@ pub async fn probe(
     host: &str,
     secure: Secure<'_>,
 ) -> Result<(), Failure> {
-    let connected = Cell::new(false);
+    let (connected, awaits_signature) = (Cell::new(false), Cell::new(false));
     let asked = async {
         let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
         connected.set(true);
@@ -89,7 +91,9 @@ pub async fn probe(
         }
         let line = match secure {
             None => Line::Plain(stream),
-            Some((connector, server)) => Line::secure(stream, connector, server).await?,
+            Some((connector, server, beside)) => {
+                Line::secure(stream, connector, server, beside, &awaits_signature).await?
+            }
         };
         match &check.kind {
             ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
@@ -106,7 +110,11 @@ pub async fn probe(
         }
     };
     timeout(check.timeout, asked).await.unwrap_or_else(|_| {
-        let word = if connected.get() { "timeout" } else { "connect-timeout" };
+        let word = match (connected.get(), awaits_signature.get()) {
+            (_, true) => NOT_MADE,
+            (true, false) => "timeout",
+            (false, false) => "connect-timeout",
+        };
         Err(Failure::new(word, format!("after {} ms", check.timeout.as_millis())))
     })
 }

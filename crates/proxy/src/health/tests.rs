@@ -37,7 +37,7 @@ fn with_known(
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(async {
-        let health = Health::start(&first, &store, &telemetry, known);
+        let health = Health::start(&first, &store, &telemetry, known, None);
         let current = RefCell::new(Arc::clone(&first));
         story(&health, &first, &|backend| {
             let earlier = Arc::clone(&current.borrow());

@@ -5,20 +5,73 @@ use std::future::{pending, poll_fn};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
 use propylon_crypto::keyless::whole_frames;
+use propylon_crypto::{Job, JobError, Pending, RemoteKey};
+use propylon_metrics::{Registry, Store};
+use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-use super::Signer;
 use super::link::pause;
+use super::{Signer, SignerMetrics, Work};
 
 /// A signer of this kind has one connection.
 const AT: usize = 0;
 /// Messages read in a row before others get their turn.
 const READS_MAX: usize = 16;
+
+/// Handshakes of a thread beside the cores that may wait for signatures at once: more than it makes.
+const ASIDE_PARKED_MAX: usize = 256;
+
+/// A thread's way to the key process: who has signatures made there, and room for the handshakes that wait for them.
+pub struct Beside {
+    signer: Rc<Signer>,
+    parking: Rc<Parking>,
+}
+
+impl Beside {
+    /// A core's, by what it has.
+    pub fn new(signer: Rc<Signer>, parking: Rc<Parking>) -> Rc<Beside> {
+        Rc::new(Beside { signer, parking })
+    }
+
+    /// Makes that of a thread which is no core's, and starts its tasks there. It has no series of its own: its few
+    /// handshakes are counted by those who make them.
+    pub fn aside(socket: OwnedFd) -> Rc<Beside> {
+        let mut registry = Registry::new();
+        let metrics = Arc::new(SignerMetrics::of_key_process(&mut registry));
+        // Not the first of them, which is the one that speaks to the log.
+        let column = Store::column(&registry.build(2), 1);
+        let signer = Signer::beside(socket, column, &metrics, ASIDE_PARKED_MAX, propylon_crypto::seed());
+        signer.start();
+        Beside::new(signer, Parking::new(ParkingLimits { local: 0, remote: ASIDE_PARKED_MAX }))
+    }
+
+    pub fn parking(&self) -> &Rc<Parking> {
+        &self.parking
+    }
+
+    /// Hands a job in that is for a key of the key process. Others are refused: a link to a key server asks by this, and
+    /// must not come to wait for itself.
+    pub fn submit(&self, job: Job) -> Work {
+        match &job {
+            Job::Remote { key, .. } if key.signer == RemoteKey::BESIDE => self.signer.submit(job),
+            _ => Work::Here(Pending::answered(Err(JobError::Refused))),
+        }
+    }
+
+    /// The same where there may be no key process.
+    pub fn submit_to(beside: Option<&Beside>, job: Job) -> Work {
+        match beside {
+            Some(beside) => beside.submit(job),
+            None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
+        }
+    }
+}
 
 /// What the other end has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]

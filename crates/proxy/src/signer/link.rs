@@ -1,15 +1,16 @@
 //! The sockets of a signer: one task per connection, which makes it, moves its bytes, and makes it anew when it is gone.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use propylon_tls::Link;
+use propylon_tls::{Link, LinkError};
 use tokio::time::sleep;
 
-use super::Signer;
+use super::{Signer, Work};
 use crate::socket::Socket;
 
 /// The pause before a connection is made again: the least after one that was up, then twice as long each time, up to a
@@ -60,6 +61,8 @@ struct Connection {
     at: usize,
     socket: Socket,
     link: Link,
+    /// The signature that its handshake waits for.
+    work: Option<Work>,
     connected: bool,
     greeted: bool,
     /// Where records are read.
@@ -83,6 +86,7 @@ impl Connection {
             at,
             socket: Socket::new(propylon_sys::connect(address)?),
             link,
+            work: None,
             connected: false,
             greeted: false,
             buffer: vec![0; READ_BYTES],
@@ -115,12 +119,29 @@ impl Connection {
             }
             self.connected = true;
         }
+        if !self.sign(context, signer)? {
+            return Ok(());
+        }
         self.read(context, signer)?;
+        if self.work.is_some() {
+            return Ok(());
+        }
         if !self.greeted && self.link.is_established() {
             self.greeted = true;
             signer.with(|dispatch, now| dispatch.greet(at, now));
         }
         self.write(context, signer)
+    }
+
+    /// Goes on with a handshake that waits for its signature; false where it still does.
+    fn sign(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<bool, String> {
+        while let Some(work) = &mut self.work {
+            let Poll::Ready(outcome) = Pin::new(work).poll(context) else { return Ok(false) };
+            self.work = None;
+            let received = self.link.resume(outcome, &mut self.plain);
+            self.take(received, context, signer)?;
+        }
+        Ok(true)
     }
 
     fn read(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<(), String> {
@@ -132,25 +153,37 @@ impl Connection {
                 Poll::Ready(Err(error)) => return Err(error.to_string()),
             };
             let received = self.link.receive(&self.buffer[..count], &mut self.plain);
-            let (at, plain) = (self.at, &self.plain);
-            // What came whole before the end, or before what cannot be read, is good.
-            let understood = signer.with(|dispatch, now| dispatch.received(at, plain, now));
-            self.plain.clear();
-            let ended = match received {
-                Ok(ended) => ended,
-                Err(error) => {
-                    self.say_why(context);
-                    return Err(error.to_string());
-                }
-            };
-            understood.map_err(|malformed| format!("the server sends what is no reply: {malformed}"))?;
-            if ended {
-                return Err("the server has closed the connection".into());
+            self.take(received, context, signer)?;
+            if !self.sign(context, signer)? {
+                return Ok(());
             }
         }
         // There may be more, and no event will tell of it.
         context.waker().wake_by_ref();
         Ok(())
+    }
+
+    /// Takes note of what the link has made of what came.
+    fn take(
+        &mut self,
+        received: Result<bool, LinkError>,
+        context: &mut Context<'_>,
+        signer: &Signer,
+    ) -> Result<(), String> {
+        self.work = self.link.take_job().map(|job| signer.submit_identity(job));
+        let (at, plain) = (self.at, &self.plain);
+        // What came whole before the end, or before what cannot be read, is good.
+        let understood = signer.with(|dispatch, now| dispatch.received(at, plain, now));
+        self.plain.clear();
+        let ended = match received {
+            Ok(ended) => ended,
+            Err(error) => {
+                self.say_why(context);
+                return Err(error.to_string());
+            }
+        };
+        understood.map_err(|malformed| format!("the server sends what is no reply: {malformed}"))?;
+        if ended { Err("the server has closed the connection".into()) } else { Ok(()) }
     }
 
     /// The alert that tells the server what we did not like about it.

@@ -109,7 +109,7 @@ impl CoreSnapshot {
                 let same = Arc::ptr_eq(earlier.shared.upstreams.get(place)?.as_ref()?, upstream);
                 earlier.connectors[place].as_ref().filter(|_| same)
             });
-            Some(known.cloned().unwrap_or_else(|| Rc::new(upstream.connector())))
+            Some(known.cloned().unwrap_or_else(|| Rc::new(upstream.connector().deferring(parking))))
         });
         let connectors = connectors.collect();
         Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })

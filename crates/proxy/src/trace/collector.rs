@@ -1,6 +1,7 @@
 //! The collector as the exporter sees it: a connection that is made when it is needed and kept while it is good, and one
 //! request on it at a time (OTLP/HTTP, binary).
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>, Lost> {
         };
         let line = match &target.tls {
             None => Line::Plain(stream),
-            Some(profile) => Line::secure(stream, &profile.connector(), 0).await?,
+            Some(profile) => Line::secure(stream, &profile.connector(), 0, None, &Cell::default()).await?,
         };
         let (sender, connection) = handshake(TokioIo::new(line)).await?;
         // It ends with the sender, or when the collector ends it; the sender hears of that.

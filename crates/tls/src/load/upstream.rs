@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::BackendTls;
+use propylon_crypto::Ski;
 use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::SigningKey;
 use rustls_pki_types::CertificateDer;
 
+use super::Trouble;
 use super::link::identity;
 use super::trust::authorities;
-use super::{SUPPORTED_KEYS, Trouble};
 use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
 
@@ -22,6 +22,8 @@ pub(crate) struct Upstream {
     /// Empty where there is nothing to show.
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Option<Arc<dyn SigningKey>>,
+    /// The name of its key in the process beside this one, if it is there.
+    pub beside: Option<Ski>,
     /// When the first of the chain ends.
     pub dated: Option<Dated>,
 }
@@ -30,7 +32,8 @@ pub(crate) struct Upstream {
 pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut findings = Vec::new();
-    let mut loaded = Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, dated: None };
+    let mut loaded =
+        Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, beside: None, dated: None };
     for trust in tls.ca.iter().filter(|_| tls.verify) {
         let troubles = authorities(&trust.path, now, &mut loaded.roots);
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
@@ -42,12 +45,8 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
         let mut troubles = Vec::new();
         if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut troubles) {
             loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
-            loaded.key = any_supported_type(&identity.key).ok();
-            loaded.chain = identity.chain;
-            if loaded.key.is_none() {
-                let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-                troubles.push(Trouble::error(&certificate.path, what, SUPPORTED_KEYS));
-            }
+            loaded.beside = identity.beside;
+            (loaded.chain, loaded.key) = (identity.chain, Some(identity.key));
         }
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
     }

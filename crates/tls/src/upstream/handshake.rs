@@ -10,6 +10,7 @@ use rustls_pki_types::ServerName;
 use super::failure::UpstreamFailure;
 use super::messages::Messages;
 use super::session::UpstreamFacts;
+use crate::deferral::Way;
 use crate::facts::{Suite, Version};
 use crate::handshake::{append, record_cipher, record_len};
 use crate::overheard::{self, Overheard, Resumption};
@@ -23,6 +24,8 @@ pub(super) struct Handshake {
     connection: UnbufferedClientConnection,
     config: Arc<ClientConfig>,
     heard: Overheard,
+    /// Absent where no signature is waited for.
+    pub way: Option<Way>,
     /// Bytes at the buffer's front that the library has seen and not let go of; see the other [`crate::handshake`].
     shown: usize,
     /// Our hello is out.
@@ -32,11 +35,16 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    pub fn new(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Result<Handshake, UpstreamFailure> {
+    pub fn new(
+        config: &Arc<ClientConfig>,
+        name: &ServerName<'static>,
+        way: Option<Way>,
+    ) -> Result<Handshake, UpstreamFailure> {
         Ok(Handshake {
             connection: UnbufferedClientConnection::new(config.clone(), name.clone())?,
             config: config.clone(),
             heard: Overheard::default(),
+            way,
             shown: 0,
             begun: false,
             answered: false,
@@ -70,6 +78,16 @@ impl Handshake {
         Ok((consumed, step))
     }
 
+    /// As of the other [`crate::handshake`].
+    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
+        self.way.as_ref()?;
+        let mut end = self.shown;
+        while let Some(record) = record_len(buffer.get(end..)?) {
+            end += record;
+        }
+        (end > self.shown).then_some(end)
+    }
+
     /// A server that speaks something else is told apart at its first byte.
     fn check_start(&mut self, buffer: &[u8]) -> Result<(), UpstreamFailure> {
         let Some(&first) = buffer.first().filter(|_| !self.answered) else { return Ok(()) };
@@ -100,6 +118,9 @@ impl Handshake {
                     }
                 }
                 Err(error) => {
+                    if let Some(failure) = self.heard.fault.and_then(UpstreamFailure::of_fault) {
+                        return Err(failure);
+                    }
                     let failure = UpstreamFailure::from(error);
                     if failure.owes_alert() {
                         self.flush_alerts(&mut records[discarded..], out);

@@ -3,13 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use propylon_crypto::{Job, Outcome};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
 use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
 use super::messages::Messages;
+use crate::deferral::Way;
 use crate::facts::{Suite, Version};
+use crate::parked::{Parked, Pause, Shown};
 use crate::records::{Peer, Records};
 use crate::session::{Opened, Step};
 
@@ -24,16 +27,24 @@ pub struct UpstreamFacts {
     pub alpn: Option<u8>,
 }
 
-pub struct UpstreamSession {
+/// One connection's handshake. It stays on its core, while the session that it ends in may go to another.
+pub struct UpstreamHandshake {
     state: State,
 }
 
 enum State {
     Handshake(Box<Handshake>),
-    Established(Box<Established>),
+    /// Set aside until there is a signature.
+    Parked(Box<Parked<Turn>>),
+    Done(UpstreamSession),
     /// Failed; nothing more can be done.
     Over,
 }
+
+type Turn = Shown<Handshake, UpstreamFailure>;
+
+/// One connection, once its handshake is over. Without what it was made of it has failed, and nothing more can be done.
+pub struct UpstreamSession(Option<Box<Established>>);
 
 struct Established {
     records: Records,
@@ -41,7 +52,7 @@ struct Established {
     facts: UpstreamFacts,
 }
 
-impl UpstreamSession {
+impl UpstreamHandshake {
     /// The longest message of a handshake that is taken, and its record headers: a buffer that holds more will never be
     /// of use.
     pub const WANT_MAX: usize = 68 * 1024;
@@ -49,25 +60,100 @@ impl UpstreamSession {
     pub(super) fn new(
         config: &Arc<ClientConfig>,
         name: &ServerName<'static>,
-    ) -> Result<UpstreamSession, UpstreamFailure> {
-        Ok(UpstreamSession { state: State::Handshake(Box::new(Handshake::new(config, name)?)) })
+        way: Option<Way>,
+    ) -> Result<UpstreamHandshake, UpstreamFailure> {
+        Ok(UpstreamHandshake { state: State::Handshake(Box::new(Handshake::new(config, name, way)?)) })
     }
 
     /// Takes the handshake as far as the bytes received allow; the first call needs none. As with
     /// [`Session::handshake`](crate::Session::handshake): those consumed must be removed from the buffer's front, bytes for
-    /// the server are appended to `out`, and after `Done` the rest is for [`UpstreamSession::open`], at once. There is no
-    /// [`Step::Work`] here.
+    /// the server are appended to `out`, and after `Done` the rest is for [`UpstreamSession::open`], at once. After
+    /// [`Step::Work`], which there is only with a [`Connector`](crate::Connector) that defers, go on with
+    /// [`UpstreamHandshake::take_job`] and [`UpstreamHandshake::resume`].
     ///
     /// After an error, too, `out` may hold something for the server.
-    pub fn handshake(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), UpstreamFailure> {
-        let State::Handshake(handshake) = &mut self.state else {
-            return Err(UpstreamFailure::new("tls-failure", "no handshake is in progress"));
+    pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), UpstreamFailure> {
+        let State::Handshake(handshake) = &mut self.state else { return Err(not_in_progress()) };
+        let Some(shown) = handshake.may_park(buffer) else {
+            let progress = handshake.advance(buffer, out);
+            return self.conclude(progress);
         };
-        let progress = handshake.advance(buffer, out);
+        let State::Handshake(handshake) = std::mem::replace(&mut self.state, State::Over) else {
+            return Err(not_in_progress());
+        };
+        let Some(way) = handshake.way.clone() else { return Err(not_in_progress()) };
+        let records = buffer[..shown].to_vec();
+        let pause = Parked::begin(&way, shown, move || Shown::to(handshake, records, Handshake::advance));
+        self.follow(pause, shown, buffer, out)
+    }
+
+    /// See [`Session::take_job`](crate::Session::take_job).
+    pub fn take_job(&mut self) -> Option<Job> {
+        match &mut self.state {
+            State::Parked(parked) => parked.take_job(),
+            _ => None,
+        }
+    }
+
+    /// See [`Session::resume`](crate::Session::resume).
+    pub fn resume(
+        &mut self,
+        outcome: Outcome,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), UpstreamFailure> {
+        let parked = match std::mem::replace(&mut self.state, State::Over) {
+            State::Parked(parked) => parked,
+            other => {
+                self.state = other;
+                return Err(not_in_progress());
+            }
+        };
+        let (before, shown) = (out.len(), parked.shown);
+        let (consumed, step) = self.follow(parked.resume(outcome), shown, buffer, out)?;
+        if matches!(step, Step::Done | Step::Work) {
+            return Ok((consumed, step));
+        }
+        // Whole records may have come meanwhile.
+        let (more, next) = self.advance(&mut buffer[consumed..], out)?;
+        let step = if next == Step::Read && out.len() > before { Step::Write } else { next };
+        Ok((consumed + more, step))
+    }
+
+    fn follow(
+        &mut self,
+        pause: Pause<Turn>,
+        shown: usize,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), UpstreamFailure> {
+        match pause {
+            Pause::Parked(parked) => {
+                self.state = State::Parked(parked);
+                Ok((0, Step::Work))
+            }
+            Pause::Finished(end) => {
+                out.extend_from_slice(&end.out);
+                // The library moves the parts of a message together in front of it, and expects to find them there.
+                let Some(front) = buffer.get_mut(..shown) else {
+                    return Err(UpstreamFailure::new(
+                        "tls-failure",
+                        "the buffer has shrunk while the handshake was parked",
+                    ));
+                };
+                front.copy_from_slice(&end.records);
+                self.state = State::Handshake(end.handshake);
+                self.conclude(end.progress)
+            }
+            Pause::Panicked(message) => Err(UpstreamFailure::new("tls-failure", message)),
+        }
+    }
+
+    fn conclude(&mut self, progress: Result<(usize, Step), UpstreamFailure>) -> Result<(usize, Step), UpstreamFailure> {
         match (&progress, std::mem::replace(&mut self.state, State::Over)) {
             (Ok((_, Step::Done)), State::Handshake(handshake)) => {
                 let (records, messages, facts) = handshake.finish()?;
-                self.state = State::Established(Box::new(Established { records, messages, facts }));
+                self.state = State::Done(UpstreamSession(Some(Box::new(Established { records, messages, facts }))));
             }
             (Ok(_), state) => self.state = state,
             (Err(_), _) => {}
@@ -75,6 +161,16 @@ impl UpstreamSession {
         progress
     }
 
+    /// What it has come to, once after [`Step::Done`].
+    pub fn finish(&mut self) -> Option<UpstreamSession> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Done(session) => Some(session),
+            _ => None,
+        }
+    }
+}
+
+impl UpstreamSession {
     /// Opens all complete records; see [`Session::open`](crate::Session::open).
     pub fn open(
         &mut self,
@@ -82,13 +178,13 @@ impl UpstreamSession {
         cipher: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<Opened, UpstreamFailure> {
-        let State::Established(established) = &mut self.state else {
-            return Err(UpstreamFailure::new("tls-failure", "the session is not established"));
+        let Some(established) = &mut self.0 else {
+            return Err(UpstreamFailure::new("tls-failure", "the session has failed"));
         };
         let Established { records, messages, .. } = &mut **established;
         let opened = records.open_from(&mut Peer::Server(messages), buffer, cipher, out);
         if opened.is_err() {
-            self.state = State::Over;
+            self.0 = None;
         }
         Ok(opened?)
     }
@@ -98,34 +194,34 @@ impl UpstreamSession {
     /// # Panics
     /// If `out` is shorter than [`UpstreamSession::sealed_len`].
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
-        match &mut self.state {
-            State::Established(established) => established.records.seal(plain, out),
-            _ => 0,
+        match &mut self.0 {
+            Some(established) => established.records.seal(plain, out),
+            None => 0,
         }
     }
 
     /// See [`Session::is_wearing`](crate::Session::is_wearing): no further request is to begin here.
     pub fn is_wearing(&self) -> bool {
-        matches!(&self.state, State::Established(established) if established.records.is_wearing())
+        self.0.as_ref().is_some_and(|established| established.records.is_wearing())
     }
 
     /// See [`Session::is_worn_out`](crate::Session::is_worn_out).
     pub fn is_worn_out(&self) -> bool {
-        matches!(&self.state, State::Established(established) if established.records.is_worn_out())
+        self.0.as_ref().is_some_and(|established| established.records.is_worn_out())
     }
 
     /// Upper bound of what the next [`UpstreamSession::seal`] makes of that many bytes.
     pub fn sealed_len(&self, plain_len: usize) -> usize {
-        match &self.state {
-            State::Established(established) => established.records.sealed_len(plain_len),
-            _ => 0,
+        match &self.0 {
+            Some(established) => established.records.sealed_len(plain_len),
+            None => 0,
         }
     }
 
     /// For a session that has answered and is about to be idle: frees what can be remade from its keys, and what waited
     /// for tickets.
     pub fn rest(&mut self) {
-        if let State::Established(established) = &mut self.state {
+        if let Some(established) = &mut self.0 {
             established.records.rest();
             established.messages.rest();
         }
@@ -133,22 +229,17 @@ impl UpstreamSession {
 
     /// Appends a close_notify, after which nothing more can be sealed. The server may still be read from.
     pub fn close(&mut self, out: &mut Vec<u8>) {
-        if let State::Established(established) = &mut self.state {
+        if let Some(established) = &mut self.0 {
             established.records.close(out);
         }
     }
 
-    /// Moves the session out; with what stays behind nothing can be done.
-    #[must_use]
-    pub fn take(&mut self) -> UpstreamSession {
-        UpstreamSession { state: std::mem::replace(&mut self.state, State::Over) }
-    }
-
-    /// None before the handshake is over, and after a failure.
+    /// Absent after a failure.
     pub fn facts(&self) -> Option<UpstreamFacts> {
-        match &self.state {
-            State::Established(established) => Some(established.facts),
-            _ => None,
-        }
+        self.0.as_ref().map(|established| established.facts)
     }
+}
+
+fn not_in_progress() -> UpstreamFailure {
+    UpstreamFailure::new("tls-failure", "no handshake is in progress")
 }

@@ -15,6 +15,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::load::Upstream;
 use crate::offer::versions;
 use crate::overheard::SecretsListener;
+use crate::park::deep;
 use crate::{exchange, suites};
 
 /// The library's configuration, but for what differs by core and server.
@@ -36,7 +37,7 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
         .with_protocol_versions(&versions(&tls.policy))
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(verifier);
+        .with_custom_certificate_verifier(Arc::new(Roomy(verifier)));
     let mut config = match loaded.key {
         None => builder.with_no_client_auth(),
         Some(key) => {
@@ -49,6 +50,46 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
     config.key_log = Arc::new(SecretsListener);
     config.enable_secret_extraction = true;
     Ok(config)
+}
+
+/// Verifies where there is room, should the handshake run on a small stack of its own: chains and curves take more
+/// than that has.
+#[derive(Debug)]
+pub(crate) struct Roomy(pub Arc<dyn ServerCertVerifier>);
+
+impl ServerCertVerifier for Roomy {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        issuers: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        deep(|| self.0.verify_server_cert(leaf, issuers, name, ocsp, now))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        deep(|| self.0.verify_tls12_signature(message, certificate, signature))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        deep(|| self.0.verify_tls13_signature(message, certificate, signature))
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 /// Takes every certificate, and still asks for proof that the server has its key: a mistake shows that way.
