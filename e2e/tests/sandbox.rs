@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use propylon_e2e::engine::{complete, simple};
+use propylon_e2e::engine::{complete, simple, with};
 use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds};
@@ -234,6 +235,54 @@ fn a_file_that_the_sandbox_keeps_away_is_told_so_and_what_to_do() {
     let engine = Engine::start(&config("watch = \"1s\""));
     point(&second.join("own.pem"));
     holds("it is told without a signal", || tells(&engine));
+}
+
+#[test]
+fn secrets_that_the_sandbox_keeps_away_are_told_so_and_their_modes_are_not_blamed() {
+    let (named, elsewhere) = (Scratch::new(), Scratch::new());
+    let [headers, seat, tickets] = ["headers", "seat", "tickets"].map(|name| named.join(name));
+    fs::write(&headers, "Authorization: Bearer one\n").expect("a file");
+    fs::write(&seat, "0".repeat(64)).expect("a file");
+    fs::set_permissions(&seat, fs::Permissions::from_mode(0o600)).expect("a mode");
+    let tracing = format!("[tracing]\nendpoint = \"http://127.0.0.1:1\"\nheaders = {headers:?}\n");
+    let tls = format!(
+        "[tls.public]\ncertificates = [{:?}]\nticket_keys = {{ file = {tickets:?}, rotate = \"1h\" }}\n",
+        certificate(&named)
+    );
+    let config = |cookie: &str| {
+        let sticky = format!("sticky = {{ cookie = \"{cookie}\", key_file = {seat:?} }}\n");
+        format!("{tracing}{tls}{}", with(&nowhere(), "", &sticky))
+    };
+    let engine = Engine::start(&config("seat"));
+    if !engine.stderr().iter().any(|line| line.ends_with("Landlock enforced")) {
+        return eprintln!("skipped: Landlock is not enforced");
+    }
+    for (name, path) in [("headers", &headers), ("seat", &seat), ("tickets", &tickets)] {
+        fs::copy(path, elsewhere.join(name)).expect("a copy");
+        let next = named.join("next");
+        std::os::unix::fs::symlink(elsewhere.join(name), &next).expect("a link");
+        fs::rename(next, path).expect("a rename");
+    }
+    let cure = format!("sandbox_paths = [\"{}\"] in [process]", elsewhere.path().display());
+    let is_told = |name: &str| {
+        let why = format!("the sandbox of this process keeps {}", elsewhere.join(name).display());
+        let line = || engine.stderr().into_iter().find(|line| line.contains(&why));
+        let told = eventually(Duration::from_secs(20), name, line);
+        assert!(told.contains(&cure), "{told}");
+        // That its mode would keep this account from it is no part of it.
+        for other in ["permissions", "account", "rights", "openssl rand"] {
+            assert!(!told.contains(other), "{told}");
+        }
+    };
+    engine.reload();
+    is_told("headers");
+    is_told("tickets");
+    // Secrets of backends are read once the rest is in order.
+    fs::write(named.join("next"), "Authorization: Bearer two\n").expect("a file");
+    fs::rename(named.join("next"), &headers).expect("a rename");
+    engine.rewrite(&config("chair"));
+    engine.reload();
+    is_told("seat");
 }
 
 #[test]

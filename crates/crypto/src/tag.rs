@@ -5,7 +5,7 @@
 //! known any more.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::Read;
+use std::io::{Error, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -51,6 +51,8 @@ pub struct SecretFileError {
     pub path: PathBuf,
     pub what: String,
     pub fix: String,
+    /// Error of the system that it comes from, if it comes from one.
+    pub error: Option<ErrorKind>,
 }
 
 impl TagKey {
@@ -63,11 +65,7 @@ impl TagKey {
 
     /// Of a file that others have no access to, such as `openssl rand -hex 32` makes.
     pub fn from_file(path: &Path) -> Result<TagKey, SecretFileError> {
-        read(path).map(|secret| TagKey::from_secret(&secret)).map_err(|(what, fix)| SecretFileError {
-            path: path.into(),
-            what,
-            fix,
-        })
+        read(path).map(|secret| TagKey::from_secret(&secret))
     }
 
     /// Of a secret that the process makes when it is first asked, and keeps.
@@ -148,38 +146,45 @@ fn cut<const N: usize>(whole: &hmac::Tag) -> [u8; N] {
 /// A path that is a pipe must not stop the process.
 const NONBLOCK: i32 = libc::O_NONBLOCK;
 
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
-    let failed = |error: std::io::Error| (format!("it cannot be read: {error}"), MAKE.to_string());
+fn wrong(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> SecretFileError {
+    SecretFileError { path: path.into(), what: what.into(), fix: fix.into(), error: None }
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
+    let failed = |error: Error| SecretFileError {
+        error: Some(error.kind()),
+        ..wrong(path, format!("it cannot be read: {error}"), MAKE)
+    };
     let mut file: File = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path).map_err(failed)?;
     check(path, &file.metadata().map_err(failed)?)?;
     let mut secret = Zeroizing::new(Vec::with_capacity(SECRET_BYTES_MAX + 1));
     Read::by_ref(&mut file).take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut secret).map_err(failed)?;
     if secret.len() > SECRET_BYTES_MAX {
-        return Err((format!("it has more than {SECRET_BYTES_MAX} bytes"), MAKE.into()));
+        return Err(wrong(path, format!("it has more than {SECRET_BYTES_MAX} bytes"), MAKE));
     }
     // An editor's or a shell's line end is no part of it.
     let length = secret.trim_ascii_end().len();
     secret.truncate(length);
     if length < SECRET_BYTES_MIN {
-        return Err((format!("it has {length} bytes, and needs {SECRET_BYTES_MIN}"), MAKE.into()));
+        return Err(wrong(path, format!("it has {length} bytes, and needs {SECRET_BYTES_MIN}"), MAKE));
     }
     Ok(secret)
 }
 
 const MAKE: &str = "make it with `openssl rand -hex 32`, for the account that Propylon is started by";
 
-fn check(path: &Path, metadata: &Metadata) -> Result<(), (String, String)> {
+fn check(path: &Path, metadata: &Metadata) -> Result<(), SecretFileError> {
     const OTHERS: u32 = 0o007;
     const GROUP_WRITES: u32 = 0o020;
     if !metadata.is_file() {
-        return Err(("it is not a file".into(), "give the path of a file".into()));
+        return Err(wrong(path, "it is not a file", "give the path of a file"));
     }
     if metadata.mode() & OTHERS != 0 {
         let fix = format!("chmod 600 {}, and replace the secret: others may have it", path.display());
-        return Err(("every account can get at this secret".into(), fix));
+        return Err(wrong(path, "every account can get at this secret", fix));
     }
     if metadata.mode() & GROUP_WRITES != 0 {
-        return Err(("its group can change this secret".into(), format!("chmod g-w {}", path.display())));
+        return Err(wrong(path, "its group can change this secret", format!("chmod g-w {}", path.display())));
     }
     Ok(())
 }
@@ -249,7 +254,7 @@ mod tests {
         assert_eq!(result(&[b'x'; 32], 0o604).err().unwrap(), "every account can get at this secret");
         assert_eq!(result(&[b'x'; 32], 0o620).err().unwrap(), "its group can change this secret");
         std::fs::remove_file(&path).unwrap();
-        assert!(TagKey::from_file(&path).is_err_and(|error| error.what.starts_with("it cannot be read")));
+        assert!(TagKey::from_file(&path).is_err_and(|error| error.error == Some(ErrorKind::NotFound)));
         assert_eq!(TagKey::from_file(&std::env::temp_dir()).err().unwrap().what, "it is not a file");
     }
 }

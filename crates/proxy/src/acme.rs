@@ -72,7 +72,7 @@ fn publish(answers: &[Answer]) {
 pub fn check(acmes: &[Acme]) -> Vec<Finding> {
     let finding = |Complaint { at, path, what }| {
         let fix = "put the file there, in the form that the manual has under \"Ordered certificates\"".to_string();
-        Finding { severity: Severity::Error, at, path, what, fix }
+        Finding { severity: Severity::Error, at, path, what, fix, error: None }
     };
     acmes.iter().flat_map(propylon_acme::check).map(finding).collect()
 }

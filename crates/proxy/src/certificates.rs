@@ -307,7 +307,7 @@ fn stamp_of(backend: &Backend) -> Stamp {
 }
 
 fn tell(kind: &str, name: &str, finding: &Finding) {
-    let Finding { severity, at, path, what, fix } = &sandbox::judged(finding);
+    let Finding { severity, at, path, what, fix, .. } = &sandbox::judged(finding);
     let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
     match severity {
         Severity::Warning => log::warn!("{text}"),

@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Keeper as Orders;
-use propylon_config::{AdminBind, Config, Workers};
+use propylon_config::{AdminBind, At, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
+use propylon_tls::Finding;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -38,6 +39,7 @@ use crate::signer::Beside;
 use crate::snapshot::{Publication, Snapshot};
 use crate::state;
 use crate::telemetry::Telemetry;
+use crate::ticket_keys;
 use crate::trace::{ExportCounts, Exporter};
 use crate::upgrade::handover::{Handover, Kept, Own, Property};
 use crate::upgrade::launcher::Launcher;
@@ -515,10 +517,8 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
-            let told = sandbox::explained(&error.path, &error);
-            log::error!(
-                "ticket keys: {told}; those in use stay in use; check the files of ticket_keys and their rights"
-            );
+            let Finding { what, fix, .. } = sandbox::judged(&ticket_keys::finding(error, At::default()));
+            log::error!("ticket keys: {what}; those in use stay in use; {fix}");
         }
     }
 

@@ -466,7 +466,7 @@ impl Keeper {
         if *state == self.meant.state {
             return Ok(());
         }
-        let told = |error| format!("{}: {}", folder.path.display(), sandbox::explained(&folder.path, error));
+        let told = |error| format!("{}: {}", folder.path.display(), sandbox::explained(&folder.path, &error));
         state.save(&folder.path).map_err(told)
     }
 

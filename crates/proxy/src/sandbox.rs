@@ -10,9 +10,9 @@ mod calls;
 mod folders;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
@@ -304,19 +304,23 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
 /// process that keeps itself from it.
 pub fn judged(finding: &Finding) -> Finding {
     // What is wrong with a file that was read, by this process or by one that holds its keys, has nothing to do with that.
-    let is_denied = finding.what.to_ascii_lowercase().contains("permission denied");
-    match denial(&finding.path).filter(|_| is_denied) {
+    match finding.error.and_then(|error| denial_by(&finding.path, error)) {
         Some((why, fix)) => Finding { what: format!("{}: {why}", finding.what), fix, ..finding.clone() },
         None => finding.clone(),
     }
 }
 
 /// What is told of a file that cannot be opened, with the sandbox's part in it.
-pub fn explained(path: &Path, told: impl fmt::Display) -> String {
-    match denial(path) {
-        Some((what, fix)) => format!("{told}: {what}; {fix}"),
-        None => told.to_string(),
+pub fn explained(path: &Path, error: &io::Error) -> String {
+    match denial_by(path, error.kind()) {
+        Some((what, fix)) => format!("{error}: {what}; {fix}"),
+        None => error.to_string(),
     }
+}
+
+/// The denial, where the error is one that it can have led to.
+fn denial_by(path: &Path, error: io::ErrorKind) -> Option<(String, String)> {
+    (error == io::ErrorKind::PermissionDenied).then(|| denial(path)).flatten()
 }
 
 /// Rules are about what is there at this moment, and what comes to be in its folders.

@@ -237,6 +237,7 @@ impl Snapshot {
             path: PathBuf::new(),
             what: error.to_string(),
             fix: bind_advice(&error.error).into(),
+            error: Some(error.error.kind()),
         };
         match (built, bound) {
             (Ok(built), Ok(bound)) => Ok(Compiled { snapshot: built.snapshot.bound(bound), ..built }),
@@ -750,6 +751,7 @@ fn not_found(label: &str, at: At, error: &str, severity: Severity) -> Finding {
         path: PathBuf::new(),
         what: format!("{label}: {error}{meanwhile}"),
         fix: "check the name, or write the server's IP address".into(),
+        error: None,
     }
 }
 

@@ -142,7 +142,7 @@ pub fn check(backends: &[Backend]) -> Vec<Finding> {
 
 pub fn finding(error: SecretFileError, at: At) -> Finding {
     let what = format!("{}: {}", error.path.display(), error.what);
-    Finding { severity: Severity::Error, at, path: error.path, what, fix: error.fix }
+    Finding { severity: Severity::Error, at, path: error.path, what, fix: error.fix, error: error.error }
 }
 
 pub fn without_file(at: At) -> Finding {
@@ -153,6 +153,7 @@ pub fn without_file(at: At) -> Finding {
         what: "`sticky` has no `key_file`: its cookies are good on this engine only, and until it is started again"
             .into(),
         fix: "add key_file = \"PATH\" of a file made with `openssl rand -hex 32`, the same on every engine".into(),
+        error: None,
     }
 }
 

@@ -102,7 +102,7 @@ pub fn check(profiles: &[TlsProfile]) -> Vec<Finding> {
     profiles.iter().filter_map(check).collect()
 }
 
-fn finding(error: KeyFileError, at: At) -> Finding {
+pub fn finding(error: KeyFileError, at: At) -> Finding {
     let what = format!("{}: {}", error.path.display(), error.what);
-    Finding { severity: Severity::Error, at, path: error.path, what, fix: error.fix }
+    Finding { severity: Severity::Error, at, path: error.path, what, fix: error.fix, error: error.error }
 }

@@ -1,5 +1,6 @@
 //! What is wrong with a certificate or a key, and what to do about it.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use propylon_config::At;
@@ -14,6 +15,8 @@ pub struct Finding {
     pub what: String,
     /// What to do; never empty.
     pub fix: String,
+    /// Error of the system that it comes from, if this process met one.
+    pub error: Option<ErrorKind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

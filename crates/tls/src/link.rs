@@ -74,6 +74,7 @@ impl LinkProfile {
                     path: "".into(),
                     what: format!("no certificate can be for the name \"{name}\""),
                     fix: "add `server_name` with a name that its certificate is for".into(),
+                    error: None,
                 }),
             }
         }

@@ -13,6 +13,7 @@ mod side_by_side;
 mod trust;
 mod upstream;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -39,11 +40,12 @@ pub(crate) struct Trouble {
     path: PathBuf,
     what: String,
     fix: String,
+    error: Option<ErrorKind>,
 }
 
 impl Trouble {
     fn error(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
-        Trouble { severity: Severity::Error, path: path.into(), what: what.into(), fix: fix.into() }
+        Trouble { severity: Severity::Error, path: path.into(), what: what.into(), fix: fix.into(), error: None }
     }
 
     fn warning(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
@@ -51,7 +53,8 @@ impl Trouble {
     }
 
     fn at(self, at: At) -> Finding {
-        Finding { severity: self.severity, at, path: self.path, what: self.what, fix: self.fix }
+        let Trouble { severity, path, what, fix, error } = self;
+        Finding { severity, at, path, what, fix, error }
     }
 }
 

@@ -520,6 +520,7 @@ fn unusable(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Vec<Findin
             path: PathBuf::new(),
             what: format!("{what} the {} certificate of [tls.{}]", key_type.name(), profile.name),
             fix: format!("add a suite named {suite}, or remove the certificate"),
+            error: None,
         });
     }
     findings

@@ -91,6 +91,7 @@ impl UpstreamProfile {
                     path: "".into(),
                     what: format!("no certificate can be for the name \"{name}\""),
                     fix: "add `server_name` to `tls` with a name that the server's certificate is for".into(),
+                    error: None,
                 }),
             }
         }
@@ -106,6 +107,7 @@ impl UpstreamProfile {
                     path: "".into(),
                     what: why,
                     fix: "export authorities, certificate and key again".into(),
+                    error: None,
                 });
                 return Err(findings);
             }

@@ -291,14 +291,14 @@ pub fn wrong_token_file(file: &Path) -> Option<String> {
 
 /// Read each time, so that it can be replaced.
 fn token(file: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(file).map_err(|error| sandbox::explained(file, error))?;
+    let metadata = std::fs::metadata(file).map_err(|error| sandbox::explained(file, &error))?;
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err("anybody may read it; chmod o-rwx it".into());
     }
     if metadata.len() > TOKEN_FILE_BYTES_MAX {
         return Err(format!("it has more than {TOKEN_FILE_BYTES_MAX} bytes"));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| sandbox::explained(file, error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| sandbox::explained(file, &error))?;
     let token = text.trim();
     if token.len() < TOKEN_BYTES_MIN {
         return Err(format!("a token has at least {TOKEN_BYTES_MIN} characters; openssl rand -hex 32 makes one"));

@@ -1,12 +1,13 @@
 //! Where spans go, compiled: the collector, how it is trusted, what it is told beside them.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing};
+use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing, Trust};
 use propylon_tls::{Finding, Severity, UpstreamProfile};
 
 use crate::admin::effective;
@@ -45,12 +46,11 @@ impl Target {
         };
         let mut headers = HeaderMap::new();
         if let Some(file) = &tracing.headers {
-            match read_headers(&file.path) {
+            match headers_of(file) {
                 Ok(read) => headers = read,
-                Err((what, fix)) => {
+                Err(finding) => {
                     failed = true;
-                    let what = format!("{}: {what}", file.path.display());
-                    findings.push(Finding { severity: Severity::Error, at: file.at, path: "".into(), what, fix });
+                    findings.push(finding);
                 }
             }
         }
@@ -117,12 +117,27 @@ fn resource(tracing: &Tracing) -> Vec<(String, String)> {
     resource
 }
 
-/// A file of lines `Name: value`; empty lines and those that begin with `#` are passed over. What it holds is never told.
-fn read_headers(path: &Path) -> Result<HeaderMap, (String, String)> {
-    let unreadable = |error: std::io::Error| (error.to_string(), "check the path and its permissions".to_string());
+fn headers_of(file: &Trust) -> Result<HeaderMap, Finding> {
+    let path = &file.path;
+    let finding = |what: &str, fix: String, error| {
+        let what = format!("{}: {what}", path.display());
+        Finding { severity: Severity::Error, at: file.at, path: path.clone(), what, fix, error }
+    };
+    let text = read(path).map_err(|error| {
+        finding(&error.to_string(), "check the path and its permissions".into(), Some(error.kind()))
+    })?;
+    parse_headers(&text).map_err(|(what, fix)| finding(&what, fix, None))
+}
+
+/// Text of a file, and no more of one that is too long than shows that it is.
+fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(HEADERS_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    File::open(path)?.take(HEADERS_BYTES_MAX + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Lines `Name: value`; empty ones and those that begin with `#` are passed over. What they hold is never told.
+fn parse_headers(text: &str) -> Result<HeaderMap, (String, String)> {
     if text.len() as u64 > HEADERS_BYTES_MAX {
         return Err(("the file is too long".into(), format!("use at most {HEADERS_BYTES_MAX} bytes")));
     }
@@ -152,17 +167,9 @@ fn read_headers(path: &Path) -> Result<HeaderMap, (String, String)> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<HeaderMap, (String, String)> {
-        let path = std::env::temp_dir().join(format!("propylon-headers-{}-{}", std::process::id(), fastrand::u64(..)));
-        std::fs::write(&path, text).expect("a file");
-        let headers = read_headers(&path);
-        std::fs::remove_file(&path).expect("the file");
-        headers
-    }
-
     #[test]
     fn fields_are_read_line_by_line() {
-        let headers = read("# a token\n\nAuthorization: Bearer a:b \r\nx-tenant:7\n").expect("good lines");
+        let headers = parse_headers("# a token\n\nAuthorization: Bearer a:b \r\nx-tenant:7\n").expect("good lines");
         assert_eq!(
             (&headers["authorization"], &headers["x-tenant"]),
             (&"Bearer a:b".parse().unwrap(), &"7".parse().unwrap())
@@ -178,10 +185,10 @@ mod tests {
             ("a: b\u{7}secret", "line 1 has a value that no field can have"),
             ("\nHost: secret", "line 2 has a field that is not yours to set"),
         ] {
-            let (what, fix) = read(text).expect_err(text);
+            let (what, fix) = parse_headers(text).expect_err(text);
             assert_eq!(what, expected);
             assert!(!fix.contains("secret"));
         }
-        assert!(read(&"a: b\n".repeat(20_000)).expect_err("too much").0.contains("too long"));
+        assert!(parse_headers(&"a: b\n".repeat(20_000)).expect_err("too much").0.contains("too long"));
     }
 }

@@ -52,6 +52,7 @@ pub(super) fn trouble(path: &Path, failure: Failure) -> Trouble {
                        its, the right to read this file";
             Trouble::error(path, "the key process may not read this file", fix)
         }
-        failure => pem::unreadable(path, &failure.into()),
+        // Another process's error is none that this one met.
+        failure => Trouble { error: None, ..pem::unreadable(path, &failure.into()) },
     }
 }

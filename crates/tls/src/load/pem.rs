@@ -183,7 +183,7 @@ pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
         }
         _ => (format!("this file cannot be read: {error}"), "make it readable"),
     };
-    Trouble::error(path, what, fix)
+    Trouble { error: Some(error.kind()), ..Trouble::error(path, what, fix) }
 }
 
 fn has_encrypted_key(text: &[u8]) -> bool {

@@ -41,6 +41,8 @@ pub struct KeyFileError {
     pub what: String,
     /// Never empty.
     pub fix: String,
+    /// Error of the system that it comes from, if it comes from one.
+    pub error: Option<io::ErrorKind>,
 }
 
 impl fmt::Display for KeyFileError {
@@ -248,7 +250,7 @@ impl KeyFile {
     }
 
     fn error(&self, what: &str, fix: &str) -> KeyFileError {
-        KeyFileError { path: self.path.clone(), what: what.into(), fix: fix.into() }
+        KeyFileError { path: self.path.clone(), what: what.into(), fix: fix.into(), error: None }
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> KeyFileError {
@@ -257,7 +259,7 @@ impl KeyFile {
             io::ErrorKind::NotFound => "make its folder",
             _ => "see to the file and its folder",
         };
-        self.error(&format!("{what}: {error}"), fix)
+        KeyFileError { error: Some(error.kind()), ..self.error(&format!("{what}: {error}"), fix) }
     }
 }
 
