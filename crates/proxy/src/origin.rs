@@ -22,6 +22,8 @@ pub struct Meant {
     pub warnings: Vec<Problem>,
     /// Those of the warnings that the state gives rise to, and not the text.
     pub warnings_of_state: Vec<Problem>,
+    /// What a text that was pushed has of its own where the file's holds, by its path in the configuration; null without one.
+    said: Value,
 }
 
 /// Overrides that are told one by one; of more their number.
@@ -44,6 +46,27 @@ impl Meant {
             told.push(warning(format!("{more} more changes, which are in {}", path.display())));
         }
         told
+    }
+
+    /// What the text that was pushed says otherwise than the configuration in effect, and needs another process. What it leaves
+    /// out is the file's.
+    pub fn said_otherwise(&self, in_effect: &Value) -> Vec<Problem> {
+        if self.said.is_null() {
+            return Vec::new();
+        }
+        let mut differing = Vec::new();
+        for (path, _) in FOR_LIFE {
+            let of = |root| path.split('.').fold(root, |value: &Value, key| &value[key]);
+            collect_differing((*path).to_owned(), of(in_effect), of(&self.said), &mut differing);
+        }
+        let problem = |(path, before): (String, &Value)| {
+            let at = propylon_config::written(&self.source, &path)?;
+            let before = if before.is_null() { "not set".to_owned() } else { before.to_string() };
+            let what = format!("`{path}` cannot change while the process runs: it is {before}");
+            let fix = "leave it out or say the same; to change it, change the file and restart: this needs a restart";
+            Some(Problem::error(&self.source.name, Some(at), what, fix))
+        };
+        differing.into_iter().filter_map(problem).collect()
     }
 }
 
@@ -91,7 +114,7 @@ pub fn mean(file: Source, state: State, changed: Option<&ServerName>) -> Result<
 
 fn lay_over(
     file: Source,
-    (of_the_file, more): (Config, Vec<Problem>),
+    (mut of_the_file, more): (Config, Vec<Problem>),
     mut state: State,
     changed: Option<&ServerName>,
 ) -> Result<Meant, Wrong> {
@@ -101,8 +124,8 @@ fn lay_over(
         let what = "the file has changed since a configuration was pushed in its place, and takes its place back";
         warnings.push(Problem::warning(&file.name, None, what, "push again what is missing"));
     }
-    let (source, mut config, more) = match &state.pushed {
-        None => (file.clone(), of_the_file, more),
+    let (source, mut config, more, said) = match &state.pushed {
+        None => (file.clone(), of_the_file, more, Value::Null),
         Some(pushed) => {
             let source = Source {
                 name: if pushed.is_json { PUSHED_JSON } else { PUSHED }.into(),
@@ -110,12 +133,12 @@ fn lay_over(
                 text: pushed.text.clone(),
             };
             let (mut config, more) = parse(&source)?;
-            keep_for_life(&mut config, of_the_file);
+            swap_for_life(&mut config, &mut of_the_file);
             let problems = propylon_config::uncovered_keys(&source, &config);
             if !problems.is_empty() {
                 return Err(Wrong { source, problems, is_unreadable: false });
             }
-            (source, config, more)
+            (source, config, more, effective::of_the_process(&of_the_file))
         }
     };
     if let Some(changed) = changed {
@@ -126,10 +149,10 @@ fn lay_over(
     }
     let warnings_of_state = warnings.clone();
     warnings.extend(more);
-    Ok(Meant { source, file, state, config, warnings, warnings_of_state })
+    Ok(Meant { source, file, state, config, warnings, warnings_of_state, said })
 }
 
-/// Takes a setting from the file's configuration into the one that is pushed.
+/// Takes a setting from the file's configuration into the one that is pushed, whose own goes there.
 type Keep = fn(&mut Config, &mut Config);
 
 /// What a process is for its whole life: by its path in the configuration in effect, and how it is kept.
@@ -160,32 +183,12 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
 ];
 
-/// Keeps what holds for a process's life: it comes from the file alone. A text that is pushed leaves it out or says the
-/// same, or it is refused by [`said_otherwise`]; one of the state that does not was written by somebody who has got into
-/// the sandbox, where the state can be written, and wants out of it with the next process.
-fn keep_for_life(config: &mut Config, mut file: Config) {
-    FOR_LIFE.iter().for_each(|(_, keep)| keep(config, &mut file));
-}
-
-/// What a text that is pushed says otherwise than the configuration in effect, and needs another process. What it leaves out
-/// is the file's.
-pub fn said_otherwise(pushed: &Source, in_effect: &Value) -> Vec<Problem> {
-    // Whoever lays it over the file tells what is wrong with it.
-    let Ok((config, _)) = propylon_config::parse(pushed) else { return Vec::new() };
-    let said = effective::config(&config);
-    let mut differing = Vec::new();
-    for (path, _) in FOR_LIFE {
-        let of = |root| path.split('.').fold(root, |value: &Value, key| &value[key]);
-        collect_differing((*path).to_owned(), of(in_effect), of(&said), &mut differing);
-    }
-    let problem = |(path, before): (String, &Value)| {
-        let at = propylon_config::written(pushed, &path)?;
-        let before = if before.is_null() { "not set".to_owned() } else { before.to_string() };
-        let what = format!("`{path}` cannot change while the process runs: it is {before}");
-        let fix = "leave it out or say the same; to change it, change the file and restart: this needs a restart";
-        Some(Problem::error(&pushed.name, Some(at), what, fix))
-    };
-    differing.into_iter().filter_map(problem).collect()
+/// Takes what holds for a process's life from the file alone, which has the text's own afterwards. A text that is
+/// pushed leaves it out or says the same, or it is refused by [`Meant::said_otherwise`]; one of the state that does not
+/// was written by somebody who has got into the sandbox, where the state can be written, and wants out of it with the
+/// next process.
+fn swap_for_life(config: &mut Config, file: &mut Config) {
+    FOR_LIFE.iter().for_each(|(_, keep)| keep(config, file));
 }
 
 /// Every path below this one to something that is not the same, with what it was; tables are compared key by key.
@@ -285,8 +288,10 @@ mod tests {
             |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
         let in_effect = |source: &Source| effective::config(&propylon_config::parse(source).expect("a good text").0);
         let (kept, pushed) = (in_effect(&file), in_effect(&other));
+        let state = Pushed { text: other.text.clone(), is_json: false, over: file.text.clone() };
+        let meant = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
         // Who pushes it is told all of it, each with its place.
-        let told = said_otherwise(&other, &kept);
+        let told = meant.said_otherwise(&kept);
         for (path, _) in FOR_LIFE {
             let is_told = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
             let problem = told.iter().find(is_told).unwrap_or_else(|| panic!("{path} is not told"));
@@ -294,9 +299,7 @@ mod tests {
             assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
         }
         assert_eq!(told.len(), FOR_LIFE.len(), "{told:?}");
-        let state = Pushed { text: other.text, is_json: false, over: file.text.clone() };
-        let state = State { pushed: Some(state), ..State::default() };
-        let meant = effective::config(&mean(file, state, None).ok().expect("a configuration").config);
+        let meant = effective::config(&meant.config);
         for (path, _) in FOR_LIFE {
             assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
             assert_eq!(of(&meant, path), of(&kept, path), "{path}");
@@ -312,7 +315,10 @@ mod tests {
         let file = with("workers = 3\nhandshakes = { in_progress = 9 }", "token_file = 't'");
         let in_effect = effective::config(&propylon_config::parse(&file).expect("a good text").0);
         let told = |text: &Source| -> Vec<String> {
-            said_otherwise(text, &in_effect).into_iter().map(|problem| problem.what).collect()
+            let pushed = Pushed { text: text.text.clone(), is_json: false, over: file.text.clone() };
+            let state = State { pushed: Some(pushed), ..State::default() };
+            let meant = mean(file.clone(), state, None).ok().expect("a configuration");
+            meant.said_otherwise(&in_effect).into_iter().map(|problem| problem.what).collect()
         };
         assert_eq!(told(&source(2)), [""; 0]);
         assert_eq!(told(&with("", "")), [""; 0]);

@@ -769,7 +769,7 @@ impl Sketch {
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
         if is_pushed {
-            problems.extend(origin::said_otherwise(&meant.source, &before));
+            problems.extend(meant.said_otherwise(&before));
         }
         let refused = sandbox.refused(&meant.config, &meant.source);
         if !refused.is_empty() {

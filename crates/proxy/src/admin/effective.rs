@@ -22,22 +22,9 @@ pub fn config(config: &Config) -> Value {
     let named = |entries: Vec<(&String, Value)>| -> Value {
         entries.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<String, Value>>().into()
     };
-    let mut root = json!({
-        "process": process(config),
-        "log": { "access": access(&config.log.access), "level": level(config.log.level) },
-        "listener": named(config.live_listeners().map(|(_, each)| (&each.name, listener(config, each))).collect()),
-        "route": config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>(),
-    });
-    if let Some(admin) = &config.admin {
-        root["admin"] = json!({ "bind": admin.bind.to_string() });
-        if let Some(file) = &admin.token_file {
-            root["admin"]["token_file"] = path(&file.path);
-        }
-    }
-    root["keys"] = json!({ "isolate": config.keys.isolate.is_some() });
-    if let Some(store) = &config.keys.store {
-        root["keys"]["store"] = path(&store.path);
-    }
+    let mut root = of_the_process(config);
+    root["listener"] = named(config.live_listeners().map(|(_, each)| (&each.name, listener(config, each))).collect());
+    root["route"] = config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>().into();
     if let Some(each) = &config.tracing {
         root["tracing"] = tracing(each);
     }
@@ -54,6 +41,25 @@ pub fn config(config: &Config) -> Value {
     let backends: Vec<_> = config.live_backends().map(|(_, each)| (&each.name, backend(each))).collect();
     if !backends.is_empty() {
         root["backend"] = named(backends);
+    }
+    root
+}
+
+/// The sections about the process itself, which may have what is for its life.
+pub fn of_the_process(config: &Config) -> Value {
+    let mut root = json!({
+        "process": process(config),
+        "log": { "access": access(&config.log.access), "level": level(config.log.level) },
+        "keys": { "isolate": config.keys.isolate.is_some() },
+    });
+    if let Some(store) = &config.keys.store {
+        root["keys"]["store"] = path(&store.path);
+    }
+    if let Some(admin) = &config.admin {
+        root["admin"] = json!({ "bind": admin.bind.to_string() });
+        if let Some(file) = &admin.token_file {
+            root["admin"]["token_file"] = path(&file.path);
+        }
     }
     root
 }
