@@ -1240,6 +1240,45 @@ fn in_overload_the_oldest_of_all_makes_way_whichever_server_it_waits_for() {
     engine.metric_reaches("propylon_queue_depth", &[], 0.0);
 }
 
+/// A stream at a time, for requests that have all waited for longer than the target. They go by their order until one
+/// of their clients goes away.
+#[test]
+fn streams_go_to_the_newest_only_where_clients_give_up() {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+                server.answer(frame.stream, b"hello\n");
+            }
+        }
+    });
+    let queue = "queue = { timeout = \"10m\", target = \"20ms\" }";
+    let engine = Engine::start(&limited(origin.address(), 1, queue));
+    let mut clients: Vec<_> = (0..7).map(|_| Some(engine.client("plain"))).collect();
+    for (n, client) in clients.iter_mut().flatten().enumerate() {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 => engine.metric_reaches("propylon_server_connections", &[], 1.0),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    // Nothing but time makes a wait longer than the target.
+    std::thread::sleep(Duration::from_millis(60));
+    let is_answered = |client: &mut Option<Client>| {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.as_mut().map(|client| client.read_response().text()).as_deref(), Some("hello\n"));
+    };
+    clients[..2].iter_mut().for_each(is_answered);
+    // The one after these has its stream.
+    engine.metric_reaches("propylon_queue_depth", &[], 4.0);
+    clients[4].take().into_iter().for_each(Client::reset);
+    engine.metric_reaches("propylon_queue_depth", &[], 3.0);
+    [2, 6, 5, 3].into_iter().for_each(|n| is_answered(&mut clients[n]));
+}
+
 /// Two workers and room for one connection, which goes to whose request came first of all: those of the worker whose connection makes way
 /// do not stand behind those who came later.
 #[test]

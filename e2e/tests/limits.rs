@@ -667,6 +667,28 @@ fn in_overload_the_newest_are_served_first_and_the_oldest_makes_way() {
     assert_eq!(order, ["0", "4", "3", "2"]);
 }
 
+/// As many clients as always, each of whom waits for its answer: a line is no overload for being long.
+#[test]
+fn while_nobody_gives_up_the_line_goes_by_its_order_however_long_its_clients_wait() {
+    let (origin, go) = patient();
+    let queue = "queue = { timeout = \"10m\", target = \"20ms\" }";
+    let engine = Engine::start(&config(origin.address(), 1, 2, queue));
+    let mut clients: Vec<_> = (0..4).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        match n {
+            0 => holds("the first is served", || origin.received_text().contains("GET /0 ")),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    // Nothing but time makes a wait longer than the target.
+    std::thread::sleep(Duration::from_millis(60));
+    for (n, client) in clients.iter_mut().enumerate() {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.read_response().text(), "hello\n", "{n}");
+    }
+}
+
 /// A server of TLS 1.3 sends its tickets when it has read the end of the handshake (RFC 8446 §4.6.1), which may be long after the
 /// client of the request that came with it has gone. It then works on that request all the same.
 #[test]

@@ -2,21 +2,62 @@
 //!
 //! First come, first served, as long as that serves anybody: in overload it hands what there is to those who have waited for
 //! the longest, and so to those who are the likeliest to have given up. So a line may have a target, a wait that is still
-//! well. While the one who came first has waited for longer, those who came last are served first, and where the line is full
-//! the one who came first makes way. This is the adaptive LIFO of B. Maurer, "Fail at Scale", ACM Queue 13 (8), 2015, with
-//! the wait itself as the sign of overload, as in CoDel (RFC 8289 §3.2).
+//! well. While the one who came first has waited for longer, and some go away before their turn would have come,
+//! those who came last are served first; and where the line is full the one who came first makes way. This is the
+//! adaptive LIFO of B. Maurer, "Fail at Scale", ACM Queue 13 (8), 2015.
+//!
+//! A long wait is no sign of overload by itself, as it is in CoDel (RFC 8289 §3.2): where a fixed number of clients
+//! wait for their answers and ask again, each waits for all others, and any other order than their own lets some wait
+//! for ever. Nor is it one that somebody goes away who was passed over by those who came later.
 
 use std::collections::BTreeMap;
 
 /// In which order those in a line are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// A wait, in milliseconds, beyond which the newest are served first. Absent: never.
+    /// A wait, in milliseconds, beyond which the newest are served first while others go away. Absent: never.
     pub target: Option<u64>,
 }
 
+/// Turns that go to the newest for each one who has gone away: where one of 16 does, nearly all of them.
+const NEWEST_PER_LOSS: usize = 16;
+/// Whoever stays for this many times the wait in its order, and goes away then, was passed over: that says nothing.
+const WAITS_PASSED_OVER: u64 = 2;
+
+/// The turns of a line, and how many of the next ones go to the newest.
+#[derive(Debug, Default)]
+pub struct Turns {
+    given: u64,
+    newest: usize,
+}
+
+impl Turns {
+    /// The turn by which one who joins behind so many should be served: in their order that takes half of these turns.
+    pub fn due(&self, ahead: usize) -> u64 {
+        self.given + WAITS_PASSED_OVER * ahead as u64 + 1
+    }
+
+    /// Somebody goes away unserved, which was due by then, and leaves so many behind.
+    pub fn lose(&mut self, due: u64, left: usize) {
+        if self.given < due {
+            self.newest = self.newest.saturating_add(NEWEST_PER_LOSS).min(left);
+        }
+    }
+
+    /// Somebody has had a turn.
+    pub fn give(&mut self) {
+        self.given += 1;
+        self.newest = self.newest.saturating_sub(1);
+    }
+
+    /// Whether the next turn is of the one who came last, where the one who came first has come at `since`.
+    pub fn is_newest_first(&self, order: Order, since: u64, now: u64) -> bool {
+        self.newest > 0 && order.is_overload(since, now)
+    }
+}
+
 impl Order {
-    /// Whether one who has come at `since` has waited for too long for the line to be served in its order.
+    /// Whether one who has come at `since` has waited for too long: in a full line it makes way.
     pub fn is_overload(self, since: u64, now: u64) -> bool {
         self.target.is_some_and(|target| now.saturating_sub(since) > target)
     }
@@ -70,9 +111,9 @@ impl<T> Line<T> {
     }
 
     /// Whose turn it is.
-    pub fn next(&self, order: Order, now: u64) -> Option<Ticket> {
+    pub fn next(&self, turns: &Turns, order: Order, now: u64) -> Option<Ticket> {
         let oldest = self.oldest()?;
-        if order.is_overload(oldest.since, now) { self.newest() } else { Some(oldest) }
+        if turns.is_newest_first(order, oldest.since, now) { self.newest() } else { Some(oldest) }
     }
 
     pub fn get(&self, ticket: Ticket) -> Option<&T> {
@@ -108,24 +149,58 @@ mod tests {
         (line, tickets)
     }
 
-    #[test]
-    fn without_a_target_who_came_first_is_served_first_however_long_that_takes() {
-        let (line, tickets) = line([0, 10, 20]);
-        assert_eq!(line.next(Order::default(), 1_000_000), Some(tickets[0]));
+    /// So many turns go to the newest, if somebody has waited for too long.
+    fn after_losses(newest: usize) -> Turns {
+        Turns { given: 0, newest }
     }
 
     #[test]
-    fn while_somebody_has_waited_for_longer_than_the_target_the_newest_is_served_first() {
+    fn without_a_target_who_came_first_is_served_first_however_long_that_takes() {
+        let (line, tickets) = line([0, 10, 20]);
+        assert_eq!(line.next(&after_losses(9), Order::default(), 1_000_000), Some(tickets[0]));
+    }
+
+    #[test]
+    fn while_somebody_has_waited_for_longer_than_the_target_and_others_go_away_the_newest_is_served_first() {
         let (mut line, [first, second, third]) = line([0, 10, 20]);
-        let order = Order { target: Some(100) };
-        assert_eq!(line.next(order, 100), Some(first), "a wait of the target is still well");
-        assert_eq!(line.next(order, 101), Some(third));
+        let (order, turns) = (Order { target: Some(100) }, after_losses(9));
+        assert_eq!(line.next(&turns, order, 100), Some(first), "a wait of the target is still well");
+        assert_eq!(line.next(&Turns::default(), order, 101), Some(first), "nobody has gone away");
+        assert_eq!(line.next(&turns, order, 101), Some(third));
         line.leave(third);
-        assert_eq!(line.next(order, 101), Some(second));
+        assert_eq!(line.next(&turns, order, 101), Some(second));
         line.leave(first);
-        assert_eq!(line.next(order, 101), Some(second), "the last one left has not waited for too long");
+        assert_eq!(line.next(&turns, order, 101), Some(second), "the last one left has not waited for too long");
         line.join(Ticket::new(101, 9), ());
-        assert_eq!(line.next(order, 102), Some(second), "and the line goes by its order again");
+        assert_eq!(line.next(&turns, order, 102), Some(second), "and the line goes by its order again");
+    }
+
+    #[test]
+    fn who_goes_away_before_its_turn_buys_some_turns_for_the_newest_and_no_more_than_there_are_in_the_line() {
+        let order = Order { target: Some(100) };
+        // How many turns go to the newest until one goes to the oldest.
+        let newest = |turns: &mut Turns| {
+            let given = turns.given;
+            while turns.is_newest_first(order, 0, 101) {
+                turns.give();
+            }
+            turns.given - given
+        };
+        let mut turns = Turns::default();
+        let (first, third) = (turns.due(0), turns.due(2));
+        turns.lose(first, 40);
+        assert_eq!(newest(&mut turns), 16);
+        turns.lose(third, 40);
+        assert_eq!(newest(&mut turns), 0, "in the line's order its turn would have come");
+        let next = turns.due(0);
+        (0..2).for_each(|_| turns.lose(next, 40));
+        assert_eq!(newest(&mut turns), 32);
+        let next = turns.due(0);
+        (0..9).for_each(|_| turns.lose(next, 40));
+        assert_eq!(newest(&mut turns), 40);
+        let next = turns.due(0);
+        turns.lose(next, 3);
+        assert_eq!(newest(&mut turns), 3);
     }
 
     #[test]
@@ -136,8 +211,9 @@ mod tests {
         line.join(back, ());
         assert_eq!(line.iter().map(|(ticket, ())| ticket).collect::<Vec<_>>(), [first, back, third]);
         line.leave(first);
-        assert_eq!(line.next(Order { target: Some(100) }, 111), Some(third), "its wait is a sign of overload");
-        assert_eq!(line.next(Order { target: Some(100) }, 110), Some(back));
+        let next = |now: u64| line.next(&after_losses(1), Order { target: Some(100) }, now);
+        assert_eq!(next(111), Some(third), "its wait is too long");
+        assert_eq!(next(110), Some(back));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::line::{Line, Order};
+use crate::line::{Line, Order, Turns};
 
 pub use crate::line::Ticket;
 
@@ -93,11 +93,20 @@ struct Room<C> {
     by_wants: HashMap<Box<[usize]>, usize>,
     /// By server: the kinds that would take it and have a waiter.
     by_server: HashMap<usize, Vec<usize>>,
-    /// The kind of each ticket that waits.
-    waiters: HashMap<Ticket, usize>,
+    /// By ticket.
+    waiters: HashMap<Ticket, Waiter>,
+    turns: Turns,
     granted: HashMap<Ticket, Result<Grant<C>, Full>>,
     /// Wakers of waiters who got their grant before they were first asked for it need none, so these are by ticket too.
     wakers: HashMap<Ticket, Waker>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    /// The place of its kind.
+    kind: usize,
+    /// The turn by which it should be served; none where it waits for something else.
+    due: Option<u64>,
 }
 
 /// Waiters who would take the same servers.
@@ -240,7 +249,7 @@ impl<C> Turnstile<C> {
         let refused = is_over.then(|| room.overdue(now).or_else(|| room.newest())).flatten();
         let full = refused == Some(ticket);
         if let Some(refused) = refused {
-            room.leave(refused);
+            room.lose(refused);
             if !full {
                 woken.extend(room.answer(refused, Err(Full)));
             }
@@ -279,7 +288,7 @@ impl<C> Turnstile<C> {
     pub fn leave(&self, ticket: Ticket) -> Option<Grant<C>> {
         let mut room = self.lock();
         let waker = room.wakers.remove(&ticket);
-        room.leave(ticket);
+        room.lose(ticket);
         let grant = room.granted.remove(&ticket);
         drop(room);
         drop(waker);
@@ -348,6 +357,7 @@ impl<C> Room<C> {
             by_wants: HashMap::new(),
             by_server: HashMap::new(),
             waiters: HashMap::new(),
+            turns: Turns::default(),
             granted: HashMap::new(),
             wakers: HashMap::new(),
         }
@@ -356,12 +366,13 @@ impl<C> Room<C> {
     fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, since: u64) -> Ticket {
         let ticket = Ticket::new(since, self.next);
         self.next += 1;
+        let due = (!wants.is_empty()).then(|| self.turns.due(self.takers()));
         let kind = match self.by_wants.get(wants) {
             Some(kind) => *kind,
             None => self.begin_kind(wants, servers),
         };
         self.kinds[kind].line.join(ticket, ());
-        self.waiters.insert(ticket, kind);
+        self.waiters.insert(ticket, Waiter { kind, due });
         ticket
     }
 
@@ -385,14 +396,33 @@ impl<C> Room<C> {
         place
     }
 
-    /// Takes a waiter out of the line, if it is there.
-    fn leave(&mut self, ticket: Ticket) {
-        let Some(place) = self.waiters.remove(&ticket) else { return };
-        let kind = &mut self.kinds[place];
-        kind.line.leave(ticket);
-        if !kind.line.is_empty() {
-            return;
+    /// Waiters for any server.
+    fn takers(&self) -> usize {
+        let others = self.by_wants.get(&[][..]).map_or(0, |kind| self.kinds[*kind].line.len());
+        self.waiters.len() - others
+    }
+
+    /// Takes a waiter out of the line that goes away unserved, if it is there.
+    fn lose(&mut self, ticket: Ticket) {
+        if let Some(due) = self.leave(ticket).and_then(|waiter| waiter.due) {
+            let left = self.takers();
+            self.turns.lose(due, left);
         }
+    }
+
+    /// Takes a waiter out of the line, if it is there.
+    fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&ticket)?;
+        let kind = &mut self.kinds[waiter.kind];
+        kind.line.leave(ticket);
+        if kind.line.is_empty() {
+            self.end_kind(waiter.kind);
+        }
+        Some(waiter)
+    }
+
+    fn end_kind(&mut self, place: usize) {
+        let kind = &mut self.kinds[place];
         let wants = std::mem::take(&mut kind.wants);
         self.by_wants.remove(&wants);
         for server in &wants {
@@ -408,8 +438,10 @@ impl<C> Room<C> {
     /// Takes the next who would take this server out of the line.
     fn take_next(&mut self, server: usize, now: u64) -> Option<Ticket> {
         let (oldest, newest) = self.ends(server)?;
-        let next = if self.bounds.order.is_overload(oldest.since, now) { newest } else { oldest };
+        let is_newest_first = self.turns.is_newest_first(self.bounds.order, oldest.since, now);
+        let next = if is_newest_first { newest } else { oldest };
         self.leave(next);
+        self.turns.give();
         Some(next)
     }
 
@@ -464,5 +496,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg(test)]
+mod overload;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
-use propylon_policy::line::{Line, Order, Ticket};
+use propylon_policy::line::{Line, Order, Ticket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -59,9 +59,10 @@ pub struct Lane {
     connecting: Cell<usize>,
     /// Those who wait for a seat.
     line: RefCell<Line<Rc<Waiter>>>,
+    turns: RefCell<Turns>,
     /// Tickets of those of them who are not counted among all who wait.
     uncounted: RefCell<BTreeSet<Ticket>>,
-    next: Cell<u64>,
+    number: Cell<u64>,
     /// Those who wait in the backend's line for the right to make a connection: one that this core has will do.
     watching: RefCell<BTreeMap<Ticket, Waker>>,
     pace: Pace,
@@ -114,6 +115,8 @@ pub enum Answer {
 /// Somebody who waits for a seat.
 pub struct Waiter {
     core: Rc<Core>,
+    /// The turn by which it should have its seat.
+    due: u64,
     /// Index of the backend.
     backend: usize,
     turnstile: Arc<ServerTurnstile>,
@@ -214,7 +217,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lane.leave(self.ticket);
+        self.lane.lose(self.ticket);
         let now = self.waiter.core.timers.now();
         match self.waiter.answer.take() {
             // It goes to the next.
@@ -495,10 +498,11 @@ impl Lane {
         turnstile: &Arc<ServerTurnstile>,
         since: u64,
     ) -> Place {
-        let ticket = Ticket::new(since, self.next.get());
-        self.next.set(self.next.get() + 1);
+        let ticket = Ticket::new(since, self.number.get());
+        self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
             core: Rc::clone(core),
+            due: self.turns.borrow().due(self.line.borrow().len()),
             backend,
             turnstile: Arc::clone(turnstile),
             waker: RefCell::default(),
@@ -516,13 +520,32 @@ impl Lane {
         self.line.borrow_mut().leave(ticket)
     }
 
+    /// Takes somebody out of the line whose turn it is.
+    fn give(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
+        let waiter = self.leave(ticket)?;
+        self.turns.borrow_mut().give();
+        Some(waiter)
+    }
+
+    /// Takes somebody out of the line who goes away unserved, if they are in it.
+    fn lose(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
+        let waiter = self.leave(ticket)?;
+        self.turns.borrow_mut().lose(waiter.due, self.line.borrow().len());
+        Some(waiter)
+    }
+
+    /// Whose turn it is.
+    fn next(&self, now: u64) -> Option<Ticket> {
+        self.line.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
+    }
+
     /// Gives what seats there are to those whose turn it is.
     pub fn serve(self: &Rc<Lane>, core: &Rc<Core>) {
         let now = coarse_millis();
         loop {
-            let Some(next) = self.line.borrow().next(self.terms.get().order, now) else { break };
+            let Some(next) = self.next(now) else { break };
             let Some(seat) = self.free_seat(core) else { break };
-            match self.leave(next) {
+            match self.give(next) {
                 Some(waiter) => waiter.hear(Answer::Seat(seat)),
                 None => break,
             }
@@ -544,8 +567,7 @@ impl Lane {
 
     /// A connection lies in the pool for the next of those who wait.
     fn nudge(&self) {
-        let next = self.line.borrow().next(self.terms.get().order, coarse_millis());
-        let waiter = next.and_then(|next| self.leave(next));
+        let waiter = self.next(coarse_millis()).and_then(|next| self.give(next));
         waiter.iter().for_each(|waiter| waiter.hear(Answer::Look));
     }
 
@@ -564,7 +586,7 @@ impl Lane {
         if self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
             return;
         }
-        let refused = self.leave(ticket);
+        let refused = self.lose(ticket);
         refused.iter().for_each(|waiter| waiter.hear(Answer::Full));
     }
 
@@ -705,7 +727,7 @@ impl Lane {
         let line = self.line.borrow();
         let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };
         let longest = own_first.since.min(first.since);
-        match self.terms.get().order.is_overload(longest, coarse_millis()) {
+        match self.turns.borrow().is_newest_first(self.terms.get().order, longest, coarse_millis()) {
             true => own_last.since > last.since,
             false => own_first.since <= first.since,
         }
