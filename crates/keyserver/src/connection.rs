@@ -15,8 +15,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use propylon_config::keyserver::Operations;
-use propylon_crypto::JobKind;
 use propylon_crypto::keyless::{Decoder, ErrorCode, Message, opcode};
+use propylon_crypto::{Job, JobKind};
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -43,6 +43,8 @@ const REQUESTS_IN_WORK_MAX: usize = 1024;
 const UNSENT_BYTES_MAX: usize = 256 * 1024;
 /// Operations done on the spot between two writes, so that the first reply does not wait for the last signature.
 const OPERATIONS_PER_TURN_MAX: usize = 32;
+/// Of these, those that take long: as many as share a pass of the kernel for RSA.
+const LONG_OPERATIONS_PER_TURN_MAX: usize = 4;
 /// Turns before other connections have theirs.
 const TURNS_MAX: usize = 4;
 /// Longer than any wait.
@@ -254,7 +256,11 @@ impl Connection {
         let scratch = &mut *desk.scratch.borrow_mut();
         let now = Instant::now();
         let mut result = Ok(false);
-        while scratch.jobs.len() < OPERATIONS_PER_TURN_MAX && self.has_room() {
+        let long = |jobs: &[Job]| jobs.iter().filter(|job| job.kind() == JobKind::Rsa).count();
+        while scratch.jobs.len() < OPERATIONS_PER_TURN_MAX
+            && long(&scratch.jobs) < LONG_OPERATIONS_PER_TURN_MAX
+            && self.has_room()
+        {
             match self.take(now, &mut scratch.ids, &mut scratch.jobs) {
                 Ok(true) => result = Ok(true),
                 Ok(false) => break,
@@ -266,8 +272,9 @@ impl Connection {
         }
         if !scratch.jobs.is_empty() {
             let p256 = scratch.jobs.iter().filter(|job| job.kind() == JobKind::Ecdsa).count();
+            let rsa = long(&scratch.jobs);
             scratch.outcomes = kernels::run_together(std::mem::take(&mut scratch.jobs));
-            desk.telemetry.kernels.report(&desk.column, &mut scratch.seen, p256 as u64, 0);
+            desk.telemetry.kernels.report(&desk.column, &mut scratch.seen, p256 as u64, rsa as u64);
         }
         for (id, outcome) in scratch.ids.drain(..).zip(scratch.outcomes.drain(..)) {
             let result = outcome.as_ref().map(|signature| signature.as_slice()).map_err(|error| *error);
@@ -278,7 +285,7 @@ impl Connection {
     }
 
     /// The next request: answered, put among those to be done here, or handed on.
-    fn take(&mut self, now: Instant, ids: &mut Vec<u32>, jobs: &mut Vec<propylon_crypto::Job>) -> Result<bool, End> {
+    fn take(&mut self, now: Instant, ids: &mut Vec<u32>, jobs: &mut Vec<Job>) -> Result<bool, End> {
         let message = match self.decoder.next_message() {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(false),
@@ -307,7 +314,7 @@ impl Connection {
                 // As where too many wait: an engine asks another key server.
                 self.reply(id, Err(ErrorCode::Internal));
             }
-            Answer::Job(job) => match signing::place(&job) {
+            Answer::Job(job) => match self.place(&job) {
                 Place::Here => {
                     ids.push(id);
                     jobs.push(job);
@@ -319,12 +326,17 @@ impl Connection {
         Ok(true)
     }
 
-    fn task(&self, now: Instant, timeout: Duration, id: u32, job: propylon_crypto::Job) -> Task {
+    /// A core of the engine beside this process waits for nobody but itself, and has no line.
+    fn place(&self, job: &Job) -> Place {
+        if self.transport.is_pair() { Place::Here } else { signing::place(job) }
+    }
+
+    fn task(&self, now: Instant, timeout: Duration, id: u32, job: Job) -> Task {
         let since = now.into_std();
         Task { id, client: self.client, job, since, deadline: since + timeout, reply_to: self.reply_to.clone() }
     }
 
-    fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: propylon_crypto::Job) {
+    fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: Job) {
         let desk = &self.desk;
         let task = self.task(now, desk.timeout, id, job);
         let numbers = &desk.telemetry.lines[crew as usize];
@@ -336,7 +348,7 @@ impl Connection {
     }
 
     /// As [`Connection::hand_on`].
-    fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: propylon_crypto::Job) {
+    fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: Job) {
         let desk = &self.desk;
         let task = self.task(now, desk.tokens.timeout(token).unwrap_or(desk.timeout), id, job);
         let numbers = &desk.telemetry.tokens[token].line;

@@ -2,12 +2,13 @@
 //! each of which has a socket of its own to it. Nobody else can speak to it. (`docs/decisions/0039-isolated-keys.md`)
 //!
 //! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files` what
-//! it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign.
+//! it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign; `pair` a socket that it signs by.
 
 mod authority;
 mod brief;
 mod files;
 mod kept;
+mod pair;
 mod supervisor;
 
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ use propylon_metrics::Store;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use brief::Brief;
+pub use pair::Pair;
 pub use supervisor::supervise;
 
 use crate::access::Rules;
@@ -32,7 +34,6 @@ use crate::hsm::Tokens;
 use crate::kernels::Kernels;
 use crate::logger::{self, Flush};
 use crate::sandbox;
-use crate::server::THREADS_PER_CORE;
 use crate::signing::Lines;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Shared, Worker};
@@ -121,16 +122,16 @@ fn confine(folders: Vec<PathBuf>, store: Option<&Path>) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts all threads, and returns when each has what it needs. They live as long as the process.
+/// Starts all threads, and returns when each has what it needs. They live as long as the process. Each core of the engine has
+/// one: what that core would do itself, had it the keys, waits for no other's work, and handing it on would cost two wakes more.
 fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<()> {
     let count = sockets.len();
-    let (telemetry, store) = Telemetry::new(THREADS_PER_CORE * count + 1, &[]);
-    let columns = |kind| (0..count).map(|index| Store::column(&store, kind * count + index)).collect::<Vec<_>>();
+    let (telemetry, store) = Telemetry::new(count + 1, &[]);
     let kernels = Kernels::start(setup.batch, setup.batch);
-    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
-    let lines = Lines::start(&kernels, telemetry, columns(1), columns(2), &ready)?;
+    let ready = Arc::new(Barrier::new(count + 1));
+    let lines = Lines::start(&kernels, telemetry, Vec::new(), Vec::new(), &ready)?;
     let tokens = Tokens::open(&[]).map_err(|fault| io::Error::other(fault.what))?;
-    for (index, (pair, column)) in sockets.into_iter().zip(columns(0)).enumerate() {
+    for (index, pair) in sockets.into_iter().enumerate() {
         let (door, orders) = worker::door();
         let worker = Worker {
             index,
@@ -142,7 +143,7 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
             lines: lines.clone(),
             tokens: tokens.clone(),
             kernels: kernels.clone(),
-            column,
+            column: Store::column(&store, index),
             telemetry,
             idle_timeout: TIMEOUT,
             timeout: TIMEOUT,

@@ -24,6 +24,8 @@ pub enum Role {
     Links,
     Curves,
     Rsa,
+    /// All that one core of an engine asks for.
+    Beside,
 }
 
 /// The kernels that are used here, each with what it does.
@@ -68,13 +70,17 @@ impl Kernels {
     pub fn install(&self, role: Role) {
         // In an engine's program only where it is asked for.
         propylon_sys::wipe_freed_memory();
-        let work = match role {
-            Role::Links if self.ecdsa => Work::P256Signature,
-            Role::Rsa if self.rsa => Work::Rsa,
-            Role::Links | Role::Curves | Role::Rsa => return,
-        };
-        batch::install(&self.batching);
-        batch::prepare(work);
+        let signs = self.ecdsa && matches!(role, Role::Links | Role::Beside);
+        let raises = self.rsa && matches!(role, Role::Rsa | Role::Beside);
+        if signs || raises {
+            batch::install(&self.batching);
+        }
+        if signs {
+            batch::prepare(Work::P256Signature);
+        }
+        if raises {
+            batch::prepare(Work::Rsa);
+        }
     }
 }
 

@@ -12,9 +12,10 @@ use propylon_crypto::key_process::MESSAGE_BYTES_MAX;
 use propylon_crypto::keyless::{Decoder, whole_frames};
 use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::isolated::Pair;
 
 /// Replies sealed at once: three records, and what the kernel usually takes in one call.
 const SEALED_BYTES_MAX: usize = 48 * 1024;
@@ -26,7 +27,7 @@ pub enum Transport {
     },
     /// Each message is of whole frames.
     Pair {
-        socket: AsyncFd<OwnedFd>,
+        pair: Pair,
         unsent: Vec<u8>,
     },
 }
@@ -46,13 +47,9 @@ impl Transport {
         Ok(Transport::Tls { stream, tls })
     }
 
-    #[expect(
-        deprecated,
-        reason = "deprecated for types that may close their file behind its back; an owned one does not"
-    )]
     /// By a nonblocking socket that keeps messages apart.
     pub fn pair(socket: OwnedFd) -> io::Result<Transport> {
-        Ok(Transport::Pair { socket: AsyncFd::new(socket)?, unsent: Vec::new() })
+        Ok(Transport::Pair { pair: Pair::new(socket)?, unsent: Vec::new() })
     }
 
     pub fn is_pair(&self) -> bool {
@@ -85,13 +82,7 @@ impl Transport {
                 ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
                 Poll::Ready(Ok(buffer.filled().len()))
             }
-            Transport::Pair { socket, .. } => loop {
-                let mut ready = ready!(socket.poll_read_ready(cx))?;
-                if let Ok(received) = ready.try_io(|socket| propylon_sys::try_receive_message(socket.get_ref(), bytes))
-                {
-                    return Poll::Ready(received);
-                }
-            },
+            Transport::Pair { pair, .. } => pair.poll_receive(cx, bytes),
         }
     }
 
@@ -158,14 +149,11 @@ impl Transport {
                     Err(error) => Poll::Ready(Err(error)),
                 }
             }
-            Transport::Pair { socket, unsent } => loop {
-                let mut ready = ready!(socket.poll_write_ready(cx))?;
-                let sent = ready.try_io(|socket| propylon_sys::try_send_message(socket.get_ref(), unsent));
-                if let Ok(sent) = sent {
-                    unsent.clear();
-                    return Poll::Ready(sent);
-                }
-            },
+            Transport::Pair { pair, unsent } => {
+                let sent = ready!(pair.poll_send(cx, unsent));
+                unsent.clear();
+                Poll::Ready(sent)
+            }
         }
     }
 

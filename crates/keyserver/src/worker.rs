@@ -142,7 +142,7 @@ pub fn door() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
 impl Worker {
     /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
     pub fn run(self, ready: &Barrier) -> io::Result<()> {
-        self.kernels.install(Role::Links);
+        self.kernels.install(if self.pair.is_some() { Role::Beside } else { Role::Links });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else {
             ready.wait();

@@ -2,7 +2,6 @@
 //! other end. Each says when it is there, and their supervisor when one has gone.
 
 use std::future::{pending, poll_fn};
-use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use std::task::{Context, Poll};
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
 use propylon_crypto::keyless::whole_frames;
 use propylon_crypto::{Job, JobError, Pending, RemoteKey};
+use propylon_keyserver::isolated::Pair;
 use propylon_metrics::{Registry, Store};
 use propylon_tls::{Parking, ParkingLimits};
-use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use super::link::pause;
@@ -136,20 +135,16 @@ pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
 }
 
 struct Line {
-    socket: AsyncFd<OwnedFd>,
+    pair: Pair,
     buffer: Box<[u8]>,
     /// Whole frames that have not been sent.
     unsent: Vec<u8>,
 }
 
 impl Line {
-    #[expect(
-        deprecated,
-        reason = "deprecated for types that may close their file behind its back; an owned one does not"
-    )]
     fn new(socket: OwnedFd) -> std::io::Result<Line> {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
-        Ok(Line { socket: AsyncFd::new(socket)?, buffer, unsent: Vec::new() })
+        Ok(Line { pair: Pair::new(socket)?, buffer, unsent: Vec::new() })
     }
 
     /// Until somebody is there. What else is said was meant for questions that nobody waits for any more.
@@ -197,24 +192,13 @@ impl Line {
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, News>> {
-        loop {
-            let mut ready = match self.socket.poll_read_ready(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(ready)) => ready,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(News::Over(error.to_string()))),
-            };
-            let buffer = &mut self.buffer;
-            let read = ready.try_io(|socket| propylon_sys::try_receive_message(socket.get_ref(), buffer));
-            return Poll::Ready(match read {
-                Err(_would_block) => continue,
-                Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => continue,
-                Ok(Err(error)) => Err(News::Over(error.to_string())),
-                Ok(Ok(0)) => Err(News::Over("the process that starts it is gone".to_owned())),
-                Ok(Ok(length)) if self.buffer[..length] == *HERE => Err(News::Here),
-                Ok(Ok(length)) if self.buffer[..length] == *GONE => Err(News::Gone),
-                Ok(Ok(length)) => Ok(length),
-            });
-        }
+        self.pair.poll_receive(context, &mut self.buffer).map(|received| match received {
+            Err(error) => Err(News::Over(error.to_string())),
+            Ok(0) => Err(News::Over("the process that starts it is gone".to_owned())),
+            Ok(length) if self.buffer[..length] == *HERE => Err(News::Here),
+            Ok(length) if self.buffer[..length] == *GONE => Err(News::Gone),
+            Ok(length) => Ok(length),
+        })
     }
 
     fn write(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<(), News> {
@@ -228,15 +212,10 @@ impl Line {
                 self.unsent.shrink_to(MESSAGE_BYTES_MAX);
                 return Ok(());
             }
-            let mut ready = match self.socket.poll_write_ready(context) {
+            match self.pair.poll_send(context, &self.unsent[..length]) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(ready) => ready.map_err(|error| News::Over(error.to_string()))?,
-            };
-            let message = &self.unsent[..length];
-            match ready.try_io(|socket| propylon_sys::try_send_message(socket.get_ref(), message)) {
-                Err(_would_block) => {}
-                Ok(Ok(())) => drop(self.unsent.drain(..length)),
-                Ok(Err(error)) => return Err(News::Over(error.to_string())),
+                Poll::Ready(Ok(())) => drop(self.unsent.drain(..length)),
+                Poll::Ready(Err(error)) => return Err(News::Over(error.to_string())),
             }
         }
     }
