@@ -43,8 +43,8 @@ pub struct Files {
     kept: HashSet<Ski>,
     /// Where is to be known which files keys are in.
     supervisor: Option<OwnedFd>,
-    /// Those that it knows of.
-    told: HashSet<PathBuf>,
+    /// Those that it knows of, each with the keys that were in it.
+    told: HashMap<PathBuf, Vec<Ski>>,
     /// Others are to be found by who asks for signatures.
     changed: bool,
 }
@@ -58,7 +58,7 @@ impl Files {
             held: HashMap::new(),
             kept: HashSet::new(),
             supervisor,
-            told: HashSet::new(),
+            told: HashMap::new(),
             changed: false,
         }
     }
@@ -97,6 +97,7 @@ impl Files {
                 let before = self.held.len();
                 self.held.retain(|ski, (_, read)| *read > stamp || kept.contains(ski));
                 self.changed |= self.held.len() < before;
+                self.take_back();
                 Answer::Done
             }
             Question::Put { name, pem } => done(self.put(&name, pem.bytes())),
@@ -163,7 +164,7 @@ impl Files {
             }
         }
         file.has_dsa = text.windows(DSA.len()).any(|part| part == DSA);
-        let has_keys = !keys.is_empty();
+        let skis: Vec<Ski> = keys.iter().map(PrivateKey::ski).collect();
         if may_be_held {
             for key in keys {
                 if self.held.len() >= KEYS_MAX && !self.held.contains_key(&key.ski()) {
@@ -173,8 +174,8 @@ impl Files {
                 held.1 = held.1.max(stamp);
             }
         }
-        if has_keys && may_be_held {
-            self.tell(path);
+        if may_be_held {
+            self.tell(path, skis);
         }
         Answer::File(file)
     }
@@ -204,18 +205,38 @@ impl Files {
 
     /// Nobody is to read it again.
     fn untell(&mut self, path: &Path) {
-        if self.told.remove(path)
-            && let Some(supervisor) = &self.supervisor
-        {
-            let _ = propylon_sys::send_message(supervisor, &Order::Removed(path.into()).to_bytes(), &[]);
+        if self.told.remove(path).is_some() {
+            self.say(&Order::Removed(path.into()));
         }
     }
 
     /// So that another process reads it again, should this one end.
-    fn tell(&mut self, path: &Path) {
-        let Some(supervisor) = &self.supervisor else { return };
-        if self.told.len() < KEYS_MAX && self.told.insert(path.into()) {
-            let _ = propylon_sys::send_message(supervisor, &Order::File(path.into()).to_bytes(), &[]);
+    fn tell(&mut self, path: &Path, skis: Vec<Ski>) {
+        if let Some(known) = self.told.get_mut(path) {
+            *known = skis;
+        } else if !skis.is_empty() && self.told.len() < KEYS_MAX {
+            self.say(&Order::File(path.into()));
+            self.told.insert(path.into(), skis);
+        }
+    }
+
+    /// So that no other process reads again what nobody uses any more.
+    fn take_back(&mut self) {
+        let held = &self.held;
+        let unused = |(path, skis): (&PathBuf, &Vec<Ski>)| {
+            let is_used = skis.iter().any(|ski| held.contains_key(ski));
+            (!is_used).then(|| path.clone())
+        };
+        let unused: Vec<PathBuf> = self.told.iter().filter_map(unused).collect();
+        for path in unused {
+            self.told.remove(&path);
+            self.say(&Order::Removed(path));
+        }
+    }
+
+    fn say(&self, order: &Order) {
+        if let Some(supervisor) = &self.supervisor {
+            let _ = propylon_sys::send_message(supervisor, &order.to_bytes(), &[]);
         }
     }
 }
@@ -470,6 +491,44 @@ mod tests {
         files.answer(Question::Keep(vec![keys[1]]));
         files.answer(Question::Forget(3));
         assert!(!files.take_changed(), "nothing is another");
+    }
+
+    #[test]
+    fn files_whose_keys_are_forgotten_are_no_more_those_of_the_next_process() {
+        let folder = Folder::new("taken-back");
+        let (own, other) = propylon_sys::message_pair().expect("two sockets");
+        let mut files = files(Path::new("none"));
+        files.supervisor = Some(own);
+        let said = || {
+            let mut buffer = [0; 1024];
+            let mut all = Vec::new();
+            while let Ok(length) = propylon_sys::try_receive_message(&other, &mut buffer) {
+                all.push(Order::parse(&buffer[..length]).expect("an order"));
+            }
+            all
+        };
+        let [(one, one_key), (two, two_key), (three, _)] = [pem(), pem(), pem()];
+        let (a, b) = (folder.write("a.pem", one), folder.write("b.pem", two));
+        files.read(&a, 1);
+        files.read(&b, 1);
+        assert_eq!(said(), [Order::File(a.clone()), Order::File(b.clone())]);
+        files.answer(Question::Keep(vec![ski(&one_key), ski(&two_key)]));
+        files.answer(Question::Forget(1));
+        assert_eq!(said(), [], "both are in use");
+        files.answer(Question::Keep(vec![ski(&two_key)]));
+        files.answer(Question::Forget(1));
+        assert_eq!(said(), [Order::Removed(a.clone())]);
+        // Another key in the place of the one that is in use still; then that one alone.
+        folder.write("b.pem", three);
+        files.read(&b, 2);
+        files.read(&a, 2);
+        assert_eq!(said(), [Order::File(a.clone())], "it is in use again");
+        files.answer(Question::Keep(vec![ski(&one_key)]));
+        files.answer(Question::Forget(1));
+        assert_eq!(said(), [], "the new key of it is held");
+        files.answer(Question::Keep(vec![ski(&one_key)]));
+        files.answer(Question::Forget(2));
+        assert_eq!(said(), [Order::Removed(b)]);
     }
 
     #[test]
