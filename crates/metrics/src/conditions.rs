@@ -79,6 +79,8 @@ pub struct Condition {
     pub only: Option<(&'static str, &'static [&'static str])>,
     /// A label, and the values of it that another metric's row tells of.
     pub except: Option<(&'static str, &'static [&'static str])>,
+    /// Another label, and the value of it that this row is about.
+    pub of: Option<(&'static str, &'static str)>,
     pub holds: Holds,
     pub grave: Grave,
     /// In words; `{value}` stands for what a gauge is at.
@@ -96,7 +98,7 @@ const fn row(
     grave: Grave,
     [what, cure]: [&'static str; 2],
 ) -> Condition {
-    Condition { name, metric, only: None, except: None, holds, grave, what, cure, told_elsewhere: false }
+    Condition { name, metric, only: None, except: None, of: None, holds, grave, what, cure, told_elsewhere: false }
 }
 
 /// A row about a counter.
@@ -149,6 +151,13 @@ impl Condition {
         self
     }
 
+    /// The row is about series with this value of the label, too.
+    #[must_use]
+    pub const fn of(mut self, label: &'static str, value: &'static str) -> Condition {
+        self.of = Some((label, value));
+        self
+    }
+
     /// Whoever counts writes to the log by itself.
     #[must_use]
     pub const fn told_elsewhere(mut self) -> Condition {
@@ -157,10 +166,12 @@ impl Condition {
     }
 
     fn fits(&self, labels: &[(String, String)]) -> bool {
-        let has = |(label, values): (&str, &[&str])| {
-            labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+        let has = |label: &str, values: &[&str]| {
+            labels.iter().any(|(name, is)| name == label && values.contains(&is.as_str()))
         };
-        self.only.is_none_or(has) && !self.except.is_some_and(has)
+        self.only.is_none_or(|(label, values)| has(label, values))
+            && self.of.is_none_or(|(label, is)| has(label, &[is]))
+            && !self.except.is_some_and(|(label, values)| has(label, values))
     }
 }
 
@@ -460,7 +471,8 @@ pub fn flaw(table: &[Condition]) -> Option<String> {
     table.iter().enumerate().find_map(|(place, row)| {
         let before = &table[..place];
         let is_twice = before.iter().any(|other| other.name == row.name);
-        let is_hidden = before.iter().any(|other| other.metric == row.metric && other.only.is_none());
+        let is_hidden =
+            before.iter().any(|other| other.metric == row.metric && other.only.is_none() && other.of.is_none());
         match (is_twice, is_hidden) {
             (true, _) => Some(format!("{} is there twice", row.name)),
             (_, true) => Some(format!("{} is never reached", row.name)),

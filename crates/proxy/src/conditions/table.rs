@@ -4,6 +4,8 @@
 use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, above, rises};
 
+use crate::signer::BESIDE_NAME;
+
 /// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
 pub const TABLE: &[Condition] = &[
     // The process.
@@ -434,6 +436,33 @@ pub const TABLE: &[Condition] = &[
         "the key process has ended and was started again; handshakes have waited for it meanwhile",
         "the log says how it has ended; if nobody has ended it, please report it",
     ),
+    above(
+        "key-process-slow",
+        "propylon_signer_ejected",
+        0,
+        Warning,
+        "the key process does not answer {value} of the workers in time",
+        "where it does not go on, it is replaced; where the machine has too little time for it, add cores",
+    )
+    .of("signer", BESIDE_NAME)
+    .told_elsewhere(),
+    rises(
+        "key-process-away",
+        "propylon_signer_connect_failures_total",
+        Warning,
+        "the key process is not there, or does not answer",
+        "the log says what has become of it",
+    )
+    .of("signer", BESIDE_NAME),
+    rises(
+        "key-process-failed",
+        "propylon_signer_jobs_total",
+        Problem,
+        "handshakes fail, since the key process has not signed in time",
+        "the log says what has become of it; where it goes on, the machine has too little time: add cores",
+    )
+    .only("outcome", &["timeout", "unavailable", "refused", "full"])
+    .of("signer", BESIDE_NAME),
     // Key servers.
     above(
         "signer-ejected",
