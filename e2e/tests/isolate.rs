@@ -421,6 +421,72 @@ fn what_is_not_covered_is_refused_with_its_place_and_a_cure() {
 }
 
 #[test]
+fn check_says_which_keys_the_account_that_serves_cannot_read_and_which_key_lies_among_authorities() {
+    let (origin, keys, scratch) = (Origin::always(ANSWER), Keys::new(), Scratch::new());
+    let user = "[process]\nuser = \"nobody\"\n";
+    let said = check(&scratch, &config(&origin, &keys, &format!("{user}{ISOLATE}")));
+    // The scratch folder is this account's alone, and the first of them that stands in the way.
+    assert!(said.contains("is not for nobody") && said.contains("warning"), "{said}");
+    let said = check(&scratch, &config(&origin, &keys, user));
+    assert!(!said.contains("is not for nobody"), "{said}");
+    let ca = scratch.write("ca.pem", Certificates::shared().issue(&["authority.test"], &PKCS_ECDSA_P256_SHA256));
+    let trusts = |more: &str| {
+        let profile = format!("client_auth = {{ mode = \"optional\", ca = {ca:?} }}\n");
+        config(&origin, &keys, more) + &profile
+    };
+    let line = |said: &str| {
+        let found = said.lines().find(|line| line.contains("a private key beside the authorities"));
+        found.unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    let (off, on) = (line(&check(&scratch, &trusts(""))), line(&check(&scratch, &trusts(ISOLATE))));
+    assert!(off.contains("warning: ") && !on.contains("warning: "), "{off}\n{on}");
+}
+
+#[test]
+fn a_file_in_a_folder_above_keys_is_warned_of_with_a_cure_that_helps() {
+    let (origin, folder) = (Origin::always(ANSWER), Scratch::new());
+    for name in ["keys", "admin", "state"] {
+        fs::create_dir(folder.join(name)).expect("a folder");
+    }
+    folder.write("keys/a.pem", Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256));
+    let text = |token: &str| {
+        folder.write(token, TOKEN);
+        format!(
+            "[process]\nstate = {:?}\n[admin]\nbind = \"127.0.0.1:0\"\ntoken_file = {:?}\n{ISOLATE}\
+             [listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[backend.app]\nservers = [\"{}\"]\n\
+             [[route]]\nbackend = \"app\"\n[tls.public]\ncertificates = [{:?}]\n",
+            folder.join("state"),
+            folder.join(token),
+            origin.address(),
+            folder.join("keys/a.pem")
+        )
+    };
+    let other = "another-token-than-the-one-before-0123456789";
+    let try_other = |engine: &Engine, token: &str| {
+        fs::rename(folder.write("new", other), folder.join(token)).expect("a rename");
+        ask_admin(engine, "POST", "/v1/reload", &format!("Authorization: Bearer {other}\r\n"), "")
+    };
+    let above = text("token");
+    let said = check(&folder, &above);
+    let cure =
+        format!("put it in a folder beside {}", fs::canonicalize(folder.join("keys")).expect("it is there").display());
+    assert!(said.contains(&cure) && !said.contains("put keys in a folder of their own"), "{said}");
+    let engine = Engine::start(&above);
+    if snapshot(&engine)["sandbox"]["landlock"]["state"] == "enforced" {
+        let told = try_other(&engine, "token");
+        assert_eq!(told.status, 500, "{}", told.text());
+        holds("the log has the cure", || engine.stderr().iter().any(|line| line.contains(&cure)));
+    }
+    drop(engine);
+    let beside = text("admin/token");
+    let said = check(&folder, &beside);
+    assert!(!said.contains("once it is replaced"), "{said}");
+    let engine = Engine::start(&beside);
+    let told = try_other(&engine, "admin/token");
+    assert_eq!(told.status, 200, "{}", told.text());
+}
+
+#[test]
 fn a_configuration_beside_its_keys_is_read_again_and_what_else_was_replaced_there_is_refused() {
     let pem = Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256);
     let authority = fs::read_to_string(Certificates::shared().ca()).expect("an authority");
@@ -444,7 +510,7 @@ fn a_configuration_beside_its_keys_is_read_again_and_what_else_was_replaced_ther
     fs::rename(engine.folder().join("new"), engine.folder().join("clients.pem")).expect("a rename within a folder");
     engine.reload();
     let log = engine.stderr().join("\n");
-    assert!(log.contains("clients.pem has been replaced, and lies in one folder with private keys"), "{log}");
+    assert!(log.contains("clients.pem has been replaced, and lies in a folder with private keys"), "{log}");
     assert_eq!(visit(), 202);
 }
 

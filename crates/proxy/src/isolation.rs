@@ -4,17 +4,19 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use propylon_config::{Batch, Config, FileAccess, Keys, Level, NamedFile, Problem, Source};
+use propylon_config::{At, Batch, Config, FileAccess, Keys, Level, NamedFile, Problem, Source};
 use propylon_crypto::Ski;
-use propylon_crypto::key_process::{KeyFiles, Setup};
+use propylon_crypto::key_process::{Failure, KeyFiles, Setup};
 use propylon_keyserver::isolated::Brief;
-use propylon_sys::{folder_of, folders_of, is_broad};
+use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
 use crate::engine::worker_count;
 use crate::logger;
@@ -216,17 +218,18 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
         let folder = std::fs::canonicalize(&folder).unwrap_or(folder);
         let is_read = file.access == FileAccess::Read;
         let meets = |keys: &&PathBuf| keys.starts_with(&folder) || is_read && folder.starts_with(keys);
-        let keys = folders.iter().find(meets)?.display();
+        let keys = folders.iter().find(meets)?;
         if is_read && !is_folder {
-            let file_name = file.path.display();
             let what = format!(
-                "{file_name} lies where private keys are ({keys}): once it is replaced, a process with keys.isolate cannot read \
-                 it again without a restart"
+                "{} lies {} ({}): once it is replaced, a process with keys.isolate cannot read it again without a restart",
+                file.path.display(),
+                if keys == &folder { "where private keys are" } else { "in a folder with private keys above or below" },
+                keys.display()
             );
-            let fix = "put keys in a folder of their own";
+            let fix = apart(&folder, keys);
             return Some(Problem::warning(&source.name, Some(file.at), what, fix));
         }
-        let folder = folder.display();
+        let (folder, keys) = (folder.display(), keys.display());
         let what = format!(
             "with keys.isolate this process may not have the run of {folder}: there are private keys in {keys}"
         );
@@ -235,6 +238,68 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
     let others = config.other_files().into_iter().filter_map(problem);
     let earlier = earlier_uploads(config, source).into_iter().chain(earlier_orders(config, source));
     broad.chain(others).chain(beside_uploads(config, source)).chain(earlier).collect()
+}
+
+/// What lets a file of this folder be read after it was replaced. Where keys are below it, all of it is left out as well, but for
+/// what lies in folders of its own: the kernel takes no word for what a folder has beneath and is not to be read.
+pub fn apart(folder: &Path, keys: &Path) -> String {
+    if folder.starts_with(keys) {
+        return "put keys in a folder of their own".to_owned();
+    }
+    format!("put it in a folder beside {}, with nothing but its like in it", keys.display())
+}
+
+/// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them. Whoever
+/// checks may be another account, on another machine even.
+pub fn unreadable(config: &Config, source: &Source) -> Vec<Problem> {
+    let account = config.process.user.as_ref().filter(|_| config.keys.isolate.is_some());
+    let Some(account) = account.and_then(|user| Account::find(user).ok()).filter(|account| account.uid != 0) else {
+        return Vec::new();
+    };
+    let mut known = BTreeSet::new();
+    let problem = |(path, at): (&Path, At)| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let all = entries.filter(|path| is_key_file(path) && path.is_file()).chain([path.to_owned()]);
+        let (stands, mode) =
+            all.filter_map(|path| stands_in_the_way(&account, &path)).find(|(path, _)| known.insert(path.clone()))?;
+        let what = format!(
+            "with keys.isolate keys are read by the account of process.user, and by its mode {mode:04o} {} is not for {}: {} \
+             cannot be read",
+            stands.display(),
+            account.user,
+            path.display()
+        );
+        let fix = format!("give {}, or a group of its, the right to (chgrp, chmod g+r; folders g+x)", account.user);
+        Some(Problem::warning(&source.name, Some(at), what, &fix))
+    };
+    config.key_files().into_iter().filter_map(problem).collect()
+}
+
+fn is_key_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["pem", "key", "crt"].iter().any(|known| extension == *known))
+}
+
+/// What an account may not read, or go through, on its way to a file or folder; and its mode. None where it is not there.
+fn stands_in_the_way(account: &Account, path: &Path) -> Option<(PathBuf, u32)> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let wanted = |at: &Path| match () {
+        () if at != path => 0o1,
+        () if at.is_dir() => 0o5,
+        () => 0o4,
+    };
+    path.ancestors().find_map(|at| {
+        let metadata = std::fs::metadata(at).ok()?;
+        let is_group = metadata.gid() == account.gid || account.groups.contains(&metadata.gid());
+        let shift = if metadata.uid() == account.uid {
+            6
+        } else if is_group {
+            3
+        } else {
+            0
+        };
+        let may = metadata.mode() >> shift & wanted(at) == wanted(at);
+        (!may).then(|| (at.to_owned(), metadata.mode() & 0o7777))
+    })
 }
 
 /// In the folder of uploads there is nothing else: an engine has files made and removed there by their names.

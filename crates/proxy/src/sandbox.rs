@@ -12,6 +12,7 @@ mod folders;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{fmt, io};
 
 use landlock::{
@@ -27,6 +28,9 @@ use folders::{Folders, SingleFile};
 pub use folders::{make_folders, warnings};
 
 use crate::{isolation, names};
+
+/// What this process has confined itself to, for [`denial`].
+static FOLDERS: OnceLock<Folders> = OnceLock::new();
 
 /// What the kernel is asked for; of an older one, what it has.
 const LANDLOCK: ABI = ABI::V6;
@@ -114,6 +118,7 @@ impl Sandbox {
         let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
         if !matches!(landlock, Enforced::Not(_)) {
             note_reach(folders.reach());
+            let _ = FOLDERS.set(folders.clone());
         }
         let sandbox = Sandbox {
             landlock,
@@ -212,10 +217,11 @@ impl Sandbox {
             if self.folders.was_replaced(file.path) {
                 let path = file.path.display();
                 let what = format!(
-                    "{path} has been replaced, and lies in one folder with private keys, where this process may read nothing \
-                     new (keys.isolate)"
+                    "{path} has been replaced, and lies in a folder with private keys in it, above or below, where this process \
+                     may read nothing new (keys.isolate)"
                 );
-                let fix = format!("put keys in a folder of their own; {}", self.remedy);
+                let near = self.folders.near_keys(file.path).map(|(folder, keys)| isolation::apart(&folder, &keys));
+                let fix = format!("{}; {}", near.unwrap_or_default(), self.remedy);
                 problems.push(Problem::error(&source.name, Some(file.at), what, fix));
                 continue;
             }
@@ -291,6 +297,12 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
     let leads = std::fs::canonicalize(path).ok()?;
     is_out_of_reach(path).then(|| {
         let folder = folder_of(&leads);
+        if let Some((_, keys)) = FOLDERS.get().and_then(|folders| folders.near_keys(path)) {
+            let what = "it was replaced, and lies in a folder with private keys in it, above or below, where this process may read \
+                        nothing new (keys.isolate)";
+            let fix = format!("{}, and upgrade (`propylon upgrade`) or restart", isolation::apart(&folder, &keys));
+            return (what.to_owned(), fix);
+        }
         let what = format!("the sandbox of this process keeps {} from it, which nothing named at its start", leads.display());
         let fix = format!(
             "upgrade (`propylon upgrade`) or restart; sandbox_paths = [\"{}\"] in [process] beforehand makes that unnecessary",

@@ -68,7 +68,7 @@ pub use keys::{READY_PER_CORE_MAX, ReadyCounts, tend_ready};
 pub use link::{Link, LinkError, LinkProfile};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz;
-pub use load::{find_ordered_keys_in, hold_keys_beside, key_files};
+pub use load::{KEY_BESIDE_AUTHORITIES, find_ordered_keys_in, hold_keys_beside, key_files};
 pub use park::{PARKING_STACK_BYTES, parking_stack_high_water_bytes};
 pub use profile::{NameMatch, Profile, SHOWN_MAX, Served};
 #[doc(hidden)]

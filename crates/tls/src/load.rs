@@ -31,6 +31,7 @@ pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
 use pem::FoundKey;
 use profile::{Entry, Item, Loading};
+pub use trust::KEY_BESIDE_AUTHORITIES;
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{Config, Problem, Severity, Source};
-use propylon_tls::Finding;
+use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
 
 use crate::acme;
 use crate::opening::files_plan;
@@ -59,6 +59,11 @@ fn problems(source: &Source) -> Vec<Problem> {
         findings.extend(sticky::check(&certified.backends));
         findings.extend(acme::check(&certified.acmes));
     }
+    if certified.keys.isolate.is_some() {
+        // As the process that runs has it, which is to have no keys.
+        let keys = findings.iter_mut().filter(|finding| finding.what == KEY_BESIDE_AUTHORITIES);
+        keys.for_each(|finding| finding.severity = propylon_tls::Severity::Error);
+    }
     problems.extend(overrides(source, &problems));
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
@@ -76,6 +81,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .chain(unknown_user(source, &meant.config))
             .chain(few_files(source, &meant.config))
             .chain(isolation::problems(&meant.config, source))
+            .chain(isolation::unreadable(&meant.config, source))
             .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
             .chain(meant.warnings_of_state)

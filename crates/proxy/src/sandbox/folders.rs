@@ -180,6 +180,13 @@ impl Folders {
         self.single.get(path).is_some_and(is_another)
     }
 
+    /// The folder of a file, and one with keys that is this one, above it or below.
+    pub fn near_keys(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+        let folder = fs::canonicalize(folder_of(path)).ok()?;
+        let keys = self.keys.iter().find(|keys| keys.starts_with(&folder) || folder.starts_with(keys))?.clone();
+        Some((folder, keys))
+    }
+
     /// Whether the process that holds keys may read this file.
     pub fn has_keys(&self, path: &Path) -> bool {
         is_beneath(&self.keys, path)

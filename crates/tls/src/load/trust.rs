@@ -20,6 +20,8 @@ use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
 use crate::wording;
 
+/// A warning, and an error in a process that is to have no keys.
+pub const KEY_BESIDE_AUTHORITIES: &str = "there is a private key beside the authorities";
 /// Lists of large authorities have some 100,000 entries of 40 bytes each.
 const CRL_BYTES_MAX: u64 = 64 << 20;
 
@@ -73,7 +75,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
         }
         if !contents.keys.is_empty() {
             let fix = "keep an authority's private key away from servers";
-            let what = "there is a private key beside the authorities";
+            let what = KEY_BESIDE_AUTHORITIES;
             // Where this process is to have no key, this is one.
             troubles.push(match beside::key_files() {
                 None => Trouble::warning(&file, what, fix),
