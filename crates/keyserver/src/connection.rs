@@ -45,6 +45,8 @@ const UNSENT_BYTES_MAX: usize = 256 * 1024;
 const OPERATIONS_PER_TURN_MAX: usize = 32;
 /// Of these, those that take long: as many as share a pass of the kernel for RSA.
 const LONG_OPERATIONS_PER_TURN_MAX: usize = 4;
+/// Messages of an engine's core that are read in one turn.
+const MESSAGES_PER_TURN_MAX: usize = 8;
 /// Turns before other connections have theirs.
 const TURNS_MAX: usize = 4;
 /// Longer than any wait.
@@ -152,6 +154,11 @@ impl Connection {
             return Err(End::HandshakeDisplaced);
         }
         let has_read = self.may_read() && self.read(cx)?;
+        // A read is one message there. What has come goes together, and wakes the engine's core once.
+        let mut reads = usize::from(has_read && self.transport.is_pair());
+        while (1..MESSAGES_PER_TURN_MAX).contains(&reads) && !self.is_at_end && self.read(cx)? {
+            reads += 1;
+        }
         let has_answered = self.answer();
         // Also where the next frame is none: what came before it is answered.
         let has_written = self.write(cx)?;
