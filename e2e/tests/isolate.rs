@@ -213,6 +213,17 @@ fn handshakes_wait_for_a_key_process_that_is_started_again() {
     });
 }
 
+/// Stops the key process of an engine, and first the supervisor, so that nobody is put in its place. Returns both.
+#[track_caller]
+fn stop_both(engine: u32) -> [u32; 2] {
+    let (supervisor, holder) = (child(engine, "key-supervisor").expect("one"), key_process(engine));
+    for pid in [supervisor, holder] {
+        signal(pid, Signal::STOP);
+        holds("all of it has stopped", || is_stopped(pid));
+    }
+    [supervisor, holder]
+}
+
 #[test]
 fn a_key_process_that_hangs_lets_handshakes_fail_in_time_and_is_asked_again() {
     let (origin, keys) = (Origin::always(ANSWER), Keys::new());
@@ -220,16 +231,90 @@ fn a_key_process_that_hangs_lets_handshakes_fail_in_time_and_is_asked_again() {
     let client = Certificates::shared().client();
     let visit = || Client::try_tls_with(engine.address("web"), Arc::clone(&client));
     visit().expect("a handshake");
-    let holder = key_process(engine.pid());
-    signal(holder, Signal::STOP);
-    holds("all of it has stopped", || is_stopped(holder));
+    let both = stop_both(engine.pid());
     // Sooner than this client would give up.
     let error = visit().err().expect("nobody signs");
     assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
     engine.metric_reaches("propylon_signer_jobs_total", &[("outcome", "timeout")], 1.0);
-    signal(holder, Signal::CONT);
+    holds("it is told by its name", || {
+        let status = ask_admin(&engine, "GET", "/status.json", "", "").text();
+        assert!(!status.contains("no key server has signed"), "{status}");
+        status.contains("the key process has not signed in time")
+    });
+    // As after a machine's sleep: the time that both have missed is nobody's fault.
+    both.into_iter().for_each(|pid| signal(pid, Signal::CONT));
     holds("handshakes go on", || visit().is_ok());
-    assert_eq!(engine.metric("propylon_key_process_restarts_total", &[]), 0.0);
+    assert_eq!((key_process(engine.pid()), engine.metric("propylon_key_process_restarts_total", &[])), (both[1], 0.0));
+}
+
+#[test]
+fn a_key_process_that_goes_on_hanging_is_replaced() {
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    let engine = Engine::start(&config(&origin, &keys, ISOLATE));
+    let client = Certificates::shared().client();
+    let visit = || Client::try_tls_with(engine.address("web"), Arc::clone(&client));
+    visit().expect("a handshake");
+    let holder = key_process(engine.pid());
+    signal(holder, Signal::STOP);
+    engine.metric_reaches("propylon_key_process_restarts_total", &[], 1.0);
+    assert!(!is_alive(holder));
+    holds("handshakes go on", || visit().is_ok());
+    let told = engine.stderr();
+    assert!(told.iter().any(|line| line.contains("it did not go on for 5 s and was ended (signal: 9")), "{told:#?}");
+    // What was asked about files meanwhile is asked again of the next one.
+    let next = key_process(engine.pid());
+    signal(next, Signal::STOP);
+    holds("all of it has stopped", || is_stopped(next) || !is_alive(next));
+    engine.reload();
+    engine.metric_reaches("propylon_key_process_restarts_total", &[], 2.0);
+    assert!(!engine.stderr().iter().any(|line| line.contains("stays in use")), "{:#?}", engine.stderr());
+}
+
+#[test]
+fn whoever_looks_at_an_engine_does_not_wait_for_a_key_process_that_hangs() {
+    let (origin, keys, state, store) = (Origin::always(ANSWER), Keys::new(), Scratch::new(), Scratch::new());
+    let (state_line, token) = with_state(&state);
+    let process = format!(
+        "[process]\n{state_line}\n[admin]\nbind = \"127.0.0.1:0\"\n{token}\n{ISOLATE}store = {:?}\n",
+        store.join("keys")
+    );
+    let engine = Engine::start(&config(&origin, &keys, &process));
+    let sees = || {
+        for path in ["/status.json", "/metrics", "/v1/snapshot"] {
+            let seen = ask_admin(&engine, "GET", path, "", "");
+            assert_eq!(seen.status, 200, "{path}: {}", seen.text());
+        }
+    };
+    sees();
+    let both = stop_both(engine.pid());
+    let count = |what: &str| engine.stderr().iter().filter(|line| line.contains(what)).count();
+    signal(engine.pid(), Signal::HUP);
+    holds("it begins", || count("SIGHUP: reading the configuration") == 1);
+    sees();
+    assert_eq!((count("generation"), count("stay")), (0, 0), "it waits still: {:#?}", engine.stderr());
+    holds("it ends", || count("stay") > 0);
+    both.into_iter().for_each(|pid| signal(pid, Signal::CONT));
+    // For a while it is not asked again.
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    holds("it is asked again", || {
+        !ask_admin(&engine, "POST", "/v1/reload", &token, "").text().contains("does not answer")
+    });
+    // An upload waits as well.
+    let both = stop_both(engine.pid());
+    let sent = Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256);
+    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\n");
+    let mut looks = 0;
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| ask_admin(&engine, "PUT", "/v1/certificates/public/sent", &fields, &sent));
+        while !put.is_finished() {
+            sees();
+            looks += 1;
+        }
+        let told = put.join().expect("no panic");
+        assert!(told.status == 500 && told.text().contains("does not answer"), "{} {}", told.status, told.text());
+    });
+    assert!(looks > 3, "{looks}");
+    both.into_iter().for_each(|pid| signal(pid, Signal::CONT));
 }
 
 #[test]
@@ -315,6 +400,72 @@ fn check(scratch: &Scratch, config: &str) -> String {
     command.arg("check").arg("-c").arg(path);
     let said = run(command, b"", PATIENCE);
     said.text() + &said.stderr
+}
+
+#[test]
+fn check_says_which_keys_the_account_that_serves_cannot_read_and_which_key_lies_among_authorities() {
+    let (origin, keys, scratch) = (Origin::always(ANSWER), Keys::new(), Scratch::new());
+    let user = "[process]\nuser = \"nobody\"\n";
+    let said = check(&scratch, &config(&origin, &keys, &format!("{user}{ISOLATE}")));
+    // The scratch folder is this account's alone, and the first of them that stands in the way.
+    assert!(said.contains("is not for nobody") && said.contains("warning"), "{said}");
+    let said = check(&scratch, &config(&origin, &keys, user));
+    assert!(!said.contains("is not for nobody"), "{said}");
+    let ca = scratch.write("ca.pem", Certificates::shared().issue(&["authority.test"], &PKCS_ECDSA_P256_SHA256));
+    let trusts = |more: &str| {
+        let profile = format!("client_auth = {{ mode = \"optional\", ca = {ca:?} }}\n");
+        config(&origin, &keys, more) + &profile
+    };
+    let line = |said: &str| {
+        let found = said.lines().find(|line| line.contains("a private key beside the authorities"));
+        found.unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    let (off, on) = (line(&check(&scratch, &trusts(""))), line(&check(&scratch, &trusts(ISOLATE))));
+    assert!(off.contains("warning: ") && !on.contains("warning: "), "{off}\n{on}");
+}
+
+#[test]
+fn a_file_in_a_folder_above_keys_is_warned_of_with_a_cure_that_helps() {
+    let (origin, folder) = (Origin::always(ANSWER), Scratch::new());
+    for name in ["keys", "admin", "state"] {
+        fs::create_dir(folder.join(name)).expect("a folder");
+    }
+    folder.write("keys/a.pem", Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256));
+    let text = |token: &str| {
+        folder.write(token, TOKEN);
+        format!(
+            "[process]\nstate = {:?}\n[admin]\nbind = \"127.0.0.1:0\"\ntoken_file = {:?}\n{ISOLATE}\
+             [listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[backend.app]\nservers = [\"{}\"]\n\
+             [[route]]\nbackend = \"app\"\n[tls.public]\ncertificates = [{:?}]\n",
+            folder.join("state"),
+            folder.join(token),
+            origin.address(),
+            folder.join("keys/a.pem")
+        )
+    };
+    let other = "another-token-than-the-one-before-0123456789";
+    let try_other = |engine: &Engine, token: &str| {
+        fs::rename(folder.write("new", other), folder.join(token)).expect("a rename");
+        ask_admin(engine, "POST", "/v1/reload", &format!("Authorization: Bearer {other}\r\n"), "")
+    };
+    let above = text("token");
+    let said = check(&folder, &above);
+    let cure =
+        format!("put it in a folder beside {}", fs::canonicalize(folder.join("keys")).expect("it is there").display());
+    assert!(said.contains(&cure) && !said.contains("put keys in a folder of their own"), "{said}");
+    let engine = Engine::start(&above);
+    if snapshot(&engine)["sandbox"]["landlock"]["state"] == "enforced" {
+        let told = try_other(&engine, "token");
+        assert_eq!(told.status, 500, "{}", told.text());
+        holds("the log has the cure", || engine.stderr().iter().any(|line| line.contains(&cure)));
+    }
+    drop(engine);
+    let beside = text("admin/token");
+    let said = check(&folder, &beside);
+    assert!(!said.contains("once it is replaced"), "{said}");
+    let engine = Engine::start(&beside);
+    let told = try_other(&engine, "admin/token");
+    assert_eq!(told.status, 200, "{}", told.text());
 }
 
 #[test]
@@ -418,72 +569,6 @@ fn what_is_not_covered_is_refused_with_its_place_and_a_cure() {
         assert!(end.stderr.iter().any(|line| line.contains(what)), "{what}:\n{:#?}", end.stderr);
         assert_eq!(end.status.code(), Some(1));
     }
-}
-
-#[test]
-fn check_says_which_keys_the_account_that_serves_cannot_read_and_which_key_lies_among_authorities() {
-    let (origin, keys, scratch) = (Origin::always(ANSWER), Keys::new(), Scratch::new());
-    let user = "[process]\nuser = \"nobody\"\n";
-    let said = check(&scratch, &config(&origin, &keys, &format!("{user}{ISOLATE}")));
-    // The scratch folder is this account's alone, and the first of them that stands in the way.
-    assert!(said.contains("is not for nobody") && said.contains("warning"), "{said}");
-    let said = check(&scratch, &config(&origin, &keys, user));
-    assert!(!said.contains("is not for nobody"), "{said}");
-    let ca = scratch.write("ca.pem", Certificates::shared().issue(&["authority.test"], &PKCS_ECDSA_P256_SHA256));
-    let trusts = |more: &str| {
-        let profile = format!("client_auth = {{ mode = \"optional\", ca = {ca:?} }}\n");
-        config(&origin, &keys, more) + &profile
-    };
-    let line = |said: &str| {
-        let found = said.lines().find(|line| line.contains("a private key beside the authorities"));
-        found.unwrap_or_else(|| panic!("{said}")).to_owned()
-    };
-    let (off, on) = (line(&check(&scratch, &trusts(""))), line(&check(&scratch, &trusts(ISOLATE))));
-    assert!(off.contains("warning: ") && !on.contains("warning: "), "{off}\n{on}");
-}
-
-#[test]
-fn a_file_in_a_folder_above_keys_is_warned_of_with_a_cure_that_helps() {
-    let (origin, folder) = (Origin::always(ANSWER), Scratch::new());
-    for name in ["keys", "admin", "state"] {
-        fs::create_dir(folder.join(name)).expect("a folder");
-    }
-    folder.write("keys/a.pem", Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256));
-    let text = |token: &str| {
-        folder.write(token, TOKEN);
-        format!(
-            "[process]\nstate = {:?}\n[admin]\nbind = \"127.0.0.1:0\"\ntoken_file = {:?}\n{ISOLATE}\
-             [listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[backend.app]\nservers = [\"{}\"]\n\
-             [[route]]\nbackend = \"app\"\n[tls.public]\ncertificates = [{:?}]\n",
-            folder.join("state"),
-            folder.join(token),
-            origin.address(),
-            folder.join("keys/a.pem")
-        )
-    };
-    let other = "another-token-than-the-one-before-0123456789";
-    let try_other = |engine: &Engine, token: &str| {
-        fs::rename(folder.write("new", other), folder.join(token)).expect("a rename");
-        ask_admin(engine, "POST", "/v1/reload", &format!("Authorization: Bearer {other}\r\n"), "")
-    };
-    let above = text("token");
-    let said = check(&folder, &above);
-    let cure =
-        format!("put it in a folder beside {}", fs::canonicalize(folder.join("keys")).expect("it is there").display());
-    assert!(said.contains(&cure) && !said.contains("put keys in a folder of their own"), "{said}");
-    let engine = Engine::start(&above);
-    if snapshot(&engine)["sandbox"]["landlock"]["state"] == "enforced" {
-        let told = try_other(&engine, "token");
-        assert_eq!(told.status, 500, "{}", told.text());
-        holds("the log has the cure", || engine.stderr().iter().any(|line| line.contains(&cure)));
-    }
-    drop(engine);
-    let beside = text("admin/token");
-    let said = check(&folder, &beside);
-    assert!(!said.contains("once it is replaced"), "{said}");
-    let engine = Engine::start(&beside);
-    let told = try_other(&engine, "admin/token");
-    assert_eq!(told.status, 200, "{}", told.text());
 }
 
 #[test]

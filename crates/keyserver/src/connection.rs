@@ -43,7 +43,7 @@ const REQUESTS_IN_WORK_MAX: usize = 1024;
 const UNSENT_BYTES_MAX: usize = 256 * 1024;
 /// Operations done on the spot between two writes, so that the first reply does not wait for the last signature.
 const OPERATIONS_PER_TURN_MAX: usize = 32;
-/// Of these, those that take long: as many as share a pass of the kernel for RSA.
+/// Long operations among them: as many as share a pass of the kernel for RSA.
 const LONG_OPERATIONS_PER_TURN_MAX: usize = 4;
 /// Messages of an engine's core that are read in one turn.
 const MESSAGES_PER_TURN_MAX: usize = 8;

@@ -17,13 +17,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use propylon_crypto::key_process::{Answer, HERE, MESSAGE_BYTES_MAX, Question, Setup};
+use propylon_crypto::key_process::{Answer, HERE, MESSAGE_BYTES_MAX, Order, Question, Setup};
 use propylon_metrics::Store;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 pub use brief::Brief;
 pub use pair::Pair;
@@ -93,8 +94,12 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
         confine(folders, store)?;
     }
     logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
+    // Before keys are read, which may take its time.
+    let doors = Arc::new(OnceLock::new());
+    let heard = supervisor.try_clone().and_then(|supervisor| heed(supervisor, Arc::clone(&doors)));
+    heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
     let desk = sockets.remove(0);
-    let mut files = Files::new(&setup, supervisor.try_clone().ok());
+    let mut files = Files::new(&setup, Some(supervisor));
     let is_first = paths.is_empty();
     for path in paths {
         if let Answer::Unread(why) = files.read(&path, 0) {
@@ -102,8 +107,8 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
         }
     }
     let shared = Arc::new(Shared::new(files.keys(), None, Rules::new(Vec::new()), usize::MAX, sockets.len()));
-    start(&setup, &shared, sockets).map_err(|error| format!("a thread cannot be started: {error}"))?;
-    end_with(supervisor).map_err(|error| format!("a thread cannot be started: {error}"))?;
+    let started = start(&setup, &shared, sockets).map_err(|error| format!("a thread cannot be started: {error}"))?;
+    let _ = doors.set(started);
     if setup.sandbox && !sandbox::confine_calls_beside(store.is_some())? {
         log::warn!("key process: seccomp: not enforced: no filter is known for this processor");
     }
@@ -122,17 +127,20 @@ fn confine(folders: Vec<PathBuf>, store: Option<&Path>) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts all threads, and returns when each has what it needs. They live as long as the process. Each core of the engine has
-/// one: what that core would do itself, had it the keys, waits for no other's work, and handing it on would cost two wakes more.
-fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<()> {
+/// Starts all threads, and returns when each has what it needs. They live as long as the process. Each core of the
+/// engine has one: what that core would do itself, had it the keys, waits for no other's work, and to hand it on
+/// costs two wakes.
+fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<Doors> {
     let count = sockets.len();
     let (telemetry, store) = Telemetry::new(count + 1, &[]);
     let kernels = Kernels::start(setup.batch, setup.batch);
     let ready = Arc::new(Barrier::new(count + 1));
     let lines = Lines::start(&kernels, telemetry, Vec::new(), Vec::new(), &ready)?;
     let tokens = Tokens::open(&[]).map_err(|fault| io::Error::other(fault.what))?;
+    let mut doors = Vec::new();
     for (index, pair) in sockets.into_iter().enumerate() {
         let (door, orders) = worker::door();
+        doors.push(door.clone());
         let worker = Worker {
             index,
             shared: Arc::clone(shared),
@@ -157,17 +165,41 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
         })?;
     }
     ready.wait();
-    Ok(())
+    Ok(doors)
 }
 
-/// Nobody is there any more who would be served, or who would start another.
-fn end_with(supervisor: OwnedFd) -> io::Result<()> {
+/// Where each core's thread is told things.
+type Doors = Vec<mpsc::Sender<worker::Order>>;
+
+/// Hears the supervisor: where it is gone, nobody is there any more who would be served, or who would start
+/// another. Its beats are answered where every thread that signs has gone on since the one before; while keys are
+/// read there are none.
+fn heed(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
     let wait = move || {
-        while !matches!(propylon_sys::receive_message(&supervisor, &mut [0; 16]), Ok((0, _)) | Err(_)) {}
-        log::logger().flush();
-        std::process::exit(0);
+        let (mut beat, mut buffer) = (Arc::new(()), [0; 16]);
+        loop {
+            match propylon_sys::receive_message(&supervisor, &mut buffer) {
+                Ok((0, _)) | Err(_) => {
+                    log::logger().flush();
+                    std::process::exit(0);
+                }
+                Ok((length, _)) if Order::parse(&buffer[..length]) == Ok(Order::Beat) => {
+                    // Threads still have the one before.
+                    if Arc::strong_count(&beat) > 1 {
+                        continue;
+                    }
+                    beat = Arc::new(());
+                    for door in doors.get().into_iter().flatten() {
+                        // There is room: it has taken the last.
+                        let _ = door.try_send(worker::Order::Beat(Arc::clone(&beat)));
+                    }
+                    let _ = propylon_sys::try_send_message(&supervisor, &Order::Beat.to_bytes());
+                }
+                Ok(_) => {}
+            }
+        }
     };
-    thread::Builder::new().name("end".into()).spawn(wait).map(drop)
+    thread::Builder::new().name("supervisor".into()).spawn(wait).map(drop)
 }
 
 /// What is asked about files, until nobody asks any more.

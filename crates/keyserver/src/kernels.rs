@@ -24,7 +24,7 @@ pub enum Role {
     Links,
     Curves,
     Rsa,
-    /// All that one core of an engine asks for.
+    /// Everything that one core of an engine asks for.
     Beside,
 }
 

@@ -55,6 +55,8 @@ pub struct Shared {
 /// What a worker is told.
 pub enum Order {
     Serve(std::net::TcpStream),
+    /// Drop this: whoever has another of it sees that this core goes on.
+    Beat(Arc<()>),
     /// Accept no more, have every connection finish, and end.
     Drain,
 }
@@ -183,13 +185,16 @@ impl Worker {
                     serial += 1;
                     desk.serve(stream, serial);
                 }
+                Order::Beat(beat) => drop(beat),
                 Order::Drain => break,
             }
         }
         accepting.iter().for_each(JoinHandle::abort);
         // Those that were on their way are not begun any more.
-        while let Ok(Order::Serve(_)) = self.orders.try_recv() {
-            desk.shared.leave(desk.index);
+        while let Ok(order) = self.orders.try_recv() {
+            if matches!(order, Order::Serve(_)) {
+                desk.shared.leave(desk.index);
+            }
         }
         desk.drain().await;
         Ok(())

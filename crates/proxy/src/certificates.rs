@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Backend, Config, Signer, TlsProfile};
 use propylon_metrics::gauge_text;
-use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
+use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp, UpstreamProfile};
 
 use crate::expiry;
 use crate::sandbox;
@@ -198,15 +198,15 @@ impl Certificates {
         }
     }
 
-    /// Reads these again: all or none of it.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which) -> Reloaded {
-        let links = self.read_links(snapshot, &which.signers);
+    /// Takes over what was read again: all or none of it.
+    pub fn take_over(&mut self, snapshot: &Snapshot, read: ReadAgain) -> Reloaded {
+        let links = self.take_links(snapshot, read.signers);
         let mut profiles = snapshot.profiles.clone();
         let (mut failed, mut same) = (links.is_none(), true);
-        for &index in &which.profiles {
+        for (index, stamp, loaded) in read.profiles {
             let tls = &snapshot.config.tls[index];
-            self.watched[index].stamp = Stamp::take(tls, SystemTime::now());
-            let (loaded, findings) = match load_profile_again(&profiles[index], tls) {
+            self.watched[index].stamp = stamp;
+            let (loaded, findings) = match loaded {
                 Ok((profile, findings)) => (Some(profile), findings),
                 Err(findings) => (None, findings),
             };
@@ -223,10 +223,10 @@ impl Certificates {
             }
         }
         let mut upstreams = snapshot.upstreams.clone();
-        for &index in &which.backends {
+        for (index, stamp, loaded) in read.backends {
             let backend = &snapshot.config.backends[index];
-            self.towards[index].stamp = stamp_of(backend);
-            let (loaded, findings) = match load_upstream(backend) {
+            self.towards[index].stamp = stamp;
+            let (loaded, findings) = match loaded {
                 Ok(loaded) => loaded,
                 Err(findings) => {
                     failed = true;
@@ -264,16 +264,19 @@ impl Certificates {
     }
 
     /// Those of these signers whose files have changed since they were read, by position. None if one cannot be used.
-    fn read_links(&mut self, snapshot: &Snapshot, which: &[usize]) -> Option<Vec<(usize, LinkProfile)>> {
+    fn take_links(
+        &mut self,
+        snapshot: &Snapshot,
+        read: Vec<OfFiles<LinkProfile>>,
+    ) -> Option<Vec<(usize, LinkProfile)>> {
         let mut links = Some(Vec::new());
-        for &index in which {
+        for (index, stamp, loaded) in read {
             let signer = &snapshot.config.signers[index];
-            let stamp = Stamp::of_signer(signer, SystemTime::now());
             if !self.links[index].stamp.is_changed(&stamp) {
                 continue;
             }
             self.links[index].stamp = stamp;
-            let (loaded, findings) = match LinkProfile::load(signer) {
+            let (loaded, findings) = match loaded {
                 Ok((link, warnings)) => (Some(link), warnings),
                 Err(findings) => (None, findings),
             };
@@ -285,6 +288,37 @@ impl Certificates {
             }
         }
         links
+    }
+}
+
+/// Files of a position: what they looked like, and what they hold.
+type OfFiles<T> = (usize, Stamp, Result<(T, Vec<Finding>), Vec<Finding>>);
+
+/// Certificates as files hold them now. It may take its time to find that out: a slow disk, another process that
+/// reads.
+pub struct ReadAgain {
+    profiles: Vec<OfFiles<Profile>>,
+    signers: Vec<OfFiles<LinkProfile>>,
+    backends: Vec<OfFiles<Option<UpstreamProfile>>>,
+}
+
+impl ReadAgain {
+    /// Reads these.
+    pub fn of(snapshot: &Snapshot, which: &Which) -> ReadAgain {
+        let config = &snapshot.config;
+        let profiles = which.profiles.iter().map(|&index| {
+            let stamp = Stamp::take(&config.tls[index], SystemTime::now());
+            (index, stamp, load_profile_again(&snapshot.profiles[index], &config.tls[index]))
+        });
+        let signers = which.signers.iter().map(|&index| {
+            let stamp = Stamp::of_signer(&config.signers[index], SystemTime::now());
+            (index, stamp, LinkProfile::load(&config.signers[index]))
+        });
+        let backends = which
+            .backends
+            .iter()
+            .map(|&index| (index, stamp_of(&config.backends[index]), load_upstream(&config.backends[index])));
+        ReadAgain { profiles: profiles.collect(), signers: signers.collect(), backends: backends.collect() }
     }
 }
 

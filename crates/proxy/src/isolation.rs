@@ -146,6 +146,8 @@ pub struct Forgetting {
     seen: Option<(u64, Vec<Ski>)>,
     /// When nobody can want keys of the one before any more, and what had been read when it came into force.
     due: Option<(Instant, u64)>,
+    /// Tells the key process, which may let it wait, and what had been read.
+    telling: Option<(JoinHandle<Result<(), Failure>>, u64)>,
 }
 
 impl Forgetting {
@@ -157,12 +159,26 @@ impl Forgetting {
             self.seen = Some(seen);
             self.due = Some((now + FORGET_AFTER, files.stamp()));
         }
+        if let Some((thread, stamp)) = self.telling.take_if(|(thread, _)| thread.is_finished()) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                failed => self.again(now, stamp, &format!("{failed:?}")),
+            }
+        }
+        if self.telling.is_some() {
+            return;
+        }
         let Some((_, stamp)) = self.due.take_if(|(due, _)| now >= *due) else { return };
         let kept = keys_in_use(snapshot);
-        if let Err(failure) = files.forget(&kept, stamp) {
-            log::warn!("the key process cannot be told which keys are in use: {failure:?}");
-            self.due = Some((now + FORGET_AFTER, stamp));
+        match thread::Builder::new().name("forget".into()).spawn(move || files.forget(&kept, stamp)) {
+            Ok(thread) => self.telling = Some((thread, stamp)),
+            Err(error) => self.again(now, stamp, &error.to_string()),
         }
+    }
+
+    fn again(&mut self, now: Instant, stamp: u64, why: &str) {
+        log::warn!("the key process cannot be told which keys are in use: {why}");
+        self.due.get_or_insert((now + FORGET_AFTER, stamp));
     }
 }
 
@@ -240,8 +256,9 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
     broad.chain(others).chain(beside_uploads(config, source)).chain(earlier).collect()
 }
 
-/// What lets a file of this folder be read after it was replaced. Where keys are below it, all of it is left out as well, but for
-/// what lies in folders of its own: the kernel takes no word for what a folder has beneath and is not to be read.
+/// Cure that lets a file of this folder be read after it was replaced. Where keys are below it, all of it is left
+/// out as well, but for what lies in folders of its own: the kernel takes no word for what is not to be read below
+/// a folder.
 pub fn apart(folder: &Path, keys: &Path) -> String {
     if folder.starts_with(keys) {
         return "put keys in a folder of their own".to_owned();
@@ -249,8 +266,8 @@ pub fn apart(folder: &Path, keys: &Path) -> String {
     format!("put it in a folder beside {}, with nothing but its like in it", keys.display())
 }
 
-/// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them. Whoever
-/// checks may be another account, on another machine even.
+/// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them.
+/// Whoever checks may be another account, on another machine even.
 pub fn unreadable(config: &Config, source: &Source) -> Vec<Problem> {
     let account = config.process.user.as_ref().filter(|_| config.keys.isolate.is_some());
     let Some(account) = account.and_then(|user| Account::find(user).ok()).filter(|account| account.uid != 0) else {
@@ -279,7 +296,7 @@ fn is_key_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["pem", "key", "crt"].iter().any(|known| extension == *known))
 }
 
-/// What an account may not read, or go through, on its way to a file or folder; and its mode. None where it is not there.
+/// Place that an account may not read, or go through, on its way to a file or folder; and its mode.
 fn stands_in_the_way(account: &Account, path: &Path) -> Option<(PathBuf, u32)> {
     let path = std::fs::canonicalize(path).ok()?;
     let wanted = |at: &Path| match () {

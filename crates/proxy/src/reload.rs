@@ -24,11 +24,12 @@ use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 use tokio::sync::{MutexGuard, mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use zeroize::Zeroizing;
 
 use crate::acme;
 use crate::admin::{Ask, NotDone, effective};
 use crate::audit;
-use crate::certificates::{Certificates, Reloaded, Troubles, Which};
+use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
 use crate::command::problem;
 use crate::diff::diff;
 use crate::health::Health;
@@ -292,13 +293,20 @@ impl Keeper {
 
     /// Makes a change, or only finds out what would come of it.
     async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
-        let by_admin = change.is_by_admin();
-        let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
-        if by_admin && !dry_run {
+        if change.is_by_admin() && !dry_run {
             self.may_admin()?;
         }
-        let upload = Upload::of(&change, &self.meant)?;
-        let draft = match self.intend(change, upload.as_ref(), dry_run) {
+        let mut upload = Upload::of(&change, &self.meant).await?;
+        let outcome = self.make(change, &mut upload, dry_run).await;
+        if let Some(upload) = upload {
+            upload.end().await;
+        }
+        outcome
+    }
+
+    async fn make(&mut self, change: Change, upload: &mut Option<Upload>, dry_run: bool) -> Result<Done, Refused> {
+        let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
+        let draft = match self.intend(change, upload.as_ref(), dry_run).await {
             Ok(wanted) => self.draft(wanted, files).await,
             Err(refused) => Err(refused),
         };
@@ -323,7 +331,7 @@ impl Keeper {
             self.conclude("failed");
             return Err(Refused::State(error));
         }
-        upload.into_iter().for_each(Upload::keep);
+        upload.iter_mut().for_each(|upload| upload.kept = true);
         draft.snapshot.renew_links();
         if files == Files::ReadAgain {
             self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
@@ -341,7 +349,7 @@ impl Keeper {
             self.publish(draft.snapshot).await;
         }
         if uploads_changed {
-            self.remove_unused_certificates();
+            self.remove_unused_certificates().await;
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
         Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
@@ -362,7 +370,7 @@ impl Keeper {
     }
 
     /// From what is asked for to what it is to be made of.
-    fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
+    async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
         let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
@@ -372,8 +380,9 @@ impl Keeper {
                     Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
                     None => problem,
                 };
-                file =
-                    isolation::read_source(&self.path).map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
+                let path = self.path.clone();
+                let read = beside(move || isolation::read_source(&path)).await?;
+                file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
                 // What was only tried is still to be found by whoever watches the file.
                 if !dry_run {
                     self.file.take(&file.text);
@@ -580,8 +589,10 @@ impl Keeper {
         if !self.meant.config.process.watch_config {
             return;
         }
-        let path = &self.path;
-        let Some(file) = self.file.changed(path, || isolation::read_source(path).ok()) else { return };
+        let Some(look) = self.file.look(&self.path) else { return };
+        let path = self.path.clone();
+        let read = beside(move || isolation::read_source(&path).ok()).await;
+        let Some(file) = self.file.found(look, read.ok().flatten()) else { return };
         log::info!("{} has changed", self.path.display());
         match self.change(Change::FileChanged(file), false).await {
             Ok(done) => self.tell(&done),
@@ -609,7 +620,12 @@ impl Keeper {
             return;
         }
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
-        let reloaded = self.certificates.reload(&snapshot, &changed);
+        let (earlier, which) = (Arc::clone(&snapshot), changed.clone());
+        let Ok(read) = beside(move || ReadAgain::of(&earlier, &which)).await else {
+            // Not taken note of, they are found changed again.
+            return log::error!("certificates that have changed cannot be read now");
+        };
+        let reloaded = self.certificates.take_over(&snapshot, read);
         let kept = self.certificates.take_refused();
         let refused = self.tell_kept(kept);
         match reloaded {
@@ -650,10 +666,13 @@ impl Keeper {
     }
 
     /// Files of certificates that were replaced or taken away.
-    fn remove_unused_certificates(&self) {
-        let Meant { config, state, .. } = &self.meant;
-        let Some(folder) = &config.process.state else { return };
-        if let Err(error) = Uploads::of(config, &folder.path).remove_unused(config, state) {
+    async fn remove_unused_certificates(&self) {
+        let Meant { config, state, .. } = self.meant.clone();
+        let removed = beside(move || match &config.process.state {
+            Some(folder) => Uploads::of(&config, &folder.path).remove_unused(&config, &state),
+            None => Ok(()),
+        });
+        if let Ok(Err(error)) = removed.await {
             log::warn!("certificates that were uploaded and are not used any more cannot be removed: {error}");
         }
     }
@@ -682,7 +701,7 @@ struct Upload {
 }
 
 impl Upload {
-    fn of(change: &Change, meant: &Meant) -> Result<Option<Upload>, Refused> {
+    async fn of(change: &Change, meant: &Meant) -> Result<Option<Upload>, Refused> {
         let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
         if !meant.config.tls.iter().any(|known| known.name == *profile) {
             return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
@@ -710,14 +729,20 @@ impl Upload {
         }
         // Another name than the one that is served now: it may have to come back.
         let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
-        match uploads.put(profile, &file, pem) {
-            Ok(()) => Ok(Some(Upload { uploads, profile: profile.clone(), file, kept: false })),
-            Err(error) => Err(Refused::State(format!("{}: {error}", uploads.folder(profile).display()))),
-        }
+        let upload = Upload { uploads, profile: profile.clone(), file, kept: false };
+        let pem = Zeroizing::new(pem.clone());
+        beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
+            Ok(()) => Ok(Some(upload)),
+            Err(error) => Err(Refused::State(format!("{}: {error}", upload.uploads.folder(&upload.profile).display()))),
+        })
+        .await?
     }
 
-    fn keep(mut self) {
-        self.kept = true;
+    /// Removes it unless it is kept.
+    async fn end(self) {
+        if !self.kept {
+            let _ = beside(move || drop(self)).await;
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub use folders::{make_folders, warnings};
 
 use crate::{isolation, names};
 
-/// What this process has confined itself to, for [`denial`].
+/// Folders that this process has confined itself to, for [`denial`].
 static FOLDERS: OnceLock<Folders> = OnceLock::new();
 
 /// What the kernel is asked for; of an older one, what it has.

@@ -30,7 +30,8 @@ pub const HERE: &[u8] = b"h";
 /// Sent on the sockets for signatures by whoever starts key processes, when one has ended.
 pub const GONE: &[u8] = b"g";
 
-/// What a key process is told at its start, in messages of their own; the first, which is `Begin`, carries files.
+/// Messages between a key process and whoever has started it. At its start they tell all that it has to know; the
+/// first, which is `Begin`, carries files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Order {
     Begin(Setup),
@@ -40,8 +41,10 @@ pub enum Order {
     Folder(PathBuf),
     /// A file whose keys were in use before.
     File(PathBuf),
-    /// That file has been removed.
+    /// No key of that file is held any more.
     Removed(PathBuf),
+    /// Question whether it goes on; the same is the answer.
+    Beat,
     /// That was all.
     End,
 }
@@ -194,6 +197,9 @@ impl Order {
             Order::Removed(path) => {
                 writer.byte(b'r').path(path);
             }
+            Order::Beat => {
+                writer.byte(b'b');
+            }
             Order::End => {
                 writer.byte(b'e');
             }
@@ -218,6 +224,7 @@ impl Order {
             b'd' => Order::Folder(reader.path()?),
             b'f' => Order::File(reader.path()?),
             b'r' => Order::Removed(reader.path()?),
+            b'b' => Order::Beat,
             b'e' => Order::End,
             _ => return Err(Malformed),
         };
@@ -587,6 +594,7 @@ mod tests {
             Order::Folder("/etc/keys".into()),
             Order::File(OsStr::from_bytes(b"/etc/\xff.pem").into()),
             Order::Removed("/var/lib/keys/a.pem".into()),
+            Order::Beat,
             Order::End,
         ];
         for order in orders {

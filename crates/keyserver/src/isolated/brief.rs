@@ -54,7 +54,7 @@ impl Brief {
                 Order::Folder(path) => brief.folders.push(path),
                 Order::File(path) => brief.paths.push(path),
                 Order::End => break,
-                Order::Begin(_) | Order::Removed(_) => return Err(ErrorKind::InvalidData.into()),
+                Order::Begin(_) | Order::Removed(_) | Order::Beat => return Err(ErrorKind::InvalidData.into()),
             }
             if brief.folders.len() + brief.paths.len() > PATHS_MAX || brief.files.len() > usize::from(u16::MAX) {
                 return Err(ErrorKind::InvalidData.into());

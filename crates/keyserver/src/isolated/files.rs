@@ -43,7 +43,7 @@ pub struct Files {
     kept: HashSet<Ski>,
     /// Where is to be known which files keys are in.
     supervisor: Option<OwnedFd>,
-    /// Those that it knows of, each with the keys that were in it.
+    /// Files that it knows of, each with the keys that were in it.
     told: HashMap<PathBuf, Vec<Ski>>,
     /// Others are to be found by who asks for signatures.
     changed: bool,
@@ -210,7 +210,7 @@ impl Files {
         }
     }
 
-    /// So that another process reads it again, should this one end.
+    /// Tells the supervisor, so that another process reads it again, should this one end.
     fn tell(&mut self, path: &Path, skis: Vec<Ski>) {
         if let Some(known) = self.told.get_mut(path) {
             *known = skis;
@@ -220,7 +220,7 @@ impl Files {
         }
     }
 
-    /// So that no other process reads again what nobody uses any more.
+    /// Tells so that no other process reads again what nobody uses any more.
     fn take_back(&mut self) {
         let held = &self.held;
         let unused = |(path, skis): (&PathBuf, &Vec<Ski>)| {

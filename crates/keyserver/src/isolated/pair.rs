@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One end of a nonblocking socket that keeps messages apart. The event loop is told of what comes, and not of room for more:
-/// there is always some, and it would be woken each time that the other end has read a message.
+/// One end of a nonblocking socket that keeps messages apart. The event loop is told of what comes, and not of room
+/// for more: there is always some, and it would be woken each time that the other end has read a message.
 pub struct Pair {
     socket: AsyncFd<OwnedFd>,
     /// The same socket, told of room, from a message for which there was none to the next that was sent.

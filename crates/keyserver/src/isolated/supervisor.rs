@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -25,6 +26,13 @@ const BROKEN_END_WAIT: Duration = Duration::from_millis(20);
 /// The pause before another start, twice as long each time that it has not lived for that long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How often a key process is asked whether it goes on, and how many times in a row it may say nothing: signatures
+/// are waited for no longer than that.
+const BEAT: Duration = Duration::from_secs(1);
+const UNANSWERED_MAX: u32 = 5;
+/// How long one may take to hear what it is told at its start.
+const BRIEF_WAIT: Duration = Duration::from_secs(10);
 
 /// `propylon key-supervisor`: on standard input it has the engine. `log` sets the log's level.
 pub fn supervise(log: fn(u8)) -> ExitCode {
@@ -82,8 +90,12 @@ fn keep_up(mut brief: Brief) -> ExitCode {
     }
 }
 
-fn start(brief: &Brief) -> io::Result<(Child, OwnedFd)> {
+fn start(brief: &Brief) -> io::Result<(Child, UnixDatagram)> {
     let (own, other) = propylon_sys::message_pair()?;
+    // It keeps messages apart, whatever its type is called here.
+    let own = UnixDatagram::from(own);
+    own.set_write_timeout(Some(BRIEF_WAIT))?;
+    own.set_read_timeout(Some(BEAT))?;
     // This very program, whatever has its name by now.
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0("propylon").arg("key-process").stdin(Stdio::from(other)).spawn()?;
@@ -92,23 +104,98 @@ fn start(brief: &Brief) -> io::Result<(Child, OwnedFd)> {
     Ok((child, own))
 }
 
-/// Takes note of the files whose keys it holds, until it ends. Returns how, and whether in order.
-fn listen(mut child: Child, socket: &OwnedFd, paths: &mut BTreeSet<PathBuf>) -> (String, bool) {
+/// Takes note of the files whose keys it holds, until it ends, or is ended since it does not go on. Returns how,
+/// and whether in order.
+fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>) -> (String, bool) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    loop {
+    let mut pulse = Pulse::new(Instant::now());
+    let mut hangs = false;
+    while !hangs {
         match propylon_sys::receive_message(socket, &mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok((0, _)) | Err(_) => break,
             Ok((length, _)) => match Order::parse(&buffer[..length]) {
                 Ok(Order::File(path)) if paths.len() < brief::PATHS_MAX / 2 => drop(paths.insert(path)),
                 Ok(Order::Removed(path)) => drop(paths.remove(&path)),
+                Ok(Order::Beat) => pulse.heard(),
                 _ => {}
             },
         }
+        if pulse.is_due(Instant::now()) {
+            let _ = propylon_sys::try_send_message(socket, &Order::Beat.to_bytes());
+        }
+        hangs = pulse.unanswered > UNANSWERED_MAX;
     }
     // It may have closed its end and live on.
     let _ = child.kill();
-    match child.wait() {
+    let (how, in_order) = match child.wait() {
         Ok(status) => (status.to_string(), status.success()),
         Err(error) => (error.to_string(), false),
+    };
+    match hangs {
+        true => (format!("it did not go on for {} s and was ended ({how})", (BEAT * UNANSWERED_MAX).as_secs()), false),
+        false => (how, in_order),
+    }
+}
+
+/// Beats of a process: whether it goes on.
+struct Pulse {
+    /// When it was last asked, or to be left alone.
+    asked: Instant,
+    /// Times that it was asked in a row, and said nothing.
+    unanswered: u32,
+}
+
+impl Pulse {
+    fn new(now: Instant) -> Pulse {
+        Pulse { asked: now, unanswered: 0 }
+    }
+
+    fn heard(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// Says whether it is to be asked now, which is counted. What comes far too late is not: then this process was
+    /// stopped too, with its machine or by it, and knows nothing of the other.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let since = now.duration_since(self.asked);
+        if since < BEAT {
+            return false;
+        }
+        self.unanswered = if since < 2 * BEAT { self.unanswered + 1 } else { 1 };
+        self.asked = now;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_hangs_that_is_asked_in_time_again_and_again_and_says_nothing() {
+        let start = Instant::now();
+        let at = |tenths: u32| start + BEAT * tenths / 10;
+        // Asked every second, whatever else is heard in between.
+        let mut pulse = Pulse::new(start);
+        let due: Vec<u32> = (1..=35).filter(|tenths| pulse.is_due(at(*tenths))).collect();
+        assert_eq!((due, pulse.unanswered), (vec![10, 20, 30], 3));
+        pulse.heard();
+        assert_eq!(pulse.unanswered, 0);
+        for seconds in 4..=8 {
+            assert!(pulse.is_due(at(10 * seconds)) && pulse.unanswered <= UNANSWERED_MAX);
+        }
+        assert!(pulse.is_due(at(90)) && pulse.unanswered > UNANSWERED_MAX);
+    }
+
+    #[test]
+    fn a_machine_that_was_stopped_or_has_no_time_is_not_the_fault_of_one_process() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(start);
+        // An hour of sleep; a supervisor that itself comes late each time.
+        for late in [3600, 3603, 3606, 3609, 3612, 3615, 3618, 3621] {
+            assert!(pulse.is_due(start + BEAT * late));
+            assert_eq!(pulse.unanswered, 1, "{late}");
+        }
     }
 }

@@ -4,7 +4,8 @@
 use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, above, rises};
 
-use crate::signer::BESIDE_NAME;
+/// Label of the key process, as `signer::BESIDE_NAME` has it.
+const BESIDE_NAME: &str = "keys.isolate";
 
 /// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
 pub const TABLE: &[Condition] = &[

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use propylon_config::Source;
 
 /// Of a file: its inode, its length, and when it was changed.
-type Look = (u64, u64, i64, i64);
+pub type Look = (u64, u64, i64, i64);
 
 /// File that is looked at for something new.
 pub struct WatchedFile {
@@ -32,23 +32,25 @@ impl WatchedFile {
         self.new = None;
     }
 
-    /// Looks at the file, and takes what is new in it if the look before has found the same.
-    pub fn changed(&mut self, path: &Path, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+    /// Looks at the file. Whoever gets something is to read it, and to say what was found.
+    pub fn look(&mut self, path: &Path) -> Option<Look> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        self.settled(look(path), now, read)
+        self.looked(look(path), now)
     }
 
-    /// As [`WatchedFile::changed`], at this second since 1970.
-    fn settled(&mut self, look: Option<Look>, now: i64, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+    /// As [`WatchedFile::look`], at this second since 1970.
+    fn looked(&mut self, look: Option<Look>, now: i64) -> Option<Look> {
         // A file that is away for a moment is being replaced.
         let Some(look) = look else {
             self.new = None;
             return None;
         };
-        if self.known == Some(look) && !is_fresh(look, now) {
-            return None;
-        }
-        let Some(file) = read() else {
+        (self.known != Some(look) || is_fresh(look, now)).then_some(look)
+    }
+
+    /// Takes what is new in the file if the look before has found the same.
+    pub fn found(&mut self, look: Look, read: Option<Source>) -> Option<Source> {
+        let Some(file) = read else {
             self.new = None;
             return None;
         };
@@ -80,6 +82,13 @@ fn is_fresh((_, _, modified, _): Look, now: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl WatchedFile {
+        fn settled(&mut self, look: Option<Look>, now: i64, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+            let look = self.looked(look, now)?;
+            self.found(look, read())
+        }
+    }
 
     fn source(text: &str) -> Source {
         Source { name: "a.toml".into(), base: "/etc".into(), text: text.into() }
