@@ -106,7 +106,8 @@ fn handshakes(engine: &Engine) {
             command.args(["s_client", "-connect", &format!("localhost:{port}"), flag, "-sigalgs", scheme, "-quiet"]);
             command.args(["-servername", "localhost", "-ign_eof"]);
             let said = run(command, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", PATIENCE);
-            assert!(said.text().contains("200 OK"), "{flag} {scheme}: {}\n{}", said.text(), said.stderr);
+            let log = || engine.stderr().join("\n");
+            assert!(said.text().contains("200 OK"), "{flag} {scheme}: {}\n{}\n{}", said.text(), said.stderr, log());
         }
     }
 }
