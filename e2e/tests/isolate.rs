@@ -261,7 +261,7 @@ fn a_key_process_that_goes_on_hanging_is_replaced() {
     assert!(!is_alive(holder));
     holds("handshakes go on", || visit().is_ok());
     let told = engine.stderr();
-    assert!(told.iter().any(|line| line.contains("it did not go on for 5 s and was ended (signal: 9")), "{told:#?}");
+    assert!(told.iter().any(|line| line.contains("it did not go on for 7 s and was ended (signal: 9")), "{told:#?}");
     // What was asked about files meanwhile is asked again of the next one.
     let next = key_process(engine.pid());
     signal(next, Signal::STOP);
