@@ -672,6 +672,42 @@ fn a_server_that_says_goaway_to_everything_is_held_to_it() {
     assert_eq!(origin.connections(), 2);
 }
 
+/// A kept connection that ends without an answer has its client ask again. Where the server may have run the request
+/// there is an answer, so that nobody runs it twice without knowing; where it has passed that over as well, without repeats.
+#[test]
+fn a_post_that_a_server_may_have_run_is_answered_on_a_kept_connection() {
+    // The last stream in relation to the request's, and the code; without them the server closes and says nothing.
+    let cases = [
+        (Some((0, PROTOCOL_ERROR)), "", "goaway", 1),
+        (Some((0x7ffe, PROTOCOL_ERROR)), "", "goaway", 1),
+        (None, "", "closed-before-response", 1),
+        (Some((-2, PROTOCOL_ERROR)), "retries = 0", "goaway", 1),
+    ];
+    for (end, backend, reason, posts) in cases {
+        let posted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&posted);
+        let origin = Origin::scripted(move |peer| {
+            let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+            while let Some(frame) = server.next_frame() {
+                if frame.kind == HEADERS && !frame.is_post() {
+                    server.answer(frame.stream, b"hello\n");
+                } else if frame.ends() {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    let Some((beyond, code)) = end else { break };
+                    server.send_bytes(&goaway(frame.stream.saturating_add_signed(beyond), code));
+                }
+            }
+            peer.close();
+        });
+        let engine = Engine::start(&alone(origin.address(), backend));
+        let mut client = engine.client("plain");
+        assert_eq!(client.get("/").text(), "hello\n");
+        let response = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+        assert_eq!((response.status, response.text()), (502, format!("502 Bad Gateway: {reason}\n")), "{end:?}");
+        assert_eq!(posted.load(Ordering::SeqCst), posts, "{end:?}");
+    }
+}
+
 /// The rest of an upload whose server has answered it in full goes to nobody, and its trailers least of all.
 #[test]
 fn nothing_of_a_request_goes_to_a_server_that_has_ended_its_stream() {
