@@ -708,6 +708,31 @@ fn a_post_that_a_server_may_have_run_is_answered_on_a_kept_connection() {
     }
 }
 
+/// A head is no answer: what is behind it may be cut off each time.
+#[test]
+fn a_server_that_says_goaway_behind_every_head_is_held_to_it() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                server.send_bytes(&head(frame.stream, 0, &[(":status", "200")]));
+                server.send(DATA, 0, frame.stream, b"part");
+                server.send_bytes(&goaway(frame.stream, INTERNAL_ERROR));
+            }
+        }
+    });
+    let engine = Engine::start(&alone(origin.address(), ""));
+    for n in 1..=3 {
+        let mut client = engine.client("plain");
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_to_end().1, Ending::Reset, "it is not whole");
+        engine.metric_reaches("propylon_server_outcomes_total", &[("outcome", "failure")], f64::from(n));
+    }
+    assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "body-cut-short")]), 3.0);
+    assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "goaway")]), 0.0);
+    assert_eq!(origin.connections(), 3);
+}
+
 /// The rest of an upload whose server has answered it in full goes to nobody, and its trailers least of all.
 #[test]
 fn nothing_of_a_request_goes_to_a_server_that_has_ended_its_stream() {

@@ -36,8 +36,8 @@ pub const STREAM_RESET: &str = "stream-reset";
 /// (gRPC), a field that the server does not take.
 pub const REQUEST_RESET: &str = "request-reset";
 
-/// The `reason` of an attempt whose connection was of use before, until the server ended it by GOAWAY. An error is
-/// about something sent on it, which need not be this request, nor anything wrong.
+/// The `reason` of an attempt whose connection had brought a whole response, until the server ended it by GOAWAY. An
+/// error is about something sent on it, which need not be this request, nor anything wrong.
 pub const CUT_OFF: &str = "goaway";
 
 /// Attempts of one request that may be cut off so before they count.
