@@ -169,6 +169,44 @@ fn a_limit_too_low_for_the_configuration_is_bad() {
 }
 
 #[test]
+fn a_port_that_another_program_has_is_bad_and_one_that_an_engine_has_is_not() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let engine = Engine::start(&simple(&[Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").address()]));
+    let scratch = Scratch::new();
+    let state_of = |address: std::net::SocketAddr| {
+        let text = format!("[listener.web]\nbind = \"{address}\"\n[[route]]\nrespond = {{ status = 200 }}\n");
+        let path = scratch.write("ports.toml", text).display().to_string();
+        let said = propylon(&["doctor", "-c", &path, "--json"]);
+        let findings: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+        let found =
+            findings.into_iter().find(|finding| finding["what"] == "listener address").expect("it is looked at");
+        (found["state"].as_str().unwrap_or_default().to_owned(), said.status.code())
+    };
+    assert_eq!(state_of(taken.local_addr().expect("an address")), ("bad".to_owned(), Some(1)));
+    assert_eq!(state_of(engine.address("plain")).0, "advice");
+}
+
+#[test]
+fn a_folder_of_uploads_that_the_account_may_not_write_in_is_told_by_check_and_doctor() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    std::fs::set_permissions(scratch.join("."), std::fs::Permissions::from_mode(0o755)).expect("our own folder");
+    let text = format!(
+        "[process]\nuser = \"nobody\"\n[keys]\nisolate = true\nstore = \"{}/uploads\"\n{ROUTES}{}",
+        scratch.join(".").display(),
+        Certificates::shared().profile()
+    );
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let said = propylon(&["check", "-c", &path]);
+    assert!(said.stderr.contains("nobody may not write in "), "{}{}", said.text(), said.stderr);
+    let said = propylon(&["doctor", "-c", &path]);
+    assert!(said.text().contains("/uploads: permission denied"), "{}", said.text());
+    assert!(said.text().contains("install -d -o nobody -g nogroup -m 700 "), "{}", said.text());
+}
+
+#[test]
 fn root_judges_as_the_account_that_will_serve() {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -198,6 +236,20 @@ fn root_judges_as_the_account_that_will_serve() {
     let files = of("files that the configuration names");
     let refused = format!("{}: Permission denied", token.display());
     assert!(files["state"] == "bad" && told("files that the configuration names").contains(&refused), "{files}");
+    // Its command can be pasted: by the group's name, which is not the account's, and with the file's.
+    let fix = files["command"].as_str().unwrap_or_default();
+    let command = fix.split(" (").next().unwrap_or_default();
+    assert!(command.contains(&token.display().to_string()) && !command.contains("chgrp nobody"), "{fix}");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command]);
+    let done = run(shell, b"", Duration::from_secs(20));
+    assert_eq!(done.status.code(), Some(0), "{command}: {}", done.stderr);
+    let said = propylon(&["doctor", "-c", &path, "--json"]);
+    let again: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+    let files = again.iter().find(|finding| finding["what"] == "files that the configuration names").expect("them");
+    assert_eq!(files["state"], "good", "{files}");
+    let log = of("access log's folder")["command"].as_str().unwrap_or_default();
+    assert!(log.starts_with("install -d -o nobody -g "), "{log}");
     // Run by somebody who is neither, it says so.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("our own file");
     let mut other = std::process::Command::new("setpriv");

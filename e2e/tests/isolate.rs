@@ -332,6 +332,17 @@ fn where_nobody_starts_a_key_process_any_more_the_engine_says_so_and_ends_as_eve
     holds("it is told", || engine.stderr().iter().any(|line| line.contains("no key process will be there any more")));
     let client = Certificates::shared().client();
     assert!(Client::try_tls_with(engine.address("web"), client).is_err());
+    // The doctor asks the engine.
+    let path = engine.folder().join("doctor.toml");
+    let text = fs::read_to_string(engine.folder().join("propylon.toml")).expect("our own");
+    let (before, after) = text.split_once("[admin]\nbind = \"127.0.0.1:0\"").expect("its admin address");
+    fs::write(&path, format!("{before}[admin]\nbind = \"{}\"{after}", engine.admin())).expect("our own folder");
+    let is_told = || {
+        let said = Command::new(binaries::propylon()).args(["doctor", "-c"]).arg(&path).output().expect("it runs");
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        text.lines().any(|line| line.starts_with("bad ") && line.contains("private keys"))
+    };
+    holds("the doctor says so", is_told);
 }
 
 #[test]

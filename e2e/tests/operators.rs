@@ -92,9 +92,11 @@ fn whoever_changes_something_is_in_the_log_with_what_and_from_where() {
         line.contains(": refused, nothing has changed: the pushed configuration, line 2, column 1: "),
         "the first reason is there: {line}"
     );
-    eventually(PATIENCE, "the refusal", || condition(&engine, "change-refused"));
+    // The pusher has been told, and the file is as good as ever: nothing is left to be mended.
+    let count = || engine.metric("propylon_config_reloads_total", &[("result", "failed")]);
+    assert_eq!((count(), engine.metric("propylon_config_last_reload_failed", &[])), (1.0, 0.0));
+    assert!(condition(&engine, "change-refused").is_none());
     applied(&engine, "PATCH", &place, "{\"weight\":6}");
-    holds("a change that is made ends it", || condition(&engine, "change-refused").is_none());
     // Nobody is told what was only tried, and no secret is in the log.
     assert_eq!(admin(&engine, "PATCH", &format!("{place}?dry_run=1"), "{\"weight\":9}").0, 200);
     let said = engine.stderr().join("\n");
@@ -184,6 +186,8 @@ fn lines_of_the_access_log_that_cannot_be_written_are_counted_and_told() {
     (0..3).for_each(|_| assert_eq!(client.get("/").text(), "hello\n"));
     engine.metric_reaches("propylon_access_log_lost_total", &[], 3.0);
     begins(&engine, "access-log-lost", "]: error: ", "lines of the access log are lost");
+    let why = "error: the access log cannot be written: No space left on device";
+    holds("it is told why", || engine.stderr().iter().any(|line| line.contains(why)));
 }
 
 #[test]

@@ -326,6 +326,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
     assert!(value["problems"].as_array().is_some_and(|all| all.len() >= 2), "{value:#}");
     assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
     assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 6.0);
+    // As the file that was refused before has left it.
     assert_eq!(engine.metric("propylon_config_last_reload_failed", &[]), 1.0);
     assert_eq!(answered(engine.address("plain")), "app");
     assert!(!scratch.join("state/state.json").exists(), "nothing was written");

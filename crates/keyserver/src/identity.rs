@@ -22,6 +22,9 @@ pub struct Fault {
     pub what: String,
 }
 
+/// The fault of an identity that is certificates alone.
+pub const NO_KEY: &str = "no private key is in it";
+
 /// TLS 1.2 and 1.3, a client certificate required, and no resumption: a session could outlive the certificate that
 /// opened it, and links live long.
 pub fn load(server: &Server) -> Result<Arc<ServerConfig>, Fault> {
@@ -35,7 +38,7 @@ pub fn load(server: &Server) -> Result<Arc<ServerConfig>, Fault> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let verifier = verifier.build().map_err(|error| wrong(&server.ca, error.to_string()))?;
     let mut identity = Contents::read(&server.identity.path).map_err(|what| wrong(&server.identity, what))?;
-    let key = identity.key.take().ok_or_else(|| wrong(&server.identity, "no private key is in it".into()))?;
+    let key = identity.key.take().ok_or_else(|| wrong(&server.identity, NO_KEY.into()))?;
     let chain = identity.chain().map_err(|what| wrong(&server.identity, what))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

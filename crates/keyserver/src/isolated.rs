@@ -88,7 +88,11 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     if let Some(store) = store
         && let Err(error) = files::prepare_store(store)
     {
-        log::error!("keys.store {}: {error}; certificates cannot be uploaded, nor ordered", store.display());
+        let store = store.display();
+        log::error!(
+            "keys.store {store}: {error}; certificates cannot be uploaded, nor ordered, until it is given to the account that serves \
+             (install -d -o USER -m 700 {store}) and the engine is started again"
+        );
     }
     if setup.sandbox {
         confine(folders, store)?;

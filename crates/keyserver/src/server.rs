@@ -220,8 +220,12 @@ fn worker_count(workers: Workers) -> usize {
 
 /// The listening sockets of each worker, and the admin's.
 fn bind(config: &KeyServer, workers: usize) -> Result<(Vec<Vec<TcpListener>>, Option<TcpListener>), Failure> {
-    let failed =
-        |address: SocketAddr| move |error: io::Error| Failure(format!("{address} cannot be listened on: {error}"));
+    let failed = |address: SocketAddr| {
+        move |error: io::Error| {
+            let cure = propylon_sys::bind_advice(&error);
+            Failure(format!("{address} cannot be listened on: {error}; {cure}"))
+        }
+    };
     let mut sockets: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
     for (address, _) in &config.server.bind {
         let mut address = *address;

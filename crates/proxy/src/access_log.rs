@@ -29,6 +29,8 @@ const SHEETS_WAITING_MAX: usize = 256;
 const FILE_MODE: u32 = 0o640;
 /// How often the writer looks whether the file was moved away.
 const ROTATION_CHECK: Duration = Duration::from_secs(1);
+/// Between two lines on why it cannot be written.
+const WRITE_ERROR_TOLD_AGAIN: Duration = Duration::from_secs(300);
 
 /// What is known of a request when it has ended.
 pub struct Record<'a> {
@@ -438,20 +440,22 @@ impl Out {
 
     /// Writes lines; an error comes with the number of those that are lost, and is met by as many whole ones as there was
     /// room for.
-    fn write(&mut self, lines: &Lines) -> Result<(), u64> {
+    fn write(&mut self, lines: &Lines) -> Result<(), (u64, io::Error)> {
         if self.is_torn {
-            if self.file.write_all(b"\n").is_err() {
-                return Err(lines.count);
-            }
+            self.file.write_all(b"\n").map_err(|error| (lines.count, error))?;
             self.is_torn = false;
         }
         let mut written = 0;
+        let mut why = io::Error::from(io::ErrorKind::WriteZero);
         while written < lines.bytes.len() {
             match self.file.write(&lines.bytes[written..]) {
                 Ok(0) => break,
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
+                Err(error) => {
+                    why = error;
+                    break;
+                }
             }
         }
         if written == lines.bytes.len() {
@@ -460,7 +464,7 @@ impl Out {
         let whole = lines.bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         self.take_back((written - whole) as u64);
         let whole_lines = lines.bytes[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
-        Err(lines.count.saturating_sub(whole_lines))
+        Err((lines.count.saturating_sub(whole_lines), why))
     }
 
     /// Takes the half of a line back, which is at the end of the file unless another process writes there as well.
@@ -549,6 +553,7 @@ fn ends_in_mid_line(file: &File) -> bool {
 
 fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures) {
     let mut checked = Instant::now();
+    let mut told = None;
     let mut astray = Astray::default();
     loop {
         let received = inlet.recv_timeout(ROTATION_CHECK);
@@ -561,8 +566,12 @@ fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures) {
                 let lost = match out.write(&lines) {
                     Ok(()) if astray.is_lost => lines.count,
                     Ok(()) => 0,
-                    Err(lost) => {
+                    Err((lost, error)) => {
                         failures.writes.fetch_add(1, Ordering::Relaxed);
+                        if told.is_none_or(|told: Instant| told.elapsed() >= WRITE_ERROR_TOLD_AGAIN) {
+                            log::error!("the access log cannot be written: {error}; lines are lost");
+                            told = Some(Instant::now());
+                        }
                         lost
                     }
                 };
@@ -649,8 +658,10 @@ mod tests {
     fn what_cannot_be_written_is_counted_in_lines() {
         let mut out =
             Out { file: OpenOptions::new().write(true).open("/dev/full").unwrap(), named: None, is_torn: false };
-        assert_eq!(out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 }), Err(2));
-        assert_eq!(out.write(&Lines { bytes: b"{3}\n".into(), count: 1 }), Err(1));
+        let lost = |written: Result<(), (u64, io::Error)>| written.err().map(|(lost, error)| (lost, error.kind()));
+        let full = io::ErrorKind::StorageFull;
+        assert_eq!(lost(out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 })), Some((2, full)));
+        assert_eq!(lost(out.write(&Lines { bytes: b"{3}\n".into(), count: 1 })), Some((1, full)));
         assert!(!out.is_torn, "nothing of it is there");
     }
 

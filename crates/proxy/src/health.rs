@@ -653,6 +653,11 @@ impl Board {
                 Verdict::Up | Verdict::Unknown if from.is_open() => {}
                 Verdict::Up | Verdict::Unknown => log::info!("{place} is up again; {left}"),
                 Verdict::Draining(reason) => log::info!("{place} is draining: {reason}; {left}"),
+                Verdict::Down(reason) if open == 0 => {
+                    log::error!(
+                        "{place} is down: {reason}; {left}; bring servers back, or see what they answer to health checks"
+                    );
+                }
                 Verdict::Down(reason) => log::warn!("{place} is down: {reason}; {left}"),
                 Verdict::Ejected { reason, until } => {
                     column.increment(metrics.ejections);

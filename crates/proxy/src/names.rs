@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::system_conf::read_system_conf;
@@ -167,15 +169,25 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, vec![udp, tcp])
 }
 
+/// The words of the name servers: the resolver's own have a question as the program holds it.
+fn words(error: &NetError) -> String {
+    let NetError::Dns(DnsError::NoRecordsFound(none)) = error else { return error.to_string() };
+    match none.response_code {
+        ResponseCode::NXDomain => "there is no such name".to_owned(),
+        ResponseCode::NoError => "the name has no such records".to_owned(),
+        code => format!("the name server answers: {code}"),
+    }
+}
+
 async fn hosts(resolver: &TokioResolver, host: &str, port: u16) -> Result<(Vec<SocketAddr>, Duration), String> {
-    let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
+    let found = resolver.lookup_ip(host).await.map_err(|error| words(&error))?;
     let valid = found.valid_until().saturating_duration_since(Instant::now());
     Ok((found.iter().map(|ip| SocketAddr::new(ip, port)).collect(), valid))
 }
 
 /// The hosts and ports of a service, with their priorities and weights (RFC 2782): the first choices first, as many as are used.
 async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, Duration), String> {
-    let found = resolver.srv_lookup(format!("{name}.")).await.map_err(|error| error.to_string())?;
+    let found = resolver.srv_lookup(format!("{name}.")).await.map_err(|error| words(&error))?;
     let mut valid = found.valid_until().saturating_duration_since(Instant::now());
     let services = found.answers().iter().filter_map(|record| match &record.data {
         RData::SRV(service) => Some(service),

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use propylon_config::{AccessLog, Admin, AdminBind, Config};
-use propylon_sys::{Account, ListenOptions};
+use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::access_log::Writer;
 use crate::admin::AdminSocket;
 use crate::engine::worker_count;
 use crate::health::PROBES_AT_ONCE_MAX;
 use crate::shortage::files::{ConnectionsMax, FilesPlan};
-use crate::sockets::{self, BindError, Bound, Inherited, bind_advice};
+use crate::sockets::{self, BindError, Bound, Inherited};
 use crate::upgrade::Failure;
 use crate::upgrade::takeover::{Heirloom, Takeover};
 

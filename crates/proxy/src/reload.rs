@@ -305,6 +305,7 @@ impl Keeper {
     }
 
     async fn make(&mut self, change: Change, upload: &mut Option<Upload>, dry_run: bool) -> Result<Done, Refused> {
+        let by_admin = change.is_by_admin();
         let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
         let draft = match self.intend(change, upload.as_ref(), dry_run).await {
             Ok(wanted) => self.draft(wanted, files).await,
@@ -315,7 +316,7 @@ impl Keeper {
             Err(refused) => {
                 // What was asked for in vain says nothing of the configuration.
                 if !dry_run && matches!(refused, Refused::Problems(_)) {
-                    self.conclude("failed");
+                    self.conclude_refused(by_admin);
                 }
                 return Err(refused);
             }
@@ -328,7 +329,7 @@ impl Keeper {
             return Ok(Done { generation, changes, warnings, kept, unusable });
         }
         if let Err(error) = self.write_state(&draft.meant.state) {
-            self.conclude("failed");
+            self.conclude_refused(by_admin);
             return Err(Refused::State(error));
         }
         upload.iter_mut().for_each(|upload| upload.kept = true);
@@ -509,6 +510,16 @@ impl Keeper {
         // What compiling took: else it would stay until this thread needs memory again.
         propylon_sys::give_memory_back();
         self.look_after();
+    }
+
+    /// Who asks by the admin API is told all that is wrong there and then: nothing is left to be mended here, so that it is
+    /// counted and no more.
+    fn conclude_refused(&mut self, by_admin: bool) {
+        if by_admin {
+            self.column().increment(self.telemetry.process.reloads.failed);
+        } else {
+            self.conclude("failed");
+        }
     }
 
     /// Counts and tells what came of something.

@@ -37,7 +37,7 @@ use crate::names::{Found, Names};
 use crate::notice::Notice;
 use crate::pool::{ServerTurnstile, turnstile};
 use crate::signer::Places;
-use crate::sockets::{self, BindError, Bound, bind_advice};
+use crate::sockets::{self, BindError, Bound};
 use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
@@ -236,7 +236,7 @@ impl Snapshot {
             at: error.at,
             path: PathBuf::new(),
             what: error.to_string(),
-            fix: bind_advice(&error.error).into(),
+            fix: propylon_sys::bind_advice(&error.error).into(),
             error: Some(error.error.kind()),
         };
         match (built, bound) {

@@ -89,16 +89,6 @@ impl fmt::Display for BindError {
     }
 }
 
-/// What to do about a bind that failed.
-pub fn bind_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
-        io::ErrorKind::AddrNotAvailable => "use an address of this machine (ip address shows them)",
-        _ => "check the address",
-    }
-}
-
 impl Bound {
     fn new(listener: usize, wanted: SocketAddr, address: SocketAddr, by_worker: Vec<Vec<TcpListener>>) -> Bound {
         let share = |sockets: Vec<TcpListener>| sockets.into_iter().map(Arc::new).collect::<Vec<_>>();

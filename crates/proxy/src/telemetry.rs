@@ -234,7 +234,7 @@ impl ReloadMetrics {
             ),
             last_failed: r.gauge(
                 "propylon_config_last_reload_failed",
-                "1 if the last configuration that was to be applied was refused.",
+                "1 if the configuration's file was refused when it was read last; what the admin API was asked for does not count.",
                 &[],
             ),
             old: r.gauge(

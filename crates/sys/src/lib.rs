@@ -35,7 +35,7 @@ pub use process::{
     thread_cpu, trace_and_let_go,
 };
 pub use socket::{
-    ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
-    peek_ended, peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
+    ListenOptions, accept, bind_advice, check_free, connect, connect_result, listen, listen_unix, local_address,
+    peek_closed, peek_ended, peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
 };
 pub use wiping::{Wiping, wipe_freed_memory};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{
     DumpableBehavior, Gid, Uid, dumpable_behavior, getegid, geteuid, getgid, getuid, set_dumpable_behavior,
@@ -71,6 +72,31 @@ impl Account {
         parse_account(user, &passwd, &group).ok_or_else(|| PrivilegesError::UnknownUser(user.to_owned()))
     }
 
+    /// The one that this process runs as, by its numbers where `/etc/passwd` has no name for it.
+    pub fn own() -> Account {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let user = name_of(uid, &fs::read_to_string("/etc/passwd").unwrap_or_default());
+        let user = user.unwrap_or_else(|| uid.to_string());
+        let groups = rustix::process::getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
+        Account { user, uid, gid, groups }
+    }
+
+    /// The primary group's name, or its number where `/etc/group` has none.
+    pub fn group(&self) -> String {
+        let group = fs::read_to_string("/etc/group").unwrap_or_default();
+        name_of(self.gid, &group).unwrap_or_else(|| self.gid.to_string())
+    }
+
+    /// Whether it may make files in a folder, by the folder's owner and mode; lists of further rights are not looked at.
+    pub fn may_write_in(&self, folder: &fs::Metadata) -> bool {
+        let shift = match (folder.uid(), folder.gid()) {
+            (uid, _) if uid == self.uid => 6,
+            (_, gid) if gid == self.gid || self.groups.contains(&gid) => 3,
+            _ => 0,
+        };
+        folder.mode() >> shift & 0o3 == 0o3
+    }
+
     fn become_it(&self) -> Result<(), PrivilegesError> {
         let refused = |call| move |error: rustix::io::Errno| PrivilegesError::Refused(call, error.into());
         let groups: Vec<Gid> = [self.gid].iter().chain(&self.groups).map(|gid| Gid::from_raw(*gid)).collect();
@@ -117,6 +143,13 @@ fn parse_account(user: &str, passwd: &str, group: &str) -> Option<Account> {
         .filter_map(|fields| parse_id(fields[2]))
         .filter(|other| *other != gid);
     Some(Account { user: user.to_owned(), uid, gid, groups: groups.collect() })
+}
+
+/// passwd(5) and group(5) have the name first and the number third.
+fn name_of(id: u32, table: &str) -> Option<String> {
+    let fields = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut named = fields.filter(|fields| fields.len() >= 4 && parse_id(fields[2]) == Some(id));
+    named.next().map(|fields| fields[0].to_owned())
 }
 
 /// The largest number means "leave as it is" to the kernel and can be nobody's id.
@@ -179,6 +212,13 @@ mod tests {
     fn an_account_is_found_with_its_groups() {
         let account = parse_account("propylon", PASSWD, GROUP).unwrap();
         assert_eq!((account.uid, account.gid, account.groups), (998, 997, vec![110]));
+    }
+
+    #[test]
+    fn a_group_is_named_by_its_number_and_not_by_the_account() {
+        assert_eq!(name_of(110, GROUP).as_deref(), Some("ssl-cert"));
+        assert_eq!(name_of(998, PASSWD).as_deref(), Some("propylon"));
+        assert_eq!(name_of(4711, GROUP), None);
     }
 
     #[test]

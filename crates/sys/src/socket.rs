@@ -72,6 +72,16 @@ pub fn listen_unix(path: &Path, owner: Option<&Account>) -> io::Result<UnixListe
     Ok(socket.into())
 }
 
+/// What to do about a bind that failed.
+pub fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
+        io::ErrorKind::AddrNotAvailable => "use an address of this machine (ip address shows them)",
+        _ => "check the address",
+    }
+}
+
 /// Whether nobody listens at `address`; `ErrorKind::AddrInUse` if somebody does, this process included.
 ///
 /// With `reuse_port` a second start by mistake would succeed and silently take half of the connections; asking first

@@ -56,7 +56,10 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         && is_named(&config.server.ca)
         && let Err(fault) = identity::load(&config.server)
     {
-        let fix = "write certificates and, for `identity`, the private key to it in PEM";
+        let fix = match fault.named.at == config.server.ca.at {
+            true => "write the certificates of those who sign the clients' to it in PEM",
+            false => "write its certificates and its private key to it in PEM",
+        };
         problems.push(Problem::error(name, Some(fault.named.at), fault.to_string(), fix));
     }
     let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
@@ -78,12 +81,13 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         let what = format!("{}: {OPEN_TO_ALL}", path.display());
         problems.push(Problem::warning(name, Some(config.keys.paths[source].at), what, "chmod o= it"));
     }
-    let identity = &config.server.identity;
-    if shelf::is_open_to_all(&identity.path) {
-        let what = format!("{}: {OPEN_TO_ALL}", identity.path.display());
+    let named = &config.server.identity;
+    let has_no_key = problems.iter().any(|problem| problem.what.ends_with(identity::NO_KEY));
+    if !has_no_key && shelf::is_open_to_all(&named.path) {
+        let what = format!("{}: {OPEN_TO_ALL}", named.path.display());
         problems.push(match config.server.allow_world_readable_keys {
-            true => Problem::warning(name, Some(identity.at), what, "chmod o= it"),
-            false => Problem::error(name, Some(identity.at), what, shelf::Wrong::OpenToAll.fix()),
+            true => Problem::warning(name, Some(named.at), what, "chmod o= it"),
+            false => Problem::error(name, Some(named.at), what, shelf::Wrong::OpenToAll.fix()),
         });
     }
     for client in &config.clients {

@@ -5,6 +5,7 @@
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 
 use std::cell::Cell;
+use std::io;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -291,19 +292,31 @@ pub fn wrong_token_file(file: &Path) -> Option<String> {
 
 /// Read each time, so that it can be replaced.
 fn token(file: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(file).map_err(|error| sandbox::explained(file, &error))?;
+    let metadata = std::fs::metadata(file).map_err(|error| unreadable(file, &error))?;
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err("anybody may read it; chmod o-rwx it".into());
     }
     if metadata.len() > TOKEN_FILE_BYTES_MAX {
         return Err(format!("it has more than {TOKEN_FILE_BYTES_MAX} bytes"));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| sandbox::explained(file, &error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
     let token = text.trim();
     if token.len() < TOKEN_BYTES_MIN {
         return Err(format!("a token has at least {TOKEN_BYTES_MIN} characters; openssl rand -hex 32 makes one"));
     }
     Ok(token.to_owned())
+}
+
+/// Why the file cannot be read, and what to do.
+fn unreadable(file: &Path, error: &io::Error) -> String {
+    let cure = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "let the account that serves read it and search the folders above it (chgrp, chmod g+r; g+x)"
+        }
+        io::ErrorKind::NotFound => "put a token there; openssl rand -hex 32 makes one",
+        _ => "look at the file",
+    };
+    format!("{}; {cure}", sandbox::explained(file, error))
 }
 
 /// In a time that tells nothing but the lengths.

@@ -1,9 +1,11 @@
 //! `propylon check`: every problem of a configuration and of the certificates it names, at once.
 
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{Config, Problem, Severity, Source};
+use propylon_sys::Account;
 use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
 
 use crate::acme;
@@ -79,6 +81,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
         Ok(meant) => token_file(source, &meant.config)
             .into_iter()
             .chain(unknown_user(source, &meant.config))
+            .chain(refused_store(source, &meant.config))
             .chain(few_files(source, &meant.config))
             .chain(isolation::problems(&meant.config, source))
             .chain(isolation::unreadable(&meant.config, source))
@@ -110,6 +113,27 @@ fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
     let at = propylon_config::locate(source, "process.user");
     let fix = "no engine starts on a machine that does not know it";
     Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
+}
+
+/// A `keys.store` in which the account that serves may not write: without it nothing can be uploaded or ordered. Root judges by the
+/// modes, since it may write everywhere itself.
+fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
+    let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
+    let account = match &config.process.user {
+        Some(user) => Account::find(user).ok()?,
+        None => Account::own(),
+    };
+    let folder = store.path.ancestors().find(|folder| folder.is_dir())?;
+    if account.uid == 0 || account.may_write_in(&fs::metadata(folder).ok()?) {
+        return None;
+    }
+    let what = format!("{} may not write in {}, where keys.store is", account.user, folder.display());
+    let fix = format!(
+        "install -d -o {} -m 700 {}: certificates can be uploaded and ordered then",
+        account.user,
+        store.path.display()
+    );
+    Some(Problem::warning(&source.name, Some(store.at), what, fix))
 }
 
 /// A limit on open files, of whoever checks, that has no room for the clients; the engine may have another.

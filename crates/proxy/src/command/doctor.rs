@@ -21,6 +21,7 @@ use crate::command::attempt;
 use crate::opening::files_plan;
 use crate::sandbox;
 use crate::shortage::files::FilesPlan;
+use holders::Holder;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
@@ -192,8 +193,10 @@ fn load(path: &Path) -> Result<Config, String> {
 
 fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = files(machine, config);
-    findings.extend(ports(machine, config));
-    findings.extend(config.into_iter().flat_map(|config| &config.admin).flat_map(|each| admin(machine, each)));
+    let is_served = config.is_some_and(is_served);
+    findings.extend(ports(machine, config, is_served));
+    let admins = config.into_iter().flat_map(|config| &config.admin);
+    findings.extend(admins.flat_map(|each| admin(machine, each, is_served)));
     findings.extend(network(machine, config));
     findings.extend(memory(machine));
     findings.extend(processor(machine, config));
@@ -252,6 +255,10 @@ fn isolated(config: &Config) -> Finding {
     const WHAT: &str = "private keys";
     const WANTED: &str = "in a process of their own";
     match config.keys.isolate {
+        Some(_) if is_key_process_lost(config) => {
+            let current = "the process that starts the key process is gone, and handshakes cannot be signed";
+            Finding::new(WHAT, State::Bad, current, WANTED).fix("restart the engine, or propylon upgrade")
+        }
         Some(_) => Finding::new(WHAT, State::Good, WANTED, WANTED),
         None => Finding::new(
             WHAT,
@@ -262,13 +269,17 @@ fn isolated(config: &Config) -> Finding {
     }
 }
 
+/// Whether the engine that runs says so.
+fn is_key_process_lost(config: &Config) -> bool {
+    let status = told_by_engine(config, "/status.json").unwrap_or_default();
+    let held = status["conditions"]["list"].as_array();
+    held.into_iter().flatten().any(|condition| condition["name"] == "key-process-lost")
+}
+
 /// Whether the process that serves may come by all that the file names now: otherwise it refuses to read it again.
 fn reach(path: &Path, config: &Config) -> Option<Finding> {
     const WHAT: &str = "sandbox: what the running engine may come by";
-    let admin = &config.admin.as_ref()?.bind;
-    let asked = Ask { method: "GET", path: "/v1/snapshot", fields: "", body: "", patience: LOOK_PATIENCE };
-    let (_, body) = ask(admin, &asked).ok().filter(|(status, _)| *status == 200)?;
-    let snapshot: Value = serde_json::from_str(&body).ok()?;
+    let snapshot = told_by_engine(config, "/v1/snapshot")?;
     let source = Source::read(path).ok()?;
     let out = sandbox::out_of_reach(config, &source, &snapshot["sandbox"])?;
     let (state, current) = match out.as_slice() {
@@ -283,10 +294,25 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
     Some(Finding::new(WHAT, state, current, "all that the file names").fix(sandbox::remedy(config, path)))
 }
 
+/// Whether an engine answers that has this configuration, or an earlier one: at the upgrade socket or the admin address.
+fn is_served(config: &Config) -> bool {
+    let socket = config.process.upgrade_socket.as_ref();
+    socket.is_some_and(|socket| propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE).is_ok())
+        || told_by_engine(config, "/v1/snapshot").is_some_and(|snapshot| snapshot["sandbox"].is_object())
+}
+
+/// The answer of the engine that runs at its admin address.
+fn told_by_engine(config: &Config, path: &str) -> Option<Value> {
+    let admin = &config.admin.as_ref()?.bind;
+    let asked = Ask { method: "GET", path, fields: "", body: "", patience: LOOK_PATIENCE };
+    let (_, body) = ask(admin, &asked).ok().filter(|(status, _)| *status == 200)?;
+    serde_json::from_str(&body).ok()
+}
+
 /// Whether the admin address can be bound, and who else could talk to it.
-fn admin(machine: &Machine, admin: &Admin) -> Vec<Finding> {
+fn admin(machine: &Machine, admin: &Admin, is_served: bool) -> Vec<Finding> {
     let AdminBind::Tcp(address) = &admin.bind else { return Vec::new() };
-    let mut findings = vec![address_finding(machine, "admin address", *address)];
+    let mut findings = vec![address_finding(machine, "admin address", *address, is_served)];
     if !address.ip().is_loopback() {
         let current = format!("{address} is open to other machines");
         let finding = Finding::new("admin address", State::Advice, current, "this machine alone");
@@ -297,30 +323,38 @@ fn admin(machine: &Machine, admin: &Admin) -> Vec<Finding> {
     findings
 }
 
+/// The limits on open files. Too few for the configuration are bad, by the rule of `propylon check`. An engine without
+/// `max_connections` takes what there is, so that for it more is advised.
 fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let plan = config.map(files_plan);
     let is_stated = config.is_some_and(|config| config.process.max_connections.is_some());
     let needed = plan.map_or(0, FilesPlan::needed);
-    // An engine takes what there is, unless it has been told how many clients there will be.
-    let wanted = if is_stated { needed } else { FILES_WANTED.max(needed) };
-    let hard = machine.limit("Max open files");
-    let otherwise = if is_stated || hard.is_some_and(|hard| hard < needed) { State::Bad } else { State::Advice };
-    let limit = Finding::at_least("open files (hard limit)", hard, wanted, otherwise)
-        .fix(format!("ulimit -Hn {wanted} as root before the start, or LimitNOFILE={wanted} in the systemd unit"));
-    let otherwise = if is_stated { State::Bad } else { State::Advice };
+    let advised = if is_stated { needed } else { FILES_WANTED.max(needed) };
+    let finding = |what, current: Option<u64>, fix: &dyn Fn(u64) -> String| match current {
+        Some(limit) if limit < needed => Finding::at_least(what, current, needed, State::Bad).fix(fix(needed)),
+        _ => {
+            let mut finding = Finding::at_least(what, current, advised, State::Advice);
+            if needed > 0 && finding.state == State::Advice {
+                finding.wanted = format!("{needed} are enough to serve; {advised} are recommended, for more clients");
+            }
+            finding.fix(fix(advised))
+        }
+    };
+    let limit = finding("open files (hard limit)", machine.limit("Max open files"), &|wanted| {
+        format!("ulimit -Hn {wanted} as root before the start, or LimitNOFILE={wanted} in the systemd unit")
+    });
     let per_process = machine.sysctl_number("fs.nr_open");
-    let kernel =
-        Finding::at_least("fs.nr_open", per_process, wanted, otherwise).fix(format!("sysctl -w fs.nr_open={wanted}"));
-    let all = Finding::at_least("fs.file-max", machine.sysctl_number("fs.file-max"), wanted * 2, State::Advice)
-        .fix(format!("sysctl -w fs.file-max={}", wanted * 2));
+    let kernel = finding("fs.nr_open", per_process, &|wanted| format!("sysctl -w fs.nr_open={wanted}"));
+    let all = Finding::at_least("fs.file-max", machine.sysctl_number("fs.file-max"), advised * 2, State::Advice)
+        .fix(format!("sysctl -w fs.file-max={}", advised * 2));
     vec![limit, kernel, all]
 }
 
 /// Whether the configuration's listeners can be bound.
-fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+fn ports(machine: &Machine, config: Option<&Config>, is_served: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for bind in config.iter().flat_map(|config| &config.listeners).flat_map(|listener| &listener.bind) {
-        findings.push(address_finding(machine, "listener address", bind.address));
+        findings.push(address_finding(machine, "listener address", bind.address, is_served));
     }
     for (name, port) in config.map(acme::unasked).unwrap_or_default() {
         let current = format!("no listener at port {port}");
@@ -332,8 +366,8 @@ fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-/// Whether an address can be bound; if it is taken, by whom.
-fn address_finding(machine: &Machine, what: &'static str, address: SocketAddr) -> Finding {
+/// Whether an address can be bound; if it is taken, by whom. `is_served`: an engine answers where this one would.
+fn address_finding(machine: &Machine, what: &'static str, address: SocketAddr, is_served: bool) -> Finding {
     let port = address.port();
     let (state, current, command) = match propylon_sys::check_free(address) {
         _ if port == 0 => (State::Good, "any free port".to_string(), String::new()),
@@ -347,23 +381,27 @@ fn address_finding(machine: &Machine, what: &'static str, address: SocketAddr) -
             (State::Bad, "not allowed".to_string(), command)
         }
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let holders = holders::of(&machine.proc, port);
-            match holders.is_empty() {
-                true => {
-                    let command = format!(
-                        "ss -ltnp 'sport = :{port}' as root shows who has it; an engine that runs already is fine"
-                    );
-                    (State::Advice, "taken".to_string(), command)
-                }
-                false => {
-                    let current = format!("taken by {}", holders.join(", "));
-                    (State::Advice, current, "stop it, or use another port; an engine that runs already is fine".into())
-                }
-            }
+            taken(&holders::of(&machine.proc, port), port, is_served)
         }
         Err(error) => (State::Bad, error.to_string(), "use an address of this machine (ip address shows them)".into()),
     };
     Finding::new(what, state, format!("{address}: {current}"), "free").fix(command)
+}
+
+/// An address that somebody has: an engine at work hands it over to its successor, anybody else keeps it.
+fn taken(holders: &[Holder], port: u16, is_served: bool) -> (State, String, String) {
+    let fine = "an engine that runs already is fine: propylon upgrade has it hand over";
+    let names = holders.iter().map(Holder::to_string).collect::<Vec<String>>().join(", ");
+    match holders {
+        [] => {
+            let state = if is_served { State::Advice } else { State::Bad };
+            (state, "taken".into(), format!("ss -ltnp 'sport = :{port}' as root shows who has it; {fine}"))
+        }
+        holders if holders.iter().any(Holder::is_engine) => {
+            (State::Advice, format!("taken by {names}"), format!("stop it, or use another port; {fine}"))
+        }
+        _ => (State::Bad, format!("taken by {names}"), "stop it, or use another port".into()),
+    }
 }
 
 fn network(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
@@ -648,6 +686,20 @@ mod tests {
     }
 
     #[test]
+    fn open_files_are_bad_below_what_check_asks_for_and_more_is_a_recommendation() {
+        let config = config(&format!("[process]\nworkers = 1\n{ROUTE}bind = \"127.0.0.1:0\"\n"));
+        let needed = files_plan(&config).needed();
+        let of = |hard: u64| {
+            let limits = format!("Max open files            64                 {hard}                 files\n");
+            files(&Folder::with(&[("proc/self/limits", &limits)]).machine(), Some(&config)).remove(0)
+        };
+        let (few, enough, many) = (of(needed - 1), of(needed), of(FILES_WANTED));
+        assert_eq!([&few, &enough, &many].map(|finding| finding.state), [State::Bad, State::Advice, State::Good]);
+        assert!(few.command.contains(&format!("LimitNOFILE={needed} ")), "{}", few.command);
+        assert!(enough.wanted.contains("65536 are recommended") && enough.command.contains("LimitNOFILE=65536 "));
+    }
+
+    #[test]
     fn settings_come_with_the_file_that_keeps_them() {
         let folder = Folder::with(&[
             ("proc/sys/net/core/somaxconn", "128\n"),
@@ -690,10 +742,14 @@ mod tests {
         let of = |what: &str| account::findings(&told).into_iter().find(|finding| finding.what == what).expect(what);
         assert_eq!(of("upgrade socket").state, State::Good);
         assert_eq!(of("access log's folder").state, State::Bad);
-        let found = admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, told.admin.as_ref().unwrap());
+        let found =
+            admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, told.admin.as_ref().unwrap(), false);
         assert!(found[0].current.contains(&format!("({})", std::process::id())), "{}", found[0].current);
+        // This test is no engine: nothing could be bound there. Of one that cannot be seen the answer tells.
+        assert_eq!(found[0].state, State::Bad);
+        assert_eq!([true, false].map(|is_served| super::taken(&[], 80, is_served).0), [State::Advice, State::Bad]);
         let open = config(&format!("[admin]\nbind = \"0.0.0.0:0\"\n{ROUTE}bind = \"127.0.0.1:0\"\n"));
-        let found = admin(&folder.machine(), open.admin.as_ref().unwrap());
+        let found = admin(&folder.machine(), open.admin.as_ref().unwrap(), false);
         assert!(found.iter().any(|finding| finding.current.contains("open to other machines")));
     }
 

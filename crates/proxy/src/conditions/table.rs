@@ -35,7 +35,7 @@ pub const TABLE: &[Condition] = &[
         "access-log-lost",
         "propylon_access_log_lost_total",
         Problem,
-        "lines of the access log are lost: they cannot be written",
+        "lines of the access log are lost: they cannot be written, and the log says why",
         "make room on the disk of log.access, or mend its rights; whole lines go on as soon as it can be written",
     ),
     rises(
@@ -128,8 +128,8 @@ pub const TABLE: &[Condition] = &[
         "propylon_config_last_reload_failed",
         0,
         Problem,
-        "the last change of the configuration was refused; the one from before stays in effect",
-        "the log says why; `propylon check` tells all of it",
+        "the configuration's file was refused when it was read last; the one from before stays in effect",
+        "the log says why; `propylon check` tells all of it; mend the file and read it again (SIGHUP)",
     )
     .told_elsewhere(),
     above(

@@ -12,6 +12,11 @@ use propylon_sys::Account;
 
 use super::{Finding, LOOK_PATIENCE, OUT_OF_REACH_TOLD_MAX, State};
 
+/// The finding about the access log.
+const LOG: &str = "access log's folder";
+/// Less free room for the access log is worth a word: a busy engine writes as much in minutes.
+const LOG_ROOM_WANTED: u64 = 64 << 20;
+
 /// Becomes the account that serves, and says as whom the rest is judged.
 pub fn become_it(config: &Config) -> Option<Finding> {
     const WHAT: &str = "account";
@@ -41,45 +46,129 @@ pub fn become_it(config: &Config) -> Option<Finding> {
 
 /// Findings about what this account can do of what the configuration asks for.
 pub fn findings(config: &Config) -> Vec<Finding> {
-    [files(config), upgrade(config), log_folder(config)].into_iter().flatten().collect()
+    let owner = Owner::of(config);
+    [files(config, &owner), upgrade(config, &owner), log_folder(config, &owner)].into_iter().flatten().collect()
+}
+
+/// Whom the commands give files to, by names that chgrp(1) and install(1) know.
+struct Owner {
+    user: String,
+    group: String,
+}
+
+impl Owner {
+    fn of(config: &Config) -> Owner {
+        let account = match config.process.user.as_deref() {
+            // An account by useradd(8), where there is none yet, has a group of its name.
+            Some(user) => Account::find(user).map_err(|_| Owner { user: user.to_owned(), group: user.to_owned() }),
+            None => Ok(Account::own()),
+        };
+        account.map_or_else(|none| none, |account| Owner { group: account.group(), user: account.user })
+    }
+
+    /// The command that makes a folder for it, or gives it one that is there.
+    fn installs(&self, folder: &Path, mode: u16) -> String {
+        let Owner { user, group } = self;
+        let is_broad = fs::canonicalize(folder).is_ok_and(|folder| propylon_sys::is_broad(&folder));
+        let own = if is_broad { folder.join("propylon") } else { folder.to_owned() };
+        let command = format!("install -d -o {user} -g {group} -m {mode} {}", quoted(&own));
+        if is_broad { format!("name a place in a folder of its own: {command}") } else { command }
+    }
+
+    /// The command that lets it read these files, and search these folders.
+    fn may(&self, right: &str, paths: &[&Path]) -> String {
+        let paths = paths.iter().map(|path| quoted(path)).collect::<Vec<String>>().join(" ");
+        format!("chgrp {} {paths} && chmod {right} {paths}", self.group)
+    }
+}
+
+/// As a shell takes it for one word.
+fn quoted(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@,=".contains(c);
+    if shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', "'\\''")) }
 }
 
 /// Whether the files can be read, and the folders written in.
-fn files(config: &Config) -> Option<Finding> {
+fn files(config: &Config, owner: &Owner) -> Option<Finding> {
     const WANTED: &str = "all of them read and written as they are to be";
+    let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some());
     let named = config.named_files();
-    let refused: Vec<String> = named
+    let named = named.iter().map(|file| (file.path, file.access));
+    let named: Vec<(&Path, FileAccess)> =
+        named.chain(store.map(|store| (store.path.as_path(), FileAccess::WriteFolder))).collect();
+    let refused: Vec<Refused> = named
         .iter()
         // The access log and the upgrade socket have findings of their own.
-        .filter(|file| matches!(file.access, FileAccess::Read | FileAccess::WriteFolder))
-        .filter_map(|file| {
-            let error = match file.access {
-                FileAccess::Read => open(file.path).err()?,
-                _ if may_write(nearest_folder(file.path)) => return None,
+        .filter(|(_, access)| matches!(access, FileAccess::Read | FileAccess::WriteFolder))
+        .filter_map(|(path, access)| {
+            let error = match access {
+                FileAccess::Read => open(path).err()?,
+                _ if may_write(nearest_folder(path)) => return None,
                 _ => io::ErrorKind::PermissionDenied.into(),
             };
-            Some(format!("{}: {error}", file.path.display()))
+            Some(Refused { path, access: *access, error })
         })
         .collect();
+    let told = &refused[..refused.len().min(OUT_OF_REACH_TOLD_MAX)];
     let current = match refused.as_slice() {
         [] if named.is_empty() => return None,
         [] => format!("all {} can be", named.len()),
         refused => {
-            let told = refused.iter().take(OUT_OF_REACH_TOLD_MAX).cloned().collect::<Vec<String>>().join(", ");
-            match refused.len().saturating_sub(OUT_OF_REACH_TOLD_MAX) {
-                0 => told,
-                more => format!("{told} and {more} more"),
+            let all = told.iter().map(|file| format!("{}: {}", file.path.display(), file.error));
+            let all = all.collect::<Vec<String>>().join(", ");
+            match refused.len() - told.len() {
+                0 => all,
+                more => format!("{all} and {more} more"),
             }
         }
     };
     let state = if refused.is_empty() { State::Good } else { State::Bad };
-    let user = config.process.user.as_deref().unwrap_or("propylon");
     let finding = Finding::new("files that the configuration names", state, current, WANTED);
     let again = match config.process.user {
-        Some(_) => "; a start by root reads some before it is that account, and no reload could",
+        Some(_) => " (a start by root reads some before it is that account, and no reload could)",
         None => "",
     };
-    Some(finding.fix(format!("chgrp {user} and chmod g+r on the files, g+x on folders above them{again}")))
+    Some(finding.fix(commands(told, owner).join("; ") + again))
+}
+
+/// A file that this account may not have, or that is not there.
+struct Refused<'a> {
+    path: &'a Path,
+    access: FileAccess,
+    error: io::Error,
+}
+
+/// The commands that give the account all of these.
+fn commands(refused: &[Refused<'_>], owner: &Owner) -> Vec<String> {
+    let (mut read, mut listed, mut searched, mut commands) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for Refused { path, access, error } in refused {
+        match (access, unsearchable(path)) {
+            (_, Some(folder)) if searched.contains(&folder) => {}
+            (_, Some(folder)) => searched.push(folder),
+            (FileAccess::WriteFolder, None) => commands.push(owner.installs(path, 700)),
+            _ if error.kind() != io::ErrorKind::PermissionDenied => {
+                commands.push(format!("put {} where it is looked for, or correct the configuration", path.display()));
+            }
+            _ if path.is_dir() => listed.push(*path),
+            _ => read.push(*path),
+        }
+    }
+    for (right, paths) in [("g+r", read), ("g+rx", listed), ("g+x", searched)] {
+        if !paths.is_empty() {
+            commands.push(owner.may(right, &paths));
+        }
+    }
+    commands
+}
+
+/// The first folder above a file that this account may not look into.
+fn unsearchable(path: &Path) -> Option<&Path> {
+    let mut above: Vec<&Path> = path.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    above.reverse();
+    let refused =
+        |folder: &Path| rustix::fs::access(folder, rustix::fs::Access::EXEC_OK) == Err(rustix::io::Errno::ACCESS);
+    above.into_iter().find(|folder| refused(folder))
 }
 
 /// Opens a file, or lists a folder.
@@ -101,7 +190,7 @@ fn may_write(folder: &Path) -> bool {
 }
 
 /// Whether a process could take over, or be taken over from.
-fn upgrade(config: &Config) -> Option<Finding> {
+fn upgrade(config: &Config, owner: &Owner) -> Option<Finding> {
     const WHAT: &str = "upgrade socket";
     let path = &config.process.upgrade_socket.as_ref()?.path;
     if propylon_sys::connect_messages(path, LOOK_PATIENCE).is_ok() {
@@ -114,8 +203,7 @@ fn upgrade(config: &Config) -> Option<Finding> {
         Ok(_) => (State::Bad, format!("{} is no folder", folder.display())),
         Err(error) => (State::Bad, format!("{}: {error}", folder.display())),
     };
-    let command =
-        format!("install -d -o propylon -m 750 {}, or RuntimeDirectory= in the systemd unit", folder.display());
+    let command = format!("{}, or RuntimeDirectory= in the systemd unit", owner.installs(folder, 750));
     Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
 }
 
@@ -127,9 +215,8 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether the access log can be made, and made anew after a rotation.
-fn log_folder(config: &Config) -> Option<Finding> {
-    const WANTED: &str = "a folder to write in";
+/// Whether the access log can be made, and made anew after a rotation, and has room.
+fn log_folder(config: &Config, owner: &Owner) -> Option<Finding> {
     let AccessLog::File(path) = &config.log.access else { return None };
     let folder = folder_of(path);
     let shown = folder.display();
@@ -137,8 +224,63 @@ fn log_folder(config: &Config) -> Option<Finding> {
         Err(error) => (State::Bad, format!("{shown}: {error}")),
         Ok(metadata) if !metadata.is_dir() => (State::Bad, format!("{shown} is no folder")),
         Ok(_) if !may_write(folder) => (State::Bad, format!("{shown} cannot be written in")),
-        Ok(_) => (State::Good, shown.to_string()),
+        Ok(_) => return Some(log_room(&shown.to_string(), free_bytes(folder))),
     };
-    let finding = Finding::new("access log's folder", state, current, WANTED);
-    Some(finding.fix(format!("install -d -o propylon -m 750 {shown}, or LogsDirectory= in the systemd unit")))
+    let finding = Finding::new(LOG, state, current, "a folder to write in");
+    Some(finding.fix(format!("{}, or LogsDirectory= in the systemd unit", owner.installs(folder, 750))))
+}
+
+/// The bytes that may be written to the file system of a folder.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let system = rustix::fs::statvfs(folder).ok()?;
+    Some(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+/// Whether so much room is enough for a log; with none its lines are lost.
+fn log_room(folder: &str, free: Option<u64>) -> Finding {
+    let free_mib = free.map(|free| free >> 20);
+    let state = match free {
+        Some(0) => State::Bad,
+        Some(free) if free < LOG_ROOM_WANTED => State::Advice,
+        _ => State::Good,
+    };
+    let current = match free_mib {
+        Some(mib) if state != State::Good => format!("{folder}, with room for {mib} MiB"),
+        _ => folder.to_owned(),
+    };
+    let wanted = format!("a folder to write in, with room for {} MiB", LOG_ROOM_WANTED >> 20);
+    let fix = format!("make room on the disk of {folder} (df -h {folder}): lines that cannot be written are lost");
+    Finding::new(LOG, state, current, wanted).fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_the_accounts_group_and_every_path_as_a_shell_takes_it() {
+        let owner = Owner { user: "nobody".into(), group: "nogroup".into() };
+        let denied = |path| Refused {
+            path: Path::new(path),
+            access: FileAccess::Read,
+            error: io::ErrorKind::PermissionDenied.into(),
+        };
+        let told = commands(&[denied("/a.pem"), denied("/b's.pem")], &owner);
+        assert_eq!(told, [r"chgrp nogroup /a.pem '/b'\''s.pem' && chmod g+r /a.pem '/b'\''s.pem'"]);
+        let gone = Refused { error: io::ErrorKind::NotFound.into(), ..denied("/gone.pem") };
+        let folder = Refused { access: FileAccess::WriteFolder, ..denied("/state") };
+        let told = commands(&[gone, folder], &owner);
+        assert!(told[0].starts_with("put /gone.pem where"), "{told:?}");
+        assert_eq!(told[1], "install -d -o nobody -g nogroup -m 700 /state");
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_full_is_worth_a_word_and_a_full_one_is_bad() {
+        let state = |free| log_room("/logs", free).state;
+        assert_eq!(
+            [None, Some(LOG_ROOM_WANTED), Some(1), Some(0)].map(state),
+            [State::Good, State::Good, State::Advice, State::Bad]
+        );
+        assert!(log_room("/logs", Some(3 << 20)).current.contains("room for 3 MiB"));
+    }
 }

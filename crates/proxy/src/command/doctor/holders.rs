@@ -1,14 +1,38 @@
 //! Who listens at a port, as far as the kernel tells it to this account.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
 /// A socket that listens, as `/proc/net/tcp` has it.
 const LISTEN: &str = "0A";
 
-/// The programs that listen at this port, with their numbers; none where that cannot be seen.
-pub fn of(proc: &Path, port: u16) -> Vec<String> {
+/// An engine's name.
+const ENGINE: &str = "propylon";
+
+/// A program that listens.
+#[derive(Debug)]
+pub struct Holder {
+    program: String,
+    process: String,
+}
+
+impl Holder {
+    /// An engine; which one is not told.
+    pub fn is_engine(&self) -> bool {
+        self.program == ENGINE
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.program, self.process)
+    }
+}
+
+/// The programs that listen at this port; none where that cannot be seen.
+pub fn of(proc: &Path, port: u16) -> Vec<Holder> {
     let sockets: BTreeSet<String> = ["net/tcp", "net/tcp6"]
         .iter()
         .flat_map(|table| inodes(&fs::read_to_string(proc.join(table)).unwrap_or_default(), port))
@@ -25,7 +49,7 @@ pub fn of(proc: &Path, port: u16) -> Vec<String> {
         let holds = |link: std::path::PathBuf| link.to_str().is_some_and(|link| sockets.contains(link));
         if files.filter_map(|file| fs::read_link(file.path()).ok()).any(holds) {
             let program = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            holders.push(format!("{} ({pid})", program.trim()));
+            holders.push(Holder { program: program.trim().to_owned(), process: pid.to_owned() });
         }
     }
     holders
@@ -51,9 +75,9 @@ mod tests {
     fn whoever_listens_is_named_and_whoever_is_connected_is_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let own = format!("({})", std::process::id());
+        let own = std::process::id().to_string();
         let holders = of(Path::new("/proc"), port);
-        assert!(holders.iter().any(|holder| holder.ends_with(&own)), "{holders:?}");
+        assert!(holders.iter().any(|holder| holder.process == own && !holder.is_engine()), "{holders:?}");
         drop(listener);
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1\n   \
