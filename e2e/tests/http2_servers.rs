@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
     ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, INTERNAL_ERROR,
-    PING, PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
+    NO_ERROR, PING, PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -670,6 +670,108 @@ fn a_server_that_says_goaway_to_everything_is_held_to_it() {
     assert_eq!((response.status, response.text().as_str()), (502, "502 Bad Gateway: closed-before-response\n"));
     assert!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]) >= 1.0);
     assert_eq!(origin.connections(), 2);
+}
+
+/// A kept connection that ends without an answer has its client ask again. Where the server may have run the request
+/// there is an answer, so that nobody runs it twice without knowing; where it has passed that over as well, without repeats.
+#[test]
+fn a_post_that_a_server_may_have_run_is_answered_on_a_kept_connection() {
+    // The last stream in relation to the request's, and the code; without them the server closes and says nothing.
+    let cases = [
+        (Some((0, PROTOCOL_ERROR)), "", "goaway", 1),
+        (Some((0x7ffe, PROTOCOL_ERROR)), "", "goaway", 1),
+        (None, "", "closed-before-response", 1),
+        (Some((-2, PROTOCOL_ERROR)), "retries = 0", "goaway", 1),
+    ];
+    for (end, backend, reason, posts) in cases {
+        let posted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&posted);
+        let origin = Origin::scripted(move |peer| {
+            let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+            while let Some(frame) = server.next_frame() {
+                if frame.kind == HEADERS && !frame.is_post() {
+                    server.answer(frame.stream, b"hello\n");
+                } else if frame.ends() {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    let Some((beyond, code)) = end else { break };
+                    server.send_bytes(&goaway(frame.stream.saturating_add_signed(beyond), code));
+                }
+            }
+            peer.close();
+        });
+        let engine = Engine::start(&alone(origin.address(), backend));
+        let mut client = engine.client("plain");
+        assert_eq!(client.get("/").text(), "hello\n");
+        let response = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+        assert_eq!((response.status, response.text()), (502, format!("502 Bad Gateway: {reason}\n")), "{end:?}");
+        assert_eq!(posted.load(Ordering::SeqCst), posts, "{end:?}");
+    }
+}
+
+/// A head is no answer: what is behind it may be cut off each time.
+#[test]
+fn a_server_that_says_goaway_behind_every_head_is_held_to_it() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                server.send_bytes(&head(frame.stream, 0, &[(":status", "200")]));
+                server.send(DATA, 0, frame.stream, b"part");
+                server.send_bytes(&goaway(frame.stream, INTERNAL_ERROR));
+            }
+        }
+    });
+    let engine = Engine::start(&alone(origin.address(), ""));
+    for n in 1..=3 {
+        let mut client = engine.client("plain");
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_to_end().1, Ending::Reset, "it is not whole");
+        engine.metric_reaches("propylon_server_outcomes_total", &[("outcome", "failure")], f64::from(n));
+    }
+    assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "body-cut-short")]), 3.0);
+    assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "goaway")]), 0.0);
+    assert_eq!(origin.connections(), 3);
+}
+
+/// A request that its server says to have passed over though it has sent an interim response was looked at after all: it is
+/// repeated if it may be sent twice.
+#[test]
+fn what_is_passed_over_behind_an_interim_response_is_repeated_where_that_is_safe() {
+    for (code, of_use) in [(NO_ERROR, true), (PROTOCOL_ERROR, true), (NO_ERROR, false)] {
+        for (method, status) in [("GET", 200), ("POST", 502)] {
+            let (go, wait) = channel::<()>();
+            let wait = Mutex::new(wait);
+            let origin = Origin::scripted(move |peer| {
+                let is_first = peer.number == 0;
+                let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+                let mut begun = 0;
+                while let Some(frame) = server.next_frame() {
+                    if frame.kind != HEADERS {
+                        continue;
+                    }
+                    begun += 1;
+                    if is_first && (begun == 2 || !of_use) {
+                        server.send_bytes(&head(frame.stream, 0, &[(":status", "103")]));
+                        let _ = wait.lock().expect("one at a time").recv_timeout(Duration::from_secs(20));
+                        server.send_bytes(&goaway(frame.stream - 1, code));
+                    } else {
+                        server.answer(frame.stream, b"hello\n");
+                    }
+                }
+            });
+            let engine = Engine::start(&alone(origin.address(), ""));
+            if of_use {
+                assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+            }
+            let mut client = engine.client("plain");
+            assert_eq!(client.ask(format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")).status, 103);
+            go.send(()).expect("the origin waits");
+            let response = client.read_response();
+            assert_eq!(response.status, status, "{code} {of_use} {method}: {}", response.head);
+            let reason = if of_use { "goaway" } else { "stream-refused" };
+            assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", reason)]), 1.0);
+        }
+    }
 }
 
 /// The rest of an upload whose server has answered it in full goes to nobody, and its trailers least of all.

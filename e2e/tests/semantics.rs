@@ -391,6 +391,38 @@ fn a_client_that_has_said_its_last_word_still_gets_its_answer_where_that_is_want
     assert_eq!(client.ending(), Ending::Clean);
 }
 
+/// A client that asks for two things at once and closes before the second is there gets the first all the same: it may be in
+/// the kernel's hands when the client reads it.
+#[test]
+fn a_response_outlives_the_request_behind_it_that_its_client_gives_up() {
+    // More than the client's kernel takes for it.
+    const WHOLE_BYTES: usize = 400_000;
+    let whole =
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {WHOLE_BYTES}\r\n\r\n").as_bytes(), &[b'x'; WHOLE_BYTES]].concat();
+    let origin = Origin::scripted(move |peer| {
+        while let Some(request) = peer.read_request() {
+            if request.starts_with(b"GET /slow") {
+                peer.await_close(Duration::from_secs(20));
+                return;
+            }
+            peer.send(&whole);
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for (n, listener) in LISTENERS.iter().enumerate() {
+        let mut client = engine.client(listener);
+        client.send("GET /whole HTTP/1.1\r\nHost: a\r\n\r\nGET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+        holds("the first is answered", || origin.received_text().matches("/slow").count() == n + 1);
+        // Bytes that nobody reads make no difference.
+        client.send("GET /never HTTP/1.1\r\n");
+        client.finish();
+        engine.metric_reaches("propylon_client_faults_total", &[("reason", "client-closed")], (n + 1) as f64);
+        engine.metric_reaches("propylon_connections", &[], 0.0);
+        assert_eq!(client.read_response().body.len(), WHOLE_BYTES, "{listener}");
+        assert_eq!(client.ending(), Ending::Clean, "{listener}");
+    }
+}
+
 #[test]
 fn a_response_cut_short_never_looks_whole() {
     let cases = [

@@ -36,8 +36,8 @@ pub const STREAM_RESET: &str = "stream-reset";
 /// (gRPC), a field that the server does not take.
 pub const REQUEST_RESET: &str = "request-reset";
 
-/// The `reason` of an attempt whose connection was of use before, until the server ended it by GOAWAY. An error is
-/// about something sent on it, which need not be this request, nor anything wrong.
+/// The `reason` of an attempt whose connection had brought a whole response, until the server ended it by GOAWAY. An
+/// error is about something sent on it, which need not be this request, nor anything wrong.
 pub const CUT_OFF: &str = "goaway";
 
 /// Attempts of one request that may be cut off so before they count.
@@ -167,7 +167,9 @@ pub async fn forward(
         };
         went.fault = Some(failed.reason);
         trace::end_attempt(request, snapshot, backend, &went);
-        if let Some(after) = give_up(client, request, snapshot, backend, &upload, (failed, permit), &mut experience) {
+        let failure =
+            Failure { failed, permit, may_be_silent: went.connection.is_some_and(|reached| !reached.is_http2) };
+        if let Some(after) = give_up(client, request, snapshot, backend, &upload, failure, &mut experience) {
             return after;
         }
     }
@@ -288,6 +290,16 @@ fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
     }
 }
 
+/// An attempt that failed.
+struct Failure {
+    failed: Attempt,
+    /// The permit that its connection has left.
+    permit: Option<Permit>,
+    /// Whether it was on a connection of HTTP/1: its server may have closed that, being idle, while the request was on its way.
+    /// A server of HTTP/2 says which streams it has not looked at, and any other may be done already.
+    may_be_silent: bool,
+}
+
 /// The account of a failed attempt; how the request ends if there is to be no other.
 fn give_up(
     client: &mut ClientSide<'_>,
@@ -295,7 +307,7 @@ fn give_up(
     snapshot: &CoreSnapshot,
     backend: BackendId,
     upload: &Upload,
-    (failed, permit): (Attempt, Option<Permit>),
+    Failure { failed, permit, may_be_silent }: Failure,
     experience: &mut Experience,
 ) -> Option<After> {
     let core = Rc::clone(client.core());
@@ -334,7 +346,7 @@ fn give_up(
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
         // again (RFC 9112 §9.3.1); an answer it would take for the last word.
-        let silent = stale && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
+        let silent = stale && may_be_silent && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
         return Some(match silent {
             true => After::Close,
             false => answer_failure(client, request, &failed),

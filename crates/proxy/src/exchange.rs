@@ -117,9 +117,17 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
         ClientSide::Http2(stream) => stream.flush().await,
     };
     let after = cut_off(client, request).unwrap_or(after);
+    let after = if leaves_in_order(client, request, after) { After::Linger } else { after };
     drop(in_progress);
     account(client, request, &snapshot);
     after
+}
+
+/// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would destroy
+/// responses before it that the kernel still has for the client, and there is none of its own to be taken for whole.
+fn leaves_in_order(client: &ClientSide<'_>, request: &Request, after: After) -> bool {
+    let (is_begun, has_closed) = (request.note.status != 0, request.note.fault == Some("client-closed"));
+    after == After::Abort && has_closed && !is_begun && matches!(client, ClientSide::Http1(_))
 }
 
 /// Where the key of the client's session could not seal all of the response. Its end shows that it is not whole, and the

@@ -610,9 +610,12 @@ impl Http2 {
             self.link().close();
         }
         let reset = if self.reset.is_some_and(is_about_request) { REQUEST_RESET } else { STREAM_RESET };
+        let passed_over_as = if is_of_use { CUT_OFF } else { "stream-refused" };
         let (reason, repeatable) = match (refused || passed_over, answered) {
-            (true, false) if passed_over && is_of_use => (CUT_OFF, Repeatable::Unsent),
+            (true, false) if passed_over => (passed_over_as, Repeatable::Unsent),
             (true, false) => ("stream-refused", Repeatable::Unsent),
+            // A server that has sent an interim response has looked at it all the same.
+            (true, true) if passed_over && self.recv.is_none() => (passed_over_as, Repeatable::Unanswered),
             (_, true) if cut_off => (CUT_OFF, Repeatable::No),
             (_, false) if cut_off => (CUT_OFF, Repeatable::Unanswered),
             // What the library does not take of this stream is malformed (RFC 9113 §8.1.1).

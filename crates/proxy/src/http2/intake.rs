@@ -450,7 +450,11 @@ impl Intake {
             Some(Stage::Begun) => (Stage::Begun, seen.pseudo),
             Some(Stage::Over) => (Stage::Over, true),
         };
-        self.responses.reach(stream, if ends { Stage::Over } else { stage });
+        match ends {
+            true if stage == Stage::Begun && !flawed => self.responses.complete(stream),
+            true => self.responses.reach(stream, Stage::Over),
+            false => self.responses.reach(stream, stage),
+        }
         flawed
     }
 
@@ -464,7 +468,7 @@ impl Intake {
                     self.reset(stream, Reason::STREAM_CLOSED, limits)?;
                     return Ok(Verdict::Keep);
                 }
-                Some(Stage::Begun) if header.has(END_STREAM) => self.responses.reach(stream, Stage::Over),
+                Some(Stage::Begun) if header.has(END_STREAM) => self.responses.complete(stream),
                 _ => {}
             }
         }

@@ -380,7 +380,7 @@ impl ServerLink {
         self.responses.stage(sending.stream_id().as_u32()) == Some(Stage::Over)
     }
 
-    /// The server has answered on this connection.
+    /// The server has given a whole response on this connection.
     pub fn has_answered(&self) -> bool {
         self.responses.has_answered()
     }

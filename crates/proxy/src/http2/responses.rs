@@ -19,7 +19,7 @@ pub enum Stage {
 pub struct Responses {
     /// Streams that somebody has a handle of, the oldest first, and so by number: as many as it has seats.
     known: RefCell<Vec<(u32, Stage)>>,
-    /// A final head has come on one of its streams.
+    /// One of its streams has brought a whole response.
     has_answered: Cell<bool>,
     /// The server has said GOAWAY with the code of an error: it takes nothing more, and is to close (RFC 9113 §5.4.1).
     has_failed: Cell<bool>,
@@ -46,7 +46,8 @@ impl Responses {
         known.binary_search_by_key(&stream, |(number, _)| *number).ok().map(|place| known[place].1)
     }
 
-    /// The connection was of use: what ends it later is not all that the server can do.
+    /// The connection was of use: what ends it later is not all that the server can do. Heads alone are no use, since a server may
+    /// break off whatever it begins.
     pub fn has_answered(&self) -> bool {
         self.has_answered.get()
     }
@@ -64,10 +65,13 @@ impl Responses {
         self.known.borrow().is_empty()
     }
 
+    /// The server has ended the stream by END_STREAM, and so a response that had begun before, or begins with that.
+    pub fn complete(&self, stream: u32) {
+        self.has_answered.set(true);
+        self.reach(stream, Stage::Over);
+    }
+
     pub fn reach(&self, stream: u32, stage: Stage) {
-        if stage == Stage::Begun {
-            self.has_answered.set(true);
-        }
         let mut known = self.known.borrow_mut();
         if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
             known[place].1 = stage;

@@ -633,6 +633,28 @@ fn a_response_of_a_server_passes_as_it_was() {
 }
 
 #[test]
+fn a_server_has_answered_when_a_response_is_whole() {
+    let head = || ok(1, END_HEADERS);
+    let trailers = |flags| frame(HEADERS, flags, 1, &literal(0, b"x-sum", b"1"));
+    let interim = |flags| frame(HEADERS, flags, 1, b"\x48\x03103");
+    for (bytes, answered) in [
+        (head(), false),
+        ([interim(END_HEADERS), head(), frame(DATA, 0, 1, b"part")].concat(), false),
+        ([head(), frame(RST_STREAM, 0, 1, &[0; 4])].concat(), false),
+        (interim(WHOLE), false),
+        ([head(), ok(1, WHOLE)].concat(), false),
+        (frame(DATA, END_STREAM, 1, b"whole"), false),
+        (ok(1, WHOLE), true),
+        ([head(), frame(DATA, END_STREAM, 1, b"whole")].concat(), true),
+        ([head(), trailers(WHOLE)].concat(), true),
+    ] {
+        let (mut intake, responses, limits) = asked();
+        given(&mut intake, &limits, &bytes, 1000).unwrap();
+        assert_eq!(responses.has_answered(), answered, "{bytes:x?}");
+    }
+}
+
+#[test]
 fn data_before_a_final_head_is_a_malformed_response() {
     let interim = frame(HEADERS, END_HEADERS, 1, b"\x48\x03103");
     for before in [Vec::new(), interim.clone(), [interim, frame(HEADERS, END_HEADERS, 1, &[0xbe])].concat()] {
