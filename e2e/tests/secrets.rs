@@ -185,6 +185,39 @@ fn an_engine_says_nothing_of_a_key_that_it_cannot_read() {
 }
 
 #[test]
+fn nothing_is_said_of_a_key_that_is_taken_for_a_configuration() {
+    let scratch = Scratch::new();
+    let good = Certificates::shared().issue(&["one.test"], &PKCS_ECDSA_P256_SHA256);
+    let key_at = good.find("-----BEGIN PRIVATE KEY-----").expect("a key");
+    let pieces = pieces(&good);
+    let mut texts = damaged(&good);
+    texts.extend(damaged(&good[key_at..]));
+    texts.extend([("whole", good.clone().into_bytes()), ("the key alone", good[key_at..].into())]);
+    for (what, text) in texts {
+        for name in ["key.pem", "key.json"] {
+            let path = scratch.write(name, &text);
+            for (program, command) in [
+                (binaries::propylon(), "check"),
+                (binaries::propylon(), "run"),
+                (binaries::propylon(), "explain"),
+                (binaries::keyserver(), "check"),
+                (binaries::keyserver(), "run"),
+            ] {
+                let mut words = Command::new(program);
+                words.arg(command).arg("-c").arg(&path);
+                words.args((command == "explain").then_some("http://one.test/"));
+                let said = run(words, b"", PATIENCE);
+                let text = said.text() + &said.stderr;
+                tells_nothing(&format!("{what}, {name}, {command}"), &text, &pieces);
+                assert!(!said.status.success(), "{what}, {name}, {command}: {text}");
+                let is_named = text.contains("in PEM, and is no configuration; give the path of the configuration");
+                assert!(is_named || what == "not text", "{what}, {name}, {command}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_is_said_of_secrets_that_are_not_keys() {
     const SECRET: &str = "xK9vQ2mZr7Lw4TbNc8YpHd3JfUg5SaE6";
     let scratch = Scratch::new();

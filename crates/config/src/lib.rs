@@ -142,6 +142,11 @@ fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (
     let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
     let report = Report::new(&source.name, &lines, &reading.faults);
     let config = reading.root.as_ref().map(|root| schema(&report, root, &source.base));
+    if report.errors() > 0
+        && let Some(problem) = problem::of_pem(&source.name, &source.text)
+    {
+        return (None, vec![problem]);
+    }
     (config, report.finish())
 }
 

@@ -88,15 +88,33 @@ const WINDOW: usize = 100;
 const WINDOW_BEFORE: usize = 30;
 const TAB: &str = "    ";
 
+/// How lines of PEM end that say where a private key begins, and where it ends.
+const PRIVATE_KEY: &str = "PRIVATE KEY-----";
+/// How the first line of something in PEM begins.
+const PEM: &str = "-----BEGIN ";
+
+/// PEM in a text that is no configuration, which may be a key: nothing of it is to be repeated.
+pub(crate) fn of_pem(file: &str, text: &str) -> Option<Problem> {
+    let is_pem =
+        text.contains(PRIVATE_KEY) || without_mark(text).lines().any(|line| line.trim_start().starts_with(PEM));
+    is_pem.then(|| {
+        let what = "this has a key or a certificate in it, in PEM, and is no configuration";
+        let fix = "give the path of the configuration, which names files of keys and certificates by their paths";
+        Problem::error(file, None, what, fix)
+    })
+}
+
 /// Each problem as `FILE:LINE:COLUMN: WHAT; FIX` (`warning: ` before WHAT where it is one), then the source line,
-/// then carets below the characters meant. `text` is the text of the file that the problems are about.
+/// then carets below the characters meant. `text` is the text of the file that the problems are about. Of one with a
+/// private key in it no line is shown.
 pub fn render(problems: &[Problem], text: &str) -> String {
     let lines = Lines::new(without_mark(text));
+    let is_secret = text.contains(PRIVATE_KEY);
     let mut out = String::new();
     for problem in problems {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{problem}");
-        if let Some(at) = problem.at {
+        if let Some(at) = problem.at.filter(|_| !is_secret) {
             excerpt(&mut out, &lines, at);
         }
     }
@@ -208,6 +226,16 @@ mod tests {
                3 | backend = \"apii\"\n    \
                  |           ^^^^^^\n"
         );
+    }
+
+    #[test]
+    fn of_a_text_with_a_private_key_no_line_is_shown() {
+        let secret = "MC4CAQAwBQYDK2VwBCIEIA";
+        for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY"] {
+            let text = format!("x = 1\n-----BEGIN {label}-----\n{secret}\n-----END {label}-----\n");
+            let out = render(&[Problem::error("a", at(3, 1, 22), "w", "f")], &text);
+            assert_eq!(out, "a:3:1: w; f\n");
+        }
     }
 
     #[test]
