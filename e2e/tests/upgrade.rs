@@ -1,5 +1,6 @@
 //! Processes that take over from each other: nothing is refused, reset or forgotten, and what fails changes nothing.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -432,6 +433,29 @@ fn a_successor_takes_over_however_the_configurations_path_is_written() {
     lineage.upgrade(How::Signal);
     lineage.upgrade(How::Run);
     assert!(lineage.socket().exists() && folder.join("admin.sock").exists());
+}
+
+#[test]
+fn the_program_that_is_started_is_the_one_that_was_found_whatever_is_found_by_its_name_since() {
+    let origin = hello();
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"1s\"", &simple(&[origin.address()]));
+    let (first, second) = (Scratch::new(), Scratch::new());
+    let own = second.join("propylon");
+    std::os::unix::fs::symlink(binaries::propylon(), &own).expect("a link");
+    let folders = std::env::join_paths([first.path(), second.path()]).expect("folders");
+    let config = lineage.config();
+    let mut command = Command::new("propylon");
+    command.args(["run", "--upgrade", "-c"]).arg(config).env("PATH", folders);
+    lineage.upgrade_by(command);
+    let other = first.write("propylon", "#!/bin/sh\nexit 7\n");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).expect("a mode");
+    lineage.upgrade(How::Signal);
+    lineage.says(&format!("upgrade: {} was started as process", own.display()));
+    // Without it, the log says which one it is and what to do.
+    fs::remove_file(&own).expect("the link");
+    lineage.signal(Signal::USR2);
+    lineage.says(&format!("{} cannot be started: ", own.display()));
+    lineage.says("see that the new version is at this path");
 }
 
 /// Uid and mode of what is there.

@@ -3,10 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,16 +46,12 @@ pub struct Own {
 }
 
 impl Own {
-    /// To be called before anything changes the folder that paths begin in. The program's path is the one that it was called
+    /// To be called before anything changes the folder that paths begin in. The program's path is the one that it was found
     /// by: behind it there may be another version by then.
     pub fn of_process() -> Own {
         let mut arguments = std::env::args_os();
-        let program = PathBuf::from(arguments.next().unwrap_or_else(|| "propylon".into()));
-        // What has no slash in it is looked for again, as it was the first time.
-        let program = match program.components().count() {
-            0 | 1 => program,
-            _ => std::path::absolute(&program).unwrap_or(program),
-        };
+        let called = PathBuf::from(arguments.next().unwrap_or_default());
+        let program = found_by(&called, &std::env::var_os("PATH").unwrap_or_default(), Path::new(OWN_PROGRAM));
         let is_ours = |argument: &OsString| !argument.as_encoded_bytes().starts_with(b"--upgrade");
         Own { program, arguments: arguments.filter(is_ours).collect() }
     }
@@ -69,6 +67,33 @@ impl Own {
         upgrade.push(socket);
         let program = [self.program.clone().into_os_string()];
         program.into_iter().chain(self.arguments.iter().cloned()).chain([upgrade]).collect()
+    }
+}
+
+/// The program of this process, by whatever path.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// The absolute path by which the program `own` was found that was called like this, with such a `PATH`; else its own.
+fn found_by(called: &Path, search: &OsStr, own: &Path) -> PathBuf {
+    let place = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    if called.as_os_str().as_bytes().contains(&b'/') {
+        if let Ok(path) = std::path::absolute(called)
+            && path.is_file()
+        {
+            return path;
+        }
+    } else if !called.as_os_str().is_empty() {
+        let mut all = std::env::split_paths(search).filter_map(|folder| std::path::absolute(folder.join(called)).ok());
+        // `PATH` may have been another where it was started.
+        if let Some(path) = all.find(|path| place(path).is_some_and(|found| Some(found) == place(own))) {
+            return path;
+        }
+    }
+    let path = own.read_link().unwrap_or_else(|_| called.to_owned());
+    // A file that was replaced since is shown with a mark.
+    match path.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+        Some(name) if !path.exists() => name.into(),
+        _ => path,
     }
 }
 
@@ -162,7 +187,10 @@ impl Handover {
                 let program = launcher.program().display().to_string();
                 match launcher.launch() {
                     Ok(pid) => Ok((pid, program)),
-                    Err(error) => Err(Failure::new("start", format!("{program} cannot be started: {error}"))),
+                    Err(error) => {
+                        let cure = "see that the new version is at this path, and that this account may execute it";
+                        Err(Failure::new("start", format!("{program} cannot be started: {error}; {cure}")))
+                    }
                 }
             }
         };
@@ -545,4 +573,30 @@ async fn limited<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) 
 
 fn refusal(word: &str, failure: &Failure) -> Value {
     json!({ "word": word, "reason": failure.reason, "what": failure.what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_known_by_the_path_that_it_was_found_by() {
+        let folder = std::env::temp_dir().join(format!("propylon-found-{}", std::process::id()));
+        let [first, second] = ["a", "b"].map(|name| folder.join(name));
+        [&first, &second].into_iter().for_each(|folder| std::fs::create_dir_all(folder).expect("a folder"));
+        let own = std::env::current_exe().expect("this test");
+        std::fs::write(first.join("x"), "another program").expect("a file");
+        std::os::unix::fs::symlink(&own, second.join("x")).expect("a link");
+        let search = std::env::join_paths([&first, &second]).expect("folders");
+        let found = |called: &str| found_by(Path::new(called), &search, Path::new(OWN_PROGRAM));
+        assert_eq!(found("x"), second.join("x"), "another one of that name is not it");
+        assert_eq!(found("y"), own);
+        assert_eq!(found(""), own);
+        assert_eq!(found("no-such-folder/x"), own);
+        let by_path = first.join("x");
+        assert_eq!(found(by_path.to_str().expect("text")), by_path, "what is there may be a new version by now");
+        let relative = std::path::absolute("Cargo.toml").expect("a path");
+        assert_eq!(found("./Cargo.toml"), relative);
+        std::fs::remove_dir_all(folder).expect("the folder");
+    }
 }
