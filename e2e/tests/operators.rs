@@ -263,8 +263,11 @@ fn a_server_that_is_ejected_is_told_of_with_what_to_do_and_one_that_is_down_coun
         client.get("/");
         engine.metric("propylon_server_ejections_total", &[]) > 0.0
     });
-    let place = format!("backend \"app\": server {}: ejected for its answers", sick.address());
-    begins(&engine, "server-ejected", "]: warning: ", &place);
+    let told = eventually(PATIENCE, "it is shown", || condition(&engine, "server-ejected"));
+    let place = format!("backend \"app\": server {}", sick.address());
+    assert_eq!((&told["place"], &told["what"]), (&Value::from(&*place), &"ejected for its answers".into()));
+    assert!(told["count"].is_null(), "it is for as long as it lasts, and nothing that is counted: {told:#}");
+    logged(&engine, &["]: warning: ", &format!("{place} is ejected for "), "look at the server's own log"]);
     assert_eq!(client.get("/gone").text(), "503 Service Unavailable: no-healthy-server\n");
     begins(&engine, "no-server", "]: error: ", "backend \"gone\": requests find no server");
     // Counted as what it is, by one look at both.
@@ -280,6 +283,34 @@ fn a_server_that_is_ejected_is_told_of_with_what_to_do_and_one_that_is_down_coun
     let top = String::from_utf8_lossy(&top.stdout).into_owned();
     assert!(top.contains("! backend \"gone\": none of its servers is usable, of 1"), "{top}");
     assert!(top.contains("! 1 of 3 servers down: 127.0.0.1:1 of gone"), "{top}");
+}
+
+#[test]
+fn each_ejection_is_a_warning_and_a_condition_until_its_end() {
+    let sick = Origin::always("HTTP/1.1 500 Sick\r\nContent-Length: 0\r\n\r\n");
+    let good = hello();
+    let more = "outlier = { consecutive_failures = 2, ejection = \"1s\", ejection_max = \"1s\" }\n";
+    let engine = Engine::start(&config("", "", &[sick.address(), good.address()], more));
+    let mut client = engine.client("plain");
+    let [begins, ends] = ["]: warning: ", "]: info: "].map(|level| {
+        let engine = &engine;
+        let words = [format!("server {} is ejected for 1 s: ", sick.address()), "its ejection is over".to_owned()];
+        move || {
+            let lines = engine.stderr();
+            lines.iter().filter(|line| line.contains(level) && words.iter().any(|word| line.contains(word))).count()
+        }
+    });
+    for time in 1..=3 {
+        holds("it is ejected", || {
+            client.get("/");
+            begins() == time
+        });
+        holds("it comes back", || ends() == time);
+        holds("the condition is over", || condition(&engine, "server-ejected").is_none());
+        let by_server = [("server", &*sick.address().to_string())];
+        assert_eq!(engine.metric("propylon_server_ejected", &by_server), 0.0);
+    }
+    assert!(engine.stderr().iter().all(|line| !line.contains("[server-ejected]")), "it is told once");
 }
 
 #[test]

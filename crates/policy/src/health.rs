@@ -286,13 +286,15 @@ impl Servers {
         state.streak = if needed == 0 { 0 } else { state.streak + 1 };
         if state.streak >= needed {
             state.streak = 0;
-            state.checked = match found {
-                Ok(()) => Checked::Up,
-                Err(reason) => Checked::Down(reason),
-            };
+            let before = std::mem::replace(&mut state.checked, found.map_or_else(Checked::Down, |()| Checked::Up));
+            if matches!((before, &state.checked), (Checked::Down(_), Checked::Up)) {
+                // An ejection ends with the failure behind it. How often there was one counts for the next.
+                self.change(server, Server::release);
+            }
         }
         // With thousands of servers a look at all of them for each probe would be a square. Only ejections bind one to the others.
         if self.tally.ejected > 0 {
+            let state = &self.all[server];
             if state.judged() == state.verdict { Vec::new() } else { self.settle(now) }
         } else {
             let change = self.settle_one(server, now);
@@ -447,7 +449,8 @@ impl Servers {
         let others = self.all.iter().enumerate().filter(|(index, _)| *index != server);
         let left = others.filter(|(_, other)| other.judged().is_open()).count();
         let state = &mut self.all[server];
-        if state.ejected.is_some() || ejected >= allowed || left == 0 {
+        // Closed servers take no share of the ejections.
+        if !state.judged().is_open() || ejected >= allowed || left == 0 {
             return;
         }
         state.ejections = state.ejections.saturating_add(1);
@@ -497,6 +500,10 @@ impl Server {
     /// Has another verdict from now on.
     fn settle(&mut self, index: usize, to: Verdict, now: u64) -> Option<Change> {
         let from = std::mem::replace(&mut self.verdict, to.clone());
+        if to.is_open() && !from.is_open() {
+            // Outcomes from before say nothing about a server that is back.
+            self.outcomes = Outcomes::default();
+        }
         // That it is down for another reason by now is no news; that it has been asked at all is.
         if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
             return None;

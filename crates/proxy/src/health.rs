@@ -43,6 +43,8 @@ pub const PROBES_AT_ONCE_MAX: usize = 128;
 const NOWHERE: &str = "its name cannot be looked up";
 /// The cure for that.
 const NAME_CURE: &str = "check the name and process.resolver";
+/// The cure for an ejection.
+const EJECTED_CURE: &str = "look at the server's own log";
 /// How often outcomes of requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -509,9 +511,9 @@ impl Board {
 
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
-        let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
+        let verdict = self.backends.borrow()[backend].servers.verdict(server).0.clone();
         self.set_door(backend, server);
-        self.column().set(self.metrics(backend, server).up, i64::from(open));
+        self.set_gauges(backend, server, &verdict);
         self.publish_addresses(backend, server);
     }
 
@@ -539,6 +541,10 @@ impl Board {
         drop(backends);
         self.publish_addresses(backend, server);
         if let Some(verdict) = verdict {
+            if verdict.is_ok() && self.snapshot.config.backends[backend].outlier.is_some() {
+                // Failures from before the probe belong before its verdict.
+                self.count_outcomes(backend, server);
+            }
             self.change(backend, |servers, now| servers.probed(server, verdict, now));
         }
     }
@@ -561,16 +567,19 @@ impl Board {
     }
 
     fn look_at_backend(&self, backend: usize) {
-        let mut backends = self.backends.borrow_mut();
-        let Watched { servers, known } = &mut backends[backend];
-        for (server, known) in known.iter_mut().enumerate() {
-            let metrics = &self.telemetry.backends[backend].servers[server];
-            let now = (self.store.count(metrics.successes), self.store.count(metrics.failures));
-            servers.counted(server, now.0.saturating_sub(known.successes), now.1.saturating_sub(known.failures));
-            (known.successes, known.failures) = now;
-        }
-        drop(backends);
+        let all = self.backends.borrow()[backend].known.len();
+        (0..all).for_each(|server| self.count_outcomes(backend, server));
         self.change(backend, Servers::tick);
+    }
+
+    /// Tells the policy what came of a server's requests since the last time.
+    fn count_outcomes(&self, backend: usize, server: usize) {
+        let metrics = &self.telemetry.backends[backend].servers[server];
+        let now = (self.store.count(metrics.successes), self.store.count(metrics.failures));
+        let Watched { servers, known } = &mut self.backends.borrow_mut()[backend];
+        let known = &mut known[server];
+        servers.counted(server, now.0.saturating_sub(known.successes), now.1.saturating_sub(known.failures));
+        (known.successes, known.failures) = now;
     }
 
     fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
@@ -644,14 +653,14 @@ impl Board {
         for Change { server, from, to } in changes {
             self.set_door(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
-            column.set(metrics.up, i64::from(to.is_open()));
+            self.set_gauges(backend, server, &to);
             column.increment(metrics.changes);
             let place = self.place(backend, server);
             let left = format!("{open} of {all} servers can be used");
             match &to {
                 // The first probe of a server that was taken for fit is no news.
                 Verdict::Up | Verdict::Unknown if from.is_open() => {}
-                Verdict::Up | Verdict::Unknown => log::info!("{place} is up again; {left}"),
+                Verdict::Up | Verdict::Unknown => log::info!("{place} {}; {left}", returned(&from, now)),
                 Verdict::Draining(reason) => log::info!("{place} is draining: {reason}; {left}"),
                 Verdict::Down(reason) if open == 0 => {
                     log::error!(
@@ -662,13 +671,20 @@ impl Board {
                 Verdict::Ejected { reason, until } => {
                     column.increment(metrics.ejections);
                     let seconds = until.saturating_sub(now) / 1000;
-                    log::info!("{place} is ejected for {seconds} s: {reason}; {left}");
+                    log::warn!("{place} is ejected for {seconds} s: {reason}; {left}; {EJECTED_CURE}");
                 }
             }
         }
         if panics != panicked {
             self.tell_panic(backend, panics, (open, all));
         }
+    }
+
+    /// Tells the metrics what is thought of a server.
+    fn set_gauges(&self, backend: usize, server: usize, verdict: &Verdict) {
+        let (column, metrics) = (self.column(), self.metrics(backend, server));
+        column.set(metrics.up, i64::from(verdict.is_open()));
+        column.set(metrics.ejected, i64::from(matches!(verdict, Verdict::Ejected { .. })));
     }
 
     /// Lets requests to a server, or keeps them away.
@@ -716,6 +732,18 @@ impl Board {
 
     fn time(&self, millis: u64) -> SystemTime {
         self.began_at + Duration::from_millis(millis)
+    }
+}
+
+/// How it comes that a server gets requests again, in words that claim no more than is known.
+fn returned(from: &Verdict, now: u64) -> &'static str {
+    match from {
+        Verdict::Ejected { until, .. } if now < *until => {
+            "is used again before its ejection is over: no other server is left"
+        }
+        Verdict::Ejected { .. } => "is used again: its ejection is over",
+        Verdict::Draining(_) => "is drained no more",
+        _ => "is up again",
     }
 }
 

@@ -178,8 +178,8 @@ fn failures_in_a_row_eject_for_longer_each_time_and_a_calm_interval_is_forgiven(
 }
 
 #[test]
-fn a_server_that_was_down_while_its_ejection_ended_comes_back_up_and_not_ejected() {
-    for (back, state_then) in [(OUTLIERS.ejection - 1, "ejected"), (OUTLIERS.ejection, "up")] {
+fn a_server_that_was_down_comes_back_up_and_not_ejected() {
+    for back in [10, OUTLIERS.ejection - 1, OUTLIERS.ejection] {
         let mut servers =
             Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 }, 2, 0);
         (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
@@ -190,8 +190,43 @@ fn a_server_that_was_down_while_its_ejection_ended_comes_back_up_and_not_ejected
         // No tick in between: probes come whenever they come.
         servers.probed(0, Ok(()), back - 1);
         servers.probed(0, Ok(()), back);
-        assert_eq!(state(&servers, 0), state_then);
+        assert_eq!(state(&servers, 0), "up");
     }
+}
+
+#[test]
+fn a_server_that_comes_back_is_not_ejected_for_what_it_did_before() {
+    let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 };
+    let mut servers = Servers::new(rules, 2, 0);
+    (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
+    // Both die, and what fails meanwhile can eject neither, or the one and not the last.
+    (1..4).for_each(|now| (0..2).for_each(|server| drop(servers.probed(server, bad(), now))));
+    (0..2).for_each(|server| servers.counted(server, 0, 18));
+    assert!(servers.tick(1_000).is_empty());
+    for (server, now) in [(0, 20_000), (1, 21_000)] {
+        (0..2).for_each(|_| drop(servers.probed(server, Ok(()), now)));
+        servers.tick(now);
+    }
+    assert_eq!([state(&servers, 0), state(&servers, 1)], ["up", "up"]);
+    servers.counted(0, 0, OUTLIERS.consecutive_failures - 1);
+    assert!(servers.tick(22_000).is_empty(), "what it does now is counted from its return on");
+    servers.counted(0, 0, 1);
+    assert_eq!(servers.tick(23_000).len(), 1);
+}
+
+#[test]
+fn a_server_that_was_drained_for_its_failures_begins_anew() {
+    let mut servers = ejecting(3, OUTLIERS);
+    servers.counted(0, 0, 4);
+    servers.set_drain(0, Some("for maintenance".into()));
+    servers.review(1);
+    servers.counted(0, 0, 4);
+    assert!(servers.tick(2).is_empty(), "it gets nothing that it could be kept from");
+    servers.set_drain(0, None);
+    servers.review(3);
+    servers.counted(0, 0, 4);
+    assert!(servers.tick(4).is_empty());
+    assert_eq!(state(&servers, 0), "unknown");
 }
 
 #[test]

@@ -345,13 +345,15 @@ pub const TABLE: &[Condition] = &[
         "connections that it was to close are still open after timeouts.close: it may be at work on requests that are over",
         "have the server heed closed connections; max_connections may be exceeded by as many meanwhile",
     ),
-    rises(
+    above(
         "server-ejected",
-        "propylon_server_ejections_total",
+        "propylon_server_ejected",
+        0,
         Warning,
         "ejected for its answers",
-        "look at the server's own log; it comes back by itself when its time is over, and for longer each time",
-    ),
+        "look at the server's own log; it comes back by itself when its time is over, which is longer each time",
+    )
+    .told_elsewhere(),
     rises(
         "server-name",
         "propylon_server_lookup_failures_total",
@@ -499,6 +501,7 @@ pub const NO_CONDITION: &[(&str, &str)] = &[
     ("propylon_acme_trouble", "the ACME keeper writes it to the log"),
     ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
     ("propylon_certificate_reload_errors_total", "propylon_certificate_unusable_files says for how long"),
+    ("propylon_server_ejections_total", "propylon_server_ejected says for how long"),
     ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),
     ("propylon_tls_parked_cancelled_total", "clients that go away, which is theirs to do"),
     ("propylon_tls_tickets_refused_total", "a client with an old ticket makes a full handshake"),

@@ -10,6 +10,7 @@ pub struct ServerHealthMetrics {
     pub up: Gauge,
     pub changes: Counter,
     pub ejections: Counter,
+    pub ejected: Gauge,
     pub addresses: Gauge,
     pub lookup_failures: Counter,
     /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
@@ -26,6 +27,7 @@ pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> Server
         ),
         changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
         ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
+        ejected: r.gauge("propylon_server_ejected", "1 while a server is ejected for its answers.", by),
         addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
         lookup_failures: r.counter(
             "propylon_server_lookup_failures_total",
