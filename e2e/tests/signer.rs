@@ -245,6 +245,31 @@ fn a_key_that_one_server_has_not_is_signed_with_by_the_other() {
     assert_eq!(jobs(&engine, "signed"), 20.0);
 }
 
+#[test]
+fn a_key_that_no_server_has_is_no_server_that_is_not_there() {
+    let vault = Vault::new(2);
+    let origin = Origin::always(ANSWER);
+    let engine = vault.engine(&origin, "");
+    for server in &vault.servers {
+        let files = fs::read_dir(server.scratch.join("keys")).expect("a folder").flatten();
+        files.for_each(|file| fs::remove_file(file.path()).expect("a key"));
+        server.signal(Signal::HUP);
+        holds("the keys are forgotten", || server.metric("propylon_keyserver_keys") == 0);
+        let gone = format!("{} is gone, and the key", server.scratch.join("keys/shop-ec.pem").display());
+        let is_warning = |line: &String| line.contains(&gone) && line.contains("warn");
+        holds("the log names the file", || server.stderr().iter().any(is_warning));
+    }
+    visit(engine.address("web"), &Certificates::shared().client()).expect_err("nobody has the key");
+    engine.metric_reaches("propylon_tls_handshake_failures_total", &[("reason", "signer-refused")], 1.0);
+    assert_eq!((jobs(&engine, "refused"), jobs(&engine, "unavailable")), (1.0, 0.0));
+    holds("the log says where to look", || {
+        let lines = engine.stderr();
+        let words = ["does not sign with the key ", "key not found", "`propylon-keyserver keys` there"];
+        lines.iter().any(|line| words.iter().all(|word| line.contains(word)))
+    });
+    holds("and what it comes to", || says(&engine, "no key server signs with their certificate's key"));
+}
+
 /// Visits by so many threads until told to stop; how many came to an end well, and how many did not.
 struct Crowd {
     stop: Arc<AtomicBool>,

@@ -47,6 +47,8 @@ pub enum JobError {
     TimedOut,
     /// There is no room for more work, or nobody to do it.
     Unavailable,
+    /// Everybody who could be asked was, and none has signed with this key.
+    NotSigned,
     /// Whoever asked is gone.
     Cancelled,
 }
@@ -138,6 +140,7 @@ impl fmt::Display for JobError {
             JobError::BadShare => "the peer's key share is not acceptable",
             JobError::TimedOut => "the private-key operation took too long",
             JobError::Unavailable => "nobody is there to do the private-key operation",
+            JobError::NotSigned => "no key server signs with the certificate's key; the log names key and server",
             JobError::Cancelled => "the private-key operation was cancelled",
         })
     }

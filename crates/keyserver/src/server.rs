@@ -36,6 +36,8 @@ use crate::worker::{self, Order, Shared, Worker};
 
 /// How often files are looked at.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Files that are gone of which each has a line of its own.
+const GONE_TOLD_MAX: usize = 10;
 /// How often the end of the workers is looked for while draining.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Links, curves, RSA; each has a column of the metrics.
@@ -304,12 +306,20 @@ impl Server {
 
     /// Takes over what has changed; what is wrong changes nothing. `asked`: somebody waits for an answer in the log.
     fn look(&mut self, asked: bool) {
-        let Change { any, faults } = self.shelf.look();
+        let Change { any, faults, gone } = self.shelf.look();
         for fault in &faults {
             self.column.increment(self.telemetry.reload_faults);
             let kept = if fault.kept { "; the keys that were in it stay in service" } else { "" };
             let told = sandbox::explained(&fault.path, format!("{}: {}", fault.path.display(), fault.what));
             log::warn!("{told}{kept}; {}", fault.what.fix());
+        }
+        for (path, keys) in gone.iter().take(GONE_TOLD_MAX) {
+            let keys = if *keys == 1 { "the key that was in it is" } else { "the keys that were in it are" };
+            let fix = "put it back, if engines still have its certificate";
+            log::warn!("{} is gone, and {keys} served no more; {fix}", path.display());
+        }
+        if gone.len() > GONE_TOLD_MAX {
+            log::warn!("{} more files are gone with their keys", gone.len() - GONE_TOLD_MAX);
         }
         if any {
             self.publish();

@@ -1,6 +1,6 @@
 //! Where keys come from: files and folders, read again when they have changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use propylon_config::keyserver::NamedPath;
 use propylon_crypto::pem::{self, PemError, PemLabel};
-use propylon_crypto::{Key, KeyError, OPEN_TO_ALL, PrivateKey};
+use propylon_crypto::{Key, KeyError, OPEN_TO_ALL, PrivateKey, Ski};
 use zeroize::Zeroizing;
 
 use crate::keys::Origin;
@@ -76,6 +76,8 @@ pub struct Change {
     /// Whether the set of keys is another one.
     pub any: bool,
     pub faults: Vec<Fault>,
+    /// Files that are gone, each with the number of keys that were in it and are nowhere else.
+    pub gone: Vec<(PathBuf, usize)>,
 }
 
 impl Shelf {
@@ -113,11 +115,24 @@ impl Shelf {
         }
         let gone: Vec<PathBuf> =
             self.files.keys().filter(|path| !seen.iter().any(|(_, file)| file == *path)).cloned().collect();
+        let mut without = Vec::new();
         for path in gone {
-            change.any |= self.files.remove(&path).is_some_and(|known| !known.keys.is_empty());
+            let keys = self.files.remove(&path).map_or(Vec::new(), |known| known.keys);
+            if !keys.is_empty() {
+                change.any = true;
+                without.push((path, keys));
+            }
         }
         for (source, path) in seen {
             self.look_at(source, path, &mut change);
+        }
+        if !without.is_empty() {
+            // A key in a file of another name by now is served as before.
+            let served: HashSet<Ski> = self.keys().map(|(key, _)| key.ski()).collect();
+            let lost = |keys: &[PrivateKey]| keys.iter().filter(|key| !served.contains(&key.ski())).count();
+            change
+                .gone
+                .extend(without.into_iter().map(|(path, keys)| (path, lost(&keys))).filter(|(_, lost)| *lost > 0));
         }
         change
     }
@@ -390,8 +405,15 @@ mod tests {
         assert!(shelf.look().any);
         assert_eq!(skis(&shelf).len(), 2);
         assert!(!skis(&shelf).contains(&before[0]));
+        fs::rename(folder.0.join("a.pem"), folder.0.join("b.pem")).expect("it is there");
+        let change = shelf.look();
+        assert!(change.any && change.gone.is_empty(), "it has another name: {change:?}");
+        fs::rename(folder.0.join("b.pem"), folder.0.join("a.pem")).expect("it is there");
+        assert!(shelf.look().gone.is_empty());
         fs::remove_file(folder.0.join("a.pem")).expect("it is there");
-        assert!(shelf.look().any);
+        let change = shelf.look();
+        assert!(change.any);
+        assert_eq!(change.gone, [(folder.0.join("a.pem"), 2)]);
         assert_eq!(skis(&shelf).len(), 0);
     }
 

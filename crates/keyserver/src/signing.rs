@@ -90,7 +90,7 @@ pub fn place(job: &Job) -> Place {
 pub fn error_code(error: JobError) -> ErrorCode {
     match error {
         JobError::Refused | JobError::BadShare => ErrorCode::Cryptography,
-        JobError::TimedOut | JobError::Unavailable | JobError::Cancelled => ErrorCode::Internal,
+        JobError::TimedOut | JobError::Unavailable | JobError::NotSigned | JobError::Cancelled => ErrorCode::Internal,
     }
 }
 

@@ -44,6 +44,7 @@ impl Failure {
         "peer-alert",
         "protocol-violation",
         "record-overflow",
+        "signer-refused",
         "signer-timeout",
         "signer-unavailable",
         "unexpected-message",

@@ -514,6 +514,7 @@ fn failure_of(fault: Fault) -> Option<Failure> {
         Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
         Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
         Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
+        Fault::Job(error @ JobError::NotSigned) => ("signer-refused", error.to_string()),
         Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
     };
     Some(Failure::new(reason, detail))

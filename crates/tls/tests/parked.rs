@@ -351,6 +351,7 @@ fn work_that_fails_is_our_fault_and_a_bad_share_the_clients() {
         (JobError::Refused, "internal"),
         (JobError::TimedOut, "signer-timeout"),
         (JobError::Unavailable, "signer-unavailable"),
+        (JobError::NotSigned, "signer-refused"),
         (JobError::Cancelled, "over"),
         (JobError::BadShare, "protocol-violation"),
     ];

@@ -252,7 +252,7 @@ pub const TABLE: &[Condition] = &[
         "TLS handshakes fail, since nobody signs for their certificates in time",
         "look at the key servers of the profile's signer, or with keys.isolate at the key process",
     )
-    .only("reason", &["signer-timeout", "signer-unavailable"]),
+    .only("reason", &["signer-timeout", "signer-unavailable", "signer-refused"]),
     rises(
         "handshakes-failed",
         "propylon_tls_handshake_failures_total",
@@ -483,13 +483,21 @@ pub const TABLE: &[Condition] = &[
         "look at the key server, and at what is between",
     ),
     rises(
+        "signer-refused",
+        "propylon_signer_jobs_total",
+        Problem,
+        "handshakes fail, since no key server signs with their certificate's key",
+        "the log names the key and who was asked; `propylon-keyserver keys` lists the keys that a key server has",
+    )
+    .only("outcome", &["refused"]),
+    rises(
         "signer-failed",
         "propylon_signer_jobs_total",
         Problem,
         "handshakes fail, since no key server has signed in time",
         "look at the key servers of the signer",
     )
-    .only("outcome", &["timeout", "unavailable", "refused", "full"]),
+    .only("outcome", &["timeout", "unavailable", "full"]),
 ];
 
 /// Metrics that are called like something is wrong, and need no row.

@@ -337,7 +337,7 @@ impl Dispatch {
             self.report.concluded(match &outcome {
                 Ok(_) => "signed",
                 Err(JobError::TimedOut) => "timeout",
-                Err(JobError::Refused | JobError::BadShare) => "refused",
+                Err(JobError::Refused | JobError::NotSigned | JobError::BadShare) => "refused",
                 Err(JobError::Unavailable | JobError::Cancelled) => "unavailable",
             });
             slot.content = Content::Done(outcome);
@@ -523,7 +523,7 @@ impl Dispatch {
                 let change = self.servers.failed(server, now - sent.at, now);
                 self.changed(server, change);
                 self.report.wrong(server);
-                self.refuse(id, server, JobError::Unavailable);
+                self.refuse(id, server, JobError::NotSigned);
                 self.attempt_over(id, now);
             }
             Some(Verdict::Refused(code)) => {
@@ -549,7 +549,7 @@ impl Dispatch {
                 if self.refusals.insert((ski, server), now + micros(REFUSAL_KEPT)).is_none() {
                     self.report.refused(server, &ski, code);
                 }
-                JobError::Unavailable
+                JobError::NotSigned
             }
             _ => {
                 self.report.refused(server, &ski, code);
@@ -573,7 +573,9 @@ impl Dispatch {
     pub fn advance(&mut self, now: u64) -> u64 {
         while let Some(id) = due(&mut self.deadlines, now) {
             let Some(job) = self.job(id) else { continue };
-            let error = if job.flying == 0 { JobError::Unavailable } else { JobError::TimedOut };
+            // With nobody left to ask but who cannot be reached, what the others have said is what is known.
+            let unasked = job.refusal.unwrap_or(JobError::Unavailable);
+            let error = if job.flying == 0 { unasked } else { JobError::TimedOut };
             self.conclude(id, Err(error));
         }
         while let Some(question) = due(&mut self.patience, now) {

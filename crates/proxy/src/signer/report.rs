@@ -283,6 +283,7 @@ impl Report {
             let _ = write!(key, "{byte:02x}");
         }
         let why = code.map_or_else(|| "unknown error".to_owned(), |code| code.to_string());
-        tell!(self, Warn, "key server {} does not sign with the key {key}: {why}", self.servers[server]);
+        let cure = "`propylon-keyserver keys` there lists the keys that it has";
+        tell!(self, Warn, "key server {} does not sign with the key {key}: {why}; {cure}", self.servers[server]);
     }
 }

@@ -387,8 +387,7 @@ fn a_server_without_the_key_is_passed_over_for_that_key_and_asked_again_later() 
 
 #[test]
 fn when_no_server_has_the_key_the_handshake_fails_at_once_with_the_right_word() {
-    for (code, error) in [(ErrorCode::KeyNotFound, JobError::Unavailable), (ErrorCode::Cryptography, JobError::Refused)]
-    {
+    for (code, error) in [(ErrorCode::KeyNotFound, JobError::NotSigned), (ErrorCode::Cryptography, JobError::Refused)] {
         let mut core = Core::new(3);
         for _ in 0..2 {
             let job = core.submit();
@@ -398,7 +397,21 @@ fn when_no_server_has_the_key_the_handshake_fails_at_once_with_the_right_word() 
             }
             core.failed(job, error);
         }
+        core.jobs("refused", 2);
+        core.jobs("unavailable", 0);
     }
+}
+
+#[test]
+fn what_those_said_who_could_be_asked_is_what_a_handshake_ends_with() {
+    let mut core = Core::new(2);
+    core.dispatch.closed(1, "gone", core.now);
+    let job = core.submit();
+    let (at, request) = core.request();
+    core.reply(at, request.id, opcode::ERROR, &[ErrorCode::KeyNotFound as u8]);
+    core.pass(TIMEOUT);
+    core.failed(job, JobError::NotSigned);
+    core.jobs("refused", 1);
 }
 
 #[test]
