@@ -512,8 +512,8 @@ impl Keeper {
         self.look_after();
     }
 
-    /// Who asks by the admin API is told all that is wrong there and then: nothing is left to be mended here, so that it is
-    /// counted and no more.
+    /// Refusals by the admin API are told to the asker there and then: nothing is left to be mended here, so that they
+    /// are counted and no more.
     fn conclude_refused(&mut self, by_admin: bool) {
         if by_admin {
             self.column().increment(self.telemetry.process.reloads.failed);

@@ -87,7 +87,7 @@ impl Account {
         name_of(self.gid, &group).unwrap_or_else(|| self.gid.to_string())
     }
 
-    /// Whether it may make files in a folder, by the folder's owner and mode; lists of further rights are not looked at.
+    /// Whether it may make files in a folder, by the folder's owner and mode; further rights are not looked at.
     pub fn may_write_in(&self, folder: &fs::Metadata) -> bool {
         let shift = match (folder.uid(), folder.gid()) {
             (uid, _) if uid == self.uid => 6,

@@ -115,8 +115,8 @@ fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
     Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
 }
 
-/// A `keys.store` in which the account that serves may not write: without it nothing can be uploaded or ordered. Root judges by the
-/// modes, since it may write everywhere itself.
+/// A `keys.store` in which the account that serves may not write: without it nothing can be uploaded or ordered.
+/// Root judges by the modes, since it may write everywhere itself.
 fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
     let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
     let account = match &config.process.user {
