@@ -106,8 +106,8 @@ impl Files {
                 Ok(names) => Answer::Bytes(names.join("\n").into_bytes()),
                 Err(error) => Answer::Unread(Unread::of(&error)),
             },
-            question => match self.store() {
-                Ok(store) => self.answer_of_kept(&store.to_owned(), question),
+            question => match self.store().map(Path::to_owned) {
+                Ok(store) => self.answer_of_kept(&store, question),
                 Err(error) => Answer::Unread(Unread::of(&error)),
             },
         }
