@@ -542,8 +542,7 @@ impl Lane {
     /// Gives what seats there are to those whose turn it is.
     pub fn serve(self: &Rc<Lane>, core: &Rc<Core>) {
         let now = coarse_millis();
-        loop {
-            let Some(next) = self.next(now) else { break };
+        while let Some(next) = self.next(now) {
             let Some(seat) = self.free_seat(core) else { break };
             match self.give(next) {
                 Some(waiter) => waiter.hear(Answer::Seat(seat)),
