@@ -17,7 +17,7 @@ use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, traces};
 use propylon_e2e::lineage::{How, Lineage, is_alive};
 use propylon_e2e::load::{Load, Manner};
 use propylon_e2e::program::{run, signal};
-use propylon_e2e::wait::{PATIENCE, holds};
+use propylon_e2e::wait::{PATIENCE, eventually, holds};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Response, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
 use rustix::process::{Signal, geteuid};
@@ -787,6 +787,59 @@ fn a_successor_serves_what_was_uploaded_before_and_takes_more() {
     assert_eq!(change(lineage.admin(), "DELETE", "one", "").status, 200);
     assert!(!is_served(lineage.address("web"), "one.test", &one));
     assert_eq!(uploads.files().len(), 1);
+}
+
+#[test]
+fn engines_that_share_a_folder_of_uploads_leave_each_other_s_alone() {
+    let (origin, keys, one) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let other = Uploads::new();
+    let text = one.config(&origin, &keys);
+    let beside = other
+        .config(&origin, &keys)
+        .replace(&format!("store = {:?}", other.folder().display()), &format!("store = {:?}", one.folder().display()));
+    let [a, b, c] =
+        ["a.test", "b.test", "c.test"].map(|name| Certificates::shared().issue(&[name], &PKCS_ECDSA_P256_SHA256));
+    let first = Engine::start(&text);
+    put(first.admin(), "a", &a);
+    put(first.admin(), "b", &b);
+    let second = Engine::start(&beside);
+    put(second.admin(), "c", &c);
+    put(second.admin(), "c", &c);
+    assert_eq!(change(second.admin(), "DELETE", "c", "").status, 200);
+    put(second.admin(), "c", &c);
+    assert_eq!(one.files().len(), 3, "{:?}", one.files());
+    drop(first);
+    let first = Engine::start(&text);
+    served(first.address("web"), &[("a.test", &a), ("b.test", &b)]);
+    assert_eq!(change(first.admin(), "DELETE", "a", "").status, 200);
+    assert_eq!(one.files().len(), 2);
+    drop(second);
+    let second = Engine::start(&beside);
+    served(second.address("web"), &[("c.test", &c)]);
+}
+
+#[test]
+fn an_upload_that_was_refused_since_nobody_answered_does_not_stay_when_it_is_written_after_all() {
+    let (origin, keys, uploads) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let engine = Engine::start(&uploads.config(&origin, &keys));
+    let [late, next] =
+        ["late.test", "next.test"].map(|name| Certificates::shared().issue(&[name], &PKCS_ECDSA_P256_SHA256));
+    let supervisor = child(engine.pid(), "key-supervisor").expect("a supervisor");
+    let process = key_process(engine.pid());
+    for pid in [supervisor, process] {
+        signal(pid, Signal::STOP);
+        holds("all its threads are stopped", || is_stopped(pid));
+    }
+    let told = change(engine.admin(), "PUT", "late", &late);
+    assert!(told.status == 500 && told.text().contains("does not answer"), "{}", told.text());
+    for pid in [process, supervisor] {
+        signal(pid, Signal::CONT);
+    }
+    eventually(PATIENCE, "another is taken", || {
+        (change(engine.admin(), "PUT", "next", &next).status == 200).then_some(())
+    });
+    served(engine.address("web"), &[("next.test", &next)]);
+    assert_eq!(uploads.files().len(), 1, "{:?}", uploads.files());
 }
 
 #[test]

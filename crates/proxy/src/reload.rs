@@ -42,7 +42,7 @@ use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 use crate::sockets;
-use crate::state::{self, Pushed, ServerChange, ServerName, State, Uploads};
+use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::telemetry::{Telemetry, address_label};
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
@@ -154,6 +154,8 @@ pub struct Keeper {
     certificates: Certificates,
     /// Orders certificates, on a thread of its own.
     orders: Arc<Orders>,
+    /// Uploads that are to be removed from the key process's folder.
+    leftovers: Leftovers,
     sandbox: Arc<Sandbox>,
     publish: watch::Sender<Arc<Publication>>,
     health: Health,
@@ -210,6 +212,7 @@ impl Keeper {
             places,
             certificates,
             orders,
+            leftovers: Leftovers::default(),
             sandbox,
             publish,
             health,
@@ -244,6 +247,7 @@ impl Keeper {
                         self.watch_file().await;
                     }
                     self.look_after();
+                    self.leftovers.tend(Instant::now());
                     let snapshot = self.snapshot();
                     self.certificates.remind(&snapshot, Instant::now());
                 }
@@ -296,7 +300,7 @@ impl Keeper {
         if change.is_by_admin() && !dry_run {
             self.may_admin()?;
         }
-        let mut upload = Upload::of(&change, &self.meant).await?;
+        let mut upload = Upload::of(&change, &self.meant, &self.leftovers).await?;
         let outcome = self.make(change, &mut upload, dry_run).await;
         if let Some(upload) = upload {
             upload.end().await;
@@ -322,7 +326,7 @@ impl Keeper {
             }
         };
         let generation = self.snapshot().generation;
-        let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
+        let (changes, mut warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
         let kept = draft.kept.len();
         let unusable: BTreeSet<PathBuf> = draft.kept.iter().map(|finding| finding.path.clone()).collect();
         if dry_run {
@@ -340,8 +344,7 @@ impl Keeper {
             self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
         }
         let changed = !changes.is_empty();
-        let uploads_changed = draft.meant.state.certificates != self.meant.state.certificates;
-        self.meant = draft.meant;
+        let before = std::mem::replace(&mut self.meant, draft.meant).state;
         {
             let mut shown = self.shown.borrow_mut();
             (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
@@ -349,8 +352,8 @@ impl Keeper {
         if changed {
             self.publish(draft.snapshot).await;
         }
-        if uploads_changed {
-            self.remove_unused_certificates().await;
+        if before.certificates != self.meant.state.certificates {
+            warnings.extend(self.remove_unused_certificates(before).await);
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
         Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
@@ -676,16 +679,16 @@ impl Keeper {
         log::info!("certificates were read again: {count} in use");
     }
 
-    /// Files of certificates that were replaced or taken away.
-    async fn remove_unused_certificates(&self) {
-        let Meant { config, state, .. } = self.meant.clone();
-        let removed = beside(move || match &config.process.state {
-            Some(folder) => Uploads::of(&config, &folder.path).remove_unused(&config, &state),
-            None => Ok(()),
-        });
-        if let Ok(Err(error)) = removed.await {
-            log::warn!("certificates that were uploaded and are not used any more cannot be removed: {error}");
-        }
+    /// Removes files of certificates that were replaced or taken away; a warning where that cannot be.
+    async fn remove_unused_certificates(&self, before: State) -> Option<Problem> {
+        let (Meant { config, state, source, .. }, leftovers) = (self.meant.clone(), self.leftovers.clone());
+        let at = config.keys.store.as_ref().map(|store| store.at);
+        let uploads = Uploads::of(&config, &config.process.state.as_ref()?.path);
+        let removed = beside(move || uploads.remove_unused(&config, &before, &state, &leftovers)).await.ok()?;
+        let what =
+            format!("certificates that were uploaded and are not used any more cannot be removed: {}", removed.err()?);
+        log::warn!("{what}");
+        Some(Problem::warning(&source.name, at, what, "their keys lie in keys.store until it can be written in"))
     }
 
     /// This thread's own: the last.
@@ -709,10 +712,12 @@ struct Upload {
     profile: String,
     file: String,
     kept: bool,
+    /// Where it goes that cannot be removed at once.
+    leftovers: Leftovers,
 }
 
 impl Upload {
-    async fn of(change: &Change, meant: &Meant) -> Result<Option<Upload>, Refused> {
+    async fn of(change: &Change, meant: &Meant, leftovers: &Leftovers) -> Result<Option<Upload>, Refused> {
         let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
         if !meant.config.tls.iter().any(|known| known.name == *profile) {
             return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
@@ -740,10 +745,11 @@ impl Upload {
         }
         // Another name than the one that is served now: it may have to come back.
         let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
-        let upload = Upload { uploads, profile: profile.clone(), file, kept: false };
+        let upload = Upload { uploads, profile: profile.clone(), file, kept: false, leftovers: leftovers.clone() };
         let pem = Zeroizing::new(pem.clone());
         beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
             Ok(()) => Ok(Some(upload)),
+            // It may be written yet by a key process that was asked and has not answered.
             Err(error) => Err(Refused::State(format!("{}: {error}", upload.uploads.folder(&upload.profile).display()))),
         })
         .await?
@@ -759,8 +765,11 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !self.kept {
-            let _ = self.uploads.remove(&self.profile, &self.file);
+        if self.kept {
+            return;
+        }
+        if let (Err(_), Uploads::Beside(_)) = (self.uploads.remove(&self.profile, &self.file), &self.uploads) {
+            self.leftovers.add(&self.file);
         }
     }
 }

@@ -3,12 +3,14 @@
 //! It is laid over the configuration whenever that is read: a configuration that was pushed takes the place of the file's
 //! for as long as the file is what it was then, servers are added, taken away and weighted, and certificates come on top.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
 use propylon_crypto::key_process::KeyFiles;
@@ -369,13 +371,20 @@ impl Uploads {
         }
     }
 
-    /// Removes all that this state has no use for.
-    pub fn remove_unused(&self, config: &Config, state: &State) -> io::Result<()> {
+    /// Removes what this state has no use for, and the one before it had. Where others may keep theirs as well, files that
+    /// neither names are left alone.
+    pub fn remove_unused(
+        &self,
+        config: &Config,
+        before: &State,
+        state: &State,
+        leftovers: &Leftovers,
+    ) -> io::Result<()> {
         if let Uploads::Beside(_) = self {
-            let files = key_files()?;
             let used: HashSet<&String> = state.certificates.values().flat_map(BTreeMap::values).collect();
-            let mut unused = files.uploads()?.into_iter().filter(|name| !used.contains(name));
-            return unused.try_for_each(|name| files.remove(&name).map_err(io::Error::from));
+            let own = before.certificates.values().flat_map(BTreeMap::values);
+            own.filter(|name| !used.contains(name)).for_each(|name| leftovers.add(name));
+            return leftovers.remove();
         }
         for profile in config.tls.iter().filter(|profile| is_plain_name(&profile.name)) {
             let used: Vec<&String> =
@@ -387,6 +396,70 @@ impl Uploads {
             }
         }
         Ok(())
+    }
+}
+
+/// Leftovers are uploads' files with the key process that this process has no use for any more, and that are not removed yet.
+#[derive(Clone, Default)]
+pub struct Leftovers(Arc<Mutex<Left>>);
+
+#[derive(Default)]
+struct Left {
+    names: BTreeSet<String>,
+    /// When they are tried for again.
+    due: Option<Instant>,
+}
+
+/// As many as the key process takes.
+const LEFTOVERS_MAX: usize = 10_000;
+/// From one try to the next.
+const LEFTOVERS_WAIT: Duration = Duration::from_secs(60);
+
+impl Leftovers {
+    pub fn add(&self, name: &str) {
+        let mut left = self.left();
+        if left.names.len() < LEFTOVERS_MAX {
+            left.names.insert(name.to_owned());
+            left.due.get_or_insert_with(|| Instant::now() + LEFTOVERS_WAIT);
+        }
+    }
+
+    /// Removes them, as many as can be: the others stay for the next time.
+    pub fn remove(&self) -> io::Result<()> {
+        let names = std::mem::take(&mut self.left().names);
+        let mut outcome = Ok(());
+        for name in names {
+            match key_files().and_then(|files| Ok(files.remove(&name)?)) {
+                Ok(()) => log::info!("uploads: {name} is removed from keys.store"),
+                Err(error) => {
+                    self.add(&name);
+                    outcome = Err(error);
+                }
+            }
+        }
+        let mut left = self.left();
+        left.due = (!left.names.is_empty()).then(|| Instant::now() + LEFTOVERS_WAIT);
+        outcome
+    }
+
+    /// For every second. Beside this thread, which does not wait for a key process.
+    pub fn tend(&self, now: Instant) {
+        if self.left().due.take_if(|due| now >= *due).is_none() {
+            return;
+        }
+        let all = self.clone();
+        let remove = move || {
+            if let Err(error) = all.remove() {
+                log::warn!("uploads that are not used any more cannot be removed from keys.store: {error}");
+            }
+        };
+        if std::thread::Builder::new().name("leftovers".into()).spawn(remove).is_err() {
+            self.left().due = Some(now + LEFTOVERS_WAIT);
+        }
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
