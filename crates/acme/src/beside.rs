@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::{digest, hmac};
 use base64ct::{Base64UrlUnpadded, Encoding};
@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 #[derive(Clone)]
 pub(crate) struct AccountKey {
     files: &'static KeyFiles,
-    key: KeptKey,
+    pub key: KeptKey,
     /// SubjectPublicKeyInfo.
     public: Arc<[u8]>,
     /// A key that ties a new account to one that the authority has otherwise.
@@ -51,9 +51,33 @@ pub(crate) struct Credentials {
 /// A certificate's key.
 pub(crate) struct CertificateKey {
     files: &'static KeyFiles,
-    key: KeptKey,
+    pub key: KeptKey,
     /// SubjectPublicKeyInfo.
     pub public: Vec<u8>,
+}
+
+/// Spent keys are those that this process has made for attempts of which nothing has come yet, or will, and those of certificates
+/// that it has replaced.
+#[derive(Default)]
+pub(crate) struct Spent(Mutex<BTreeSet<KeptKey>>);
+
+impl Spent {
+    pub fn add(&self, key: &KeptKey) {
+        self.lock().insert(key.clone());
+    }
+
+    /// It is in use, or gone.
+    pub fn take_back(&self, key: &KeptKey) {
+        self.lock().remove(key);
+    }
+
+    pub fn all(&self) -> BTreeSet<KeptKey> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<KeptKey>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A request as it is sent (RFC 7515 §7.2.2).
@@ -230,7 +254,7 @@ pub(crate) fn keeps(kept: &[KeptKey], account: &str, public: &[u8]) -> bool {
     name(account, public, Purpose::Certificate).is_some_and(|key| kept.contains(&key))
 }
 
-fn name(account: &str, public: &[u8], purpose: Purpose) -> Option<KeptKey> {
+pub(crate) fn name(account: &str, public: &[u8], purpose: Purpose) -> Option<KeptKey> {
     KeptKey::new(account, RemoteKey::new(RemoteKey::BESIDE, public).ok()?.ski, purpose)
 }
 

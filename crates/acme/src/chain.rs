@@ -119,7 +119,12 @@ pub(crate) fn check_kept(
 pub(crate) fn public_key(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut sections = pem::sections(bytes).map_while(Result::ok);
     let first = sections.find(|section| section.label == PemLabel::Certificate)?;
-    let (_, parsed) = X509Certificate::from_der(&first.der).ok()?;
+    public_key_of(&first.der)
+}
+
+/// The same of a certificate.
+pub(crate) fn public_key_of(der: &[u8]) -> Option<Vec<u8>> {
+    let (_, parsed) = X509Certificate::from_der(der).ok()?;
     Some(parsed.public_key().raw.to_vec())
 }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use instant_acme::CertificateIdentifier;
 use propylon_config::{Acme, CertificateSource, Config, KeyType};
-use propylon_crypto::key_process::{KeptKey, KeyFiles};
+use propylon_crypto::key_process::{KeptKey, KeyFiles, Purpose};
 use rustls_pki_types::CertificateDer;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
-use crate::beside;
+use crate::beside::{self, Spent};
 use crate::chain::{self, Held, PEM_BYTES_MAX};
 use crate::folder::{self, Folder, Lock, Look};
 use crate::http::Http;
@@ -62,9 +62,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const RESTART_WAIT: Duration = Duration::from_secs(30);
 /// How often a process without the lock asks for it.
 const LOCK_LOOKS: u64 = 5;
-/// Looks from one search for keys without a use to the next. A key that two of them find is removed: until then
-/// somebody may serve a certificate that has been replaced.
+/// Looks from one search for keys without a use to the next. A key of this process's own that two of them find is removed: until
+/// then somebody may serve a certificate that has been replaced.
 const UNUSED_LOOKS: u64 = 20;
+/// For so long nothing refers to a certificate's key of another time before it is removed.
+const UNUSED_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const AWAY: &str = "the key process does not answer";
 /// From the account to the chain. Beyond it something hangs.
 const ORDER_TIME: Duration = Duration::from_secs(600);
@@ -94,7 +96,10 @@ pub fn issuers(config: &Config) -> Vec<Issuer> {
 impl Keeper {
     /// One that orders nothing yet. `keys`: another process makes and holds all keys, and is asked.
     pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Keeper {
-        Keeper { shared: Arc::new(Shared { publish, keys, inner: Mutex::default() }), thread: Mutex::default() }
+        Keeper {
+            shared: Arc::new(Shared { publish, keys, spent: Spent::default(), inner: Mutex::default() }),
+            thread: Mutex::default(),
+        }
     }
 
     /// From now on these are ordered, and no others. Orders in progress of accounts that stay are ended in order.
@@ -145,6 +150,7 @@ impl Keeper {
 struct Shared {
     publish: Publish,
     keys: Option<&'static KeyFiles>,
+    spent: Spent,
     inner: Mutex<Inner>,
 }
 
@@ -254,8 +260,28 @@ struct Account {
     looks: u64,
     counts: Counts,
     trouble: Option<String>,
-    /// Keys that nothing had a use for when they were sought last.
-    unused: BTreeSet<KeptKey>,
+    unused: Unused,
+}
+
+/// Unused keys are those that nothing in the account's folder refers to, each since it was found so first.
+#[derive(Default)]
+struct Unused(BTreeMap<KeptKey, Instant>);
+
+impl Unused {
+    /// What is to go of those that were `found` now. Those of `spent` do, by the second time: this process has made them for an
+    /// attempt that failed, or has replaced their certificate. Of others the folder may be the wrong one, such as that below
+    /// a volume which is not mounted: certificates' keys stay for long, and accounts' for good.
+    fn removable(&mut self, found: BTreeSet<KeptKey>, spent: &BTreeSet<KeptKey>, now: Instant) -> Vec<KeptKey> {
+        let known = std::mem::take(&mut self.0);
+        let is_over = |key: &KeptKey| {
+            let Some(since) = known.get(key) else { return false };
+            let is_certificate_s = key.purpose() == Purpose::Certificate;
+            spent.contains(key) || is_certificate_s && now.duration_since(*since) >= UNUSED_TIME
+        };
+        let over = found.iter().filter(|key| is_over(key)).cloned().collect();
+        self.0 = found.into_iter().map(|key| (key.clone(), known.get(&key).copied().unwrap_or(now))).collect();
+        over
+    }
 }
 
 /// What is known of a file.
@@ -282,7 +308,7 @@ impl Account {
             looks: 0,
             counts: Counts::default(),
             trouble: None,
-            unused: BTreeSet::new(),
+            unused: Unused::default(),
         }
     }
 
@@ -342,14 +368,18 @@ impl Account {
     /// Keys of orders that came to nothing, and of certificates that have been replaced.
     fn remove_unused(&mut self) {
         let Some(keys) = self.shared.keys else { return };
+        let name = &self.issuer.acme.name;
         // A file that cannot be read may have a use for one.
-        let found = beside::unused(keys, &self.issuer.acme.name, &self.issuer.acme.state).unwrap_or_default();
-        for key in found.intersection(&self.unused) {
-            if let Err(failure) = keys.remove_kept(key) {
-                log::warn!("acme \"{}\": {key} cannot be removed: {failure:?}", self.issuer.acme.name);
+        let found = beside::unused(keys, name, &self.issuer.acme.state).unwrap_or_default();
+        for key in self.unused.removable(found, &self.shared.spent.all(), Instant::now()) {
+            match keys.remove_kept(&key) {
+                Ok(()) => {
+                    log::info!("acme \"{name}\": {key} is removed: nothing has a use for it");
+                    self.shared.spent.take_back(&key);
+                }
+                Err(failure) => log::warn!("acme \"{name}\": {key} cannot be removed: {failure:?}"),
             }
         }
-        self.unused = found;
     }
 
     fn take_over(&mut self, now: i64) -> Result<(), String> {
@@ -505,11 +535,16 @@ impl Account {
         let first = self.record.of(&key(wanted)).is_none_or(|attempts| attempts.failures <= 1);
         let replaces = kept.filter(|kept| first && kept.suggested.is_some());
         let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
-        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, keys: self.shared.keys, replaces, now };
+        let before = kept.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
+        let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
+        let errand = Errand { acme, wanted, folder, http: &http, keys, spent, replaces, now };
         let publish = |answers: Vec<Answer>| self.shared.publish(&acme.name, answers);
         let result = match timeout(ORDER_TIME, order::obtain(&errand, &publish)).await {
             Ok(Ok(pem)) => {
                 let written = folder::write(&wanted.file, pem.as_bytes());
+                if written.is_ok() && self.shared.keys.is_some() {
+                    self.spend(before.as_deref(), pem.as_bytes());
+                }
                 written.map_err(|error| Refusal::new(format!("{} cannot be written: {error}", wanted.file.display())))
             }
             Ok(Err(refusal)) => Err(refusal),
@@ -519,6 +554,17 @@ impl Account {
             }
         };
         (result, http.take_retry_after())
+    }
+
+    /// A chain has taken the place of another: the one key is in use from now on, and the other is not.
+    fn spend(&self, before: Option<&[u8]>, chain: &[u8]) {
+        let name = |public: Vec<u8>| beside::name(&self.issuer.acme.name, &public, Purpose::Certificate);
+        if let Some(key) = before.and_then(chain::public_key_of).and_then(name) {
+            self.shared.spent.add(&key);
+        }
+        if let Some(key) = chain::public_key(chain).and_then(name) {
+            self.shared.spent.take_back(&key);
+        }
     }
 
     /// Asks for one window, if it is time for one (RFC 9773 §4.3).
@@ -547,8 +593,8 @@ impl Account {
     async fn suggestion(&self, wanted: &Wanted, leaf: CertificateDer<'static>, now: i64) -> Option<((i64, i64), i64)> {
         let acme = &self.issuer.acme;
         let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
-        let errand =
-            Errand { acme, wanted, folder: &self.folder, http: &http, keys: self.shared.keys, replaces: None, now };
+        let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
+        let errand = Errand { acme, wanted, folder, http: &http, keys, spent, replaces: None, now };
         let account = order::account(&errand).await.ok()?.account;
         let (info, wait) = account.renewal_info(&CertificateIdentifier::try_from(&leaf).ok()?).await.ok()?;
         let window = (info.suggested_window.start.unix_timestamp(), info.suggested_window.end.unix_timestamp());
@@ -613,6 +659,29 @@ mod tests {
         issuers(&propylon_config::parse(&source).expect("a good file").0)
     }
 
+    #[test]
+    fn a_key_of_another_time_is_not_removed_since_a_folder_does_not_refer_to_it() {
+        let key = |number, purpose| KeptKey::new("le", [number; 20], purpose).expect("a name");
+        let (account, certificate) = (key(1, Purpose::Account), key(2, Purpose::Certificate));
+        let (own_account, own) = (key(3, Purpose::Account), key(4, Purpose::Certificate));
+        let all = BTreeSet::from([account.clone(), certificate.clone(), own_account.clone(), own.clone()]);
+        let spent = BTreeSet::from([own_account.clone(), own.clone()]);
+        let (mut unused, start) = (Unused::default(), Instant::now());
+        assert_eq!(unused.removable(all, &spent, start), []);
+        let others = BTreeSet::from([account.clone(), certificate.clone()]);
+        let mut both = others.clone();
+        both.extend(spent.clone());
+        assert_eq!(unused.removable(both, &spent, start + Duration::from_secs(20)), [own_account, own]);
+        let mut at = start + UNUSED_TIME - Duration::from_secs(1);
+        assert_eq!(unused.removable(others.clone(), &spent, at), []);
+        // The folder is there again for a moment.
+        assert_eq!(unused.removable(BTreeSet::new(), &spent, at), []);
+        at += Duration::from_secs(1);
+        assert_eq!(unused.removable(others.clone(), &spent, at), []);
+        assert_eq!(unused.removable(others.clone(), &spent, at + UNUSED_TIME), [certificate]);
+        assert_eq!(unused.removable([account].into(), &spent, at + 1000 * UNUSED_TIME), []);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_account_whose_task_has_panicked_begins_anew_and_not_at_once() {
         let begun = Arc::new(AtomicUsize::new(0));
@@ -624,7 +693,12 @@ mod tests {
                 while configured.changed().await.is_ok() {}
             })
         };
-        let shared = Arc::new(Shared { publish: Box::new(|_| {}), keys: None, inner: Mutex::default() });
+        let shared = Arc::new(Shared {
+            publish: Box::new(|_| {}),
+            keys: None,
+            spent: Spent::default(),
+            inner: Mutex::default(),
+        });
         let (sender, receiver) = watch::channel(ordered());
         assert_eq!(sender.borrow().len(), 1);
         let supervisor = tokio::spawn(supervise(shared, receiver, begin));

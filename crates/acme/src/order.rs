@@ -19,7 +19,7 @@ use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use zeroize::Zeroizing;
 
 use crate::answer::Answer;
-use crate::beside::{AccountKey, CertificateKey, Credentials, External};
+use crate::beside::{AccountKey, CertificateKey, Credentials, External, Spent};
 use crate::chain;
 use crate::folder::{self, Folder};
 use crate::http::Http;
@@ -64,6 +64,7 @@ pub(crate) struct Errand<'a> {
     pub http: &'a Http,
     /// The process that has all keys, where that is another one.
     pub keys: Option<&'static KeyFiles>,
+    pub spent: &'a Spent,
     /// The certificate that is to be replaced, where the authority wants to hear of it.
     pub replaces: Option<CertificateDer<'static>>,
     pub now: i64,
@@ -145,8 +146,10 @@ async fn account_beside(errand: &Errand<'_>, keys: &'static KeyFiles) -> Result<
     let external = acme.external_account.as_ref().map(external_key).transpose()?;
     let external = external.map(|(id, key)| External { id, key: hmac::Key::new(hmac::HMAC_SHA256, &key) });
     let key = AccountKey::generate(keys, &acme.name, external)?;
+    errand.spent.add(&key.key);
     let (account, _) = new_account(acme, &http.signed_by(key.clone()), None).await?;
     keep_account(acme, &account, serde_json::to_vec(&key.credentials(account.id(), &acme.directory)))?;
+    errand.spent.take_back(&key.key);
     Ok(party(account, &key))
 }
 
@@ -307,12 +310,12 @@ async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<Stri
     let (account, names) = (errand.acme.name.clone(), errand.wanted.names.clone());
     let new = if key_type == KeyType::Rsa { NewKey::Rsa2048 } else { NewKey::P256 };
     // One that nothing comes of is removed with others that are not in use.
-    let make = move || {
-        let key = CertificateKey::generate(keys, &account, new)?;
-        Ok::<_, Refusal>((request(&names, &key)?, key.public))
-    };
-    let (request, public) =
-        tokio::task::spawn_blocking(make).await.map_err(|error| Refusal::new(error.to_string()))??;
+    let make = move || CertificateKey::generate(keys, &account, new);
+    let beside = |error: tokio::task::JoinError| Refusal::new(error.to_string());
+    let key = tokio::task::spawn_blocking(make).await.map_err(beside)??;
+    errand.spent.add(&key.key);
+    let sign = move || Ok::<_, Refusal>((request(&names, &key)?, key.public));
+    let (request, public) = tokio::task::spawn_blocking(sign).await.map_err(beside)??;
     certify(&errand.wanted.names, errand.now, order, &request, &public).await.map(Zeroizing::new)
 }
 
