@@ -149,6 +149,15 @@ fn no_key_of_a_client_certificate_is_in_the_memory_of_an_engine_whose_keys_are_i
     assert!(used > 0.0 && used < f64::from(24 * 1024), "three quarters of a stack are enough: {used}");
 }
 
+/// Names of the conditions that hold.
+fn conditions(engine: &Engine) -> Vec<String> {
+    let request = format!("GET /status.json HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+    let status: serde_json::Value =
+        serde_json::from_str(&Client::plain(engine.admin()).ask(request).text()).expect("JSON");
+    let list = status["conditions"]["list"].as_array().expect("conditions");
+    list.iter().map(|each| each["name"].as_str().expect("a name").to_owned()).collect()
+}
+
 #[test]
 fn a_key_process_that_hangs_keeps_no_other_backend_and_blames_no_server() {
     let server = nginx("TLSv1.3", false);
@@ -174,6 +183,12 @@ fn a_key_process_that_hangs_keeps_no_other_backend_and_blames_no_server() {
     let failures = "propylon_server_tls_handshake_failures_total";
     assert_eq!(engine.metric(failures, &[("reason", "client-certificate-unsigned")]), 1.0);
     assert_eq!(engine.metric("propylon_server_passed_over", &[("backend", "one")]), 0.0);
+    assert_eq!(engine.metric("propylon_server_connect_failures_total", &[("backend", "one")]), 0.0);
+    let named = |id: &str| conditions(&engine).iter().any(|known| known == id);
+    holds("it is told whose fault it is", || named("server-unsigned"));
+    for others in ["server-faults", "server-tls-failed", "server-connects-failed"] {
+        assert!(!named(others), "{others}: {:?}", conditions(&engine));
+    }
     for pid in [holder, supervisor] {
         signal(pid, Signal::CONT);
     }

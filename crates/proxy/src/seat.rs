@@ -294,7 +294,9 @@ pub fn settle(
             if failed.status != 503 {
                 state.suspects.borrow_mut().failed(key.server, core.timers.now());
             }
-            core.metrics.increment(metrics.servers[key.server].connect_failures);
+            if failed.reason != UpstreamFailure::UNSIGNED {
+                core.metrics.increment(metrics.servers[key.server].connect_failures);
+            }
             Err(failed)
         }
     }

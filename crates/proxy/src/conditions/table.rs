@@ -323,14 +323,15 @@ pub const TABLE: &[Condition] = &[
         "attempts fail at servers",
         "look at the servers' own logs; the access log names server and fault of each request",
     )
-    .except("reason", &["no-healthy-server", "no-server"]),
+    .except("reason", &["no-healthy-server", "no-server", "client-certificate-unsigned"]),
     rises(
         "server-tls-failed",
         "propylon_server_tls_handshake_failures_total",
         Warning,
         "TLS handshakes with servers fail",
         "check [backend.NAME.tls] against the servers' certificates",
-    ),
+    )
+    .except("reason", &["client-certificate-unsigned"]),
     rises(
         "server-connects-failed",
         "propylon_server_connect_failures_total",

@@ -16,10 +16,10 @@ pub struct UpstreamFailure {
     pub detail: String,
 }
 
-/// Nobody has signed with the key of the certificate that was to be shown: no fault of the server's.
-const UNSIGNED: &str = "client-certificate-unsigned";
-
 impl UpstreamFailure {
+    /// Nobody has signed with the key of the certificate that was to be shown: no fault of the server's.
+    pub const UNSIGNED: &'static str = "client-certificate-unsigned";
+
     /// Every `reason`, for metrics that want their label sets made at start.
     pub const REASONS: &'static [&'static str] = &[
         "certificate-bad",
@@ -27,7 +27,7 @@ impl UpstreamFailure {
         "certificate-name-mismatch",
         "certificate-not-yet-valid",
         "certificate-untrusted",
-        UNSIGNED,
+        Self::UNSIGNED,
         "tls-alert",
         "tls-failure",
         "tls-handshake-failed",
@@ -47,20 +47,20 @@ impl UpstreamFailure {
     /// Why a handshake could not go on for want of a signature.
     pub(crate) fn of_fault(fault: Fault) -> Option<UpstreamFailure> {
         match fault {
-            Fault::Busy => Some(UpstreamFailure::new(UNSIGNED, "as many handshakes wait for signatures as may")),
+            Fault::Busy => Some(UpstreamFailure::new(Self::UNSIGNED, "as many handshakes wait for signatures as may")),
             Fault::Job(JobError::BadShare) => None,
-            Fault::Job(error) => Some(UpstreamFailure::new(UNSIGNED, error.to_string())),
+            Fault::Job(error) => Some(UpstreamFailure::new(Self::UNSIGNED, error.to_string())),
         }
     }
 
     /// The handshake's time was over while it waited for a signature.
     pub fn unsigned_in_time() -> UpstreamFailure {
-        UpstreamFailure::new(UNSIGNED, JobError::TimedOut.to_string())
+        UpstreamFailure::new(Self::UNSIGNED, JobError::TimedOut.to_string())
     }
 
     /// Whether the server has no part in it.
     pub fn is_own(&self) -> bool {
-        self.reason == UNSIGNED
+        self.reason == Self::UNSIGNED
     }
 
     /// What an operator can do about it.
@@ -72,7 +72,7 @@ impl UpstreamFailure {
             "certificate-not-yet-valid" => "set this machine's clock, or the one that issued its certificate",
             "certificate-bad" => "issue its certificate again as X.509 version 3, for server authentication",
             "tls-not-spoken" => "use its TLS port, or remove `tls` from the backend",
-            UNSIGNED => "see what became of the key process (keys.isolate)",
+            Self::UNSIGNED => "see what became of the key process (keys.isolate)",
             "tls-alert" => "its own log says what it does not like; it may want a client certificate (tls.certificate)",
             _ => "see what versions and suites it speaks: openssl s_client -connect shows them",
         }
