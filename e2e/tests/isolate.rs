@@ -912,6 +912,12 @@ fn uploads_belong_to_the_account_that_serves_and_where_that_cannot_write_they_ar
     put(engine.admin(), "own", &pem);
     served(engine.address("web"), &[("own.test", &pem)]);
     assert_eq!(fs::metadata(&uploads.files()[0]).expect("a file").uid(), NOBODY);
+    drop(engine);
+    // Where root serves, another account's folder is not one in which keys are kept.
+    let engine = Engine::start(&text.replace("user = \"nobody\"", ""));
+    let told = change(engine.admin(), "PUT", "other", &pem);
+    assert!(told.status == 500 && told.text().contains("another account owns it"), "{}", told.text());
+    served(engine.address("web"), &[("own.test", &pem)]);
 }
 
 #[test]

@@ -85,15 +85,15 @@ fn heed_no_signals() -> io::Result<()> {
 fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     let Brief { setup, files: mut sockets, folders, paths } = brief;
     let store = setup.store.as_deref();
-    if let Some(store) = store
-        && let Err(error) = files::prepare_store(store)
-    {
-        let store = store.display();
+    let unfit = store.and_then(|store| {
+        let (error, store) = (files::prepare_store(store).err()?, store.display());
         log::error!(
             "keys.store {store}: {error}; certificates cannot be uploaded, nor ordered, until it is given to the account that serves \
              (install -d -o USER -m 700 {store}) and the engine is started again"
         );
-    }
+        // The kernel says itself what it does not let us do.
+        (error.kind() == io::ErrorKind::Other).then(|| error.to_string())
+    });
     if setup.sandbox {
         confine(folders, store)?;
     }
@@ -104,6 +104,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
     let desk = sockets.remove(0);
     let mut files = Files::new(&setup, Some(supervisor));
+    unfit.into_iter().for_each(|why| files.keep_nothing_new(why));
     let is_first = paths.is_empty();
     for path in paths {
         if let Answer::Unread(why) = files.read(&path, 0) {

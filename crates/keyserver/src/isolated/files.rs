@@ -37,6 +37,8 @@ pub struct Files {
     config: PathBuf,
     /// The folder of uploads.
     store: Option<PathBuf>,
+    /// Why nothing new is kept there.
+    store_is_unfit: Option<String>,
     /// Each with the highest stamp that it was read with.
     held: HashMap<Ski, (PrivateKey, u64)>,
     /// Those that were said to be in use.
@@ -55,12 +57,18 @@ impl Files {
             lax: setup.lax,
             config: setup.config.clone(),
             store: setup.store.clone(),
+            store_is_unfit: None,
             held: HashMap::new(),
             kept: HashSet::new(),
             supervisor,
             told: HashMap::new(),
             changed: false,
         }
+    }
+
+    /// What is in the folder of uploads stays in use, and nothing new is kept there.
+    pub fn keep_nothing_new(&mut self, why: String) {
+        self.store_is_unfit = Some(why);
     }
 
     pub fn count(&self) -> usize {
@@ -120,7 +128,9 @@ impl Files {
             Err(error) => Answer::Unread(Unread::of(&error)),
         };
         match question {
-            Question::Generate { account, key } => bytes(kept::generate(store, &account, key)),
+            Question::Generate { account, key } => {
+                bytes(self.fit_store().and_then(|store| kept::generate(store, &account, key)))
+            }
             Question::ReadKept { key, stamp } => self.read(&store.join(key.to_string()), stamp),
             Question::SignCsr { key, info } => kept::sign_csr(store, &key, &info),
             Question::SignRequest { key, header, payload } => kept::sign_request(store, &key, &header, &payload),
@@ -184,9 +194,16 @@ impl Files {
         self.store.as_deref().ok_or_else(|| io::Error::other("there is no folder for it (keys.store)"))
     }
 
+    fn fit_store(&self) -> io::Result<&Path> {
+        match &self.store_is_unfit {
+            Some(why) => Err(io::Error::other(why.clone())),
+            None => self.store(),
+        }
+    }
+
     /// Writes an upload. Whoever asks has it read next, as any other file.
     fn put(&self, name: &str, pem: &[u8]) -> io::Result<()> {
-        let store = self.store()?;
+        let store = self.fit_store()?;
         if uploads(store)?.len() >= UPLOADS_MAX {
             return Err(io::Error::other(format!("there are {UPLOADS_MAX} uploads")));
         }
@@ -247,7 +264,8 @@ const DRAFT: &str = ".draft-";
 /// Makes the folder of uploads ready for this account: to be called before it is all that can be written to.
 pub fn prepare_store(store: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(store)?;
-    if fs::metadata(store)?.mode() & 0o022 != 0 {
+    let metadata = fs::metadata(store)?;
+    if metadata.mode() & 0o022 != 0 {
         return Err(io::Error::other("other accounts may write in it; chmod go-w it"));
     }
     for entry in fs::read_dir(store)?.flatten() {
@@ -262,8 +280,18 @@ pub fn prepare_store(store: &Path) -> io::Result<()> {
     // Whether it can be written in.
     let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
     remove_if_there(&probe)?;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
-    fs::remove_file(&probe)
+    let own = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?.metadata()?;
+    fs::remove_file(&probe)?;
+    // Its owner may do as he likes there, whatever its mode is.
+    if !may_own(metadata.uid(), own.uid()) {
+        return Err(io::Error::other("another account owns it; chown it to that of process.user"));
+    }
+    Ok(())
+}
+
+/// Whether nobody but `user` and root can do with a folder as he likes.
+fn may_own(owner: u32, user: u32) -> bool {
+    owner == user || owner == 0
 }
 
 /// Writes a file for this account alone, whole or not at all, and so that it is there after a crash.
@@ -379,7 +407,7 @@ pub(super) fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use propylon_crypto::key_process::Secret;
+    use propylon_crypto::key_process::{NewKey, Secret};
 
     use super::*;
 
@@ -562,6 +590,11 @@ mod tests {
         assert_eq!(fs::read_dir(&store).expect("a folder").count(), 0);
         fs::set_permissions(&store, PermissionsExt::from_mode(0o777)).expect("our own folder");
         assert!(prepare_store(&store).is_err(), "others could write there");
+        assert!(may_own(0, 7) && may_own(7, 7) && !may_own(8, 7) && !may_own(8, 0));
+        files.keep_nothing_new("no".into());
+        let refused = Answer::Unread(Unread::Failed("no".into()));
+        assert_eq!(files.answer(put("a.pem", &text)), refused);
+        assert_eq!(files.answer(Question::Generate { account: "le".into(), key: NewKey::P256 }), refused);
     }
 
     #[test]
