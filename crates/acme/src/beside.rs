@@ -56,7 +56,7 @@ pub(crate) struct CertificateKey {
     pub public: Vec<u8>,
 }
 
-/// Spent keys are those that this process has made for attempts of which nothing has come yet, or will, and those of certificates
+/// Spent keys were made by this process for attempts of which nothing has come yet, or were those of certificates
 /// that it has replaced.
 #[derive(Default)]
 pub(crate) struct Spent(Mutex<BTreeSet<KeptKey>>);
@@ -66,7 +66,7 @@ impl Spent {
         self.lock().insert(key.clone());
     }
 
-    /// It is in use, or gone.
+    /// Takes a key back that is in use, or gone.
     pub fn take_back(&self, key: &KeptKey) {
         self.lock().remove(key);
     }

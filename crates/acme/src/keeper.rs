@@ -62,10 +62,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const RESTART_WAIT: Duration = Duration::from_secs(30);
 /// How often a process without the lock asks for it.
 const LOCK_LOOKS: u64 = 5;
-/// Looks from one search for keys without a use to the next. A key of this process's own that two of them find is removed: until
-/// then somebody may serve a certificate that has been replaced.
+/// Looks from one search for keys without a use to the next. A key of this process's own that two of them find is
+/// removed: until then somebody may serve a certificate that has been replaced.
 const UNUSED_LOOKS: u64 = 20;
-/// For so long nothing refers to a certificate's key of another time before it is removed.
+/// Time for which nothing refers to a certificate's key of another time before it is removed.
 const UNUSED_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const AWAY: &str = "the key process does not answer";
 /// From the account to the chain. Beyond it something hangs.
@@ -268,9 +268,9 @@ struct Account {
 struct Unused(BTreeMap<KeptKey, Instant>);
 
 impl Unused {
-    /// What is to go of those that were `found` now. Those of `spent` do, by the second time: this process has made them for an
-    /// attempt that failed, or has replaced their certificate. Of others the folder may be the wrong one, such as that below
-    /// a volume which is not mounted: certificates' keys stay for long, and accounts' for good.
+    /// Chooses what is to go of those that were `found` now. Those of `spent` do, by the second time: this process has
+    /// made them for an attempt that failed, or has replaced their certificate. Of others the folder may be the wrong
+    /// one, such as that below a volume which is not mounted: certificates' keys stay for long, and accounts' for good.
     fn removable(&mut self, found: BTreeSet<KeptKey>, spent: &BTreeSet<KeptKey>, now: Instant) -> Vec<KeptKey> {
         let known = std::mem::take(&mut self.0);
         let is_over = |key: &KeptKey| {

@@ -712,7 +712,7 @@ struct Upload {
     profile: String,
     file: String,
     kept: bool,
-    /// Where it goes that cannot be removed at once.
+    /// Takes the file that cannot be removed at once.
     leftovers: Leftovers,
 }
 

@@ -371,8 +371,8 @@ impl Uploads {
         }
     }
 
-    /// Removes what this state has no use for, and the one before it had. Where others may keep theirs as well, files that
-    /// neither names are left alone.
+    /// Removes what this state has no use for, and the one before it had. Where others may keep theirs as well, files
+    /// that neither names are left alone.
     pub fn remove_unused(
         &self,
         config: &Config,
@@ -399,7 +399,7 @@ impl Uploads {
     }
 }
 
-/// Leftovers are uploads' files with the key process that this process has no use for any more, and that are not removed yet.
+/// Leftovers are uploads' files with the key process that are of no use any more, and not removed yet.
 #[derive(Clone, Default)]
 pub struct Leftovers(Arc<Mutex<Left>>);
 
@@ -410,9 +410,9 @@ struct Left {
     due: Option<Instant>,
 }
 
-/// As many as the key process takes.
+/// Leftovers that are remembered: as many uploads as the key process takes.
 const LEFTOVERS_MAX: usize = 10_000;
-/// From one try to the next.
+/// Time from one try to the next.
 const LEFTOVERS_WAIT: Duration = Duration::from_secs(60);
 
 impl Leftovers {
@@ -442,7 +442,7 @@ impl Leftovers {
         outcome
     }
 
-    /// For every second. Beside this thread, which does not wait for a key process.
+    /// Tries again when it is time, beside this thread, which does not wait for a key process: for every second.
     pub fn tend(&self, now: Instant) {
         if self.left().due.take_if(|due| now >= *due).is_none() {
             return;

@@ -37,7 +37,7 @@ pub struct Files {
     config: PathBuf,
     /// The folder of uploads.
     store: Option<PathBuf>,
-    /// Why nothing new is kept there.
+    /// Reason for which nothing new is kept there.
     store_is_unfit: Option<String>,
     /// Each with the highest stamp that it was read with.
     held: HashMap<Ski, (PrivateKey, u64)>,
@@ -66,7 +66,7 @@ impl Files {
         }
     }
 
-    /// What is in the folder of uploads stays in use, and nothing new is kept there.
+    /// Keeps nothing new in the folder of uploads; what is there stays in use.
     pub fn keep_nothing_new(&mut self, why: String) {
         self.store_is_unfit = Some(why);
     }
