@@ -32,7 +32,7 @@ fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
     let count = |value: &Value| value.as_object().map_or(0, |all| all.values().filter_map(Value::as_u64).sum::<u64>());
     assert!(count(&summary["disturbances"]) >= 10, "{:#}", summary["disturbances"]);
     let kinds = summary["kinds"].as_array().expect("a list");
-    assert_eq!(kinds.len(), 12, "{kinds:#?}");
+    assert_eq!(kinds.len(), 13, "{kinds:#?}");
     for kind in kinds {
         let name = kind["kind"].as_str().expect("a name");
         let some = if name.starts_with("rude") { &kind["requests"] } else { &kind["served"] };
