@@ -245,10 +245,7 @@ impl Files {
             (!is_used).then(|| path.clone())
         };
         let unused: Vec<PathBuf> = self.told.iter().filter_map(unused).collect();
-        for path in unused {
-            self.told.remove(&path);
-            self.say(&Order::Removed(path));
-        }
+        unused.iter().for_each(|path| self.untell(path));
     }
 
     fn say(&self, order: &Order) {
