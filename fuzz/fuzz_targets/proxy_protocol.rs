@@ -2,7 +2,7 @@
 
 //! Whatever the bytes: a header reads the same when it comes in pieces, and what is read can be written and read again.
 
-use propylon_proxy::proxy_protocol::{Header, V2_BYTES_MAX, parse, write_v1, write_v2};
+use propylon_http::proxy_protocol::{Header, V2_BYTES_MAX, parse, write_v1, write_v2};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let whole = parse(bytes);

@@ -12,13 +12,13 @@ use std::task::Poll;
 use std::time::Instant;
 
 use propylon_config::{BackendId, Forwarded};
+use propylon_http::h1::{self, ClientAddress, Decoder, Event, ForwardContext, Name, RequestBody, Scheme};
 
 use crate::balance::{Wish, is_failure};
 use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
-use crate::http1::{self, ClientAddress, Decoder, Event, ForwardContext, Name, RequestBody, Scheme};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
@@ -60,7 +60,7 @@ pub struct Attempt {
 
 impl Attempt {
     /// A response's head that is refused.
-    pub fn of_bad_head(reject: &http1::Reject) -> Attempt {
+    pub fn of_bad_head(reject: &h1::Reject) -> Attempt {
         log::debug!("a server's response was refused: {reject}");
         let reason = match reject.reason {
             // Often as long as what was asked: a target, a cookie.
@@ -447,12 +447,12 @@ pub fn write_request_head(
         keep_alive: !last,
         via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
     };
-    http1::write_request(head, &request.text, &context, out);
+    h1::write_request(head, &request.text, &context, out);
     if let Some(told) = Told::of(&address, client.facts(), client.introduction(), listener) {
-        http1::add_lines(out, |out| told.write(out));
+        h1::add_lines(out, |out| told.write(out));
     }
     if request.trace.is_told() {
-        http1::add_lines(out, |out| request.trace.write(out));
+        h1::add_lines(out, |out| request.trace.write(out));
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::Reason;
 use propylon_config::BackendId;
+use propylon_http::h1::{RequestBody, Version, elements};
 use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
@@ -28,7 +29,6 @@ use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
 use crate::exchange::{Request, answer_error};
-use crate::http1::{RequestBody, Version, elements};
 use crate::http2::translate;
 use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
@@ -391,7 +391,7 @@ impl<'a> Bridge<'a> {
         };
         self.done = !is_body;
         let body = self.request.response.body;
-        self.long = matches!(body, crate::http1::ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
+        self.long = matches!(body, propylon_http::h1::ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
         // As in `transfer.rs`: the rest of a request is not waited for.
         self.keeps = self.request.head.keep_alive && self.upload.is_read() && !self.is_leaving();
         let head = Head { text: self.server.head_text(), is_body, keep_alive: self.keeps, cookie: self.cookie };

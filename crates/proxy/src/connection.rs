@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{BackendId, Listener};
 use propylon_crypto::Outcome;
+use propylon_http::h1::{self, Parsed, Reject};
+use propylon_http::proxy_protocol::Ends;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
@@ -22,10 +24,8 @@ use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::gate::Queued;
-use crate::http1::{self, Parsed, Reject};
 use crate::http2::{self, PREFACE};
 use crate::proxied;
-use crate::proxy_protocol::Ends;
 use crate::relay;
 use crate::shortage::Reason;
 use crate::signer::Work;
@@ -446,7 +446,7 @@ impl Connection {
         let core = Rc::clone(&self.core);
         let snapshot = core.snapshot();
         let listener = snapshot.listener(self.listener);
-        let limits = http1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
+        let limits = h1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
         // Where ALPN could have said so a client that did not has another protocol in mind (RFC 9113 §3.3).
         let may_be_http2 =
             self.requests == 0 && listener.http2.enabled && self.facts.is_none_or(|facts| facts.alpn.is_none());
@@ -488,7 +488,7 @@ impl Connection {
         &mut self,
         context: &mut Context<'_>,
         request: &mut Request,
-        limits: &http1::Limits,
+        limits: &h1::Limits,
         may_be_http2: bool,
     ) -> Poll<Arrival> {
         loop {
@@ -499,7 +499,7 @@ impl Connection {
                 return Poll::Ready(Arrival::Http2);
             }
             if !here.is_empty() && !begins_http2 {
-                match http1::parse_request(self.inbox.readable(), limits, &mut request.head) {
+                match h1::parse_request(self.inbox.readable(), limits, &mut request.head) {
                     Ok(Parsed::Complete) => return Poll::Ready(Arrival::Head),
                     Ok(Parsed::Partial) => {}
                     Err(reject) => return Poll::Ready(Arrival::Refused(reject)),

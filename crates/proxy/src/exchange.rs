@@ -5,6 +5,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use propylon_config::{Action, BackendId, Redirect, Respond};
+use propylon_http::h1::{
+    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version,
+    reason_phrase,
+};
 
 use crate::access_log::{Durations, Record, TlsFields};
 use crate::acme;
@@ -14,10 +18,6 @@ use crate::client::KEYS_EXHAUSTED;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
-use crate::http1::{
-    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version,
-    reason_phrase,
-};
 use crate::snapshot::{CoreSnapshot, alpn_name};
 use crate::trace::{self, Moment, Trace};
 
@@ -324,7 +324,7 @@ fn stage_answer(
             head_only,
             date: date.as_bytes(),
         };
-        http1::write_own_response(&response, &mut scratch);
+        h1::write_own_response(&response, &mut scratch);
     });
     request.note.status = answer.status;
     request.note.bytes_sent += scratch.len() as u64;

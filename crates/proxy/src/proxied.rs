@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use propylon_config::ProxyProtocol;
+use propylon_http::proxy_protocol::{
+    Ends, Header, Malformed, Tls, V2_BYTES_MAX, common_name, parse, write_v1, write_v2,
+};
 use propylon_tls::Version;
 
 use crate::connection::Connection;
-use crate::proxy_protocol::{Ends, Header, Malformed, Tls, V2_BYTES_MAX, common_name, parse, write_v1, write_v2};
 use crate::snapshot::alpn_name;
 
 /// Reads the header that the connection begins with, and takes over what it says. False when there is none to be had:

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 
 use propylon_config::{At, Backend, CookieSecure, SameSite};
 use propylon_crypto::{SecretFileError, Tag, TagKey};
+use propylon_http::h1::Fields;
 use propylon_tls::{Finding, Severity};
-
-use crate::http1::Fields;
 
 /// Cookies of one name that are looked at: a browser sends those of all paths.
 const COOKIES_MAX: usize = 8;
@@ -162,7 +161,7 @@ mod tests {
     use propylon_config::Source;
 
     use super::*;
-    use crate::http1::{Limits, RequestHead, parse_request};
+    use propylon_http::h1::{Limits, RequestHead, parse_request};
 
     const LABELS: [&str; 3] = ["10.0.0.1:80", "10.0.0.2:80", "app.internal:81"];
 

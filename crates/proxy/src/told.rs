@@ -1,9 +1,9 @@
 //! What servers are told of a client's connection: its certificate (RFC 9440), and the fields of `request_headers`.
 
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
+use propylon_http::h1::{ClientAddress, write_line};
 use propylon_tls::{Facts, Group, Introduction, Scheme};
 
-use crate::http1::{ClientAddress, write_line};
 use crate::snapshot::alpn_name;
 
 #[derive(Clone, Copy)]

@@ -4,11 +4,7 @@
 //! each attempt at a server another below it; both go to the exporter when they have ended. Where nothing is traced a core
 //! has no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
-// `fuzzing` is set by cargo-fuzz.
-#![allow(unexpected_cfgs)]
-
 mod collector;
-mod context;
 mod export;
 mod metrics;
 mod record;
@@ -18,18 +14,16 @@ mod target;
 use std::time::{Instant, SystemTime};
 
 use propylon_config::{TraceTrust, Tracing};
+use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
-pub use self::context::TraceId;
-#[cfg(any(test, fuzzing))]
-pub use self::context::fuzz;
-use self::context::{Context, SpanId, is_state, parse_parent};
 pub use self::export::{ExportCounts, Exporter, Outbox};
 pub use self::metrics::TraceMetrics;
 pub use self::record::{Reached, Went, end_attempt, finish};
 use self::span::{STATE_BYTES_MAX, Span};
 pub use self::target::Target;
-use crate::http1::{Name, RequestHead, write_line};
+pub use propylon_http::trace_context::TraceId;
+use propylon_http::trace_context::{Context, Parent, SpanId, is_state, parse_parent};
 
 /// One core's.
 pub struct Tracer {
@@ -206,7 +200,7 @@ impl Tracer {
 }
 
 /// The caller's span; none where it is not told as it should be, and that includes told twice.
-fn parent(head: &RequestHead, text: &[u8]) -> Option<context::Parent> {
+fn parent(head: &RequestHead, text: &[u8]) -> Option<Parent> {
     let mut values = values(head, text, Name::Traceparent);
     let parent = parse_parent(values.next()?)?;
     values.next().is_none().then_some(parent)
@@ -270,7 +264,7 @@ mod tests {
     use propylon_config::{Source, parse};
 
     use super::*;
-    use crate::http1::{Limits, parse_request};
+    use propylon_http::h1::{Limits, parse_request};
 
     const LIMITS: Limits = Limits { head_bytes: 16 * 1024, headers: 100 };
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";

@@ -25,13 +25,13 @@ use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::exchange::Request;
-use crate::http1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
 use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use body::{Download, Rechunked, rechunk, write_whole_chunked};
 pub use body::{Upload, write_chunk};
+use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
 
 /// A body at least this long is moved in large pieces from its start.
 pub const LONG_BODY_BYTES: u64 = 48 * 1024;
@@ -40,7 +40,7 @@ const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
 pub const PIECE_BYTES: usize = 16 * 1024;
 /// A server's head may be this long, and have this many fields.
-pub const RESPONSE_LIMITS: http1::Limits = http1::Limits { head_bytes: 32 * 1024, headers: 200 };
+pub const RESPONSE_LIMITS: h1::Limits = h1::Limits { head_bytes: 32 * 1024, headers: 200 };
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
@@ -412,8 +412,7 @@ impl<'a> Transfer<'a> {
             if !self.answer.is_empty() {
                 self.answered = true;
                 let asked = self.request.head.asked(&self.request.text);
-                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response)
-                {
+                match h1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response) {
                     Ok(Parsed::Complete) if self.request.response.is_informational() => {
                         self.pass_informational()?;
                         continue;
@@ -457,7 +456,7 @@ impl<'a> Transfer<'a> {
         if self.request.head.version == Version::Http11 {
             let mut scratch = self.core.scratch.borrow_mut();
             scratch.clear();
-            http1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
+            h1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
             self.request.note.bytes_sent += scratch.len() as u64;
             self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
         }
@@ -537,10 +536,10 @@ impl<'a> Transfer<'a> {
         let client = self.request.head.version;
         core.with_date(|date| {
             let context = AnswerContext { client, framing, keep_alive, date: date.as_bytes() };
-            http1::write_response(response, self.answer.readable(), &context, &mut scratch);
+            h1::write_response(response, self.answer.readable(), &context, &mut scratch);
         });
         if let Some(cookie) = self.cookie {
-            http1::add_lines(&mut scratch, |out| out.extend_from_slice(cookie));
+            h1::add_lines(&mut scratch, |out| out.extend_from_slice(cookie));
         }
         let length = response.length;
         scratch.extend_from_slice(&self.answer.readable()[length..length + body]);
@@ -627,8 +626,8 @@ impl<'a> Transfer<'a> {
         self.download = Download::Done;
         self.server_spent = true;
         if self.framing == Framing::Chunked {
-            self.connection.stream.stage(http1::LAST_CHUNK, &self.core.stock, &mut self.connection.wire);
-            self.request.note.bytes_sent += http1::LAST_CHUNK.len() as u64;
+            self.connection.stream.stage(h1::LAST_CHUNK, &self.core.stock, &mut self.connection.wire);
+            self.request.note.bytes_sent += h1::LAST_CHUNK.len() as u64;
         }
     }
 

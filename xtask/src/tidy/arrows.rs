@@ -60,9 +60,11 @@ const ROOMS: &[Room] = &[
         unsafe_code: UnsafeCode::Within(&["crates/tls/src/park.rs"]),
         ..Room::new("tls", &["crypto", "config"], &["h2", "hyper", "http", "httparse"])
     },
+    // Bytes in, decisions out: whoever has the bytes, and waits for more, is above it.
+    Room::new("http", &["config"], &["tokio", "mio", "h2", "hyper", "http", "rustls", "rustix", "libc", "socket2"]),
     Room::new(
         "proxy",
-        &["policy", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
+        &["policy", "http", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.
@@ -74,7 +76,7 @@ const ROOMS: &[Room] = &[
     Room::new("e2e", &[], &[]),
     Room {
         unsafe_code: UnsafeCode::Generated,
-        ..Room::new("fuzz", &["config", "lanes", "crypto", "tls", "proxy"], &[])
+        ..Room::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "proxy"], &[])
     },
     Room::new("xtask", &[], &["tokio"]),
 ];

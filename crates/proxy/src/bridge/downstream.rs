@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 
 use super::upstream::Part;
 use crate::attempt::EXCESS_DATA;
@@ -10,7 +11,6 @@ use crate::client::{Fill, ReadError};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::exchange::Request;
-use crate::http1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 use crate::http2::{Chunk, Stream, translate};
 use crate::transfer::{Stop, Upload, server_fault, write_chunk};
 
@@ -136,7 +136,7 @@ impl<'a> Downstream<'a> {
                 let core = std::rc::Rc::clone(&connection.core);
                 let mut scratch = core.scratch.borrow_mut();
                 scratch.clear();
-                http1::write_informational(&request.response, text, &mut scratch);
+                h1::write_informational(&request.response, text, &mut scratch);
                 request.note.bytes_sent += scratch.len() as u64;
                 connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
             }
@@ -181,17 +181,17 @@ impl<'a> Downstream<'a> {
                 scratch.clear();
                 core.with_date(|date| {
                     let context = AnswerContext { client: version, framing, keep_alive, date: date.as_bytes() };
-                    http1::write_response(&request.response, text, &context, &mut scratch);
+                    h1::write_response(&request.response, text, &context, &mut scratch);
                 });
                 if let Some(line) = said.cookie {
-                    http1::add_lines(&mut scratch, |out| out.extend_from_slice(line));
+                    h1::add_lines(&mut scratch, |out| out.extend_from_slice(line));
                 }
                 if self.tunnel && request.response.version == Version::Http2 {
                     // The server has not seen the key: over HTTP/2 there is none (RFC 8441 §5).
                     let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();
                     let accept = translate::websocket_accept(key);
-                    http1::add_lines(&mut scratch, |out| {
-                        http1::write_line(b"Sec-WebSocket-Accept", accept.as_bytes(), out);
+                    h1::add_lines(&mut scratch, |out| {
+                        h1::write_line(b"Sec-WebSocket-Accept", accept.as_bytes(), out);
                     });
                 }
                 request.note.bytes_sent += scratch.len() as u64;
@@ -279,7 +279,7 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
     }
     if let Some(lines) = part.end.filter(|_| chunked) {
         request.note.bytes_sent += lines.len() as u64;
-        http1::write_last_chunk(&lines, &mut scratch);
+        h1::write_last_chunk(&lines, &mut scratch);
     }
     connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
     if let Some(Chunk::Stock(mut buffer)) = part.data {

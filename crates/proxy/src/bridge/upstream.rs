@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
+use propylon_http::h1::{
+    self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
+};
 
 use crate::attempt::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::budget;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::core::Core;
-use crate::http1::{
-    self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
-};
 use crate::http2::{self, Ahead, Chunk, Meter, ServerLink, ServerSeat, StreamPermit, translate};
 use crate::pool::ServerConnection;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
@@ -102,7 +102,7 @@ impl Upstream {
         }))
     }
 
-    /// Begins a request with a head as `http1::write_request` writes it. `end`: it has no body.
+    /// Begins a request with a head as `h1::write_request` writes it. `end`: it has no body.
     pub fn begin(&mut self, core: &Core, head: &RequestHead, text: &[u8]) {
         if let Upstream::Http1(http1) = self {
             if head.body == RequestBody::Chunked {
@@ -171,7 +171,7 @@ impl Upstream {
             Upstream::Http1(http1) if http1.framing == Framing::Chunked => {
                 let mut scratch = core.scratch.borrow_mut();
                 scratch.clear();
-                http1::write_last_chunk(trailers, &mut scratch);
+                h1::write_last_chunk(trailers, &mut scratch);
                 core.stock.equip(&mut http1.outbox);
                 http1.outbox.extend(&scratch);
             }
@@ -338,7 +338,7 @@ impl Http1 {
         loop {
             if !self.answer.is_empty() {
                 *answered = true;
-                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, response) {
+                match h1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, response) {
                     Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
                     Ok(Parsed::Partial) => {}
                     Err(reject) => return Poll::Ready(Err(bad_head(&reject))),
@@ -522,12 +522,12 @@ impl Http2 {
     ) -> Result<(), Stop> {
         let fault = || server_fault(502, "bad-response");
         translate::write_response(head, asked, ended, &mut self.text).map_err(|_| fault())?;
-        match http1::parse_response(&self.text, asked, &RESPONSE_LIMITS, response) {
+        match h1::parse_response(&self.text, asked, &RESPONSE_LIMITS, response) {
             Ok(Parsed::Complete) => {}
             Ok(Parsed::Partial) => return Err(fault()),
             Err(reject) => return Err(bad_head(&reject)),
         }
-        response.version = http1::Version::Http2;
+        response.version = h1::Version::Http2;
         Ok(())
     }
 
@@ -638,7 +638,7 @@ impl Drop for Http2 {
     }
 }
 
-fn bad_head(reject: &http1::Reject) -> Stop {
+fn bad_head(reject: &h1::Reject) -> Stop {
     Stop::Server(Attempt::of_bad_head(reject))
 }
 

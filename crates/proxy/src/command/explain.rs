@@ -11,13 +11,13 @@ use propylon_config::{
     Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
     Route, Server, Severity,
 };
+use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
 use crate::admin::effective;
 use crate::command::check;
-use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
 use crate::isolation;
 use crate::origin;
 use crate::snapshot::{load_profiles, rule};
@@ -181,7 +181,7 @@ impl Asked {
         let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
         let text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
         let mut head = RequestHead::default();
-        match http1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
+        match h1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
             Ok(Parsed::Complete) if !authority.is_empty() => {}
             Ok(_) => return Err("the URL has no host".into()),
             Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.reason)),

@@ -1,11 +1,11 @@
 //! A probe by HTTP/1.1: one request, and an answer read as strictly as any other.
 
 use propylon_config::HttpProbe;
+use propylon_http::h1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::line::Line;
 use super::probe::Failure;
-use crate::http1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
 
 /// A head that is longer is no answer to a health check.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use propylon_http::h1::{TARGET, TOKEN, all, is_token};
+
 use super::huffman;
-use crate::http1::{TARGET, TOKEN, all, is_token};
 
 /// Bytes of a table as we announce it: the initial value of SETTINGS_HEADER_TABLE_SIZE (RFC 9113 §6.5.2).
 const TABLE_BYTES_MAX: usize = 4096;

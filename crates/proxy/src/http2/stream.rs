@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
+use propylon_http::h1::{self, Method, Parsed, Reject, ResponseHead, Version, reason_phrase};
 
 use super::ahead::Ahead;
 use super::connection::Link;
@@ -20,7 +21,6 @@ use crate::connection::After;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Answer, Request};
-use crate::http1::{self, Method, Parsed, Reject, ResponseHead, Version, reason_phrase};
 use crate::telemetry::Wait;
 
 /// Bytes of a response that may lie with the library before more is read from the server: the client's window or its
@@ -106,7 +106,7 @@ impl Stream {
         let path = self.link.intake.borrow_mut().path(self.id());
         translate::write_request(parts, path.as_deref(), ended, &mut core.random.borrow_mut(), &mut request.text)?;
         // Both are bounded by the library already, but for what the text adds.
-        let limits = http1::Limits {
+        let limits = h1::Limits {
             head_bytes: listener.limits.head_bytes + translate::OVERHEAD_BYTES_MAX,
             headers: listener.limits.headers + translate::FIELDS_ADDED_MAX,
         };
@@ -114,7 +114,7 @@ impl Stream {
         if fields > listener.limits.headers {
             return Err(Reject { status: 431, reason: "too-many-fields" });
         }
-        let Parsed::Complete = http1::parse_request(&request.text, &limits, &mut request.head)? else {
+        let Parsed::Complete = h1::parse_request(&request.text, &limits, &mut request.head)? else {
             return Err(Reject { status: 400, reason: "head-cut-short" });
         };
         request.head.version = Version::Http2;

@@ -1,19 +1,19 @@
 //! Messages of HTTP/2 as HTTP/1.1 writes them, and back (RFC 9113 §8).
 //!
-//! A request is written as the text that a client of HTTP/1.1 would have sent, and `http1::parse_request` reads it: what
+//! A request is written as the text that a client of HTTP/1.1 would have sent, and `h1::parse_request` reads it: what
 //! that refuses is refused, whatever version it came by. So nothing may get into the text that would read as something
 //! else: what could (CR, LF, NUL, spaces, colons in names) is refused here.
 
 use base64ct::{Base64, Encoding};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, VIA};
 use http::{Request, Response, StatusCode};
-
-use super::Familiar;
-use crate::exchange::Answer;
-use crate::http1::{
+use propylon_http::h1::{
     Asked, Decoder, Event, Framing, Method, Reject, ResponseHead, TARGET, TOKEN, Version, all, first_control, is_token,
     reason_phrase,
 };
+
+use super::Familiar;
+use crate::exchange::Answer;
 
 /// What the text has that the header list had not: the request line, line ends, the fields added.
 pub const OVERHEAD_BYTES_MAX: usize = 8 * 1024;
@@ -272,7 +272,7 @@ fn via(received: Version) -> HeaderValue {
     })
 }
 
-/// The request for a server of HTTP/2, of a head as `http1::write_request` writes it. None for what HTTP/2 cannot say.
+/// The request for a server of HTTP/2, of a head as `h1::write_request` writes it. None for what HTTP/2 cannot say.
 pub fn server_request(text: &[u8], tunnel: bool, tls: bool) -> Option<Request<()>> {
     let mut lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let mut first = lines.next()?.split(|byte| *byte == b' ');

@@ -2,7 +2,7 @@
 
 use crate::client::KEYS_EXHAUSTED;
 
-/// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
+/// Why a request was refused: the words of `h1::Reject`, and our own for what never became a head.
 pub const REJECTS: &[&str] = &[
     "backslash-in-path",
     "bad-chunk-end",
@@ -166,9 +166,9 @@ mod tests {
 
     /// What a reason is written behind, the list that it has to be in, and files whose reasons are others'.
     const WRITTEN: &[(&str, &[&str], &[&str])] = &[
-        ("Reject::bad(", REJECTS, &["http1/response.rs"]),
-        ("Reject::new(", REJECTS, &["http1/response.rs"]),
-        ("Reject { status: ", REJECTS, &["http1/response.rs"]),
+        ("Reject::bad(", REJECTS, &["h1/response.rs"]),
+        ("Reject::new(", REJECTS, &["h1/response.rs"]),
+        ("Reject { status: ", REJECTS, &["h1/response.rs"]),
         ("Stop::Client(", CLIENT_FAULTS, &[]),
         ("Attempt { status: ", SERVER_FAULTS, &[]),
     ];
@@ -186,9 +186,9 @@ mod tests {
 
     #[test]
     fn every_reason_that_is_written_anywhere_is_in_its_list_and_none_is_other() {
-        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();
-        sources(&top, &mut files);
+        ["http", "proxy"].iter().for_each(|member| sources(&top.join(member).join("src"), &mut files));
         let (mut seen, mut unknown) = (0, Vec::new());
         let is_test = |file: &Path| file.components().any(|part| part.as_os_str() == "tests");
         for file in files.iter().filter(|file| !file.ends_with("telemetry/reasons.rs") && !is_test(file)) {
@@ -205,7 +205,7 @@ mod tests {
                     let Some(reason) = reason else { continue };
                     seen += 1;
                     if !list.contains(&reason) {
-                        unknown.push(format!("{}: {reason}", file.strip_prefix(&top).unwrap().display()));
+                        unknown.push(format!("{}: {reason}", file.strip_prefix(top).unwrap().display()));
                     }
                 }
             }

@@ -418,9 +418,9 @@ fn backoff(failures: u32, chance: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::context::parse_parent;
     use super::super::span::Kind;
     use super::*;
+    use propylon_http::trace_context::parse_parent;
 
     fn span() -> Span {
         let parent = parse_parent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").expect("a parent");

@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1 as proto;
 use prost::Message;
 
-use super::context::{Context, SpanId};
+use propylon_http::trace_context::{Context, SpanId};
 
 /// Of what a client sends no attribute keeps more.
 pub const ATTRIBUTE_BYTES_MAX: usize = 1024;
@@ -137,8 +137,8 @@ fn attribute(key: &str, value: AnyKind) -> KeyValue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::context::parse_parent;
     use super::*;
+    use propylon_http::trace_context::parse_parent;
 
     #[test]
     fn a_batch_says_what_the_spans_say() {

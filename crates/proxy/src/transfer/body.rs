@@ -1,10 +1,10 @@
 //! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
 
 use propylon_config::Listener;
+use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead};
 
 use crate::attempt::whole_chunked;
 use crate::buffer::Buffer;
-use crate::http1::{self, Decoder, Event, RequestBody, RequestHead};
 
 /// The request body, from the client to the server.
 pub enum Upload {
@@ -83,7 +83,7 @@ pub struct Rechunked {
 }
 
 /// Decodes chunks and writes them anew.
-pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<Rechunked, http1::Reject> {
+pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<Rechunked, h1::Reject> {
     let (mut at, mut chunks) = (0, 0);
     while at < bytes.len() {
         match decoder.next(&bytes[at..])? {
@@ -94,7 +94,7 @@ pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result
                 chunks += 1;
             }
             Event::End { consumed } => {
-                http1::write_last_chunk(decoder.trailers(), out);
+                h1::write_last_chunk(decoder.trailers(), out);
                 at += consumed;
                 break;
             }
@@ -104,7 +104,7 @@ pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result
 }
 
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
-    http1::write_chunk_header(data.len(), out);
+    h1::write_chunk_header(data.len(), out);
     out.extend_from_slice(data);
     out.extend_from_slice(b"\r\n");
 }

@@ -1,8 +1,9 @@
 //! What must hold for any pseudo-header fields and fields whatever: shared by the fuzz target and by a seeded run among the
 //! tests. Panics when a promise is broken.
 
+use propylon_http::h1::{Limits, Parsed, RequestBody, RequestHead, parse_request};
+
 use super::*;
-use crate::http1::{Limits, Parsed, RequestBody, RequestHead, parse_request};
 
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 200 };
 

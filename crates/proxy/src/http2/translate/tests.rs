@@ -1,5 +1,6 @@
+use propylon_http::h1::{Asked, Limits, Method, Parsed, RequestHead, parse_request, parse_response};
+
 use super::*;
-use crate::http1::{Asked, Limits, Method, Parsed, RequestHead, parse_request, parse_response};
 
 const GET: Pseudo<'static> = Pseudo {
     method: b"GET",

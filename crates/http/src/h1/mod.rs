@@ -36,9 +36,6 @@
 //! | absolute-form | authority must equal Host; forwarded in origin-form |
 //! | host names | letters, digits, `-`, `_`, `.`, `~`; no empty label; IPv6 in brackets; port in digits, at most 65535 |
 
-// `fuzzing` is set by cargo-fuzz.
-#![allow(unexpected_cfgs)]
-
 mod answer;
 mod chunk;
 mod fields;
@@ -46,7 +43,7 @@ mod fields;
 pub mod fuzz;
 mod grammar;
 mod host;
-pub(crate) mod path;
+pub mod path;
 mod request;
 mod response;
 mod rewrite;
@@ -58,7 +55,7 @@ pub use answer::{
 };
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, write_chunk_header, write_last_chunk};
 pub use fields::{Field, Fields, Name, Span, write_line};
-pub(crate) use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
+pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;
 pub use request::{Method, RequestBody, RequestHead, Scheme, Version, parse_request};
 pub use response::{Asked, Framing, ResponseBody, ResponseHead, parse_response};
@@ -92,11 +89,11 @@ pub struct Reject {
 }
 
 impl Reject {
-    pub(crate) const fn new(status: u16, reason: &'static str) -> Reject {
+    pub const fn new(status: u16, reason: &'static str) -> Reject {
         Reject { status, reason }
     }
 
-    pub(crate) const fn bad(reason: &'static str) -> Reject {
+    pub const fn bad(reason: &'static str) -> Reject {
         Reject::new(400, reason)
     }
 }

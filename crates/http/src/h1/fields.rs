@@ -308,7 +308,7 @@ impl Fields {
             .map(|f| f.value.bytes(buf))
     }
 
-    pub(crate) fn of_kind(&self, kind: Name) -> impl Iterator<Item = &Field> {
+    pub fn of_kind(&self, kind: Name) -> impl Iterator<Item = &Field> {
         self.iter().filter(move |f| f.kind == kind)
     }
 
@@ -343,7 +343,7 @@ impl Fields {
     }
 
     /// Withholds fields of such kinds.
-    pub(crate) fn withhold_kinds(&mut self, is_withheld: impl Fn(Name) -> bool) {
+    pub fn withhold_kinds(&mut self, is_withheld: impl Fn(Name) -> bool) {
         for field in self.iter_mut() {
             field.forward &= !is_withheld(field.kind);
         }
@@ -355,7 +355,7 @@ impl Fields {
     }
 
     /// Writes the lines that go on, as they came; runs of neighbours in one copy.
-    pub(crate) fn write_forwarded(&self, buf: &[u8], out: &mut Vec<u8>) {
+    pub fn write_forwarded(&self, buf: &[u8], out: &mut Vec<u8>) {
         self.write_some(buf, |_| true, out);
     }
 

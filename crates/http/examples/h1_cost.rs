@@ -1,13 +1,13 @@
 //! What a head costs: parse and rewrite, in nanoseconds per request and per response.
 //!
-//! `cargo run --release -p propylon-proxy --example http1_cost`
+//! `cargo run --release -p propylon-http --example h1_cost`
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use propylon_config::{Forwarded, PathRules};
-use propylon_proxy::http1::*;
+use propylon_http::h1::*;
 
 const BROWSER: &[u8] = b"GET /catalogue/shoes/running?colour=blue&size=43&sort=price HTTP/1.1\r\n\
     Host: shop.example.com\r\n\
