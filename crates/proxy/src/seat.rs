@@ -27,7 +27,7 @@ use crate::http2::{Lane, StreamPermit};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
-use crate::server::{Greeting, ServerStream};
+use crate::server::{ServerHandshake, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -678,7 +678,7 @@ async fn greet(
 ) -> Greeted {
     let began = Instant::now();
     let handshake = connector.connect(server).map_err(Ungreeted::Failed)?;
-    let mut greeting = Greeting::new(socket, handshake);
+    let mut greeting = ServerHandshake::new(socket, handshake);
     let stream = poll_fn(|context| {
         if let Poll::Ready(greeted) = greeting.poll(context, &core.stock, |job| core.submit(job)) {
             return Poll::Ready(greeted.map_err(Ungreeted::Failed));

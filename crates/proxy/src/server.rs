@@ -12,7 +12,6 @@ use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamHandshake, Upst
 
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::SEAL_BYTES_MAX;
-use crate::signer::Work;
 use crate::socket::Socket;
 
 /// The least room to read into.
@@ -407,12 +406,12 @@ impl Tls {
     }
 }
 
-/// A session that is being agreed on.
-pub struct Greeting {
+/// A TLS session that is being agreed on with a server. `S` is a signature by the key of our certificate while it is made.
+pub struct ServerHandshake<S> {
     socket: Socket,
     handshake: UpstreamHandshake,
     /// The signature that it waits for.
-    work: Option<Work>,
+    work: Option<S>,
     inbox: Buffer,
     wire: Buffer,
     /// What the last step had to say, kept for its memory.
@@ -420,11 +419,11 @@ pub struct Greeting {
     begun: bool,
 }
 
-impl Greeting {
+impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
     /// With a socket that is connected.
-    pub fn new(socket: Socket, handshake: UpstreamHandshake) -> Greeting {
+    pub fn new(socket: Socket, handshake: UpstreamHandshake) -> Self {
         let (inbox, wire, said) = (Buffer::default(), Buffer::default(), Vec::new());
-        Greeting { socket, handshake, work: None, inbox, wire, said, begun: false }
+        Self { socket, handshake, work: None, inbox, wire, said, begun: false }
     }
 
     /// Whether it is not the server that is waited for, but somebody who signs.
@@ -438,7 +437,7 @@ impl Greeting {
         &mut self,
         context: &mut Context<'_>,
         stock: &Stock,
-        submit: impl Fn(Job) -> Work,
+        submit: impl Fn(Job) -> S,
     ) -> Poll<Result<ServerStream, UpstreamFailure>> {
         let greeted = self.poll_steps(context, stock, submit);
         if greeted.is_ready() && !matches!(greeted, Poll::Ready(Ok(_))) {
@@ -452,7 +451,7 @@ impl Greeting {
         &mut self,
         context: &mut Context<'_>,
         stock: &Stock,
-        submit: impl Fn(Job) -> Work,
+        submit: impl Fn(Job) -> S,
     ) -> Poll<Result<ServerStream, UpstreamFailure>> {
         if !std::mem::replace(&mut self.begun, true) {
             self.step(None, context, stock)?;

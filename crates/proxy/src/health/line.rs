@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::probe::{Failure, NOT_MADE};
 use crate::buffer::{Buffer, Stock};
-use crate::server::{Greeting, ServerStream};
+use crate::server::{ServerHandshake, ServerStream};
 use crate::signer::Beside;
 use crate::socket::Socket;
 
@@ -44,7 +44,7 @@ impl Line {
         };
         let handshake = connector.connect(server).map_err(failed)?;
         let stock = Stock::default();
-        let mut greeting = Greeting::new(Socket::new(stream.into_std()?), handshake);
+        let mut greeting = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
         let greeted = poll_fn(|context| {
             let greeted = greeting.poll(context, &stock, |job| Beside::submit_to(beside, job));
             awaits_signature.set(greeting.awaits_signature());
