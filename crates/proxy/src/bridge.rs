@@ -18,13 +18,13 @@ use bytes::Bytes;
 use h2::Reason;
 use propylon_config::BackendId;
 use propylon_http::h1::{RequestBody, Version, elements};
+use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
 use crate::attempt::{Attempt, EXCESS_DATA, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
-use crate::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use propylon_config::BackendId;
+use propylon_net::socket::Departure;
+use propylon_net::timers::Deadline;
 use propylon_tls::{Facts, Introduction};
 
 use crate::connection::Connection;
 use crate::core::Core;
-use crate::deadline::Deadline;
 use crate::http2::Stream;
-use crate::socket::Departure;
 use crate::telemetry::{ListenerMetrics, Wait};
 
 /// Who asks.

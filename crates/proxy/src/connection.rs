@@ -14,14 +14,15 @@ use propylon_config::{BackendId, Listener};
 use propylon_crypto::Outcome;
 use propylon_http::h1::{self, Parsed, Reject};
 use propylon_http::proxy_protocol::Ends;
+use propylon_net::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
+use propylon_net::buffer::{Buffer, SMALL_BYTES};
+use propylon_net::client_stream::{ClientStream, Fill, ReadError};
+use propylon_net::socket::Socket;
+use propylon_net::timers::Deadline;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
-use crate::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
-use crate::buffer::{Buffer, SMALL_BYTES};
-use crate::client::{ClientStream, Fill, ReadError};
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http2::{self, PREFACE};
@@ -30,7 +31,6 @@ use crate::relay;
 use crate::shortage::Reason;
 use crate::signer::Work;
 use crate::snapshot::is_http2;
-use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
 

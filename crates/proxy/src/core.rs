@@ -14,6 +14,8 @@ use propylon_config::{HandshakeLimits, Listener};
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending, RemoteKey};
 use propylon_metrics::Column;
+use propylon_net::buffer::Stock;
+use propylon_net::timers::Timers;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
@@ -25,8 +27,6 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::access_log::Sheet;
-use crate::buffer::Stock;
-use crate::deadline::Timers;
 use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;

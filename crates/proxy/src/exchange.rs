@@ -9,12 +9,12 @@ use propylon_http::h1::{
     self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version,
     reason_phrase,
 };
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::KEYS_EXHAUSTED;
 
 use crate::access_log::{Durations, Record, TlsFields};
 use crate::acme;
 use crate::attempt;
-use crate::buffer::Buffer;
-use crate::client::KEYS_EXHAUSTED;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;

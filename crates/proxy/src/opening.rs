@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use propylon_config::{AccessLog, Admin, AdminBind, Config};
+use propylon_net::listen::{self, BindError, Bound, Inherited};
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::access_log::Writer;
@@ -15,7 +16,6 @@ use crate::admin::AdminSocket;
 use crate::engine::worker_count;
 use crate::health::PROBES_AT_ONCE_MAX;
 use crate::shortage::files::{ConnectionsMax, FilesPlan};
-use crate::sockets::{self, BindError, Bound, Inherited};
 use crate::upgrade::Failure;
 use crate::upgrade::takeover::{Heirloom, Takeover};
 
@@ -132,14 +132,14 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         }
     };
     let mut adopted: Vec<usize> = inherited.iter().map(|each| each.place).collect();
-    let bound = sockets::bind_first(config, workers, &mut inherited);
+    let bound = listen::bind_first(config, workers, &mut inherited);
     let bound = bound.map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
     match takeover {
         // The other process takes what is in their queues, and closes them.
         Some(_) => adopted.retain(|place| !inherited.iter().any(|left| left.place == *place)),
         None => refuse_unmatched(&inherited)?,
     }
-    sockets::announce(config, &bound, &[]);
+    listen::announce(config, &bound, &[]);
     let (admin_given, upgrade_given) = match &mut takeover {
         Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
         None => (None, None),

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use propylon_config::{Backend, ServerProtocol};
+use propylon_net::server_stream::ServerStream;
+use propylon_net::timers::coarse_millis;
 use propylon_policy::line::Order;
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
 use crate::core::Core;
-use crate::deadline::coarse_millis;
 use crate::http2::{Lane, StreamPermit, Terms};
 use crate::notice::{Notice, Way};
-use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
 pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;

@@ -15,8 +15,6 @@ use propylon_config::{Action, Protocol};
 
 use crate::access_log::{RelayRecord, TlsFields};
 use crate::balance::Turn;
-use crate::buffer::Buffer;
-use crate::client::{Fill, KEYS_EXHAUSTED};
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::pool::ServerConnection;
@@ -24,6 +22,8 @@ use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 
 pub use pipes::Pipes;
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
 use way::{Broken, Way};
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
@@ -314,7 +314,7 @@ impl Relay {
                 Poll::Ready(Ok(())) => {}
             }
             if !self.answer.is_empty() {
-                let count = self.answer.len().min(crate::client::SEAL_BYTES_MAX);
+                let count = self.answer.len().min(propylon_net::client_stream::SEAL_BYTES_MAX);
                 stream.stage(&self.answer.readable()[..count], stock, &mut connection.wire);
                 self.answer.consume(count);
                 self.down.moved += count as u64;

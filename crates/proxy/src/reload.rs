@@ -41,12 +41,12 @@ use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
-use crate::sockets;
 use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::telemetry::{Telemetry, address_label};
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
+use propylon_net::listen;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -487,7 +487,7 @@ impl Keeper {
     async fn publish(&mut self, snapshot: Snapshot) {
         let earlier = self.snapshot();
         self.telemetry.follow(&self.store, &snapshot.config);
-        sockets::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
+        listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
         self.certificates.follow(&snapshot, Instant::now());
         self.places.follow(&earlier.config, &snapshot.config, snapshot.generation);

@@ -11,6 +11,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use propylon_config::{Backend, BackendId, Reuse};
+use propylon_net::server_stream::{ServerHandshake, ServerStream};
+use propylon_net::socket::Socket;
+use propylon_net::timers::{Deadline, coarse_millis};
 use propylon_policy::balance::Draw;
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::turnstile::{Grant, Ticket};
@@ -21,15 +24,12 @@ use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::deadline::{Deadline, coarse_millis};
 use crate::exchange::Request;
 use crate::http2::{Lane, StreamPermit};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
-use crate::server::{ServerHandshake, ServerStream};
 use crate::snapshot::CoreSnapshot;
-use crate::socket::Socket;
 use crate::telemetry::Wait;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.

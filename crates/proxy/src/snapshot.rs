@@ -31,18 +31,18 @@ use zeroize::Zeroizing;
 
 use crate::admin::effective;
 use crate::balance::SharedBalance;
-use crate::deadline::coarse_millis;
 use crate::engine::worker_count;
 use crate::names::{Found, Names};
 use crate::notice::Notice;
 use crate::pool::{ServerTurnstile, turnstile};
 use crate::signer::Places;
-use crate::sockets::{self, BindError, Bound};
 use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 pub use per_core::{CoreBackend, CoreSnapshot};
+use propylon_net::listen::{self, BindError, Bound};
+use propylon_net::timers::coarse_millis;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
@@ -229,7 +229,7 @@ impl Snapshot {
     /// new addresses bound. `found` answers [`Snapshot::unknown_names`].
     pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
         let sets = self.tickets.succeeded_by(&config.tls);
-        let bound = sockets::bind(&config, worker_count(&self.config), &self.sockets);
+        let bound = listen::bind(&config, worker_count(&self.config), &self.sockets);
         let built = Snapshot::build(config, sets, Some(self), files, (found, Severity::Error));
         let refused = |error: BindError| Finding {
             severity: Severity::Error,

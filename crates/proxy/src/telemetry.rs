@@ -18,7 +18,6 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::acme::AcmeMetrics;
 use crate::batches::BatchMetrics;
-use crate::budget::BudgetMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::shortage::ShortageMetrics;
 use crate::shortage::files::LimitedBy;
@@ -26,6 +25,7 @@ use crate::signer::SignerMetrics;
 use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
 use propylon_http::proxy_protocol::Malformed;
+use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};

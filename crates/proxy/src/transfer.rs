@@ -18,9 +18,6 @@ use propylon_policy::patience::Patience;
 use crate::attempt::{Attempt, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
 use crate::bridge::note_excess;
-use crate::budget;
-use crate::buffer::{Buffer, LARGE_BYTES};
-use crate::client::{Fill, ReadError};
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
@@ -32,6 +29,9 @@ use crate::telemetry::Wait;
 use body::{Download, Rechunked, rechunk, write_whole_chunked};
 pub use body::{Upload, write_chunk};
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
+use propylon_net::budget;
+use propylon_net::buffer::{Buffer, LARGE_BYTES};
+use propylon_net::client_stream::{Fill, ReadError};
 
 /// A body at least this long is moved in large pieces from its start.
 pub const LONG_BODY_BYTES: u64 = 48 * 1024;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use propylon_config::BackendId;
+use propylon_net::budget;
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::Fill;
 
-use crate::budget;
-use crate::buffer::Buffer;
-use crate::client::Fill;
 use crate::connection::{After, Connection};
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
+use propylon_net::budget::{self, Budget};
+use propylon_net::listen::Bound;
+use propylon_net::timers::TICK;
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
@@ -20,14 +23,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Sheet;
 use crate::batches;
-use crate::budget::{self, Budget};
 use crate::connection::serve;
 use crate::core::Core;
-use crate::deadline::TICK;
 use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Reason, Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
-use crate::sockets::Bound;
 use crate::telemetry::{Telemetry, UNTRUSTED_PEER};
 use crate::trace::Outbox;
 use crate::warm::warm;

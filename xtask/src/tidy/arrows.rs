@@ -62,9 +62,15 @@ const ROOMS: &[Room] = &[
     },
     // Bytes in, decisions out: whoever has the bytes, and waits for more, is above it.
     Room::new("http", &["config"], &["tokio", "mio", "h2", "hyper", "http", "rustls", "rustix", "libc", "socket2"]),
+    // Streams, whatever is sent by them.
+    Room::new(
+        "net",
+        &["tls", "crypto", "sys", "metrics", "config"],
+        &["h2", "hyper", "http", "httparse", "rustls", "toml"],
+    ),
     Room::new(
         "proxy",
-        &["policy", "http", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
+        &["policy", "http", "net", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.

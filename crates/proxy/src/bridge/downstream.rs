@@ -4,10 +4,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
+use propylon_net::client_stream::{Fill, ReadError};
 
 use super::upstream::Part;
 use crate::attempt::EXCESS_DATA;
-use crate::client::{Fill, ReadError};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::exchange::Request;

@@ -10,10 +10,10 @@ use h2::{Reason, RecvStream, SendStream};
 use propylon_http::h1::{
     self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
 };
+use propylon_net::budget;
+use propylon_net::buffer::{Buffer, LARGE_BYTES};
 
 use crate::attempt::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
-use crate::budget;
-use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::core::Core;
 use crate::http2::{self, Ahead, Chunk, Meter, ServerLink, ServerSeat, StreamPermit, translate};
 use crate::pool::ServerConnection;

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
+use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_tls::{Deferral, lowered_limit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -12,7 +13,6 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::parked_tests::{House, run, until};
-use crate::client::KEYS_EXHAUSTED;
 
 /// A server that answers whatever comes with this head and so many bytes behind it; returns its address.
 async fn server(head: &'static str, body_bytes: usize) -> String {

@@ -6,15 +6,15 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use propylon_net::buffer::{Buffer, Stock};
+use propylon_net::server_stream::{ServerHandshake, ServerStream};
+use propylon_net::socket::Socket;
 use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::probe::{Failure, NOT_MADE};
-use crate::buffer::{Buffer, Stock};
-use crate::server::{ServerHandshake, ServerStream};
 use crate::signer::Beside;
-use crate::socket::Socket;
 
 pub enum Line {
     Plain(TcpStream),

@@ -11,15 +11,15 @@ use std::task::{Context, Poll};
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
 use propylon_config::{BackendId, Http2, ProxyProtocol};
+use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_tls::{Facts, Introduction};
 use tokio::task::spawn_local;
 
 use super::intake::{Fault, Intake, Moment};
 use super::stream::{self, Piece};
 use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
-use crate::budget::{self, Budget, STREAMS_PER_POLL_MAX};
-use crate::buffer::Buffer;
-use crate::client::KEYS_EXHAUSTED;
 use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
+use propylon_net::timers::coarse_millis;
 use propylon_policy::line::{Line, Order, Ticket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -24,7 +25,6 @@ use super::responses::{Responses, Stage};
 use super::stream::Piece;
 use crate::attempt::{Attempt, Repeatable};
 use crate::core::Core;
-use crate::deadline::coarse_millis;
 use crate::notice::{Notice, Way};
 use crate::pool::ServerTurnstile;
 

@@ -16,6 +16,10 @@ use std::time::Duration;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
+use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::SEAL_BYTES_MAX;
+use propylon_net::server_stream::ServerStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
@@ -26,13 +30,9 @@ use super::stream::Piece;
 use super::windows::STREAM_WINDOW_BYTES_MAX;
 use super::wire::{give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
-use crate::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
-use crate::buffer::Buffer;
-use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
 use crate::pool::{Permit, PoolKey, ServerConnection};
 use crate::seat;
-use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
@@ -155,7 +155,7 @@ async fn greet(
     wire: &Rc<Wired>,
     (config, window): (ServerHttp2, u32),
     patience: u64,
-    deadline: &crate::deadline::Deadline,
+    deadline: &propylon_net::timers::Deadline,
 ) -> Result<Begun, ()> {
     let due = core.timers.now() + patience;
     let mut builder = Builder::new();
@@ -219,7 +219,7 @@ struct Driver {
 
 impl Driver {
     /// Ready when the connection is over.
-    fn poll(&mut self, context: &mut Context<'_>, deadline: &crate::deadline::Deadline) -> Poll<()> {
+    fn poll(&mut self, context: &mut Context<'_>, deadline: &propylon_net::timers::Deadline) -> Poll<()> {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
         self.wire.turn.set(0);
         // Before streams that have just begun: their windows are what is said ahead of them. While the last change has not been

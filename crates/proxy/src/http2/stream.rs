@@ -11,15 +11,15 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
 use propylon_http::h1::{self, Method, Parsed, Reject, ResponseHead, Version, reason_phrase};
+use propylon_net::buffer::Buffer;
+use propylon_net::timers::Deadline;
 
 use super::ahead::Ahead;
 use super::connection::Link;
 use super::translate;
-use crate::buffer::Buffer;
 use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
-use crate::deadline::Deadline;
 use crate::exchange::{self, Answer, Request};
 use crate::telemetry::Wait;
 

@@ -9,13 +9,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
+use propylon_net::buffer::{Buffer, LARGE_BYTES, Stock};
+use propylon_net::client_stream::{Fill, ReadError, SEAL_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
 use super::intake::Intake;
-use crate::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
-use crate::buffer::{Buffer, LARGE_BYTES, Stock};
-use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
 
 /// What the library charges for a frame of DATA that lies unread, at most.

@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::BackendId;
+use propylon_net::server_stream::ServerStream;
+use propylon_net::socket::Socket;
 use propylon_policy::reuse::Fit;
 
 use super::Note;
@@ -18,9 +20,7 @@ use crate::notice::Way;
 use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
 use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
-use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
-use crate::socket::Socket;
 use crate::telemetry::Wait;
 
 const READ_BYTES_MIN: usize = 4096;

@@ -6,12 +6,13 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
+use propylon_net::budget::{self, Budget};
+use propylon_net::buffer::{Buffer, Stock};
+use propylon_net::server_stream::ServerStream;
+use propylon_net::socket::Socket;
+
 use super::pipes::Lent;
-use crate::budget::{self, Budget};
-use crate::buffer::{Buffer, Stock};
 use crate::core::Core;
-use crate::server::ServerStream;
-use crate::socket::Socket;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
 const FULL_READS_MIN: u8 = 3;

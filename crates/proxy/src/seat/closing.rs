@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use propylon_config::BackendId;
+use propylon_net::buffer::Buffer;
 use tokio::task::spawn_local;
 
-use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::pool::ServerConnection;
 use crate::snapshot::CoreSnapshot;

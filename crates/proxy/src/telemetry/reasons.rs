@@ -1,6 +1,6 @@
 //! Why things are refused, fail or end: the words of the access log and the labels of the metrics, in one place.
 
-use crate::client::KEYS_EXHAUSTED;
+use propylon_net::client_stream::KEYS_EXHAUSTED;
 
 /// Why a request was refused: the words of `h1::Reject`, and our own for what never became a head.
 pub const REJECTS: &[&str] = &[

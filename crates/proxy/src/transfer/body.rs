@@ -2,9 +2,9 @@
 
 use propylon_config::Listener;
 use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead};
+use propylon_net::buffer::Buffer;
 
 use crate::attempt::whole_chunked;
-use crate::buffer::Buffer;
 
 /// The request body, from the client to the server.
 pub enum Upload {

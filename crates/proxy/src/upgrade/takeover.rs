@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_crypto::TagKey;
+use propylon_net::listen::{Inherited, Wish};
 use propylon_sys::ProcessWatch;
 use propylon_tls::{Profile, Tickets};
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use super::message::{Channel, Message, SecretKind, receive_now, send_now, word};
 use super::predecessors::Description;
 use super::{ANSWER_WAIT, END_WAIT, Failure, PREDECESSORS_MAX, PROTOCOL, READY_WAIT, SOCKETS_MAX};
 use crate::health::KnownServer;
-use crate::sockets::{Inherited, Wish};
 
 /// A conversation with the process that serves, up to the point where this one is ready.
 pub struct Takeover {

@@ -11,7 +11,7 @@ use propylon_crypto::{Job, Outcome};
 use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamSession};
 
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
-use crate::client::SEAL_BYTES_MAX;
+use crate::client_stream::SEAL_BYTES_MAX;
 use crate::socket::Socket;
 
 /// The least room to read into.
@@ -406,7 +406,7 @@ impl Tls {
     }
 }
 
-/// A TLS session that is being agreed on with a server. `S` is a signature by the key of our certificate while it is made.
+/// A TLS session that is being agreed on with a server. `S` is a signature by our certificate's key while it is made.
 pub struct ServerHandshake<S> {
     socket: Socket,
     handshake: UpstreamHandshake,
