@@ -34,12 +34,14 @@ impl SecureOrigin {
         let chain: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(pem.as_bytes()).map(|each| each.expect("a certificate")).collect();
         let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
-        let config = ServerConfig::builder_with_provider(rustls::crypto::aws_lc_rs::default_provider().into())
+        let mut config = ServerConfig::builder_with_provider(rustls::crypto::aws_lc_rs::default_provider().into())
             .with_protocol_versions(versions)
             .expect("versions")
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .expect("a certificate and its key");
+        // What a script writes before the handshake goes out with it.
+        config.send_half_rtt_data = true;
         let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound listener");

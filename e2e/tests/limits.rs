@@ -264,7 +264,12 @@ fn who_needs_a_connection_of_its_own_is_handed_none_that_comes_back() {
 /// Where no connections are counted nothing is gained by a wait for a server that works on for nobody.
 #[test]
 fn a_connection_that_is_not_counted_ends_with_its_client() {
-    let (origin, go) = patient();
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        // It says nothing, and keeps the connection, for as long as anybody looks.
+        let _ = (peer.read_request(), wait.lock().expect("no script panics with it").recv());
+    });
     let config = config(origin.address(), 7, 1, "timeouts = { close = \"10m\" }");
     let engine = Engine::start(&config.replace(", max_connections = 7", ""));
     let mut client = engine.client("plain");
@@ -373,8 +378,9 @@ fn descriptors(pid: u32) -> BTreeSet<u64> {
 
 #[test]
 fn a_lack_of_files_is_no_fault_of_the_server() {
-    let origin = Origin::always(HELLO);
-    let engine = Engine::start(&config(origin.address(), 10, 1, "max_idle = 0"));
+    let (origin, other) = (Origin::always(HELLO), Origin::always(HELLO));
+    let text = config(origin.address(), 10, 1, "max_idle = 0");
+    let engine = Engine::start(&text.replace(" }]", &format!(" }}, \"{}\"]", other.address())));
     let mut client = engine.client("plain");
     assert_eq!(client.get("/").text(), "hello\n");
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
@@ -397,7 +403,10 @@ fn a_lack_of_files_is_no_fault_of_the_server() {
         })
     });
     prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(4096), maximum: Some(4096) }).expect("room again");
-    assert_eq!(client.get("/").text(), "hello\n", "the server is not suspect");
+    // Whoever is suspect would be passed over for a second, as long as there is another.
+    let asked = |origin: &Origin| origin.received_text().matches("GET /again").count();
+    (0..4).for_each(|_| assert_eq!(client.get("/again").text(), "hello\n"));
+    assert_eq!((asked(&origin), asked(&other)), (2, 2), "neither is suspect");
     assert!(engine.metric("propylon_server_faults_total", &[("reason", "out-of-files")]) >= 4.0);
     assert_eq!(engine.metric("propylon_retries_total", &[]), 0.0, "another attempt would fare no better");
     engine.metric_reaches("propylon_server_connections", &[], 0.0);

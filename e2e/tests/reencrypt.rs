@@ -1,5 +1,6 @@
 //! TLS to servers: whom the engine takes for one, what it shows to them, and that all else is as it is in plaintext.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -275,6 +276,46 @@ fn a_connection_that_turns_out_to_be_stale_is_not_felt() {
         client.send(POST);
         assert_eq!(client.read_to_end(), (Vec::new(), Ending::Clean));
     }
+}
+
+/// A server that has no time says so with the last words of its handshake, before it has read a request, and stays.
+#[test]
+fn what_a_server_says_with_its_handshake_is_its_answer() {
+    const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nbusy\n";
+    for version in [&TLS12, &TLS13] {
+        let origin = SecureOrigin::scripted(&certificate(), &[version], |_, stream| {
+            stream.conn.writer().write_all(BUSY).expect("room for it");
+            let _ = stream.flush();
+            while read_request(stream).is_some() {}
+        });
+        let engine = Engine::start(&with(&[origin.address()], "", &tls("")));
+        // The whole request goes out first, or a part of it, with the rest on its way for ever.
+        for request in
+            ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbody"]
+        {
+            let mut client = engine.client("plain");
+            client.send(request);
+            let response = client.read_response();
+            assert_eq!((response.status, response.text().as_str()), (503, "busy\n"), "{version:?} {request}");
+        }
+    }
+}
+
+/// A server that passes over ALPN speaks HTTP/1.1, to those who let it.
+#[test]
+fn a_server_that_agrees_on_no_protocol_is_spoken_to_in_http1_or_not_at_all() {
+    let origin = SecureOrigin::scripted(&certificate(), &[&TLS13], |_, stream| {
+        while read_request(stream).is_some() {
+            send(stream, HELLO);
+        }
+    });
+    let status = |protocol: &str| {
+        let backend = format!("protocol = \"{protocol}\"\nretries = 0\n{}", tls(""));
+        let response = Engine::start(&with(&[origin.address()], "", &backend)).client("plain").get("/");
+        (response.status, response.text())
+    };
+    assert_eq!(status("auto"), (200, "hello\n".to_owned()));
+    assert_eq!(status("h2"), (502, "502 Bad Gateway: no-http2\n".to_owned()));
 }
 
 #[test]

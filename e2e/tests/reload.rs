@@ -761,6 +761,41 @@ fn connections_of_http2_to_servers_stay_with_those_that_stay_and_end_with_those_
     assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
 }
 
+/// It leaves with a stream under way, and is there again before that has ended.
+#[test]
+fn a_server_of_http2_that_comes_back_has_connections_that_stay() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let (slow, new) = (gated(&gate), named("new"));
+    let [one, other] = [&slow, &new].map(|origin| Engine::start(&simple(&[origin.address()])));
+    let setup = |servers: &[&Engine]| {
+        let servers: Vec<_> = servers.iter().map(|server| format!("\"{}\"", server.address("plain"))).collect();
+        let backend = format!("servers = [{}]\nprotocol = \"h2\"", servers.join(", "));
+        config(&Setup { backend, ..Setup::default() }).replace("workers = 2", "workers = 1")
+    };
+    let engine = Engine::start(&setup(&[&one]));
+    let mut client = engine.client("plain");
+    client.send(GET);
+    assert!(client.read_head().contains(" 200 "));
+    for (server, name) in [(&other, "new"), (&one, "took")] {
+        engine.rewrite(&setup(&[server]));
+        engine.reload();
+        let post = "POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(engine.client("plain").ask(post).text(), name);
+        if name == "took" {
+            gate.store(true, Ordering::SeqCst);
+            assert_eq!(client.read_exact(6), b"oldend");
+            holds("the connection of before ends", || one.metric("propylon_http2_connections", &[]) <= 1.0);
+            assert_eq!(engine.client("plain").ask(post).text(), name);
+            let made = one.metric("propylon_http2_connections_total", &[]);
+            for _ in 0..3 {
+                holds("nobody uses it", || one.metric("propylon_http2_streams", &[]) == 0.0);
+                assert_eq!(engine.client("plain").ask(post).text(), name);
+            }
+            assert_eq!(one.metric("propylon_http2_connections_total", &[]), made, "it stays");
+        }
+    }
+}
+
 #[test]
 fn over_tls_another_protocol_is_agreed_on_anew() {
     let origin = named("app");
