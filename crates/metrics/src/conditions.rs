@@ -87,6 +87,9 @@ pub struct Condition {
     pub what: &'static str,
     /// The cure; `{value}` likewise.
     pub cure: &'static str,
+    /// A gauge of the same places that is at zero where something else has come in the condition's stead, and what
+    /// that is: its end is no good news then.
+    pub unless_zero: Option<(&'static str, &'static str)>,
     /// Who causes the metric writes to the log by itself, with more to say.
     pub told_elsewhere: bool,
 }
@@ -98,7 +101,8 @@ const fn row(
     grave: Grave,
     [what, cure]: [&'static str; 2],
 ) -> Condition {
-    Condition { name, metric, only: None, except: None, of: None, holds, grave, what, cure, told_elsewhere: false }
+    let (only, except, of, unless_zero, told_elsewhere) = (None, None, None, None, false);
+    Condition { name, metric, only, except, of, holds, grave, what, cure, unless_zero, told_elsewhere }
 }
 
 /// A row about a counter.
@@ -155,6 +159,14 @@ impl Condition {
     #[must_use]
     pub const fn of(mut self, label: &'static str, value: &'static str) -> Condition {
         self.of = Some((label, value));
+        self
+    }
+
+    /// The end says so where the gauge of the same place is at zero, since something else has come in the condition's
+    /// stead.
+    #[must_use]
+    pub const fn unless_zero(mut self, gauge: &'static str, instead: &'static str) -> Condition {
+        self.unless_zero = Some((gauge, instead));
         self
     }
 
@@ -259,8 +271,14 @@ impl Conditions {
                 lines.push(Line { level: row.grave.level(), text });
             }
         }
+        let places = self.places;
         for ((row, place), kept) in &mut self.kept {
-            if let Some(text) = kept.end(&self.table[*row], place, now) {
+            let row = &self.table[*row];
+            let instead = || {
+                let (gauge, instead) = row.unless_zero?;
+                is_zero_at(store, gauge, place, places).then_some(instead)
+            };
+            if let Some(text) = kept.end(row, place, now, instead) {
                 lines.push(Line { level: log::Level::Info, text });
             }
         }
@@ -421,7 +439,13 @@ impl Kept {
     }
 
     /// Whether it is over, and the line about it if its begin was told.
-    fn end(&mut self, row: &Condition, place: &str, now: Duration) -> Option<String> {
+    fn end(
+        &mut self,
+        row: &Condition,
+        place: &str,
+        now: Duration,
+        instead: impl FnOnce() -> Option<&'static str>,
+    ) -> Option<String> {
         let quiet = if row.holds == Holds::Rises { row.grave.quiet() } else { Duration::ZERO };
         if !self.holds || now <= self.last + quiet {
             return None;
@@ -435,7 +459,11 @@ impl Kept {
             Holds::Rises => format!(", {} times", self.value),
             _ => String::new(),
         };
-        Some(format!("{}over after {lasted} s{count}: {} [{}]", prefix(place), row.words(self.value), row.name))
+        let over = match instead() {
+            Some(instead) => format!("{instead}; before, for {lasted} s"),
+            None => format!("over after {lasted} s"),
+        };
+        Some(format!("{}{over}{count}: {} [{}]", prefix(place), row.words(self.value), row.name))
     }
 
     /// The most frequent reasons.
@@ -460,6 +488,12 @@ fn place_of(labels: &[(String, String)], places: &[&str]) -> String {
         Some(if *place == "server" { format!("server {value}") } else { format!("{place} \"{value}\"") })
     });
     told.collect::<Vec<String>>().join(": ")
+}
+
+fn is_zero_at(store: &Store, gauge: &str, place: &str, places: &[&str]) -> bool {
+    let mut is_zero = false;
+    store.each_series(gauge, |_, labels, value| is_zero |= value == 0 && place_of(labels, places) == place);
+    is_zero
 }
 
 fn place_labels(labels: &[(String, String)], places: &[&str]) -> BTreeMap<String, String> {
@@ -493,7 +527,8 @@ mod tests {
         rises("queue-client-gone", "propylon_queue_refused_total", Grave::Note, "clients go away", "nothing")
             .only("reason", &["client-gone"]),
         rises("queue-refused", "propylon_queue_refused_total", Grave::Problem, "requests are refused", "add servers"),
-        above("server-passed-over", "propylon_server_passed_over", 0, Grave::Problem, "passed over", "look at it"),
+        above("server-passed-over", "propylon_server_passed_over", 0, Grave::Problem, "passed over", "look at it")
+            .unless_zero("propylon_server_up", "it is down"),
     ];
 
     fn conditions() -> Conditions {
@@ -575,6 +610,33 @@ mod tests {
         let lines = bench.at(2);
         assert!(lines[0].starts_with("INFO listener \"web\": over after 1 s: no more clients"), "{lines:?}");
         assert_eq!(bench.names(), ["files-few"]);
+    }
+
+    #[test]
+    fn a_server_that_is_down_when_it_is_passed_over_no_more_is_not_told_as_well() {
+        let mut registry = Registry::new();
+        let mut gauge =
+            |name: &str, server: &str| registry.gauge(name, "Of a server.", &[("backend", "app"), ("server", server)]);
+        let servers = ["one", "two"];
+        let over = servers.map(|server| gauge("propylon_server_passed_over", server));
+        let up = servers.map(|server| gauge("propylon_server_up", server));
+        let store = registry.build(1);
+        let column = Store::column(&store, 0);
+        let mut conditions = conditions();
+        let mut at = |second: u64| conditions.step(&store, Duration::from_secs(second), SystemTime::UNIX_EPOCH);
+        (over.iter().chain(&up)).for_each(|gauge| column.set(*gauge, 1));
+        assert_eq!(at(1).len(), 2);
+        column.set(up[0], 0);
+        assert!(at(2).is_empty());
+        over.iter().for_each(|gauge| column.set(*gauge, 0));
+        let texts: Vec<String> = at(3).into_iter().map(|line| line.text).collect();
+        assert_eq!(
+            texts,
+            [
+                "backend \"app\": server one: it is down; before, for 1 s: passed over [server-passed-over]",
+                "backend \"app\": server two: over after 1 s: passed over [server-passed-over]",
+            ]
+        );
     }
 
     #[test]

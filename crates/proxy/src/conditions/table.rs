@@ -284,7 +284,8 @@ pub const TABLE: &[Condition] = &[
         Problem,
         "passed over by {value} of the workers: it does not answer",
         "look at the server; [backend.NAME.health] finds it out before requests do",
-    ),
+    )
+    .unless_zero("propylon_server_up", "it is down, ejected or drained by now"),
     rises(
         "no-server",
         "propylon_backend_unavailable_total",
