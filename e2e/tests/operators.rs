@@ -166,6 +166,32 @@ fn a_server_that_workers_pass_over_is_no_secret_though_nobody_probes_it() {
 }
 
 #[test]
+fn what_is_wrong_with_a_watched_file_is_told_once_however_often_it_is_read() {
+    let origin = hello();
+    let scratch = Scratch::new();
+    let shop = scratch.write("shop.pem", Certificates::shared().issue(&["localhost"], &rcgen::PKCS_ECDSA_P256_SHA256));
+    let tls = format!("[tls.public]\ncertificates = [\"{}\"]\nwatch = \"1s\"\n", shop.display());
+    let listener = "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n";
+    let engine = Engine::start(&config("", "", &[origin.address()], &(tls + listener)));
+    scratch.write("shop.pem", "garbage\n");
+    let line = logged(&engine, &["]: error: tls \"public\"", "shop.pem"]);
+    // A file is read again when it has settled, which is two seconds after its change.
+    let ticks = || engine.metric("propylon_worker_ticks_total", &[]);
+    let later = ticks() + 60.0;
+    holds("it has been read again", || ticks() > later);
+    let (_, words) = line.split_once("]: ").expect("time and process");
+    let said = engine.stderr();
+    assert_eq!(said.iter().filter(|line| line.ends_with(words)).count(), 1, "{said:#?}");
+    assert_eq!(engine.metric("propylon_certificate_reload_errors_total", &[]), 1.0);
+    assert_eq!(engine.metric("propylon_certificate_unusable_files", &[]), 1.0, "it is no better");
+    // Another defect is news.
+    std::fs::remove_file(&shop).expect("it is there");
+    engine.metric_reaches("propylon_certificate_reload_errors_total", &[], 2.0);
+    scratch.write("shop.pem", Certificates::shared().issue(&["localhost"], &rcgen::PKCS_ECDSA_P256_SHA256));
+    is_over(&engine, "certificate-files");
+}
+
+#[test]
 fn clients_that_find_no_place_are_told_of_with_the_listeners_name_and_when_there_is_room_again() {
     let origin = hello();
     let engine = Engine::start(&config("max_connections = 2", "", &[origin.address()], ""));

@@ -55,6 +55,8 @@ struct Watched {
     looked: Instant,
     /// As they were when they were last read.
     stamp: Stamp,
+    /// Findings of that reading, which have been told.
+    told: Vec<Finding>,
 }
 
 /// What reading certificates again has come to.
@@ -63,9 +65,9 @@ pub enum Reloaded {
     New(Box<Snapshot>),
     /// Only what is shown to key servers is new, and in use for new links.
     Links,
-    /// They are what they were.
+    /// They are what they were, or as wrong as they were.
     Same,
-    /// The reasons are in the log.
+    /// The reasons are in the log, and some of them are new.
     Failed,
 }
 
@@ -146,6 +148,22 @@ impl Certificates {
         paths.len()
     }
 
+    /// Tells what is new of what is wrong with the files of one name, and keeps all of it. How many errors are new:
+    /// files that are young are read twice, and those that were read on demand are read again when their time comes.
+    fn tell_news(&self, kind: &'static str, name: &str, mut news: Vec<Finding>, findings: &[Finding]) -> usize {
+        let is_known = |finding: &Finding| {
+            let judged = sandbox::judged(finding);
+            self.troubles
+                .borrow()
+                .iter()
+                .any(|(of, whose, known)| (*of, whose.as_str(), known) == (kind, name, &judged))
+        };
+        news.retain(|finding| !is_known(finding));
+        news.iter().for_each(|finding| tell(kind, name, finding));
+        self.keep_troubles(kind, name, findings);
+        news.iter().filter(|finding| finding.severity == Severity::Error).count()
+    }
+
     /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
     fn keep_troubles(&self, kind: &'static str, name: &str, findings: &[Finding]) {
         let mut troubles = self.troubles.borrow_mut();
@@ -159,8 +177,7 @@ impl Certificates {
         let mut known = std::mem::take(&mut self.watched);
         let watched = |tls: &TlsProfile| {
             let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
-            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
-            Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
+            before.unwrap_or_else(|| Watched::unread(now)).called(&tls.name, tls.watch)
         };
         self.watched = snapshot.config.tls.iter().map(watched).collect();
         let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
@@ -169,18 +186,16 @@ impl Certificates {
         let watched = |backend: &Backend| {
             let before =
                 known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
-            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
             let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
-            Watched { name: backend.name.clone(), interval, looked, stamp }
+            before.unwrap_or_else(|| Watched::unread(now)).called(&backend.name, interval)
         };
         self.towards = snapshot.config.backends.iter().map(watched).collect();
         let mut known = std::mem::take(&mut self.links).into_iter();
         let watched = |signer: &Signer| {
             // One that is retired never comes back: whoever lives at its place is another.
             let before = known.next().filter(|before| before.interval.is_some() || signer.retired.is_some());
-            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
             let interval = signer.watch.filter(|_| signer.retired.is_none());
-            Watched { name: signer.name.clone(), interval, looked, stamp }
+            before.unwrap_or_else(|| Watched::unread(now)).called(&signer.name, interval)
         };
         self.links = snapshot.config.signers.iter().map(watched).collect();
     }
@@ -200,7 +215,8 @@ impl Certificates {
 
     /// Takes over what was read again: all or none of it.
     pub fn take_over(&mut self, snapshot: &Snapshot, read: ReadAgain) -> Reloaded {
-        let links = self.take_links(snapshot, read.signers);
+        let mut errors = 0;
+        let links = self.take_links(snapshot, read.signers, &mut errors);
         let mut profiles = snapshot.profiles.clone();
         let (mut failed, mut same) = (links.is_none(), true);
         for (index, stamp, loaded) in read.profiles {
@@ -210,9 +226,10 @@ impl Certificates {
                 Ok((profile, findings)) => (Some(profile), findings),
                 Err(findings) => (None, findings),
             };
-            findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
-            self.keep_troubles("tls", &tls.name, &findings);
-            self.refused += findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+            let news = self.watched[index].news(&findings);
+            let news = self.tell_news("tls", &tls.name, news, &findings);
+            self.refused += news;
+            errors += news;
             match loaded {
                 None => failed = true,
                 Some(profile) if profile.same_as(&profiles[index]) => {}
@@ -233,8 +250,8 @@ impl Certificates {
                     (None, findings)
                 }
             };
-            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
-            self.keep_troubles("backend", &backend.name, &findings);
+            let news = self.towards[index].news(&findings);
+            errors += self.tell_news("backend", &backend.name, news, &findings);
             if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
                 && !loaded.same_as(known)
             {
@@ -247,7 +264,7 @@ impl Certificates {
             for (index, _) in links.into_iter().flatten() {
                 self.links[index].stamp = Stamp::unread();
             }
-            return Reloaded::Failed;
+            return if errors > 0 { Reloaded::Failed } else { Reloaded::Same };
         }
         let links = links.unwrap_or_default();
         let has_links = !links.is_empty();
@@ -268,6 +285,7 @@ impl Certificates {
         &mut self,
         snapshot: &Snapshot,
         read: Vec<OfFiles<LinkProfile>>,
+        errors: &mut usize,
     ) -> Option<Vec<(usize, LinkProfile)>> {
         let mut links = Some(Vec::new());
         for (index, stamp, loaded) in read {
@@ -280,8 +298,8 @@ impl Certificates {
                 Ok((link, warnings)) => (Some(link), warnings),
                 Err(findings) => (None, findings),
             };
-            findings.iter().for_each(|finding| tell("signer", &signer.name, finding));
-            self.keep_troubles("signer", &signer.name, &findings);
+            let news = self.links[index].news(&findings);
+            *errors += self.tell_news("signer", &signer.name, news, &findings);
             match (loaded, &mut links) {
                 (Some(link), Some(links)) => links.push((index, link)),
                 _ => links = None,
@@ -323,6 +341,20 @@ impl ReadAgain {
 }
 
 impl Watched {
+    fn unread(now: Instant) -> Watched {
+        Watched { name: String::new(), interval: None, looked: now, stamp: Stamp::unread(), told: Vec::new() }
+    }
+
+    fn called(self, name: &str, interval: Option<Duration>) -> Watched {
+        Watched { name: name.to_owned(), interval, ..self }
+    }
+
+    /// Findings that the reading before did not have.
+    fn news(&mut self, findings: &[Finding]) -> Vec<Finding> {
+        let before = std::mem::replace(&mut self.told, findings.to_vec());
+        findings.iter().filter(|finding| !before.contains(finding)).cloned().collect()
+    }
+
     fn has_changed(&mut self, now: Instant, stamp: impl FnOnce() -> Stamp) -> bool {
         let is_due = self.interval.is_some_and(|interval| now.duration_since(self.looked) >= interval);
         if is_due {
