@@ -586,6 +586,35 @@ fn a_name_is_followed_to_its_new_address_and_kept_where_it_is_while_nobody_answe
 }
 
 #[test]
+fn a_name_that_cannot_be_looked_up_is_a_condition_until_it_is_found_however_rarely_it_is_asked_for() {
+    let [one, _two] = twins();
+    let port = one.local_addr().expect("bound").port();
+    let _one = Origin::on(one, named("one"));
+    let names = NameServer::start();
+    names.set("app.internal", &[Record::Address([127, 0, 0, 1].into())]);
+    names.fail(true);
+    // The name is not found at the start, and the next look-up is far away: nothing counts on meanwhile.
+    let resolver = format!("resolver = {{ servers = [\"{}\"], ttl_min = \"20s\" }}", names.address());
+    let server = format!("app.internal:{port}");
+    let engine = Engine::start(&config(&resolver, std::slice::from_ref(&server), ""));
+    let conditions = || {
+        let request = format!("GET /status.json HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+        let status: Value = serde_json::from_slice(&Client::plain(engine.admin()).ask(request).body).expect("JSON");
+        status["conditions"]["list"].as_array().into_iter().flatten().filter(|one| one["name"] == "server-name").count()
+    };
+    holds("it is a condition", || conditions() == 1);
+    let ticks = || engine.metric("propylon_worker_ticks_total", &[]);
+    let later = ticks() + 150.0;
+    holds("as long as a counter's condition lasts, and longer", || {
+        assert_eq!(conditions(), 1, "it has not been found");
+        ticks() > later
+    });
+    names.fail(false);
+    engine.metric_reaches("propylon_server_lookup_failing", &[], 0.0);
+    holds("it is over", || conditions() == 0);
+}
+
+#[test]
 fn an_address_that_does_not_answer_is_passed_over_while_another_does() {
     let [one, two] = twins();
     let port = one.local_addr().expect("bound").port();

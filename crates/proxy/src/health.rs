@@ -514,6 +514,8 @@ impl Board {
         let verdict = self.backends.borrow()[backend].servers.verdict(server).0.clone();
         self.set_door(backend, server);
         self.set_gauges(backend, server, &verdict);
+        let is_lost = self.backends.borrow()[backend].known[server].lookup.is_some();
+        self.column().set(self.metrics(backend, server).lookup_failing, i64::from(is_lost));
         self.publish_addresses(backend, server);
     }
 
@@ -584,6 +586,7 @@ impl Board {
 
     fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
         let place = self.place(backend, server);
+        self.column().set(self.metrics(backend, server).lookup_failing, 0);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         let was_nowhere = known.targets.is_empty();
@@ -605,7 +608,9 @@ impl Board {
     }
 
     fn not_found(&self, backend: usize, server: usize, error: String) {
-        self.column().increment(self.metrics(backend, server).lookup_failures);
+        let (column, metrics) = (self.column(), self.metrics(backend, server));
+        column.increment(metrics.lookup_failures);
+        column.set(metrics.lookup_failing, 1);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.is_none() {

@@ -356,9 +356,10 @@ pub const TABLE: &[Condition] = &[
         "look at the server's own log; it comes back by itself when its time is over, which is longer each time",
     )
     .told_elsewhere(),
-    rises(
+    above(
         "server-name",
-        "propylon_server_lookup_failures_total",
+        "propylon_server_lookup_failing",
+        0,
         Warning,
         "its name cannot be looked up; it stays at the addresses it had",
         "check the name and process.resolver",
@@ -511,6 +512,7 @@ pub const NO_CONDITION: &[(&str, &str)] = &[
     ("propylon_acme_trouble", "the ACME keeper writes it to the log"),
     ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
     ("propylon_certificate_reload_errors_total", "propylon_certificate_unusable_files says for how long"),
+    ("propylon_server_lookup_failures_total", "propylon_server_lookup_failing says for how long"),
     ("propylon_server_ejections_total", "propylon_server_ejected says for how long"),
     ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),
     ("propylon_tls_parked_cancelled_total", "clients that go away, which is theirs to do"),

@@ -13,6 +13,7 @@ pub struct ServerHealthMetrics {
     pub ejected: Gauge,
     pub addresses: Gauge,
     pub lookup_failures: Counter,
+    pub lookup_failing: Gauge,
     /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
     pub probes: OnceLock<Vec<Counter>>,
 }
@@ -32,6 +33,11 @@ pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> Server
         lookup_failures: r.counter(
             "propylon_server_lookup_failures_total",
             "Lookups of a server's name that failed; it keeps the addresses it had.",
+            by,
+        ),
+        lookup_failing: r.gauge(
+            "propylon_server_lookup_failing",
+            "1 from a failed lookup of a server's name until one succeeds.",
             by,
         ),
     }
