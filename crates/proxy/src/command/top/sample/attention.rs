@@ -17,22 +17,25 @@ pub fn all(status: &Value) -> Vec<Condition> {
     let now = number(&status["time"]);
     let found = list(&status["conditions"]["list"]).filter_map(|each| condition(each, now));
     let mut all: Vec<Condition> =
-        found.chain(backends(status)).chain(down(status, now)).chain(certificates(status, now)).collect();
+        found.chain(backends(status, now)).chain(down(status, now)).chain(certificates(status, now)).collect();
     all.sort_by_key(|each| !each.is_problem);
     all
 }
 
 /// Backends that nobody serves for.
-fn backends(status: &Value) -> impl Iterator<Item = Condition> {
+fn backends(status: &Value, now: f64) -> impl Iterator<Item = Condition> {
     let is_hopeless = |backend: &&Value| {
         let states = &backend["states"];
         number(&states["total"]) > 0.0 && number(&states["usable"]) == 0.0
     };
-    let told = |backend: &Value| {
+    let told = move |backend: &Value| {
         let (name, total) = (text(&backend["name"]), number(&backend["states"]["total"]));
         let words =
             format!("backend \"{name}\": none of its servers is usable, of {total}; bring servers back, or add some");
-        Condition { is_problem: true, words, seconds: None }
+        // The last of them to go has left nobody.
+        let own = list(&status["servers"]["list"]).filter(|server| server["backend"] == backend["name"]);
+        let since = own.map(|server| number(&server["since"])).reduce(f64::max);
+        Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) }
     };
     list(&status["backends"]["list"]).filter(is_hopeless).take(BACKENDS_MAX).map(told)
 }
@@ -59,7 +62,7 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
         let of = list(&told["by_days_left"]).filter(|pair| names.contains(&pair[0].as_str().unwrap_or_default()));
         of.map(|pair| number(&pair[1]) as usize).sum::<usize>()
     };
-    let near = |from: f64, until: f64| {
+    let near = |[from, until]: [f64; 2]| {
         let left = move |each: &&Value| {
             let days = (number(&each["not_after"]) - now) / SECONDS_PER_DAY;
             (from..until).contains(&days)
@@ -70,22 +73,31 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
         };
         list(&told["list"]).filter(left).map(name)
     };
+    // Since when the first of them is as near to its end: those that end first are listed first.
+    let since = |[from, until]: [f64; 2]| {
+        let days = |each: &Value| (number(&each["not_after"]) - now) / SECONDS_PER_DAY;
+        let first = list(&told["list"]).map(days).find(|days| (from..until).contains(days))?;
+        Some((until - first) * SECONDS_PER_DAY)
+    };
     let others: Vec<&Value> = list(&told["others"]).filter(|other| number(&other["until"]) < now).collect();
     let other = |other: &&Value| format!("{} of {}", text(&other["kind"]), text(&other["of"]));
-    let ended = named(count(&["expired"]), near(f64::MIN, 0.0));
-    let within_a_day = named(count(&["under-1"]), near(0.0, DAYS_LEFT_LEAST));
-    let soon = named(count(&["1-to-7", "7-to-14"]), near(DAYS_LEFT_LEAST, DAYS_LEFT_LOW));
+    let row = |is_problem: bool, of: &[&str], what: &'static str, days: [f64; 2]| {
+        (is_problem, count(of), what, named(count(of), near(days)), since(days))
+    };
+    let others_since = others.iter().map(|other| now - number(&other["until"])).reduce(f64::max);
+    let others_named = named(others.len(), others.iter().map(other));
+    let soon = [DAYS_LEFT_LEAST, DAYS_LEFT_LOW];
     [
-        (true, count(&["expired"]), "certificates have expired", ended),
-        (true, count(&["under-1"]), "certificates expire within a day", within_a_day),
-        (true, others.len(), "other files are out of date", named(others.len(), others.iter().map(other))),
-        (false, count(&["1-to-7", "7-to-14"]), "certificates expire within 14 days", soon),
+        row(true, &["expired"], "certificates have expired", [f64::MIN, 0.0]),
+        row(true, &["under-1"], "certificates expire within a day", [0.0, DAYS_LEFT_LEAST]),
+        (true, others.len(), "other files are out of date", others_named, others_since),
+        row(false, &["1-to-7", "7-to-14"], "certificates expire within 14 days", soon),
     ]
     .into_iter()
-    .filter(|(_, count, _, _)| *count > 0)
-    .map(|(is_problem, count, what, names)| {
+    .filter(|(_, count, ..)| *count > 0)
+    .map(|(is_problem, count, what, names, seconds)| {
         let names = if names.is_empty() { names } else { format!(": {names}") };
-        Condition { is_problem, words: format!("{what}, {count}{names}; renew them"), seconds: None }
+        Condition { is_problem, words: format!("{what}, {count}{names}; renew them"), seconds }
     })
     .collect()
 }
@@ -144,7 +156,10 @@ mod tests {
         starts(5, false, "attempts fail; look");
         starts(6, false, "certificates expire within 14 days, 2: a, b;");
         assert_eq!(told.len(), 7);
-        assert_eq!(all(&status)[1].seconds, Some(100.0));
+        let seconds: Vec<Option<f64>> = all(&status).into_iter().map(|each| each.seconds).collect();
+        let days = |days: f64| Some(days * SECONDS_PER_DAY);
+        let [expired, urgent, soon] = [1.0, 0.5, 11.0].map(days);
+        assert_eq!(seconds, [Some(100.0), Some(100.0), expired, urgent, Some(100.0), Some(10.0), soon]);
         assert_eq!(words(&json!({})), []);
     }
 }
