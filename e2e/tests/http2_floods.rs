@@ -481,6 +481,71 @@ fn what_servers_send_ahead_for_slow_clients_has_a_share_of_memory_together() {
     engine.metric_reaches("propylon_http2_granted_bytes", &[], 0.0);
 }
 
+/// Answers GETs, and takes nothing of a POST beyond what the windows that a connection begins with let through.
+fn take_no_uploads(peer: &mut Peer) {
+    let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+    while let Some(frame) = server.next_frame() {
+        if frame.kind == HEADERS && !frame.is_post() {
+            server.answer(frame.stream, b"hello\n");
+        }
+    }
+}
+
+/// Uploads that servers do not take are bounded for all clients together, though their windows were wide when they
+/// were told of them, and who asks beside them is served.
+#[test]
+fn what_clients_upload_to_servers_that_take_nothing_has_a_share_of_memory_together() {
+    const CONNECTIONS: u32 = 60;
+    const STREAMS: u32 = 100;
+    const FRAME: usize = 16_250;
+    let origin = Origin::scripted(take_no_uploads);
+    let backend = "protocol = \"h2\"\nqueue = { limit = 10000, timeout = \"60s\" }\n\
+                   timeouts = { first_byte = \"10m\", body = \"10m\" }";
+    let engine = Engine::start(&with(&[origin.address()], "timeouts = { body = \"10m\" }", backend));
+    let mut clients: Vec<Http2> = (0..CONNECTIONS).map(|_| Http2::start_at(&engine, "plain")).collect();
+    for client in &mut clients {
+        let heads: Vec<u8> = (0..STREAMS).flat_map(|index| open_post(nth(index))).collect();
+        client.client.try_send(&heads).expect("it is there");
+    }
+    let in_flight = f64::from(CONNECTIONS * STREAMS);
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], in_flight);
+    let before = engine.rss();
+    // As much of each stream as its first window lets through; whoever is not read waits.
+    let uploading = clients.into_iter().map(|mut client| {
+        std::thread::spawn(move || {
+            let sent = (0..STREAMS)
+                .flat_map(|index| [nth(index); 4])
+                .all(|stream| client.client.try_send(&frame(DATA, 0, stream, &[b'x'; FRAME])).is_ok());
+            (client, sent)
+        })
+    });
+    let uploading: Vec<_> = uploading.collect();
+    let untaken = || engine.metric("propylon_http2_untaken_bytes", &[]);
+    let (mut most, mut last, mut same) = (0.0_f64, 0.0, 0);
+    holds("nothing more is read", || {
+        assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+        let now = untaken();
+        (most, same) = (most.max(now), if now == last && now > 0.0 { same + 1 } else { 0 });
+        last = now;
+        same > 10
+    });
+    let grown = engine.rss().saturating_sub(before) >> 20;
+    println!("{} MiB of bodies are untaken, of {} that were on their way: {grown} MiB", most as u64 >> 20, {
+        (CONNECTIONS * STREAMS) as usize * 4 * FRAME >> 20
+    });
+    assert!(grown < 256, "{grown} MiB");
+    assert!((64 << 20..160 << 20).contains(&(most as u64)), "{most} bytes");
+    assert!(engine.metric("propylon_http2_reads_paused_total", &[]) > 0.0);
+    assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), in_flight, "nobody was given up");
+    let mut beside = Http2::start(&engine);
+    beside.get(1, "/");
+    assert_eq!(beside.response(1).1, b"hello\n");
+    drop(origin);
+    engine.metric_reaches("propylon_http2_untaken_bytes", &[], 0.0);
+    drop(engine);
+    uploading.into_iter().for_each(|client| _ = client.join().expect("it ends"));
+}
+
 /// CVE-2016-6581 and -1544: a few bytes that become many fields.
 #[test]
 fn header_bombs() {

@@ -30,7 +30,7 @@ use crate::access_log::Sheet;
 use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;
-use crate::http2::{Familiar, Windows};
+use crate::http2::{Familiar, Uploads, Windows};
 use crate::pool::Pool;
 use crate::relay::Pipes;
 use crate::seat;
@@ -94,6 +94,8 @@ pub struct Core {
     pub widened: Cell<u64>,
     /// What servers of HTTP/2 may send ahead.
     pub windows: Windows,
+    /// Bodies that clients of HTTP/2 have uploaded and servers have not taken.
+    pub uploads: Uploads,
     /// A connection has ended.
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
@@ -181,6 +183,7 @@ impl Core {
             unread: Cell::new(0),
             widened: Cell::new(0),
             windows: Windows::default(),
+            uploads: Uploads::default(),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
@@ -457,6 +460,7 @@ impl Core {
         self.metrics.set(self.telemetry.process.unread, self.unread.get() as i64);
         self.metrics.set(self.telemetry.process.widened, self.widened.get() as i64);
         self.metrics.set(self.telemetry.process.granted, self.windows.granted() as i64);
+        self.metrics.set(self.telemetry.process.untaken, self.uploads.untaken() as i64);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);

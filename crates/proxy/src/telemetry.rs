@@ -185,6 +185,7 @@ pub struct ProcessMetrics {
     pub unread: Gauge,
     pub widened: Gauge,
     pub granted: Gauge,
+    pub untaken: Gauge,
 }
 
 /// Configurations and what became of them.
@@ -341,6 +342,7 @@ pub struct Http2Metrics {
     pub streams_begun: Counter,
     pub streams: Gauge,
     pub floods: ByReason,
+    pub reads_paused: Counter,
     pub errors: ByReason,
 }
 
@@ -353,6 +355,11 @@ impl Http2Metrics {
             open: r.gauge("propylon_http2_connections", "Client connections open that speak HTTP/2.", by),
             streams_begun: r.counter("propylon_http2_streams_total", "Streams that clients began.", by),
             streams: r.gauge("propylon_http2_streams", "Streams of clients that are served.", by),
+            reads_paused: r.counter(
+                "propylon_http2_reads_paused_total",
+                "Times that a connection was not read any more until servers had taken what it had sent of bodies.",
+                by,
+            ),
             floods: ByReason::new(
                 r,
                 "propylon_http2_floods_total",
@@ -683,6 +690,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         granted: r.gauge(
             "propylon_http2_granted_bytes",
             "What servers of HTTP/2 may send before their clients have taken any, over all streams.",
+            &[],
+        ),
+        untaken: r.gauge(
+            "propylon_http2_untaken_bytes",
+            "What clients of HTTP/2 have sent of bodies and servers have not taken, over all streams.",
             &[],
         ),
     }

@@ -211,6 +211,13 @@ pub const TABLE: &[Condition] = &[
         "an attack, or a client that is broken: the access log names it",
     ),
     rises(
+        "http2-uploads-held-up",
+        "propylon_http2_reads_paused_total",
+        Warning,
+        "HTTP/2 connections are not read for a while: servers do not take what their clients upload",
+        "look at the servers that are slow to read; an attack, where a few clients upload on very many streams",
+    ),
+    rises(
         "proxy-header",
         "propylon_proxy_protocol_refused_total",
         Warning,

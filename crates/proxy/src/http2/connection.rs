@@ -43,6 +43,8 @@ const WINDOWS_PER_WIDENING: u32 = 4;
 /// What wider windows than the first ones come to on one core: so much more may have to be held for servers that do not take what was
 /// uploaded. Beyond that uploads go on with the windows that they have.
 const CORE_WIDENED_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// How soon a connection that is not read is looked at again, though nothing has happened to it.
+const PAUSE_MILLIS: u64 = 100;
 /// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
 
@@ -78,6 +80,14 @@ pub struct Link {
     active: Cell<u64>,
     /// Body bytes that have gone on to servers since the window was last looked at.
     uploaded: Cell<u64>,
+    /// A stream's window as the client is told at first.
+    first_window: u32,
+    /// Streams that have, or may have, a body.
+    uploads: Cell<u64>,
+    /// Bytes of their bodies that servers have not taken, as they were counted last.
+    untaken: Cell<u64>,
+    /// Nothing is read until servers have taken more of what came before.
+    paused: Cell<bool>,
 }
 
 impl Link {
@@ -102,6 +112,10 @@ impl Link {
             requests: Cell::new(0),
             active: Cell::new(core.timers.now()),
             uploaded: Cell::new(0),
+            first_window: limits.initial_window.min(core.uploads.width()),
+            uploads: Cell::new(0),
+            untaken: Cell::new(0),
+            paused: Cell::new(false),
             core,
         }
     }
@@ -133,12 +147,46 @@ impl Link {
         }
     }
 
-    pub(super) fn note_upload(&self, count: usize) {
+    /// So many bytes of a body have gone on to a server, and so many that have come have not.
+    pub(super) fn note_upload(&self, stream: u32, count: usize, untaken: usize) {
         self.uploaded.set(self.uploaded.get() + count as u64);
+        let mut intake = self.intake.borrow_mut();
+        intake.leaves_untaken(stream, untaken as u64);
+        self.count_untaken(&intake);
+    }
+
+    pub(super) fn upload_began(&self) {
+        self.uploads.set(self.uploads.get() + 1);
+        self.core.uploads.begin();
+    }
+
+    pub(super) fn upload_ended(&self) {
+        self.uploads.set(self.uploads.get() - 1);
+        self.core.uploads.end();
+    }
+
+    pub(super) fn count_untaken(&self, intake: &Intake) {
+        let untaken = intake.untaken();
+        self.core.uploads.count(self.untaken.replace(untaken), untaken);
+    }
+
+    /// Nothing more is to be read for now. Nobody is waked when that is over: whoever drives the connection looks
+    /// again.
+    pub(super) fn is_held_up(&self) -> bool {
+        let is_held_up = self.core.uploads.holds_up(self.uploads.get(), self.untaken.get());
+        if is_held_up && !self.paused.get() {
+            self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.reads_paused);
+        }
+        self.paused.set(is_held_up);
+        is_held_up
     }
 
     pub(super) fn stream_ended(&self, stream: u32) {
-        self.intake.borrow_mut().leaves(stream);
+        {
+            let mut intake = self.intake.borrow_mut();
+            intake.leaves(stream);
+            self.count_untaken(&intake);
+        }
         self.streams.set(self.streams.get() - 1);
         if self.streams.get() == 0 {
             self.connection.borrow().deadline.rest();
@@ -182,6 +230,12 @@ impl Link {
             }
             _ => End::Lost,
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.core.uploads.count(self.untaken.get(), 0);
     }
 }
 
@@ -230,11 +284,11 @@ impl Drop for Open {
     }
 }
 
-fn builder(limits: &Http2, head_bytes: usize) -> Builder {
+fn builder(limits: &Http2, first_window: u32, head_bytes: usize) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.max_concurrent_streams)
-        .initial_window_size(limits.initial_window)
+        .initial_window_size(first_window)
         .initial_connection_window_size(connection_window(limits))
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
@@ -267,7 +321,8 @@ async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
     let core = Rc::clone(&link.core);
     let patience = core.snapshot().listener(link.listener).timeouts.request_head.as_millis() as u64;
     let due = core.timers.now() + patience;
-    let mut handshake = pin!(builder(&link.limits, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
+    let mut handshake =
+        pin!(builder(&link.limits, link.first_window, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
     poll_fn(|context| {
         match handshake.as_mut().poll(context) {
             Poll::Ready(Ok(library)) => return Poll::Ready(Ok(library)),
@@ -290,7 +345,9 @@ async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
 struct Driver {
     link: Rc<Link>,
     library: Library,
-    /// Streams' windows as the client was told, and what they come to.
+    /// Streams' windows as the client was told.
+    told: u32,
+    /// As they are while there is room, and what they come to.
     window: u32,
     together: u32,
     /// Milliseconds on the core's clock: since when the client's socket takes nothing.
@@ -308,9 +365,11 @@ impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
         let (window, together) = (link.limits.initial_window, connection_window(&link.limits));
         link.connection.borrow().deadline.rest();
+        let told = link.first_window;
         Driver {
             link,
             library,
+            told,
             window,
             together,
             stalled: None,
@@ -384,7 +443,11 @@ impl Driver {
             respond.send_reset(Reason::REFUSED_STREAM);
             return;
         }
-        link.intake.borrow_mut().serves(respond.stream_id().as_u32());
+        {
+            let mut intake = link.intake.borrow_mut();
+            intake.serves(respond.stream_id().as_u32());
+            link.count_untaken(&intake);
+        }
         if open == 0 {
             link.connection.borrow().deadline.work();
         }
@@ -433,8 +496,11 @@ impl Driver {
             }
             due = leaves_at;
         }
-        if self.widen() {
+        if self.fit_windows() {
             return Limit::SaysGoodbye;
+        }
+        if link.paused.get() {
+            due = due.min(now + PAUSE_MILLIS);
         }
         let (idle, stall) = {
             let snapshot = core.snapshot();
@@ -511,11 +577,25 @@ impl Driver {
         self.library.abrupt_shutdown(reason);
     }
 
-    /// Long bodies get wider windows: once four windows have gone on to servers, twice as much. True when the client is
-    /// to be told.
+    /// Windows as wide as bodies are long and as there is room for. True when the client is to be told.
+    fn fit_windows(&mut self) -> bool {
+        let is_wider = self.widen();
+        let window = self.window.min(self.link.core.uploads.width());
+        // The library takes no other change while the last one has not been acknowledged: whatever comes next has it
+        // asked again.
+        if window == self.told || self.library.set_initial_window_size(window).is_err() {
+            return is_wider;
+        }
+        self.told = window;
+        true
+    }
+
+    /// Long bodies get wider windows: once four windows have gone on to servers, twice as much. True when the
+    /// connection has one.
     fn widen(&mut self) -> bool {
         let uploaded = self.link.uploaded.get();
         if self.window >= self.link.limits.window_max
+            || self.told != self.window
             || uploaded < u64::from(self.window) * u64::from(WINDOWS_PER_WIDENING)
         {
             return false;
@@ -525,9 +605,7 @@ impl Driver {
         let together = together(wider, &self.link.limits);
         let more = together - self.together;
         let widened = &self.link.core.widened;
-        if widened.get() + u64::from(more) > CORE_WIDENED_BYTES_MAX
-            || self.library.set_initial_window_size(wider).is_err()
-        {
+        if widened.get() + u64::from(more) > CORE_WIDENED_BYTES_MAX {
             return false;
         }
         widened.set(widened.get() + u64::from(more));

@@ -6,7 +6,7 @@
 //! RST_STREAM by us, and the library that the peer has said so. Frames without data are dropped, since the library ends a
 //! connection after a hundred of them, however long it lives.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use h2::Reason;
@@ -113,6 +113,11 @@ struct Client {
     /// Streams whose response has begun and that the client has ended, the newest last; at most `unserved_max`.
     answered: VecDeque<u32>,
     ages: Ages,
+    /// Bytes of bodies that have come and no server has taken, by stream that is served, and their sum.
+    untaken: BTreeMap<u32, u64>,
+    untaken_sum: u64,
+    /// Bytes of streams that are not served yet: the library may have refused these, and thrown the bytes away.
+    arrived: BTreeMap<u32, u64>,
     /// Of streams that the library is about to begin: paths that it takes for none.
     paths: VecDeque<(u32, Rc<[u8]>)>,
     /// Milliseconds on the core's clock.
@@ -215,6 +220,9 @@ impl Intake {
             unserved_max,
             answered: VecDeque::new(),
             ages: Ages::default(),
+            untaken: BTreeMap::new(),
+            untaken_sum: 0,
+            arrived: BTreeMap::new(),
             paths: VecDeque::new(),
             now: 0,
         };
@@ -497,13 +505,15 @@ impl Intake {
             }
             return Ok(Verdict::Keep);
         }
-        if header.has(END_STREAM) {
-            return Ok(Verdict::Pass);
-        }
-        if is_empty_data(header, payload) {
+        if !header.has(END_STREAM) && is_empty_data(header, payload) {
             self.give_window_back(0, length);
             self.give_window_back(stream, length);
             return Ok(Verdict::Keep);
+        }
+        if let Some(client) = &mut self.client
+            && length > 0
+        {
+            client.note_body(stream, length, standing != Some(Standing::New));
         }
         Ok(Verdict::Pass)
     }
@@ -553,6 +563,29 @@ impl Intake {
     /// Somebody serves the stream.
     pub fn serves(&mut self, stream: u32) {
         self.stands(stream, Standing::Served);
+        if let Some(client) = &mut self.client {
+            // The library begins streams in their order: those before this one that nobody serves it has refused.
+            client.arrived = client.arrived.split_off(&stream);
+            if let Some(bytes) = client.arrived.remove(&stream) {
+                client.untaken.insert(stream, bytes);
+                client.untaken_sum += bytes;
+            }
+        }
+    }
+
+    /// Notes how many bytes that have come of the stream's body have still to be taken.
+    pub fn leaves_untaken(&mut self, stream: u32, bytes: u64) {
+        if let Some(client) = &mut self.client
+            && let Some(untaken) = client.untaken.get_mut(&stream)
+        {
+            client.untaken_sum = client.untaken_sum - *untaken + bytes;
+            *untaken = bytes;
+        }
+    }
+
+    /// Bytes of bodies that have come and no server has taken, over all streams.
+    pub fn untaken(&self) -> u64 {
+        self.client.as_ref().map_or(0, |client| client.untaken_sum)
     }
 
     /// The stream's response has begun.
@@ -578,6 +611,9 @@ impl Intake {
     /// Nobody serves the stream any more.
     pub fn leaves(&mut self, stream: u32) {
         self.stands(stream, Standing::Over);
+        if let Some(client) = &mut self.client {
+            client.untaken_sum -= client.untaken.remove(&stream).unwrap_or_default();
+        }
     }
 
     fn stands(&mut self, stream: u32, standing: Standing) {
@@ -638,6 +674,16 @@ impl Client {
         self.paths.push_back((stream, path));
         while self.paths.iter().map(|(_, path)| path.len()).sum::<usize>() > UNFIT_PATHS_BYTES_MAX {
             self.paths.pop_front();
+        }
+    }
+
+    fn note_body(&mut self, stream: u32, count: u32, is_served: bool) {
+        let count = u64::from(count);
+        if is_served {
+            *self.untaken.entry(stream).or_default() += count;
+            self.untaken_sum += count;
+        } else {
+            *self.arrived.entry(stream).or_default() += count;
         }
     }
 

@@ -10,6 +10,7 @@
 //! | `server.rs` | connections to servers, made and driven |
 //! | `lane.rs` | those of one server, the seats on them, and who waits for one |
 //! | `windows.rs` | how much servers may send ahead of their clients |
+//! | `uploads.rs` | how much clients may send ahead of servers |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `familiar.rs` | fields of responses that come again and again |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
@@ -35,6 +36,7 @@ mod responses;
 mod server;
 mod stream;
 pub mod translate;
+mod uploads;
 mod windows;
 mod wire;
 
@@ -45,4 +47,5 @@ pub use flood::FLOODS;
 pub use lane::{Answer, Lane, Place, ServerLink, ServerSeat, StreamPermit, Terms};
 pub use server::begin as begin_server;
 pub use stream::{Chunk, Meter, Piece, Stream};
+pub use uploads::Uploads;
 pub use windows::Windows;

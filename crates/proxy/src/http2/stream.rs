@@ -47,6 +47,8 @@ pub struct Stream {
     /// Once the response has begun.
     send: Option<SendStream<Piece>>,
     meter: Option<Rc<Meter>>,
+    /// The request has, or may have, a body.
+    uploads: bool,
     /// All that was said will go out as far as the windows go.
     certain: bool,
     /// What the client is told when the response is broken off.
@@ -61,6 +63,10 @@ pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>
     let mut request = core.request();
     request.begin(Instant::now());
     let (parts, body) = head.into_parts();
+    let uploads = !body.is_end_stream();
+    if uploads {
+        link.upload_began();
+    }
     let deadline = core.timers.deadline();
     let abort_reason = Reason::INTERNAL_ERROR;
     let mut stream = Stream {
@@ -72,6 +78,7 @@ pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>
         respond,
         send: None,
         meter: None,
+        uploads,
         certain: true,
         abort_reason,
         cut_short: false,
@@ -153,7 +160,8 @@ impl Stream {
     pub fn release(&mut self, count: usize) {
         // Fails where the stream is gone, and then it does not matter.
         let _ = self.body.flow_control().release_capacity(count);
-        self.link.note_upload(count);
+        let untaken = self.body.flow_control().used_capacity();
+        self.link.note_upload(self.id(), count, untaken);
     }
 
     pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
@@ -270,6 +278,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.uploads {
+            self.link.upload_ended();
+        }
         self.link.stream_ended(self.id());
     }
 }

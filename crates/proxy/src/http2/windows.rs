@@ -19,15 +19,22 @@ pub struct Windows {
     streams: Cell<u64>,
     /// Of each stream, in bytes.
     width: Cell<u32>,
+    /// A stream's width while there are few.
+    widest: u32,
 }
 
 impl Default for Windows {
     fn default() -> Windows {
-        Windows { streams: Cell::new(0), width: Cell::new(STREAM_WINDOW_BYTES_MAX) }
+        Windows::of(STREAM_WINDOW_BYTES_MAX)
     }
 }
 
 impl Windows {
+    /// Windows that are so wide while there are few streams.
+    pub fn of(widest: u32) -> Windows {
+        Windows { streams: Cell::new(0), width: Cell::new(widest), widest }
+    }
+
     /// A stream has begun. True when all have another width from now on.
     pub fn begin(&self) -> bool {
         self.streams.set(self.streams.get() + 1);
@@ -43,7 +50,7 @@ impl Windows {
     /// few that come and go change nothing.
     pub fn end(&self) -> bool {
         self.streams.set(self.streams.get() - 1);
-        let is_under = self.granted() * 4 <= CORE_WINDOWS_BYTES_MAX && self.width.get() < STREAM_WINDOW_BYTES_MAX;
+        let is_under = self.granted() * 4 <= CORE_WINDOWS_BYTES_MAX && self.width.get() < self.widest;
         if is_under {
             self.width.set(self.width.get() * 2);
         }

@@ -36,6 +36,9 @@ impl AsyncRead for Wire {
             // Whoever drives the connection looks after every turn.
             return Poll::Pending;
         }
+        if link.is_held_up() {
+            return Poll::Pending;
+        }
         let mut connection = link.connection.borrow_mut();
         let mut intake = link.intake.borrow_mut();
         let Connection { stream, inbox, wire, core, .. } = &mut *connection;
@@ -66,6 +69,7 @@ impl AsyncRead for Wire {
                     return Poll::Pending;
                 }
             };
+            link.count_untaken(&intake);
             into.put_slice(&bytes[..taken.pass]);
             inbox.consume(taken.used);
             link.turn.set(link.turn.get() + taken.used);

@@ -314,6 +314,30 @@ fn an_upload_goes_on_beside_any_number_that_were_answered_early() {
 }
 
 #[test]
+fn what_servers_have_not_taken_is_known_for_each_stream_that_is_served() {
+    let (mut intake, limits) = begun();
+    let data = |stream: u32, flags: u8, count: usize| frame(DATA, flags, stream, &vec![7; count]);
+    // The library refuses the first of them, and nobody hears of it; of the second all comes before it is begun.
+    let early = [open_post(1), data(1, 0, 900), open_post(3), data(3, END_STREAM, 50), open_post(5)].concat();
+    given(&mut intake, &limits, &early, 7).unwrap();
+    assert_eq!(intake.untaken(), 0);
+    intake.serves(3);
+    intake.serves(5);
+    assert_eq!(intake.untaken(), 50);
+    given(&mut intake, &limits, &[data(5, 0, 1_000), data(5, PADDED, 20)].concat(), 100).unwrap();
+    assert_eq!(intake.untaken(), 1_070);
+    intake.leaves_untaken(5, 300);
+    intake.leaves_untaken(3, 50);
+    assert_eq!(intake.untaken(), 350);
+    intake.leaves(3);
+    // Frames without data are kept from the library, and what comes for a stream that is over as well.
+    given(&mut intake, &limits, &frame(DATA, PADDED, 5, &[3, 0, 0, 0]), 100).unwrap();
+    intake.leaves(5);
+    given(&mut intake, &limits, &data(5, 0, 700), 100).unwrap();
+    assert_eq!(intake.untaken(), 0);
+}
+
+#[test]
 fn who_goes_on_with_an_upload_that_is_over_is_ended() {
     let (mut intake, limits) = begun();
     given(&mut intake, &limits, &open_post(1), 1000).unwrap();
