@@ -57,7 +57,7 @@ const ROOMS: &[Room] = &[
     },
     Room { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..Room::new("lanes", &[], &[]) },
     Room {
-        unsafe_code: UnsafeCode::Within(&["crates/tls/src/park.rs"]),
+        unsafe_code: UnsafeCode::Within(&["crates/tls/src/parking/fiber.rs"]),
         ..Room::new("tls", &["crypto", "config"], &["h2", "hyper", "http", "httparse"])
     },
     // Bytes in, decisions out: whoever has the bytes, and waits for more, is above it.

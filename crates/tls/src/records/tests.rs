@@ -1,8 +1,8 @@
 //! Records as no library would send them. The client here is the other pair of keys.
 
 use super::*;
-use crate::overheard::RecordKey;
-use crate::protection::Secret;
+use crate::provider::captured::RecordKey;
+use crate::records::protection::Secret;
 
 const ALL: [(Version, Suite); 6] = [
     (Version::Tls12, Suite::Aes128Gcm),

@@ -3,9 +3,9 @@
 use propylon_crypto::JobError;
 use rustls::{AlertDescription, CertificateError, Error};
 
-use crate::failure::Failure;
-use crate::overheard::Fault;
-use crate::wording;
+use crate::certificates::wording;
+use crate::provider::captured::Fault;
+use crate::records::failure::Failure;
 
 /// The session is over; an alert for the server, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]

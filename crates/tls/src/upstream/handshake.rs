@@ -8,13 +8,13 @@ use rustls::{Error, HandshakeKind, ProtocolVersion};
 use rustls_pki_types::ServerName;
 
 use super::failure::UpstreamFailure;
-use super::messages::Messages;
 use super::session::UpstreamFacts;
-use crate::deferral::Way;
-use crate::facts::{Suite, Version};
 use crate::handshake::{append, record_cipher, record_len};
-use crate::overheard::{self, Overheard, Resumption};
-use crate::protection::APPLICATION_DATA;
+use crate::parking::Way;
+use crate::provider::captured::{self, Overheard, Resumption};
+use crate::provider::facts::{Suite, Version};
+use crate::records::messages::Messages;
+use crate::records::protection::APPLICATION_DATA;
 use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC, Records};
 use crate::session::Step;
 
@@ -108,7 +108,7 @@ impl Handshake {
         loop {
             let connection = &mut self.connection;
             let turn = || turn(connection, &mut records[discarded..], out);
-            let (progress, heard) = overheard::listen(Resumption::default(), turn);
+            let (progress, heard) = captured::listen(Resumption::default(), turn);
             self.heard.merge(heard);
             match progress {
                 Ok((discard, more)) => {

@@ -9,10 +9,10 @@ use rustls_pki_types::ServerName;
 
 use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
-use super::messages::Messages;
-use crate::deferral::Way;
-use crate::facts::{Suite, Version};
-use crate::parked::{Parked, Pause, Shown};
+use crate::handshake::parked::{Parked, Pause, Shown};
+use crate::parking::Way;
+use crate::provider::facts::{Suite, Version};
+use crate::records::messages::Messages;
 use crate::records::{Peer, Records};
 use crate::session::{Opened, Step};
 

@@ -18,10 +18,10 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, SupportedProtocolVer
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Connector, UpstreamFailure, UpstreamHandshake, UpstreamProfile, trust};
-use crate::deferral::{Parking, ParkingLimits};
-use crate::load::Upstream;
+use crate::certificates::load::Upstream;
+use crate::parking::{Parking, ParkingLimits};
+use crate::provider::signing::CertificateKey;
 use crate::session::Step;
-use crate::signing::CertificateKey;
 
 pub(crate) const NAME: &str = "keys.test";
 

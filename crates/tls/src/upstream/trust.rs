@@ -12,11 +12,12 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use crate::load::Upstream;
-use crate::offer::versions;
-use crate::overheard::SecretsListener;
-use crate::park::deep;
-use crate::{exchange, suites};
+use crate::certificates::load::Upstream;
+use crate::parking::fiber::deep;
+use crate::provider::captured::SecretsListener;
+use crate::provider::exchange;
+use crate::provider::suites;
+use crate::provider::versions;
 
 /// The library's configuration, but for what differs by core and server.
 pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig, String> {

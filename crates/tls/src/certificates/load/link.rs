@@ -1,0 +1,141 @@
+//! What an engine shows to key servers, and whom it takes for one: files of `[signer.NAME]`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_config::{At, Signer};
+use propylon_crypto::{Key, Ski};
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
+
+use super::trust::authorities;
+use super::{FoundKey, SUPPORTED_KEYS, Trouble, beside, bundle, chain, only_key};
+use crate::certificates::credential::Validity;
+use crate::certificates::dated::{Dated, DatedKind};
+use crate::certificates::finding::{Finding, Severity};
+use crate::provider::exchange::groups_to_key_servers;
+use crate::provider::signing::CertificateKey;
+use crate::upstream::Roomy;
+
+/// The library's configuration, unless something is wrong; and every finding.
+pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding>) {
+    let now = SystemTime::now();
+    let mut roots = RootCertStore::empty();
+    let troubles = authorities(&signer.ca.path, now, &mut roots);
+    let mut findings: Vec<Finding> = troubles.into_iter().map(|trouble| trouble.at(signer.ca.at)).collect();
+    let mut troubles = Vec::new();
+    let identity = identity(&signer.identity.path, signer.allow_world_readable_keys, now, &mut troubles);
+    findings.extend(troubles.into_iter().map(|trouble| trouble.at(signer.identity.at)));
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return (None, findings);
+    }
+    let Some(identity) = identity else { return (None, findings) };
+    let dated = identity.dated(DatedKind::SignerIdentity, &signer.identity.path, signer.identity.at);
+    let beside = identity.beside;
+    match config(roots, identity.chain, identity.key) {
+        Ok(config) => (Some(LoadedLink { config, dated, beside }), findings),
+        Err(error) => {
+            let trouble = Trouble::error(&signer.ca.path, error.to_string(), "export the authorities again");
+            findings.push(trouble.at(signer.ca.at));
+            (None, findings)
+        }
+    }
+}
+
+/// The library's configuration, by what files hold.
+pub(crate) fn config(
+    roots: RootCertStore,
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+) -> Result<ClientConfig, VerifierBuilderError> {
+    // But for its groups the ordinary provider: what this crate makes of it, for clients by the thousand, is of no use
+    // here.
+    let provider = Arc::new(CryptoProvider { kx_groups: groups_to_key_servers(), ..default_provider() });
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .expect("the provider has suites for both versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Roomy(verifier)));
+    // Not by the door that takes the key's encoding: it would leave a copy of it behind.
+    let shown = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+    Ok(config.with_client_cert_resolver(Arc::new(shown)))
+}
+
+/// Files of one `[signer.NAME]`, loaded.
+pub(crate) struct LoadedLink {
+    pub config: ClientConfig,
+    /// The end of what is shown.
+    pub dated: Option<Dated>,
+    /// The name of its key in the process beside this one, if it is there.
+    pub beside: Option<Ski>,
+}
+
+pub(super) struct Identity {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: Arc<dyn SigningKey>,
+    /// The name of its key in the process beside this one, if it is there.
+    pub beside: Option<Ski>,
+    validity: Option<Validity>,
+}
+
+impl Identity {
+    /// When it ends.
+    pub fn dated(&self, kind: DatedKind, path: &Path, at: At) -> Option<Dated> {
+        let Validity { not_before, not_after } = self.validity?;
+        Some(Dated { kind, name: String::new(), path: path.into(), from: Some(not_before), until: not_after, at })
+    }
+}
+
+/// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
+pub(super) fn identity(path: &Path, lax: bool, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
+    let bundle = bundle(path, path, lax, troubles)?;
+    let load = || {
+        if bundle.chain.is_empty() {
+            let fix = "put the engine's certificate, with its chain, before the key";
+            return Err(Trouble::error(path, "there is no certificate in this file", fix));
+        }
+        let unusable = || {
+            let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
+            Trouble::error(path, what, SUPPORTED_KEYS)
+        };
+        let (key, public_key, beside) = signing_key(only_key(bundle.keys, path)?).ok_or_else(unusable)?;
+        let order = chain::Parsed::new(&bundle.chain, path)?.order(&public_key, path, path)?;
+        let (chain, repaired) = chain::put_in_order(bundle.chain, order, path);
+        troubles.extend(repaired);
+        let validity = chain::validity_of(&chain[0]);
+        troubles.extend(validity.and_then(|validity| chain::aging(validity, now, path)));
+        Ok(Identity { chain, key, beside, validity })
+    };
+    let published = |identity: &Identity| identity.beside.and_then(|_| beside::publish());
+    match load().and_then(|identity| published(&identity).map_or(Ok(identity), Err)) {
+        Ok(identity) => Some(identity),
+        Err(trouble) => {
+            troubles.push(trouble);
+            None
+        }
+    }
+}
+
+/// A signing key, its SubjectPublicKeyInfo in DER, and its name if it is in the process beside this one. None for what
+/// is no key that can be used.
+fn signing_key(key: FoundKey) -> Option<(Arc<dyn SigningKey>, SubjectPublicKeyInfoDer<'static>, Option<Ski>)> {
+    match key {
+        FoundKey::Here(key) => {
+            let key = any_supported_type(&key).ok()?;
+            let public = key.public_key()?.into_owned();
+            Some((key, public, None))
+        }
+        FoundKey::Beside(key) => {
+            let (public, ski) = (SubjectPublicKeyInfoDer::from(key.public.to_vec()), key.ski);
+            Some((Arc::new(CertificateKey::new(Key::Remote(key))), public, Some(ski)))
+        }
+        FoundKey::Unusable => None,
+    }
+}

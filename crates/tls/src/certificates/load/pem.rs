@@ -1,0 +1,205 @@
+//! One PEM file: its certificates and keys, in whatever order.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use propylon_config::Ordered;
+use propylon_crypto::key_process::{Failure, KeptKey, Purpose, Unread};
+use propylon_crypto::pem::{self, PemLabel, PemSection};
+use propylon_crypto::{PrivateKey, RemoteKey, is_open_to_all};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroizing;
+
+use super::{Trouble, beside};
+use crate::certificates::watch::Look;
+
+pub(super) struct Contents {
+    pub certificates: Vec<CertificateDer<'static>>,
+    pub keys: Vec<FoundKey>,
+    pub open_to_all: bool,
+    /// Absent where the file must be read again to be sure of what it holds.
+    pub look: Option<Look>,
+}
+
+/// A private key of a file.
+pub(super) enum FoundKey {
+    Here(Zeroizing<PrivateKeyDer<'static>>),
+    /// In the process that holds this process's keys.
+    Beside(RemoteKey),
+    /// It cannot be read as a key.
+    Unusable,
+}
+
+impl FoundKey {
+    /// SubjectPublicKeyInfo, DER; none where it is no key that can be used.
+    pub fn public_info(&self) -> Option<Vec<u8>> {
+        match self {
+            FoundKey::Here(key) => Some(PrivateKey::from_der(key.secret_der()).ok()?.public_info().to_vec()),
+            FoundKey::Beside(key) => Some(key.public.to_vec()),
+            FoundKey::Unusable => None,
+        }
+    }
+}
+
+/// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+pub(super) const TOO_LONG: &str = "this file is longer than 1 MiB";
+pub(super) const ONE_CHAIN: &str = "name a PEM file with one chain and its key";
+
+pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
+    let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
+    let open_to_all = is_open_to_all(&metadata);
+    let look = Look::settled(&metadata, SystemTime::now());
+    Ok(Contents { look, ..parse(&text, open_to_all, path)? })
+}
+
+/// A file that may hold keys of this process: read by whoever holds these, if that is another.
+pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
+    let Some(files) = beside::key_files() else { return read(path) };
+    let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
+    if file.keys.is_empty() && file.has_dsa {
+        return Err(super::unsupported(path, "DSA"));
+    }
+    Ok(Contents {
+        certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
+        keys: file.keys.into_iter().map(found_beside).collect(),
+        open_to_all: file.open_to_all,
+        look: Look::of_numbers(file.look, SystemTime::now()),
+    })
+}
+
+/// A file of what is ordered ([`Ordered`]): chain and key or, where another process makes keys, the chain alone.
+pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
+    const ANEW: &str = "it is set aside, and another ordered in its place";
+    let (files, folder) = (beside::key_files(), beside::ordered_keys());
+    let contents = read(path)?;
+    if files.is_none() && folder.is_none() {
+        return Ok(contents);
+    }
+    if !contents.keys.is_empty() {
+        return Err(Trouble::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
+    }
+    let Some(kept) = kept_key(path, &contents) else { return Ok(contents) };
+    let lost = || Trouble::error(path, "the key process does not have its key", ANEW);
+    let (keys, open_to_all) = match (files, folder) {
+        (Some(files), _) => match files.read_kept(&kept) {
+            Ok(file) => (file.keys.into_iter().map(found_beside).collect(), file.open_to_all),
+            Err(Failure::Unread(Unread::Missing)) => return Err(lost()),
+            Err(failure) => return Err(beside::trouble(path, failure)),
+        },
+        (None, folder) => {
+            let file = folder.map(|folder| folder.join(kept.to_string())).unwrap_or_default();
+            if std::fs::metadata(&file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                return Err(lost());
+            }
+            let file = read(&file)?;
+            (file.keys, file.open_to_all)
+        }
+    };
+    Ok(Contents { keys, open_to_all, ..contents })
+}
+
+/// The name of the key that a chain's first certificate has.
+fn kept_key(path: &Path, chain: &Contents) -> Option<KeptKey> {
+    let public = super::chain::public_keys(&chain.certificates).into_iter().next()?;
+    let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
+    KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
+}
+
+fn found_beside(public: Option<Vec<u8>>) -> FoundKey {
+    let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
+    key.map_or(FoundKey::Unusable, FoundKey::Beside)
+}
+
+pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let fix = ONE_CHAIN;
+        return Err(Trouble::error(path, TOO_LONG, fix));
+    }
+    if has_encrypted_key(text) {
+        return Err(encrypted(path));
+    }
+    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), open_to_all, look: None };
+    for section in pem::sections(text) {
+        match section {
+            Ok(PemSection { label: PemLabel::Certificate, der }) => contents.certificates.push(der.to_vec().into()),
+            Ok(section) => contents.keys.extend(private_key(section)),
+            Err(error) => return Err(malformed(path, &error)),
+        }
+    }
+    if contents.keys.is_empty() && mentions(text, b"BEGIN DSA PRIVATE KEY") {
+        return Err(super::unsupported(path, "DSA"));
+    }
+    Ok(contents)
+}
+
+/// Sections that are neither certificate nor key (curve parameters, a CSR) are no business of ours.
+fn private_key(mut section: PemSection) -> Option<FoundKey> {
+    // Moved, not copied: who holds the key now wipes it.
+    let der = std::mem::take(&mut *section.der);
+    Some(FoundKey::Here(Zeroizing::new(match section.label {
+        PemLabel::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
+        PemLabel::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
+        PemLabel::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
+        // Not decoded: empty.
+        PemLabel::Certificate | PemLabel::EncryptedPrivateKey | PemLabel::Other => return None,
+    })))
+}
+
+/// A file that holds nothing secret.
+pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes));
+    read.map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > max {
+        let what = format!("this file is longer than {} MiB", max >> 20);
+        return Err(Trouble::error(path, what, "name a file with one revocation list"));
+    }
+    Ok(bytes)
+}
+
+fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
+    // Of the very file that is read: one renamed over it meanwhile looks different.
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    // Room for all of it at once: a buffer that grows leaves copies of the key behind.
+    let room = metadata.len().min(FILE_BYTES_MAX) as usize + 2;
+    let mut text = Zeroizing::new(Vec::with_capacity(room));
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    Ok((text, metadata))
+}
+
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+    let (what, fix) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            let fix = "relative paths begin at the configuration file's own folder";
+            ("there is no such file".to_string(), fix)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let fix = "let the account that starts Propylon read it";
+            ("this file cannot be read: permission denied".to_string(), fix)
+        }
+        _ => (format!("this file cannot be read: {error}"), "make it readable"),
+    };
+    Trouble { error: Some(error.kind()), ..Trouble::error(path, what, fix) }
+}
+
+fn has_encrypted_key(text: &[u8]) -> bool {
+    mentions(text, b"BEGIN ENCRYPTED PRIVATE KEY") || mentions(text, b"Proc-Type: 4,ENCRYPTED")
+}
+
+pub(super) fn malformed(path: &Path, why: &dyn std::fmt::Display) -> Trouble {
+    Trouble::error(path, format!("this is not well-formed PEM: {why}"), "export the file again")
+}
+
+pub(super) fn encrypted(path: &Path) -> Trouble {
+    let file = path.display();
+    let fix = format!("decrypt it: openssl pkey -in {file} -out key.pem && chmod 600 key.pem");
+    Trouble::error(path, "the private key is encrypted", fix)
+}
+
+fn mentions(text: &[u8], phrase: &[u8]) -> bool {
+    text.windows(phrase.len()).any(|window| window == phrase)
+}

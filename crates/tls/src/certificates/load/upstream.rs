@@ -1,0 +1,68 @@
+//! Whom to trust among servers, and what to show to them: files of `tls` of `[backend.NAME]`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_config::BackendTls;
+use propylon_crypto::Ski;
+use rustls::RootCertStore;
+use rustls::sign::SigningKey;
+use rustls_pki_types::CertificateDer;
+
+use super::Trouble;
+use super::link::identity;
+use super::trust::authorities;
+use crate::certificates::dated::{Dated, DatedKind};
+use crate::certificates::finding::{Finding, Severity};
+
+pub(crate) struct Upstream {
+    /// Empty where certificates are not verified.
+    pub roots: RootCertStore,
+    /// Empty where there is nothing to show.
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: Option<Arc<dyn SigningKey>>,
+    /// The name of its key in the process beside this one, if it is there.
+    pub beside: Option<Ski>,
+    /// When the first of the chain ends.
+    pub dated: Option<Dated>,
+}
+
+/// What the files hold, unless something is wrong; and every finding.
+pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
+    let now = SystemTime::now();
+    let mut findings = Vec::new();
+    let mut loaded =
+        Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, beside: None, dated: None };
+    for trust in tls.ca.iter().filter(|_| tls.verify) {
+        let troubles = authorities(&trust.path, now, &mut loaded.roots);
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+    }
+    if tls.ca.is_empty() && tls.verify {
+        findings.extend(system_authorities(&mut loaded.roots).map(|trouble| trouble.at(tls.at)));
+    }
+    if let Some(certificate) = &tls.certificate {
+        let mut troubles = Vec::new();
+        if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut troubles) {
+            loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
+            loaded.beside = identity.beside;
+            (loaded.chain, loaded.key) = (identity.chain, Some(identity.key));
+        }
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
+    }
+    let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+    ((!failed).then_some(loaded), findings)
+}
+
+/// What the system's own programs trust. Single ones that cannot be read are no reason to trust none.
+fn system_authorities(roots: &mut RootCertStore) -> Option<Trouble> {
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if !roots.is_empty() {
+        return None;
+    }
+    let why = found.errors.first().map_or(String::new(), |error| format!(" ({error})"));
+    let what = format!("no authorities are installed on this system{why}, and `ca` names none");
+    let fix = "install the package ca-certificates, or name the servers' authority in `ca`";
+    Some(Trouble::error(Path::new(""), what, fix))
+}

@@ -1,0 +1,527 @@
+//! One `[tls.NAME]`, loaded: which certificates there are, and for which names.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use propylon_crypto::Ski;
+use zeroize::Zeroizing;
+
+use crate::certificates::client_auth::ClientTrust;
+use crate::certificates::credential::{Credential, Validity};
+use crate::certificates::dated::{Dated, DatedKind, Nearness, seconds, step_between};
+use crate::certificates::finding::{Finding, Severity};
+use crate::certificates::load;
+use crate::provider::{Use, use_of};
+use crate::session::acceptor::{Acceptor, AcceptorParts};
+use crate::tickets::Tickets;
+use crate::tickets::sessions::Sessions;
+
+/// Shared by all cores, which only make their acceptors of it.
+pub struct Profile {
+    pub(crate) name: Box<str>,
+    pub(crate) policy: TlsPolicy,
+    strict_sni: bool,
+    /// The order of key types that `names` is made for.
+    prefer: Vec<KeyType>,
+    pub(crate) compresses: bool,
+    /// Most preferred first.
+    pub(crate) alpn: Vec<Vec<u8>>,
+    /// In the order in which they were configured; none where all are ordered and not there yet.
+    pub(crate) credentials: Arc<[Arc<Credential>]>,
+    pub(crate) names: Arc<Names>,
+    /// By the orders of key types of listeners that have their own.
+    other_names: Mutex<Vec<(Vec<KeyType>, Arc<Names>)>>,
+    /// There are such listeners.
+    pub(crate) orders_differ: Arc<AtomicBool>,
+    /// Some key signs elsewhere.
+    pub(crate) remote: bool,
+    /// Those that expire first, at most [`SHOWN_MAX`] of them.
+    soonest: Vec<u32>,
+    /// When each of them expires, the first first, in seconds since 1970.
+    ends: Box<[i64]>,
+    /// Given after a full handshake; 0: none at all.
+    pub(crate) tickets: u8,
+    pub(crate) sessions: Arc<Sessions>,
+    /// Absent: clients are not asked who they are.
+    pub(crate) client_trust: Option<ClientTrust>,
+    /// Clients' fingerprints are computed.
+    pub(crate) ja4: bool,
+}
+
+impl Profile {
+    /// Reads and checks the certificates. The findings beside a profile are warnings; those instead of one hold at
+    /// least one error. Either way they are all there are, in the order of the configuration; of very many with the
+    /// same weight, as many as people read.
+    ///
+    /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
+    pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        let (credentials, findings) = load::credentials(profile, &[]);
+        match findings.iter().any(|finding| finding.severity == Severity::Error) {
+            // What else there is to say is said at once.
+            true => {
+                let assembled = Profile::assemble(profile, alpn, credentials, findings, None);
+                Err(assembled.map_or_else(|all| all, |(_, all)| all))
+            }
+            false => Profile::assemble(profile, alpn, credentials, findings, None),
+        }
+    }
+
+    /// The same `[tls.NAME]` once more: what the files are now, and the sessions as they were. Files that look as they
+    /// did are not read. Those that cannot be used are errors among the findings, and what they held before stays.
+    pub fn load_again(&self, profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        let (credentials, findings) = load::credentials(profile, &self.credentials);
+        if credentials.is_empty() && findings.iter().any(|finding| finding.severity == Severity::Error) {
+            return Err(findings);
+        }
+        let (next, findings) = Profile::assemble(profile, alpn, credentials, findings, Some(self))?;
+        Ok((next.succeeding(self), findings))
+    }
+
+    /// Errors that are among the findings already are not this one's.
+    fn assemble(
+        profile: &TlsProfile,
+        alpn: &[&[u8]],
+        credentials: Vec<Arc<Credential>>,
+        mut findings: Vec<Finding>,
+        earlier: Option<&Profile>,
+    ) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        let mut more = unusable(profile, &credentials);
+        let client_trust = profile.client_auth.as_ref().and_then(|auth| {
+            let (trust, found) = load::client_trust(auth);
+            more.extend(found);
+            trust
+        });
+        let failed = more.iter().any(|finding| finding.severity == Severity::Error);
+        findings.extend(more);
+        if failed {
+            return Err(findings);
+        }
+        if profile.certificate_compression {
+            load::compress(&credentials[..credentials.len().min(COMPRESSED_MAX)]);
+        }
+        // Where nothing is different, what 50,000 names take is not to be taken twice.
+        let same = earlier.filter(|earlier| {
+            let (one, other) = (credentials.iter(), earlier.credentials.iter());
+            one.map(Arc::as_ptr).eq(other.map(Arc::as_ptr))
+                && (earlier.strict_sni, &earlier.prefer) == (profile.strict_sni, &profile.prefer)
+        });
+        let names = match same {
+            Some(earlier) => Arc::clone(&earlier.names),
+            None => Arc::new(Names::new(&credentials, &profile.prefer, profile.strict_sni)),
+        };
+        let credentials: Arc<[_]> = match same {
+            Some(earlier) => Arc::clone(&earlier.credentials),
+            None => credentials.into(),
+        };
+        let profile = Profile {
+            name: profile.name.as_str().into(),
+            policy: profile.policy.clone(),
+            strict_sni: profile.strict_sni,
+            compresses: profile.certificate_compression,
+            alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+            remote: credentials.iter().any(|credential| credential.material.is_elsewhere()),
+            soonest: soonest(&credentials),
+            ends: ends(&credentials),
+            credentials,
+            prefer: profile.prefer.clone(),
+            names,
+            other_names: Mutex::new(Vec::new()),
+            orders_differ: Arc::default(),
+            tickets: profile.resumption.tickets,
+            sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
+            client_trust,
+            ja4: profile.ja4,
+        };
+        Ok((profile, findings))
+    }
+
+    /// The NAME of `[tls.NAME]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many certificates there are.
+    pub fn count(&self) -> usize {
+        self.credentials.len()
+    }
+
+    /// Certificates in the order of the configuration: all, where there are no more than [`SHOWN_MAX`]; else those that
+    /// expire first.
+    pub fn served(&self) -> impl Iterator<Item = Served> {
+        self.served_at_most(SHOWN_MAX)
+    }
+
+    /// The same for fewer.
+    pub fn served_at_most(&self, max: usize) -> impl Iterator<Item = Served> {
+        let mut shown: Vec<u32> = self.soonest.iter().take(max).copied().collect();
+        shown.sort_unstable();
+        shown.into_iter().map(|index| served(&self.credentials[index as usize]))
+    }
+
+    /// The same, the first to expire first.
+    pub fn soonest(&self, max: usize) -> impl Iterator<Item = Served> {
+        self.soonest.iter().take(max).map(|&index| served(&self.credentials[index as usize]))
+    }
+
+    /// When the first of them expires, in seconds since 1970.
+    pub fn soonest_expiry(&self) -> i64 {
+        self.ends.first().copied().unwrap_or(0)
+    }
+
+    /// How many of them expire before this moment, in seconds since 1970.
+    pub fn expiring_before(&self, moment: i64) -> usize {
+        self.ends.partition_point(|end| *end < moment)
+    }
+
+    /// Everything about it that ends, and how near its end it has come between two looks, in seconds since 1970; at most
+    /// `max` of them, those that expire first.
+    pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, Nearness)> {
+        let certificates = self.credentials.iter().filter_map(|credential| {
+            let Validity { not_before, not_after } = credential.material.validity;
+            Some((credential, step_between(Some(not_before), not_after, last, now)?))
+        });
+        let mut near: Vec<_> = certificates.collect();
+        near.sort_by_key(|(credential, _)| credential.material.validity.not_after);
+        let certificates = near.into_iter().map(|(credential, step)| (certificate(credential), step));
+        let others = self.other_dated().filter_map(|dated| {
+            let step = step_between(dated.from, dated.until, last, now)?;
+            Some((dated, step))
+        });
+        certificates.chain(others).take(max).collect()
+    }
+
+    /// Revocation lists and OCSP responses.
+    pub fn other_dated(&self) -> impl Iterator<Item = Dated> {
+        let lists = self.client_trust.iter().flat_map(|trust| trust.dated.iter().cloned());
+        lists.chain(self.credentials.iter().filter_map(response))
+    }
+
+    /// Warnings of those that have expired or soon will, the soonest first. Not of all, if they are very many.
+    pub fn expiring(&self, now: SystemTime) -> Vec<Finding> {
+        load::expiring(self.soonest.iter().map(|&index| &self.credentials[index as usize]), now)
+    }
+
+    /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
+    /// profile's own), the preferred certificate first, those out of date last; it gets the first that it can verify. Empty:
+    /// it is refused.
+    pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
+        let names = self.names_by(prefer);
+        let now = seconds(SystemTime::now());
+        let mut candidates: Vec<&Arc<Credential>> =
+            names.candidates(name).map(|index| &self.credentials[index as usize]).collect();
+        candidates.sort_by_key(|credential| !credential.material.validity.holds(now));
+        candidates.into_iter().map(|credential| (served(credential), credential.matches(name))).collect()
+    }
+
+    /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
+    pub fn same_as(&self, other: &Profile) -> bool {
+        let pairs = self.credentials.iter().zip(other.credentials.iter());
+        let trusts = match (&self.client_trust, &other.client_trust) {
+            (Some(one), Some(two)) => one.same_as(two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        trusts
+            && self.credentials.len() == other.credentials.len()
+            && pairs.into_iter().all(|(one, two)| Arc::ptr_eq(one, two) || one.same_as(two))
+    }
+
+    /// With the sessions kept by ID of the one that it takes the place of; both are of the same `[tls.NAME]`.
+    #[must_use]
+    pub fn succeeding(self, earlier: &Profile) -> Profile {
+        Profile { sessions: Arc::clone(&earlier.sessions), ..self }
+    }
+
+    /// For one core, which the caller of this is.
+    pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
+        self.acceptor_parts(None, &[], tickets).assemble()
+    }
+
+    /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
+    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
+    ///
+    /// `withheld` protocols of the profile's list are not offered here.
+    pub fn acceptor_parts(
+        &self,
+        prefer: Option<&[KeyType]>,
+        withheld: &[&[u8]],
+        tickets: &Arc<Tickets>,
+    ) -> AcceptorParts {
+        AcceptorParts::new(self, self.names_by(prefer), withheld, tickets)
+    }
+
+    /// Made once for each order that some listener has.
+    fn names_by(&self, prefer: Option<&[KeyType]>) -> Arc<Names> {
+        let Some(prefer) = prefer else { return Arc::clone(&self.names) };
+        let mut others = self.other_names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, names)) = others.iter().find(|(order, _)| order == prefer) {
+            return Arc::clone(names);
+        }
+        let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
+        others.push((prefer.to_vec(), Arc::clone(&names)));
+        self.orders_differ.store(true, Ordering::Relaxed);
+        names
+    }
+
+    /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
+    /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
+    /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
+    ///
+    /// A client that connects to an address cannot name it: whatever certificate it was shown, it has taken it.
+    pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        // Asked for every request, and nearly always so.
+        if server_name == Some(host) {
+            return true;
+        }
+        if let Some(address) = address_of(host) {
+            let shown = |name| self.names.candidates(Some(name)).any(|index| self.is_for(index, address));
+            return server_name.is_none_or(shown);
+        }
+        let mut named = self.names.named(host);
+        let Some(server_name) = server_name else {
+            return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
+        };
+        self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
+    }
+
+    fn is_for(&self, index: u32, address: IpAddr) -> bool {
+        self.credentials[index as usize].material.addresses.contains(&address)
+    }
+
+    /// Certificates whose keys are elsewhere.
+    pub fn remote_keys(&self) -> usize {
+        self.credentials.iter().filter(|credential| credential.material.is_remote()).count()
+    }
+
+    /// Those in the process that holds this process's keys.
+    pub fn keys_beside(&self) -> impl Iterator<Item = Ski> {
+        self.credentials.iter().filter_map(|credential| credential.material.ski_beside())
+    }
+
+    /// Forgets the sessions that are too old. For the main thread, now and then.
+    pub fn purge_sessions(&self, now: SystemTime) {
+        self.sessions.purge(now);
+    }
+
+    /// The sessions kept by ID, for a process that succeeds this one: messages of at most so many bytes.
+    pub fn hand_over_sessions(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
+        self.sessions.hand_over(message_bytes, now)
+    }
+
+    /// Keeps the sessions of such a message; returns how many.
+    pub fn take_over_sessions(&self, message: &[u8]) -> usize {
+        self.sessions.take_over(message)
+    }
+
+    /// What every ticket is bound to.
+    pub(crate) fn ticket_context(&self) -> Box<[u8]> {
+        ticket_context(&self.name)
+    }
+}
+
+/// Certificates of a profile that are told of one by one, where all are: those that expire first.
+pub const SHOWN_MAX: usize = 1000;
+
+/// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to keep.
+/// Others are sent as they are.
+const COMPRESSED_MAX: usize = 256;
+
+/// A host as it stands in a request: IPv6 in brackets (RFC 3986 §3.2.2).
+fn address_of(host: &str) -> Option<IpAddr> {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => host.parse().ok().map(IpAddr::V4),
+    }
+}
+
+fn served(credential: &Credential) -> Served {
+    Served {
+        name: credential.names().next().unwrap_or_default().to_owned(),
+        key_type: credential.material.kind.key_type(),
+        not_after: credential.material.validity.not_after,
+        path: credential.material.path.clone(),
+        stapled: credential.staple.is_some(),
+    }
+}
+
+fn certificate(credential: &Credential) -> Dated {
+    let Validity { not_before, not_after } = credential.material.validity;
+    Dated {
+        kind: DatedKind::ServerCertificate,
+        name: credential.names().next().unwrap_or_default().to_owned(),
+        path: credential.material.path.clone(),
+        from: Some(not_before),
+        until: not_after,
+        at: credential.at,
+    }
+}
+
+fn response(credential: &Arc<Credential>) -> Option<Dated> {
+    let until = credential.staple.as_ref()?.until?;
+    Some(Dated { kind: DatedKind::OcspResponse, from: None, until, ..certificate(credential) })
+}
+
+fn ends(credentials: &[Arc<Credential>]) -> Box<[i64]> {
+    let mut ends: Box<[i64]> = credentials.iter().map(|credential| credential.material.validity.not_after).collect();
+    ends.sort_unstable();
+    ends
+}
+
+/// By their index, the first to expire first.
+fn soonest(credentials: &[Arc<Credential>]) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..credentials.len() as u32).collect();
+    all.sort_by_key(|&index| credentials[index as usize].material.validity.not_after);
+    all.truncate(SHOWN_MAX);
+    all.shrink_to_fit();
+    all
+}
+
+/// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
+fn ticket_context(name: &str) -> Box<[u8]> {
+    [b"propylon ticket 1", name.as_bytes()].concat().into()
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What can be told of a certificate that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The first of the names that it is served for; empty: it is served where no other fits.
+    pub name: String,
+    pub key_type: KeyType,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    /// The chain's file.
+    pub path: PathBuf,
+    /// It comes with an OCSP response.
+    pub stapled: bool,
+}
+
+/// Why a certificate is shown to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameMatch {
+    /// It is for the name that the client asked for.
+    Exact,
+    /// It is for all names beside that one.
+    Wildcard,
+    /// No other is for that name, or the client asked for none.
+    Default,
+}
+
+/// Which certificates stand for a name, by their index, the preferred ones first.
+#[derive(Debug)]
+pub(crate) struct Names {
+    exact: HashMap<Box<str>, Box<[u32]>>,
+    /// By what follows `*.`; stands for one label (RFC 9525 §6.3).
+    wildcard: HashMap<Box<str>, Box<[u32]>>,
+    /// For clients that name nothing, or nothing we have: the certificates marked for it, or else the first, and others
+    /// for the same names. Empty where such clients are refused.
+    default: Box<[u32]>,
+}
+
+impl Names {
+    fn new(credentials: &[Arc<Credential>], prefer: &[KeyType], strict: bool) -> Names {
+        let (mut exact, mut wildcard) = (HashMap::with_capacity(credentials.len()), HashMap::new());
+        for (index, credential) in (0..).zip(credentials) {
+            for name in credential.names() {
+                let (map, name) = match name.strip_prefix("*.") {
+                    Some(parent) => (&mut wildcard, parent),
+                    None => (&mut exact, name),
+                };
+                add(map, name, index);
+            }
+        }
+        let mut default = if strict { Box::default() } else { defaults(credentials) };
+        let rank = |index: &u32| rank(credentials[*index as usize].material.kind.key_type(), prefer);
+        let sets = exact.values_mut().chain(wildcard.values_mut());
+        for set in sets.chain([&mut default]).filter(|set| set.len() > 1) {
+            // Stable: of two with the same rank, the one configured first.
+            set.sort_by_key(rank);
+        }
+        exact.shrink_to_fit();
+        Names { exact, wildcard, default }
+    }
+
+    /// Those that stand for the name itself.
+    fn named(&self, name: &str) -> impl Iterator<Item = u32> + Clone {
+        let exact = self.exact.get(name);
+        let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        exact.into_iter().chain(wildcard).flat_map(|set| set.iter().copied())
+    }
+
+    /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.
+    pub fn candidates(&self, name: Option<&str>) -> impl Iterator<Item = u32> + Clone {
+        let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
+        let exact = name.and_then(|name| self.exact.get(name)).map_or(&[][..], |set| set);
+        let wildcard = name
+            .and_then(|name| name.split_once('.'))
+            .and_then(|(_, parent)| self.wildcard.get(parent))
+            .map_or(&[][..], |set| set);
+        let default = match exact.is_empty() && wildcard.is_empty() {
+            true => &*self.default,
+            false => &[],
+        };
+        exact.iter().chain(wildcard).chain(default).copied()
+    }
+}
+
+/// Nearly every set stays one of one: it takes no more room than that. One type of key comes once at most.
+fn add(map: &mut HashMap<Box<str>, Box<[u32]>>, name: &str, index: u32) {
+    match map.get_mut(name) {
+        Some(set) => *set = set.iter().copied().chain([index]).collect(),
+        None => drop(map.insert(name.into(), Box::new([index]))),
+    }
+}
+
+/// Where a type stands in an order of preference; a type that it does not name comes last, but for Ed25519, which then
+/// stands with ECDSA.
+fn rank(key_type: KeyType, prefer: &[KeyType]) -> usize {
+    let position = |wanted| prefer.iter().position(|preferred| *preferred == wanted);
+    let with_ecdsa = || if key_type == KeyType::Ed25519 { position(KeyType::Ecdsa) } else { None };
+    position(key_type).or_else(with_ecdsa).unwrap_or(prefer.len())
+}
+
+fn defaults(credentials: &[Arc<Credential>]) -> Box<[u32]> {
+    let marked = credentials.iter().any(|credential| credential.default);
+    let is_default = |index: usize| if marked { credentials[index].default } else { index == 0 };
+    let chosen = (0..credentials.len()).filter(|&index| is_default(index));
+    let names: HashSet<&str> = chosen.flat_map(|index| credentials[index].names()).collect();
+    let beside = |index: &usize| is_default(*index) || credentials[*index].names().any(|name| names.contains(name));
+    (0..credentials.len()).filter(beside).map(|index| index as u32).collect()
+}
+
+/// Types of certificates that a policy of the user's own leaves without a version in which they can be served.
+fn unusable(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Vec<Finding> {
+    let TlsPolicy::Custom(policy) = &profile.policy else { return Vec::new() };
+    let mut findings = Vec::new();
+    for key_type in [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa] {
+        if !credentials.iter().any(|credential| credential.material.kind.key_type() == key_type) {
+            continue;
+        }
+        let usable = use_of(&profile.policy, key_type);
+        let (severity, what) = match usable {
+            Use { tls12: false, tls13: false, .. } => (Severity::Error, "none of the `suites` goes with"),
+            Use { tls12: false, tls12_is_spoken: true, .. } => (Severity::Warning, "no TLS 1.2 suite goes with"),
+            _ => continue,
+        };
+        let suite = if key_type == KeyType::Rsa { "TLS_ECDHE_RSA_WITH_..." } else { "TLS_ECDHE_ECDSA_WITH_..." };
+        findings.push(Finding {
+            severity,
+            at: policy.at,
+            path: PathBuf::new(),
+            what: format!("{what} the {} certificate of [tls.{}]", key_type.name(), profile.name),
+            fix: format!("add a suite named {suite}, or remove the certificate"),
+            error: None,
+        });
+    }
+    findings
+}

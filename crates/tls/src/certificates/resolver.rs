@@ -1,0 +1,110 @@
+//! Which certificate a client gets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use propylon_config::KeyType;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{NamedGroup, SignatureScheme};
+
+use crate::certificates::credential::{Credential, KeyKind};
+use crate::certificates::keys;
+use crate::certificates::profile::{Names, Profile};
+use crate::provider::captured;
+use crate::provider::facts::Scheme;
+use crate::provider::signing::schemes;
+
+/// What all cores read and none writes. What handshakes count references of is each core's own; see `keys`.
+pub(crate) struct Resolver {
+    names: Arc<Names>,
+    /// Indexed as `names` says.
+    credentials: Arc<[Arc<Credential>]>,
+}
+
+impl Resolver {
+    pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
+        Resolver { names, credentials: Arc::clone(&profile.credentials) }
+    }
+}
+
+impl Resolver {
+    /// The first, or if that one's time is not now, the first of the others whose time is. If there is none it is the first
+    /// all the same: the client may be one that does not mind, and refuses it by itself otherwise.
+    fn in_date(&self, first: u32, mut others: impl Iterator<Item = u32> + Clone) -> u32 {
+        let holds = |index: u32, now| self.credentials[index as usize].material.validity.holds(now);
+        // Most names have one certificate, and there is nothing to choose.
+        if others.clone().next().is_none() {
+            return first;
+        }
+        let now = keys::now();
+        if holds(first, now) {
+            return first;
+        }
+        others.find(|&index| holds(index, now)).unwrap_or(first)
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    /// The first certificate for the name that the client can verify and that has not expired; an expired one where there
+    /// is no other. Before it one of the type that the client's session began with. When it can verify none, the first of all: the
+    /// library then refuses with the alert that says so.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name();
+        let kind = |index: u32| self.credentials[index as usize].material.kind;
+        let mut candidates = self.names.candidates(name);
+        let verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
+        // A session goes on with a suite for the type of key that it began with.
+        let of_rsa = captured::resumption().of_rsa;
+        let begun_with = |index: &u32| of_rsa == Some(kind(*index).key_type() == KeyType::Rsa);
+        let known = verifiable.clone().find(begun_with);
+        let mut verifiable = verifiable;
+        let verifiable = known.or_else(|| verifiable.next().map(|first| self.in_date(first, verifiable)));
+        let Some(chosen) = verifiable.or_else(|| candidates.next()) else {
+            captured::note(|heard| {
+                heard.server_name = name.map(Box::from);
+                heard.no_certificate = true;
+            });
+            return None;
+        };
+        let entry = keys::ready(&self.credentials[chosen as usize]);
+        let kind = kind(chosen);
+        let current = entry.current().clone();
+        captured::note(|heard| {
+            heard.server_name = name.map(Box::from);
+            heard.certificate = Some(kind.key_type());
+            heard.signature = offered_scheme(&hello, kind).and_then(Scheme::of);
+            heard.compressed = entry.compressed;
+        });
+        Some(current)
+    }
+}
+
+/// What a key of this kind signs with for this client.
+fn offered_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureScheme> {
+    schemes(kind).iter().copied().find(|scheme| hello.signature_schemes().contains(scheme))
+}
+
+/// The same, unless the client does not know the key's curve. Up to TLS 1.2 the list of groups speaks of certificates as
+/// well (RFC 8422 §5.1), in TLS 1.3 the scheme says it all (RFC 8446 §4.2.3).
+fn verifying_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureScheme> {
+    let scheme = offered_scheme(hello, kind)?;
+    let curve = match kind {
+        KeyKind::P256 => NamedGroup::secp256r1,
+        KeyKind::P384 => NamedGroup::secp384r1,
+        KeyKind::P521 => NamedGroup::secp521r1,
+        KeyKind::Ed25519 | KeyKind::Rsa => return Some(scheme),
+    };
+    let offers_tls13 = hello.cipher_suites().iter().any(|suite| u16::from(*suite) >> 8 == TLS13_SUITES);
+    let knows_curve = offers_tls13 || hello.named_groups().is_none_or(|groups| groups.contains(&curve));
+    knows_curve.then_some(scheme)
+}
+
+/// First byte of the suites of TLS 1.3 (RFC 8446 §B.4), which no earlier version has.
+const TLS13_SUITES: u16 = 0x13;

@@ -1,0 +1,226 @@
+//! Whether the files behind a profile have changed since they were read.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
+
+use crate::certificates::load::{folder, ocsp_path};
+
+/// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change (that
+/// is how Kubernetes swaps a secret), and so is a file renamed over another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Of their paths and looks, so that 50,000 files take no more room than one; absent: nobody has looked.
+    files: Option<[u8; 32]>,
+    /// A file was so new that it may yet change without looking any different.
+    unsettled: bool,
+}
+
+/// What a file looks like without being read. One that looks as it did, and had settled then, holds what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Since 1970; wraps around, as it is only compared.
+    modified_ns: i64,
+    changed_ns: i64,
+}
+
+/// File systems note times in steps, of two seconds at the coarsest (FAT).
+const TIME_STEP: Duration = Duration::from_secs(2);
+
+impl Stamp {
+    /// Of files that were read at a moment that nobody noted: the next look finds them changed.
+    pub fn unread() -> Stamp {
+        Stamp { files: None, unsettled: true }
+    }
+
+    /// To be taken before the files are read: what changes meanwhile is then seen as a change.
+    pub fn take(profile: &TlsProfile, now: SystemTime) -> Stamp {
+        Stamp::of(paths(profile), now)
+    }
+
+    /// Of what a signer's links show and trust; otherwise as [`Stamp::take`].
+    pub fn of_signer(signer: &Signer, now: SystemTime) -> Stamp {
+        let mut paths = vec![signer.identity.path.clone()];
+        with_files_of(&signer.ca.path, &mut paths);
+        Stamp::of(paths, now)
+    }
+
+    /// Of what is shown to a backend's servers and trusted of them; otherwise as [`Stamp::take`].
+    pub fn of_backend(tls: &BackendTls, now: SystemTime) -> Stamp {
+        let mut paths: Vec<PathBuf> = tls.certificate.iter().map(|certificate| certificate.path.clone()).collect();
+        tls.ca.iter().for_each(|trust| with_files_of(&trust.path, &mut paths));
+        Stamp::of(paths, now)
+    }
+
+    fn of(paths: Vec<PathBuf>, now: SystemTime) -> Stamp {
+        let mut files = Context::new(&SHA256);
+        let mut unsettled = false;
+        for path in paths {
+            let metadata = fs::metadata(&path).ok();
+            unsettled |= metadata.as_ref().is_some_and(|metadata| !Look::is_settled(metadata, now));
+            // No path holds a zero byte, and a look is of one length: no two lists read the same.
+            files.update(path.as_os_str().as_encoded_bytes());
+            files.update(&[0]);
+            files.update(&metadata.map_or([0; 40], |metadata| Look::of(&metadata).bytes()));
+        }
+        Stamp { files: files.finish().as_ref().try_into().ok(), unsettled }
+    }
+
+    /// Whether `later` calls for the files to be read again.
+    pub fn is_changed(&self, later: &Stamp) -> bool {
+        self.unsettled || self.files != later.files
+    }
+}
+
+impl Look {
+    pub fn of(metadata: &fs::Metadata) -> Look {
+        let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns);
+        Look {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Of a file that was not so new at this moment that it could have changed after it without looking different.
+    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
+        Look::is_settled(metadata, now).then(|| Look::of(metadata))
+    }
+
+    /// As [`Look::settled`], of a file that another process has read: device, inode, size, when it was modified and changed.
+    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
+        let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
+        let (modified_ns, changed_ns) = (modified as i64, changed as i64);
+        is_old(since, now).then_some(Look { device, inode, size, modified_ns, changed_ns })
+    }
+
+    fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {
+        metadata.modified().is_ok_and(|modified| is_old(modified, now))
+    }
+
+    fn bytes(&self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        let numbers = [self.device, self.inode, self.size, self.modified_ns as u64, self.changed_ns as u64];
+        for (room, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            room.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// One from the future is what somebody's clock says, and no reason to read it for ever.
+fn is_old(modified: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(modified).map_or(true, |age| age >= TIME_STEP)
+}
+
+/// Every file that loading the profile reads. Whoever makes it read more adds them here.
+fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for certificate in &profile.certificates {
+        let mut with_response = |chain: &Path| {
+            paths.push(chain.to_path_buf());
+            paths.push(ocsp_path(certificate, chain));
+        };
+        match &certificate.source {
+            CertificateSource::Path(path) if path.is_dir() => {
+                let folder::Listing { files, responses } = folder::list(path, &mut Vec::new());
+                paths.extend(files);
+                // By name: a set has no order of its own.
+                let before = paths.len();
+                paths.extend(responses);
+                paths[before..].sort();
+                paths.extend(certificate.ocsp.clone());
+            }
+            CertificateSource::Path(path) => with_response(path),
+            CertificateSource::Pair { chain, key } => {
+                with_response(chain);
+                paths.push(key.clone());
+            }
+            CertificateSource::Ordered(ordered) => ordered.files.iter().for_each(|(_, file)| with_response(file)),
+        }
+    }
+    let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));
+    for trust in trusts {
+        with_files_of(&trust.path, &mut paths);
+    }
+    paths
+}
+
+/// The file, or those of the folder.
+fn with_files_of(path: &Path, paths: &mut Vec<PathBuf>) {
+    match path.is_dir() {
+        true => paths.extend(folder::pem_files(path, &mut Vec::new())),
+        false => paths.push(path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use propylon_config::{At, Certificate, KeyType, TlsPolicy};
+
+    fn profile(path: PathBuf) -> TlsProfile {
+        let source = CertificateSource::Path(path);
+        TlsProfile {
+            name: "public".into(),
+            certificates: vec![Certificate { source, ocsp: None, default: false, at: At::default() }],
+            policy: TlsPolicy::Modern,
+            prefer: vec![KeyType::Rsa],
+            strict_sni: false,
+            watch: None,
+            certificate_compression: false,
+            resumption: Default::default(),
+            client_auth: None,
+            ja4: false,
+            signer: None,
+            allow_world_readable_keys: false,
+            at: At::default(),
+        }
+    }
+
+    /// Long after any file here was written.
+    fn later() -> SystemTime {
+        SystemTime::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn renames_links_and_responses_are_changes_and_time_alone_is_none() {
+        let folder = std::env::temp_dir().join(format!("propylon-watch-{}", std::process::id()));
+        fs::create_dir_all(folder.join("one")).unwrap();
+        fs::create_dir_all(folder.join("two")).unwrap();
+        for (path, text) in [("one/a.pem", "same"), ("two/a.pem", "same")] {
+            fs::write(folder.join(path), text).unwrap();
+        }
+        std::os::unix::fs::symlink("one", folder.join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.pem", folder.join("a.pem")).unwrap();
+        for profile in [profile(folder.join("a.pem")), profile(folder.clone())] {
+            let first = Stamp::take(&profile, later());
+            assert!(!first.is_changed(&Stamp::take(&profile, later())));
+            std::os::unix::fs::symlink("two", folder.join("..new")).unwrap();
+            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+            let second = Stamp::take(&profile, later());
+            assert!(first.is_changed(&second));
+            fs::write(folder.join("new"), "same").unwrap();
+            fs::rename(folder.join("new"), folder.join("two/a.pem")).unwrap();
+            let third = Stamp::take(&profile, later());
+            assert!(second.is_changed(&third));
+            fs::write(folder.join("a.pem.ocsp"), "").unwrap();
+            assert!(third.is_changed(&Stamp::take(&profile, later())));
+            fs::remove_file(folder.join("a.pem.ocsp")).unwrap();
+            std::os::unix::fs::symlink("one", folder.join("..new")).unwrap();
+            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+        }
+        let young = Stamp::take(&profile(folder.clone()), SystemTime::now());
+        assert!(young.is_changed(&young.clone()), "a file of this moment is looked at once more");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

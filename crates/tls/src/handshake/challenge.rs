@@ -1,0 +1,97 @@
+//! tls-alpn-01 (RFC 8737): handshakes by which an authority asks whether a name leads here.
+//!
+//! Such a handshake offers `acme-tls/1` and nothing else, and names a server whose challenge is outstanding; it gets the
+//! challenge's certificate, is asked for none, and nothing follows it. No other handshake ever comes by that certificate,
+//! and one for a name without a challenge is refused as any other that offers no protocol of ours.
+//!
+//! What is outstanding is the process's: whichever listener an authority is led to answers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use arc_swap::ArcSwap;
+use propylon_config::TlsPolicy;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::hello::client_hello::Peeker;
+use crate::provider::captured::SecretsListener;
+use crate::provider::{provider, versions};
+
+/// A certificate that answers one challenge, and its key, both DER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChallengeCertificate {
+    /// Lower case.
+    pub name: String,
+    pub certificate: Vec<u8>,
+    /// PKCS #8.
+    pub key: Vec<u8>,
+}
+
+const ACME_TLS: &[u8] = b"acme-tls/1";
+
+static OUTSTANDING: LazyLock<ArcSwap<HashMap<String, Arc<ServerConfig>>>> = LazyLock::new(ArcSwap::default);
+/// What every handshake looks at: nearly always there is nothing.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// From now on these challenges are answered, and no others. What cannot be used is left out.
+pub fn publish_challenges(challenges: Vec<ChallengeCertificate>) {
+    let config = |challenge: ChallengeCertificate| Some((challenge.name.clone(), config(challenge)?));
+    let outstanding: HashMap<_, _> = challenges.into_iter().filter_map(config).collect();
+    let any = !outstanding.is_empty();
+    OUTSTANDING.store(Arc::new(outstanding));
+    ANY.store(any, Ordering::Release);
+}
+
+/// How a client is to be answered whose hello is at the front; none where it is one like all others.
+pub(crate) fn answer(buffer: &[u8]) -> Option<Arc<ServerConfig>> {
+    if !ANY.load(Ordering::Acquire) {
+        return None;
+    }
+    let mut scratch = Vec::new();
+    let hello = Peeker::default().peek(buffer, &mut scratch).ok()??;
+    let mut protocols = hello.alpn();
+    if protocols.next() != Some(ACME_TLS) || protocols.next().is_some() {
+        return None;
+    }
+    let name = hello.server_name()?.to_ascii_lowercase();
+    OUTSTANDING.load().get(&name).cloned()
+}
+
+fn config(challenge: ChallengeCertificate) -> Option<Arc<ServerConfig>> {
+    let key = PrivateKeyDer::Pkcs8(challenge.key.into());
+    let key = any_supported_type(&key).ok()?;
+    let chain = vec![CertificateDer::from(challenge.certificate)];
+    let resolver = Only(Arc::new(CertifiedKey::new(chain, key)));
+    // The authority chooses the version, from TLS 1.2 on (RFC 8737 §3), whatever other clients are offered.
+    let policy = TlsPolicy::Intermediate;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&policy)))
+        .with_protocol_versions(&versions(&policy))
+        .ok()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    config.alpn_protocols = vec![ACME_TLS.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.key_log = Arc::new(SecretsListener);
+    Some(Arc::new(config))
+}
+
+struct Only(Arc<CertifiedKey>);
+
+impl fmt::Debug for Only {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Only").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for Only {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}

@@ -1,0 +1,46 @@
+//! What a TLS 1.2 client comes back to, where that decides which certificate it would be shown.
+//!
+//! A session of TLS 1.2 is resumed only with its own cipher suite, which is for one type of key, and the library chooses certificate
+//! and suite before it looks at the ticket. Where listeners of one profile have orders of key types of their own, a session that began
+//! at one of them would be refused by the next.
+
+use rustls::{CipherSuite, ServerConfig};
+
+use crate::hello::arrival::{content_of, offers_tls13, session_id_of};
+
+const SESSION_TICKET: u16 = 35;
+
+/// Whether the session that the hello in `record` asks for was agreed on with an RSA certificate. None where it asks for none
+/// that is known, and where the hello is not whole in its record.
+pub(crate) fn is_of_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
+    // In TLS 1.3 suites are for every type of key.
+    if offers_tls13(record) {
+        return None;
+    }
+    let state = match content_of(record, SESSION_TICKET) {
+        Some(ticket) if !ticket.is_empty() => config.ticketer.decrypt(ticket)?,
+        _ if config.session_storage.can_cache() => config.session_storage.get(session_id_of(record)?)?,
+        _ => return None,
+    };
+    is_rsa(zeroize::Zeroizing::new(state).as_slice())
+}
+
+/// Of the library's session state, whose form is its own business: see `client_auth`. None if it has changed; then a session
+/// is resumed where the orders agree, and a test fails.
+fn is_rsa(state: &[u8]) -> Option<bool> {
+    let (has_name, mut rest) = state.split_first()?;
+    if *has_name == 1 {
+        let (len, name) = rest.split_first()?;
+        rest = name.get(usize::from(*len)..)?;
+    }
+    let [_, _, high, low] = *rest.first_chunk::<4>()?;
+    match CipherSuite::from(u16::from_be_bytes([high, low])) {
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Some(true),
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => Some(false),
+        _ => None,
+    }
+}

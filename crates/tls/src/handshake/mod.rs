@@ -1,0 +1,576 @@
+//! The life of a handshake: the library is shown one record at a time, and its answers are gathered.
+
+pub(crate) mod challenge;
+mod comeback;
+pub(crate) mod parked;
+
+use std::sync::Arc;
+
+use propylon_config::ForwardIdentity;
+use propylon_crypto::JobError;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::ConnectionState;
+use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
+
+use crate::certificates::identity::Identity;
+use crate::hello::arrival::{self, Greeting, HANDSHAKE};
+use crate::hello::client_hello::{Numbers, Peeker};
+use crate::hello::info::{Introduction, Watch};
+use crate::parking::{Coming, Way};
+use crate::provider::captured::{self, Fault, Overheard};
+use crate::provider::facts::{Facts, Group, Resumption, Suite, Version};
+use crate::records::failure::Failure;
+use crate::records::protection::{APPLICATION_DATA, PLAIN_MAX, Protection};
+use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC};
+use crate::session::Step;
+
+pub(crate) struct Handshake {
+    pub connection: UnbufferedServerConnection,
+    config: Arc<ServerConfig>,
+    pub heard: Overheard,
+    /// Absent where no work is set aside.
+    pub way: Option<Way>,
+    /// Until its keys are agreed on.
+    coming: Option<Coming>,
+    /// What of the client's certificate is for servers.
+    forward: ForwardIdentity,
+    /// Absent where nobody asks for a fingerprint.
+    watch: Option<Box<Watch>>,
+    /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
+    /// It keeps positions within them, so the front must stay as it is until they are consumed.
+    shown: usize,
+    greeting: arrival::Watch,
+    /// The start of a hello has come, and it is one that can be gone into.
+    plausible: bool,
+    /// Something has been sent, after which an alert may have to be encrypted.
+    spoken: bool,
+    /// The first record has come.
+    begun: bool,
+    /// Which certificate a client is shown may depend on the listener, and so may which sessions are resumed.
+    orders_differ: bool,
+    /// It is an authority's question; see `challenge`.
+    pub challenge: bool,
+}
+
+/// The library ends some handshakes without a word; before any keys are in use the word can be ours.
+/// Where the library would say access_denied (RFC 6066 §3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// To a client of TLS 1.3 that names no server where it has to (RFC 8446 §9.2).
+const MISSING_EXTENSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 109];
+const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
+pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+
+impl Handshake {
+    pub fn new(
+        config: &Arc<ServerConfig>,
+        way: Option<Way>,
+        forward: ForwardIdentity,
+        ja4: bool,
+        orders_differ: bool,
+    ) -> Handshake {
+        let connection =
+            UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
+        Handshake {
+            connection,
+            config: config.clone(),
+            heard: Overheard::default(),
+            coming: way.as_ref().map(|way| Coming::new(&way.parking)),
+            way,
+            forward,
+            watch: ja4.then(Box::default),
+            shown: 0,
+            greeting: arrival::Watch::default(),
+            plausible: false,
+            spoken: false,
+            begun: false,
+            orders_differ,
+            challenge: false,
+        }
+    }
+
+    /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or else
+    /// it is one like all others.
+    pub fn meet_challenge(&mut self, buffer: &[u8]) {
+        if self.begun || record_len(buffer).is_none() {
+            return;
+        }
+        self.begun = true;
+        let Some(config) = challenge::answer(buffer) else { return };
+        let Ok(connection) = UnbufferedServerConnection::new(Arc::clone(&config)) else { return };
+        (self.connection, self.config, self.challenge) = (connection, config, true);
+        // Its key signs here and now.
+        (self.way, self.coming) = (None, None);
+        self.forward = ForwardIdentity::Nothing;
+    }
+
+    /// See `Session::handshake`.
+    pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
+        self.check_start(buffer, out)?;
+        if let Some(watch) = &mut self.watch {
+            watch.look(buffer);
+        }
+        let before = out.len();
+        let mut consumed = 0;
+        // One more record at a time: were the library shown all of them, it would go on to decrypt application data
+        // that came with the client's Finished, and what follows a finished handshake is not for this state.
+        loop {
+            let next = &buffer[consumed + self.shown..];
+            self.check_record(next, out)?;
+            let Some(record) = record_len(next) else { break };
+            if std::mem::take(&mut self.orders_differ) {
+                self.heard.resumption.of_rsa = comeback::is_of_rsa(&self.config, &next[..record]);
+            }
+            self.shown += record;
+            let end = consumed + self.shown;
+            let let_go = self.pump(&mut buffer[consumed..end], out)?;
+            if let_go > 0 {
+                // What it has walked over is gone; the next hello, if there is to be one, comes whole.
+                self.greeting = arrival::Watch::default();
+            }
+            consumed += let_go;
+            self.shown -= let_go;
+            self.spoken |= out.len() > before;
+            if self.coming.is_some() && self.has_its_keys() {
+                self.coming = None;
+            }
+            // What follows a hello does not look like one.
+            self.plausible |= consumed > 0;
+            if !self.connection.is_handshaking() {
+                return Ok((consumed, Step::Done));
+            }
+        }
+        let step = if out.len() > before { Step::Write } else { Step::Read };
+        Ok((consumed, step))
+    }
+
+    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all whole
+    /// records, at most as many as a buffer has to hold.
+    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
+        if !self.way.as_ref().is_some_and(Way::is_open) || self.has_its_keys() {
+            return None;
+        }
+        let mut end = self.shown;
+        while let Some(record) = record_len(buffer.get(end..)?) {
+            end += record;
+        }
+        (end > self.shown).then_some(end)
+    }
+
+    /// See `Session::greeting`.
+    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+        if self.has_its_keys() { None } else { self.greeting.greeting(buffer) }
+    }
+
+    /// Nothing more is agreed on or signed.
+    fn has_its_keys(&self) -> bool {
+        let connection = &self.connection;
+        connection.negotiated_key_exchange_group().is_some()
+            || connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
+    /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the library
+    /// would miss an extension in its hello first, and say that.
+    pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+        const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
+        const CLIENT_HELLO: u8 = 1;
+        const TLS12: u8 = 3;
+        // What the library has seen it may have moved about.
+        if self.plausible || buffer.is_empty() || self.shown > 0 {
+            return Ok(());
+        }
+        let first = buffer[0];
+        let is_record = matches!(buffer, [_, 3, 0..=4, ..]);
+        if !CONTENT_TYPES.contains(&first) && !is_record {
+            let what = match first {
+                b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
+                _ => "not a TLS record",
+            };
+            return Err(Failure::new("not-tls", format!("first byte {first:#04x}: {what}")));
+        }
+        // The library looks at what is inside of a message before it looks whether that message may come.
+        if let [HANDSHAKE, 3, _, _, _, message, ..] = *buffer
+            && message != CLIENT_HELLO
+            && buffer[3..5] != [0, 0]
+        {
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                "unexpected-message",
+                "a handshake begins with a hello",
+                out,
+            ));
+        }
+        // Record header, message header, version.
+        let Some(&[HANDSHAKE, 3, _, high, low, CLIENT_HELLO, _, _, _, 3, minor]) = buffer.first_chunk::<11>() else {
+            return Ok(());
+        };
+        if u16::from_be_bytes([high, low]) < 6 {
+            return Ok(());
+        }
+        if minor < TLS12 {
+            // What it lists counts, if it lists anything, whatever stands here (RFC 8446 §4.2.1).
+            match lists_versions(buffer) {
+                Listed::Spoken => self.plausible = true,
+                Listed::NotYet => {}
+                Listed::None => return Err(self.refuse_version(minor, out)),
+            }
+            return Ok(());
+        }
+        self.plausible = true;
+        Ok(())
+    }
+
+    fn refuse_version(&self, minor: u8, out: &mut Vec<u8>) -> Failure {
+        out.extend_from_slice(&PROTOCOL_VERSION);
+        Failure::new("version", format!("the client speaks no later version than {}", old_version(minor)))
+    }
+
+    /// What is wrong with a record's header, the library calls a decoding error whatever it is.
+    fn check_record(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+        let &[kind, 3, _, high, low, ..] = record else { return Ok(()) };
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        let payload_max = match (self.spoken, kind) {
+            // Nothing is encrypted yet (RFC 8446 §5.1).
+            (false, _) => PLAIN_MAX,
+            (true, APPLICATION_DATA) => PLAIN_MAX + 256,
+            // TLS 1.2 encrypts in place (RFC 5246 §6.2.3).
+            (true, _) => PAYLOAD_MAX,
+        };
+        if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&kind) {
+            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a record of no known type", out));
+        }
+        if payload > payload_max {
+            return Err(self.refuse(Alert::RecordOverflow, "record-overflow", "a record is too long", out));
+        }
+        // Once there are keys only an alert may be in the clear, of a client that has not got them (RFC 8446 §5).
+        if kind == HANDSHAKE && self.is_tls13() && self.has_its_keys() {
+            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a message in the clear", out));
+        }
+        // The library would wait for more (RFC 8446 §6.1).
+        if let &[ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = record {
+            return Err(Failure::new("peer-alert", "the client has closed the session before it began"));
+        }
+        // RFC 8446 §5.1, §5.4; an encrypted one would have its tag.
+        if payload == 0 && kind != APPLICATION_DATA {
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                "unexpected-message",
+                "a record with nothing in it",
+                out,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends the handshake with a word of ours, encrypted if the client expects that.
+    fn refuse(&mut self, alert: Alert, reason: &'static str, detail: &str, out: &mut Vec<u8>) -> Failure {
+        const FATAL: u8 = 2;
+        let message = [FATAL, alert as u8];
+        match self.sealing() {
+            Some(mut sealing) => {
+                let start = out.len();
+                out.resize(start + sealing.overhead() + message.len(), 0);
+                sealing.seal(ALERT, &message, &mut out[start..]);
+            }
+            None => out.extend_from_slice(&[ALERT, 3, 3, 0, 2, FATAL, alert as u8]),
+        }
+        Failure::new(reason, detail)
+    }
+
+    fn is_tls13(&self) -> bool {
+        self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3)
+    }
+
+    /// The keys of what we send, once there are some in use: in TLS 1.3 with our flight, in TLS 1.2 with our Finished,
+    /// behind which nothing comes here. Takes them: it is for the last word.
+    fn sealing(&mut self) -> Option<Protection> {
+        if !self.is_tls13() {
+            return None;
+        }
+        let suite = record_cipher(self.connection.negotiated_cipher_suite()?.suite());
+        let key = std::mem::take(&mut self.heard.keys.sealing);
+        key.key.as_ref()?;
+        Protection::new(Version::Tls13, suite, self.heard.secrets.server.take(), key)
+    }
+
+    /// Runs the library over the records shown to it. Returns how many bytes it let go of.
+    fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
+        let mut discarded = 0;
+        loop {
+            let resumption = self.resumption();
+            let connection = &mut self.connection;
+            let (progress, heard) = captured::listen(resumption, || turn(connection, &mut records[discarded..], out));
+            self.heard.merge(heard);
+            match progress {
+                Ok((discard, more)) => {
+                    discarded += discard;
+                    if !more {
+                        return Ok(discarded);
+                    }
+                }
+                Err(error) => {
+                    let lacks_extension = lacks_extension(&error, &records[discarded..]);
+                    let failure = Failure::from(error);
+                    if let Some(failure) = self.heard.fault.and_then(failure_of) {
+                        // What the library wanted to send cannot be followed up, and what it says of this is the
+                        // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
+                        out.extend_from_slice(&INTERNAL_ERROR);
+                        return Err(failure);
+                    }
+                    if lacks_extension {
+                        return Err(self.refuse(Alert::MissingExtension, failure.reason, &failure.detail, out));
+                    }
+                    let before = out.len();
+                    flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if self.heard.no_certificate {
+                        out.truncate(before);
+                        let (alert, failure) = self.no_certificate();
+                        out.extend_from_slice(&alert);
+                        return Err(failure);
+                    }
+                    say_it_in_tls12(&failure, out);
+                    if out.len() == before && failure.owes_alert() {
+                        return Err(self.refuse(alert_of(&failure), failure.reason, &failure.detail, out));
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    /// Where names are strict: what to say in place of the library, and why.
+    fn no_certificate(&self) -> ([u8; 7], Failure) {
+        let tls13 = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let (alert, detail) = match &self.heard.server_name {
+            Some(name) => (UNRECOGNIZED_NAME, format!("no certificate stands for the name {name:?}")),
+            None => {
+                let alert = if tls13 { MISSING_EXTENSION } else { UNRECOGNIZED_NAME };
+                (alert, "the client names no server, and strict_sni wants it to".into())
+            }
+        };
+        (alert, Failure::new("no-certificate", detail))
+    }
+
+    /// What the callbacks of the next call go by.
+    fn resumption(&self) -> captured::Resumption {
+        let heard = self.heard.resumption;
+        let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
+        let born = heard.born.filter(|_| resumed);
+        captured::Resumption { resumed, born, kept: None, ..heard }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn introduction(&mut self) -> Introduction {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        Introduction {
+            server_name: self.heard.server_name.take(),
+            ja4: self.watch.as_ref().and_then(|watch| watch.ja4).map(Box::new),
+            identity: Identity::new(chain, self.forward).map(Box::new),
+        }
+    }
+
+    /// Once `advance` has failed; `buffer` is what it was shown then.
+    pub fn introduction_of_failed(&mut self, buffer: &[u8]) -> Introduction {
+        match self.heard.server_name {
+            // A certificate that was shown in a handshake that failed proves nothing.
+            Some(_) => Introduction { identity: None, ..self.introduction() },
+            None => Introduction::of_failed(buffer, self.watch.is_some()),
+        }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn facts(&self) -> Facts {
+        let connection = &self.connection;
+        let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
+        let alpn = connection.alpn_protocol().filter(|_| !self.challenge).and_then(|agreed| {
+            let position = self.config.alpn_protocols.iter().position(|ours| ours == agreed)?;
+            u8::try_from(position).ok()
+        });
+        Facts {
+            version: match connection.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
+                _ => Version::Tls13,
+            },
+            suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
+            group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
+            certificate: if resumed { None } else { self.heard.certificate },
+            resumption: Resumption {
+                issued: self.heard.resumption.issued,
+                refused: self.heard.resumption.refused,
+                session_id: self.heard.resumption.session_id,
+            },
+            signature: if resumed { None } else { self.heard.signature },
+            resumed,
+            alpn,
+        }
+    }
+}
+
+/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
+/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
+fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
+    const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
+    const HANDSHAKE_FAILURE: u8 = 40;
+    if failure.reason == "client-certificate-missing"
+        && out.ends_with(&CERTIFICATE_REQUIRED)
+        && let Some(description) = out.last_mut()
+    {
+        *description = HANDSHAKE_FAILURE;
+    }
+}
+
+/// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
+fn turn(
+    connection: &mut UnbufferedServerConnection,
+    records: &mut [u8],
+    out: &mut Vec<u8>,
+) -> Result<(usize, bool), Error> {
+    let status = connection.process_tls_records(records);
+    let discard = status.discard;
+    let more = match status.state? {
+        ConnectionState::EncodeTlsData(mut chunk) => {
+            append(&mut chunk, out);
+            // With everything written and the handshake over, another turn would start on what follows it.
+            connection.wants_write() || connection.is_handshaking()
+        }
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            connection.is_handshaking()
+        }
+        ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => false,
+        // Early data is not accepted, and a connection cannot be closed before it is made.
+        _ => return Err(Error::General("unexpected state in a handshake".into())),
+    };
+    Ok((discard, more))
+}
+
+/// A hello of TLS 1.3 is refused for an extension that it must have (RFC 8446 §9.2); the library says handshake_failure.
+fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
+    let Error::PeerIncompatible(why) = error else { return false };
+    let lacks = match why {
+        PeerIncompatible::SignatureAlgorithmsExtensionRequired
+        | PeerIncompatible::NamedGroupsExtensionRequired
+        | PeerIncompatible::KeyShareExtensionRequired => true,
+        PeerIncompatible::NoKxGroupsInCommon => arrival::content_of(hello, arrival::SUPPORTED_GROUPS).is_none(),
+        _ => false,
+    };
+    lacks && arrival::offers_tls13(hello)
+}
+
+/// What a client is told where the library has no word for it.
+fn alert_of(failure: &Failure) -> Alert {
+    match failure.reason {
+        "decrypt-error" => Alert::BadRecordMac,
+        "flood" | "protocol-violation" | "unexpected-message" => Alert::UnexpectedMessage,
+        "internal" => Alert::InternalError,
+        _ => Alert::DecodeError,
+    }
+}
+
+/// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
+pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records: &mut [u8], out: &mut Vec<u8>) {
+    while connection.wants_write() {
+        match connection.process_tls_records(records).state {
+            Ok(ConnectionState::EncodeTlsData(mut chunk)) => append(&mut chunk, out),
+            _ => return,
+        }
+    }
+}
+
+pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
+    use rustls::unbuffered::EncodeError;
+    let start = out.len();
+    if let Err(EncodeError::InsufficientSize(need)) = chunk.encode(&mut []) {
+        out.resize(start + need.required_size, 0);
+        let written = chunk.encode(&mut out[start..]);
+        debug_assert_eq!(written.ok(), Some(need.required_size));
+    }
+}
+
+/// Bytes of the record at the front, header included, once all of it is there. Whether it is a record that may come
+/// now, or a record at all, is the library's to say.
+pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let (header, _) = bytes.split_first_chunk::<HEADER_LEN>()?;
+    let [kind, major, _, high, low] = *header;
+    let payload = usize::from(u16::from_be_bytes([high, low]));
+    let malformed = !(20..=23).contains(&kind) || major != 3 || payload > PAYLOAD_MAX;
+    if malformed {
+        // Show the header: it is refused at once, rather than after the wait for a payload that never comes.
+        return Some(HEADER_LEN);
+    }
+    let len = HEADER_LEN + payload;
+    (bytes.len() >= len).then_some(len)
+}
+
+pub(crate) const HEADER_LEN: usize = 5;
+const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
+/// RFC 5246 §6.2.3; TLS 1.3 allows less.
+pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+
+/// None where the library has the right word itself.
+fn failure_of(fault: Fault) -> Option<Failure> {
+    let (reason, detail) = match fault {
+        Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
+        Fault::Job(JobError::BadShare) => return None,
+        Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
+        Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
+        Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
+        Fault::Job(error @ JobError::NotSigned) => ("signer-refused", error.to_string()),
+        Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
+    };
+    Some(Failure::new(reason, detail))
+}
+
+/// Whether a hello lists versions of its client's that are spoken here.
+enum Listed {
+    Spoken,
+    /// It is not whole.
+    NotYet,
+    None,
+}
+
+fn lists_versions(buffer: &[u8]) -> Listed {
+    const TLS12: u16 = 0x0303;
+    const TLS13: u16 = 0x0304;
+    match Peeker::default().peek(buffer, &mut Vec::new()) {
+        Ok(None) => Listed::NotYet,
+        Ok(Some(hello)) => {
+            let spoken = |listed: Numbers<'_>| listed.iter().any(|version| version == TLS12 || version == TLS13);
+            if hello.supported_versions.is_some_and(spoken) { Listed::Spoken } else { Listed::None }
+        }
+        // The library has an alert for what is wrong with it, and would say another thing first.
+        Err(_) => Listed::None,
+    }
+}
+
+fn old_version(minor: u8) -> &'static str {
+    match minor {
+        0 => "SSL 3.0",
+        1 => "TLS 1.0",
+        _ => "TLS 1.1",
+    }
+}
+
+pub(crate) fn record_cipher(suite: CipherSuite) -> Suite {
+    match suite {
+        CipherSuite::TLS13_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Suite::Aes256Gcm,
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Suite::Chacha20Poly1305,
+        _ => Suite::Aes128Gcm,
+    }
+}
+
+fn group_of(name: NamedGroup) -> Option<Group> {
+    Some(match name {
+        NamedGroup::X25519MLKEM768 => Group::X25519MlKem768,
+        NamedGroup::X25519 => Group::X25519,
+        NamedGroup::secp256r1 => Group::P256,
+        NamedGroup::secp384r1 => Group::P384,
+        _ => return None,
+    })
+}

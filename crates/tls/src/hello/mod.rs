@@ -1,0 +1,8 @@
+//! What a client says first: its ClientHello, when it is whole, and what it tells of the client.
+
+pub(crate) mod arrival;
+pub(crate) mod client_hello;
+pub(crate) mod info;
+pub(crate) mod ja4;
+
+pub use client_hello::{ClientHello, HELLO_BYTES_MAX, Malformed, Numbers, Peeker, is_grease};

@@ -1,0 +1,249 @@
+//! Which work of a handshake is set aside for somebody else to do, and how much of it at once.
+
+#[allow(unsafe_code, reason = "stacks and switching between them")]
+pub(crate) mod fiber;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use propylon_crypto::{Job, JobError, JobKind, Outcome};
+
+use crate::provider::captured::{self, Fault};
+use fiber::Stacks;
+
+/// The kinds of work that an acceptor's handshakes set aside. What a remote key does always is: there is no other way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deferral {
+    pub rsa: bool,
+    pub ecdsa: bool,
+    pub ed25519: bool,
+    pub x25519: bool,
+    /// Local work is set aside only while other handshakes of the core may soon have such work too: one that is alone
+    /// could wait for nobody, and does its work faster on the spot.
+    pub in_company_only: bool,
+}
+
+impl Deferral {
+    pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true, in_company_only: false };
+
+    fn takes(self, kind: JobKind) -> bool {
+        match kind {
+            JobKind::Rsa => self.rsa,
+            JobKind::Ecdsa => self.ecdsa,
+            JobKind::Ed25519 => self.ed25519,
+            JobKind::X25519 => self.x25519,
+            JobKind::Remote => true,
+        }
+    }
+}
+
+/// How many handshakes a core may have parked at once, by what they wait for. A parked handshake holds some 34 KB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkingLimits {
+    /// For a batch on this core, which takes microseconds. Beyond it the work is done on the spot.
+    pub local: usize,
+    /// For a signer elsewhere, which takes a round trip. Beyond it handshakes fail with the reason `busy`.
+    pub remote: usize,
+}
+
+impl Default for ParkingLimits {
+    fn default() -> ParkingLimits {
+        ParkingLimits { local: 256, remote: 8192 }
+    }
+}
+
+/// One core's room for handshakes that are set aside; all acceptors of a core share it.
+pub struct Parking {
+    pub(crate) stacks: Rc<Stacks>,
+    limits: ParkingLimits,
+    local: Cell<usize>,
+    remote: Cell<usize>,
+    /// Handshakes whose keys are not agreed on.
+    coming: Cell<usize>,
+    counts: Cell<ParkingCounts>,
+}
+
+/// Since the parking was made, unless it says now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParkingCounts {
+    /// Now.
+    pub local: usize,
+    /// Now.
+    pub remote: usize,
+    /// Suspensions by kind of work, in the order of [`JobKind::ALL`].
+    pub parked: [u64; JobKind::ALL.len()],
+    /// Local work that was done on the spot because there was no room.
+    pub done_on_the_spot: u64,
+    /// Remote work that was refused because there was no room.
+    pub refused: u64,
+    /// Handshakes that were dropped while they were parked.
+    pub cancelled: u64,
+    /// Handshakes that ended by a panic, contained: defects.
+    pub panics: u64,
+    /// Stacks that have been opened. They are kept.
+    pub stacks: usize,
+    /// Those among them that nobody uses now.
+    pub stacks_idle: usize,
+    /// The most that any handshake has used of its stack.
+    pub stack_high_water_bytes: usize,
+}
+
+impl Parking {
+    #[must_use]
+    pub fn new(limits: ParkingLimits) -> Rc<Parking> {
+        Rc::new(Parking {
+            // One handshake may be running on top of those that are parked.
+            stacks: Stacks::new(limits.local + limits.remote + 1),
+            limits,
+            local: Cell::new(0),
+            remote: Cell::new(0),
+            coming: Cell::new(0),
+            counts: Cell::default(),
+        })
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> ParkingCounts {
+        let (stacks, stacks_idle) = self.stacks.counts();
+        ParkingCounts {
+            local: self.local.get(),
+            remote: self.remote.get(),
+            stacks,
+            stacks_idle,
+            stack_high_water_bytes: self.stacks.high_water_bytes(),
+            ..self.counts.get()
+        }
+    }
+
+    /// Whether there is anybody beside the handshake whose turn it is whose work could be done together with its own.
+    fn has_company(&self) -> bool {
+        self.local.get() > 0 || self.coming.get() > 1
+    }
+
+    fn has_room(&self, kind: JobKind) -> bool {
+        match kind {
+            JobKind::Remote => self.remote.get() < self.limits.remote,
+            _ => self.local.get() < self.limits.local,
+        }
+    }
+
+    pub(crate) fn enter(&self, kind: JobKind) {
+        let place = self.place(kind);
+        place.set(place.get() + 1);
+        self.count(|counts| counts.parked[kind as usize] += 1);
+    }
+
+    pub(crate) fn leave(&self, kind: JobKind) {
+        let place = self.place(kind);
+        place.set(place.get() - 1);
+    }
+
+    fn place(&self, kind: JobKind) -> &Cell<usize> {
+        if kind == JobKind::Remote { &self.remote } else { &self.local }
+    }
+
+    pub(crate) fn count(&self, add: impl FnOnce(&mut ParkingCounts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+/// What an acceptor gives to its handshakes.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub deferral: Deferral,
+    pub parking: Rc<Parking>,
+    /// Some of the acceptor's keys are elsewhere.
+    pub remote: bool,
+}
+
+impl Way {
+    fn takes(&self, kind: JobKind) -> bool {
+        self.deferral.takes(kind) && (kind == JobKind::Remote || self.is_open_to_local())
+    }
+
+    fn is_open_to_local(&self) -> bool {
+        !self.deferral.in_company_only || self.parking.has_company()
+    }
+
+    /// Whether a handshake that runs now could come to be set aside.
+    pub fn is_open(&self) -> bool {
+        self.remote || self.is_open_to_local()
+    }
+}
+
+/// A handshake whose keys are not agreed on, so that others may count on its company.
+pub(crate) struct Coming(Rc<Parking>);
+
+impl Coming {
+    pub fn new(parking: &Rc<Parking>) -> Coming {
+        parking.coming.set(parking.coming.get() + 1);
+        Coming(parking.clone())
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.0.coming.set(self.0.coming.get() - 1);
+    }
+}
+
+thread_local! {
+    /// Of the handshake whose turn it is.
+    static WAY: Cell<Option<Way>> = const { Cell::new(None) };
+}
+
+/// Runs a turn of a handshake whose work may be set aside.
+pub(crate) fn along<T>(way: Way, turn: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            WAY.set(None);
+        }
+    }
+    WAY.set(Some(way));
+    let _reset = Reset;
+    turn()
+}
+
+/// Has a job done: by somebody else, with the handshake parked meanwhile, or here and now. Called from the depth of the
+/// library, where nothing is borrowed or locked.
+pub(crate) fn perform(job: Job) -> Outcome {
+    let outcome = set_aside_or_run(job);
+    if let Err(error) = &outcome {
+        captured::note(|heard| {
+            heard.fault.get_or_insert(Fault::Job(*error));
+        });
+    }
+    outcome
+}
+
+fn set_aside_or_run(job: Job) -> Outcome {
+    if !fiber::can_suspend() {
+        return job.run();
+    }
+    let Some(way) = WAY.take() else { return fiber::deep(|| job.run()) };
+    let kind = job.kind();
+    let (takes, room) = (way.takes(kind), way.parking.has_room(kind));
+    if takes && room {
+        // Both are the running handshake's, and another will run before this one goes on.
+        let heard = captured::set_aside();
+        let outcome = fiber::suspend(job);
+        captured::put_back(heard);
+        WAY.set(Some(way));
+        return outcome;
+    }
+    if takes {
+        way.parking.count(|counts| match kind {
+            JobKind::Remote => counts.refused += 1,
+            _ => counts.done_on_the_spot += 1,
+        });
+    }
+    WAY.set(Some(way));
+    if kind == JobKind::Remote {
+        captured::note(|heard| heard.fault = Some(Fault::Busy));
+        return Err(JobError::Unavailable);
+    }
+    fiber::deep(|| job.run())
+}

@@ -1,0 +1,134 @@
+//! Compressed certificates (RFC 8879): compressed once when they are loaded, and looked up in a handshake.
+//!
+//! The library asks for a compression of the message it is about to send. The resolver has just chosen the certificate of
+//! that message and left a note of what was made of it beforehand, so the answer is a copy. Where the note does not fit
+//! the message there is no answer, and the library sends the certificate as it is.
+
+use std::sync::Arc;
+
+use rustls::CertificateCompressionAlgorithm;
+use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
+use rustls_pki_types::CertificateDer;
+
+use crate::provider::captured;
+
+/// Tried in this order. Chrome takes brotli, Safari zlib, Firefox both; brotli's are the shorter ones.
+pub(crate) const COMPRESSORS: &[&dyn CertCompressor] =
+    &[&Prepared(CertificateCompressionAlgorithm::Brotli), &Prepared(CertificateCompressionAlgorithm::Zlib)];
+
+/// A Certificate message of TLS 1.3 and what became of it.
+#[derive(Debug)]
+pub(crate) struct Compressed {
+    message: Vec<u8>,
+    /// Empty where it would not be shorter.
+    brotli: Vec<u8>,
+    zlib: Vec<u8>,
+}
+
+/// Each core counts its own references to what all share.
+pub(crate) type PerCore = Arc<Arc<Compressed>>;
+
+/// Of what there is to gain both take the most; a chain is compressed once.
+const ZLIB_LEVEL: u8 = 9;
+/// The encoder's tables take 1 MiB of each thread that loads certificates, for the time of a chain; from quality 9 on they take 33.
+const BROTLI_QUALITY: i32 = 5;
+/// A window of 128 KiB: more than the longest chain needs, and the least that the encoder has tables of this size for.
+const BROTLI_WINDOW_BITS: i32 = 17;
+
+impl Compressed {
+    pub fn new<'a>(chain: impl Iterator<Item = &'a CertificateDer<'static>>, staple: Option<&[u8]>) -> Compressed {
+        let message = certificate_message(chain, staple);
+        let shorter = |compressed: Vec<u8>| if compressed.len() < message.len() { compressed } else { Vec::new() };
+        let brotli = shorter(brotli(&message).unwrap_or_default());
+        let zlib = shorter(miniz_oxide::deflate::compress_to_vec_zlib(&message, ZLIB_LEVEL));
+        Compressed { message, brotli, zlib }
+    }
+}
+
+fn brotli(message: &[u8]) -> Option<Vec<u8>> {
+    let parameters = brotli::enc::BrotliEncoderParams {
+        quality: BROTLI_QUALITY,
+        lgwin: BROTLI_WINDOW_BITS,
+        size_hint: message.len(),
+        ..Default::default()
+    };
+    let mut out = Vec::new();
+    brotli::BrotliCompress(&mut &*message, &mut out, &parameters).ok()?;
+    Some(out)
+}
+
+/// The body of a server's Certificate message (RFC 8446 §4.4.2): no context, and the response with the leaf.
+fn certificate_message<'a>(chain: impl Iterator<Item = &'a CertificateDer<'static>>, staple: Option<&[u8]>) -> Vec<u8> {
+    const STATUS_REQUEST: u16 = 5;
+    const OCSP: u8 = 1;
+    let mut list = Vec::new();
+    for (index, certificate) in chain.enumerate() {
+        push_u24(&mut list, certificate.len());
+        list.extend_from_slice(certificate);
+        let mut extensions = Vec::new();
+        if let Some(response) = staple.filter(|_| index == 0) {
+            extensions.extend_from_slice(&STATUS_REQUEST.to_be_bytes());
+            push_u16(&mut extensions, response.len() + 4);
+            extensions.push(OCSP);
+            push_u24(&mut extensions, response.len());
+            extensions.extend_from_slice(response);
+        }
+        push_u16(&mut list, extensions.len());
+        list.extend_from_slice(&extensions);
+    }
+    let mut message = vec![0];
+    push_u24(&mut message, list.len());
+    message.extend_from_slice(&list);
+    message
+}
+
+fn push_u24(out: &mut Vec<u8>, len: usize) {
+    out.extend_from_slice(&(len as u32).to_be_bytes()[1..]);
+}
+
+fn push_u16(out: &mut Vec<u8>, len: usize) {
+    out.extend_from_slice(&(len as u16).to_be_bytes());
+}
+
+#[derive(Debug)]
+struct Prepared(CertificateCompressionAlgorithm);
+
+impl CertCompressor for Prepared {
+    fn compress(&self, message: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
+        let prepared = captured::compressed(|compressed| {
+            let fitting = compressed.iter().flatten().find(|each| each.message == message)?;
+            Some(match self.0 {
+                CertificateCompressionAlgorithm::Brotli => fitting.brotli.clone(),
+                _ => fitting.zlib.clone(),
+            })
+        });
+        prepared.filter(|prepared| !prepared.is_empty()).ok_or(CompressionFailed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_compressed_is_the_message_and_shorter() {
+        let certificate = CertificateDer::from(b"certificate ".repeat(40));
+        let compressed = Compressed::new([&certificate; 2].into_iter(), Some(b"response"));
+        assert!(compressed.zlib.len() < 200 && compressed.brotli.len() < 200);
+        let zlib = miniz_oxide::inflate::decompress_to_vec_zlib(&compressed.zlib).unwrap();
+        let mut brotli = Vec::new();
+        brotli::BrotliDecompress(&mut &*compressed.brotli, &mut brotli).unwrap();
+        assert!(zlib == compressed.message && brotli == compressed.message);
+    }
+
+    #[test]
+    fn what_does_not_get_shorter_is_not_sent_compressed() {
+        let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(100).collect();
+        let compressed = Compressed::new([&noise.into()].into_iter(), None);
+        assert!(compressed.zlib.is_empty() && compressed.brotli.is_empty());
+    }
+}

@@ -1,0 +1,527 @@
+//! An established session: records in both directions, and the few messages that may still come between data.
+//!
+//! The library keeps some 3.5 KB for this; what is needed is two keys, two counters and the secrets that the next keys
+//! follow from. So the connection is taken out of the library once its handshake is over.
+
+pub(crate) mod failure;
+pub(crate) mod messages;
+pub(crate) mod protection;
+
+use std::ops::Range;
+
+use crate::handshake::{HEADER_LEN, PAYLOAD_MAX};
+use crate::provider::captured::{RecordKeys, TrafficSecrets};
+use crate::provider::facts::Facts;
+use crate::records::failure::Failure;
+use crate::records::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection, Secret};
+use crate::session::Opened;
+use crate::{Suite, Version};
+use messages::{BadMessage, Message, Messages};
+
+pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(crate) const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
+/// Records and messages in a row that carry no data: a client that sends more only wants work done.
+const FRUITLESS_MAX: u8 = 32;
+
+/// Records under one AES-GCM key: RFC 8446 §5.5 and RFC 9325 §4.4 allow 2^24.5, which is 23,726,566.
+const SEALED_MAX_GCM: u64 = 1 << 24;
+/// Records under one ChaCha20-Poly1305 key: there is no limit but the record's number, which "MUST NOT wrap" (RFC 5246
+/// §6.1, RFC 8446 §5.3). Far enough from that for the alerts that may follow.
+const SEALED_MAX_CHACHA: u64 = u64::MAX - (1 << 16);
+
+pub(crate) struct Records {
+    sealing: Protection,
+    opening: Protection,
+    version: Version,
+    /// Records that may be sealed with one key.
+    sealed_max: u64,
+    /// A message that has come in part.
+    partial: Partial,
+    fruitless: u8,
+    /// The client has sent close_notify.
+    end: bool,
+    /// A close_notify has been sent, or an alert.
+    closed: bool,
+    /// Data was to be sealed, and the key's last record is not to be exceeded: TLS 1.2, which has no other key.
+    worn_out: bool,
+}
+
+/// Post-handshake messages are short, but may be cut anywhere.
+#[derive(Default)]
+struct Partial {
+    head: [u8; 5],
+    len: u8,
+    /// Bytes of a refused renegotiation's hello that are still to come.
+    skip: u32,
+}
+
+/// Who is at the other end, and so which messages may come between data.
+pub(crate) enum Peer<'a> {
+    Client,
+    Server(&'a mut Messages),
+}
+
+/// Why a session cannot go on.
+struct Broken {
+    /// What the client is told; a client that has sent an alert itself is told nothing.
+    alert: Option<Alert>,
+    reason: &'static str,
+    detail: String,
+}
+
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum Alert {
+    CloseNotify = 0,
+    UnexpectedMessage = 10,
+    BadRecordMac = 20,
+    RecordOverflow = 22,
+    IllegalParameter = 47,
+    DecodeError = 50,
+    InternalError = 80,
+    UserCanceled = 90,
+    NoRenegotiation = 100,
+    MissingExtension = 109,
+}
+
+impl Broken {
+    fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> Broken {
+        Broken { alert: Some(alert), reason, detail: detail.into() }
+    }
+
+    fn unexpected(detail: &str) -> Broken {
+        Broken::new(Alert::UnexpectedMessage, "unexpected-message", detail)
+    }
+}
+
+impl From<Damage> for Broken {
+    fn from(damage: Damage) -> Broken {
+        match damage {
+            Damage::Forged => Broken::new(Alert::BadRecordMac, "decrypt-error", "a record does not decrypt"),
+            Damage::TooLong => {
+                Broken::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
+            }
+            Damage::NoType => Broken::unexpected("a record is nothing but padding"),
+            Damage::OutOfNumbers => {
+                let detail = "the peer has used up the numbers of its records";
+                Broken::new(Alert::UnexpectedMessage, "keys-exhausted", detail)
+            }
+        }
+    }
+}
+
+impl Records {
+    /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
+    pub fn new(secrets: TrafficSecrets, keys: RecordKeys, facts: &Facts) -> Result<Records, Failure> {
+        let records = Records::between(secrets.server, secrets.client, keys, facts.version, facts.suite);
+        records.map(|records| lowered_limit::lower(records, false))
+    }
+
+    /// The same where the other side is the server.
+    pub fn towards_server(
+        secrets: TrafficSecrets,
+        keys: RecordKeys,
+        version: Version,
+        suite: Suite,
+    ) -> Result<Records, Failure> {
+        let records = Records::between(secrets.client, secrets.server, keys, version, suite);
+        records.map(|records| lowered_limit::lower(records, true))
+    }
+
+    fn between(
+        ours: Option<Secret>,
+        theirs: Option<Secret>,
+        keys: RecordKeys,
+        version: Version,
+        suite: Suite,
+    ) -> Result<Records, Failure> {
+        let sealing = Protection::new(version, suite, ours, keys.sealing);
+        let opening = Protection::new(version, suite, theirs, keys.opening);
+        let (Some(sealing), Some(opening)) = (sealing, opening) else {
+            return Err(Failure::new("internal", "keys of an unknown suite"));
+        };
+        debug_assert!(sealing.is_consistent() && opening.is_consistent());
+        Ok(Records {
+            sealing,
+            opening,
+            version,
+            sealed_max: sealed_max(suite),
+            partial: Partial::default(),
+            fruitless: 0,
+            end: false,
+            closed: false,
+            worn_out: false,
+        })
+    }
+
+    /// See `Session::open`.
+    pub fn open(&mut self, buffer: &mut [u8], cipher: Range<usize>, out: &mut Vec<u8>) -> Result<Opened, Failure> {
+        self.open_from(&mut Peer::Client, buffer, cipher, out)
+    }
+
+    /// The same with either at the other end.
+    pub fn open_from(
+        &mut self,
+        peer: &mut Peer<'_>,
+        buffer: &mut [u8],
+        cipher: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<Opened, Failure> {
+        let (mut plain, mut at) = (0, cipher.start);
+        while !self.end {
+            match self.open_record(peer, &mut buffer[at..cipher.end], out) {
+                Ok(None) => break,
+                Ok(Some((record, data))) => {
+                    let len = data.len();
+                    buffer.copy_within(at + data.start..at + data.end, plain);
+                    plain += len;
+                    at += record;
+                }
+                Err(broken) => return Err(self.refuse(broken, out)),
+            }
+        }
+        if self.end {
+            // "Any data received after a closure alert has been received MUST be ignored." (RFC 8446 §6.1)
+            at = cipher.end;
+        }
+        Ok(Opened { plain, consumed: at - cipher.start, end: self.end })
+    }
+
+    /// The first record's length and the place of its data, which is empty for a message; nothing if it is not whole.
+    fn open_record(
+        &mut self,
+        peer: &mut Peer<'_>,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(usize, Range<usize>)>, Broken> {
+        let Some(len) = self.record_len(bytes)? else {
+            return Ok(None);
+        };
+        let record = &mut bytes[..len];
+        let (content, place) = self.opening.open(record)?;
+        if content == APPLICATION_DATA && !place.is_empty() {
+            self.check_no_partial(peer)?;
+            self.fruitless = 0;
+            return Ok(Some((len, place)));
+        }
+        self.count_fruitless()?;
+        let message = &record[place];
+        match content {
+            HANDSHAKE => self.handshake(peer, message, out)?,
+            ALERT => {
+                self.check_no_partial(peer)?;
+                self.alert(message)?;
+            }
+            APPLICATION_DATA => self.check_no_partial(peer)?,
+            _ => return Err(Broken::unexpected("a record of no known type")),
+        }
+        Ok(Some((len, 0..0)))
+    }
+
+    fn count_fruitless(&mut self) -> Result<(), Broken> {
+        self.fruitless += 1;
+        match self.fruitless > FRUITLESS_MAX {
+            false => Ok(()),
+            true => Err(Broken::new(Alert::UnexpectedMessage, "flood", "too many records without data")),
+        }
+    }
+
+    /// Of the record at the front, once all of it is there.
+    fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
+        let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let allowed = match self.version {
+            // Alerts and changes of the cipher would have to be inside of such a record (RFC 8446 §5).
+            Version::Tls13 => content == APPLICATION_DATA,
+            Version::Tls12 => (CHANGE_CIPHER_SPEC + 1..=APPLICATION_DATA).contains(&content),
+        };
+        if !allowed {
+            return Err(Broken::unexpected("a record type that cannot come after the handshake"));
+        }
+        if major != 3 {
+            return Err(Broken::new(Alert::DecodeError, "bad-record", "a record of another protocol"));
+        }
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        let max = match self.version {
+            Version::Tls13 => PLAIN_MAX + 256,
+            Version::Tls12 => PAYLOAD_MAX,
+        };
+        if payload > max {
+            return Err(Broken::new(Alert::RecordOverflow, "record-overflow", "a record is too long"));
+        }
+        let len = HEADER_LEN + payload;
+        Ok((bytes.len() >= len).then_some(len))
+    }
+
+    /// "Handshake messages MUST NOT be interleaved with other record types." (RFC 8446 §5.1)
+    fn check_no_partial(&self, peer: &Peer<'_>) -> Result<(), Broken> {
+        let whole = match peer {
+            Peer::Client => true,
+            Peer::Server(messages) => messages.is_whole(),
+        };
+        match whole && self.partial.len == 0 && self.partial.skip == 0 {
+            true => Ok(()),
+            false => Err(Broken::unexpected("a handshake message is interleaved with other records")),
+        }
+    }
+
+    fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
+        const WARNING: u8 = 1;
+        // "Implementations MUST NOT send Handshake and Alert records that have a zero-length TLSInnerPlaintext.content; if such
+        // a message is received, the receiving implementation MUST terminate the connection with an "unexpected_message"
+        // alert." (RFC 8446 §5.4)
+        if message.is_empty() && self.version == Version::Tls13 {
+            return Err(Broken::unexpected("an empty alert"));
+        }
+        let &[level, description] = message else {
+            return Err(Broken::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
+        };
+        if description == Alert::CloseNotify as u8 {
+            self.end = true;
+            return Ok(());
+        }
+        // TLS 1.3 has no levels any more: only this one is not fatal (RFC 8446 §6).
+        let harmless = match self.version {
+            Version::Tls13 => description == Alert::UserCanceled as u8,
+            Version::Tls12 => level == WARNING,
+        };
+        if harmless {
+            return Ok(());
+        }
+        Err(Broken { alert: None, reason: "peer-alert", detail: format!("the peer sent alert {description}") })
+    }
+
+    fn handshake(&mut self, peer: &mut Peer<'_>, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        if message.is_empty() {
+            return Err(Broken::unexpected("an empty handshake record"));
+        }
+        match (self.version, peer) {
+            (Version::Tls13, Peer::Client) => self.key_update(message, out),
+            (Version::Tls12, Peer::Client) => self.renegotiation(CLIENT_HELLO, message, out),
+            (Version::Tls13, Peer::Server(messages)) => self.message(messages, message, out),
+            (Version::Tls12, Peer::Server(_)) => self.renegotiation(HELLO_REQUEST, message, out),
+        }
+    }
+
+    /// What a TLS 1.3 server may send: tickets, and key updates. It may ask for no certificate here, since it was not
+    /// offered that (RFC 8446 §4.6.2).
+    fn message(&mut self, messages: &mut Messages, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        match messages.take(bytes) {
+            Ok(None) => Ok(()),
+            Ok(Some(Message::KeyUpdate(request))) => self.follow_key_update(request, out),
+            Err(BadMessage::Unexpected) => {
+                Err(Broken::unexpected("a handshake message that cannot come after the handshake"))
+            }
+            Err(BadMessage::Malformed) => {
+                Err(Broken::new(Alert::DecodeError, "bad-record", "a message after the handshake is malformed"))
+            }
+        }
+    }
+
+    /// The only message that a TLS 1.3 client may send after its handshake, since no certificate was asked of it.
+    fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        let rest = self.partial.fill(message, 5);
+        match self.partial.taken() {
+            [KEY_UPDATE, 0, 0, 1, request] => {
+                if !rest.is_empty() {
+                    return Err(Broken::unexpected("a key update is followed by more in its record"));
+                }
+                let request = *request;
+                self.partial = Partial::default();
+                self.follow_key_update(request, out)
+            }
+            [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
+            [KEY_UPDATE, ..] => Err(Broken::new(Alert::DecodeError, "bad-record", "a key update is not one byte long")),
+            _ => Err(Broken::unexpected("a handshake message that cannot come after the handshake")),
+        }
+    }
+
+    fn follow_key_update(&mut self, request: u8, out: &mut Vec<u8>) -> Result<(), Broken> {
+        const NOT_REQUESTED: u8 = 0;
+        const REQUESTED: u8 = 1;
+        match request {
+            NOT_REQUESTED => {}
+            REQUESTED if self.closed => {}
+            REQUESTED => self.send_key_update(out),
+            _ => {
+                let detail = "a key update asks for what there is not";
+                return Err(Broken::new(Alert::IllegalParameter, "protocol-violation", detail));
+            }
+        }
+        self.opening.update();
+        Ok(())
+    }
+
+    fn send_key_update(&mut self, out: &mut Vec<u8>) {
+        self.append(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
+        self.sealing.update();
+    }
+
+    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `wish` is the
+    /// only message that may come.
+    fn renegotiation(&mut self, wish: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        const WARNING: u8 = 1;
+        while !message.is_empty() {
+            let skipped = message.len().min(self.partial.skip as usize);
+            self.partial.skip -= skipped as u32;
+            message = self.partial.fill(&message[skipped..], if self.partial.skip > 0 { 0 } else { 4 });
+            match *self.partial.taken() {
+                [kind, a, b, c] if kind == wish => {
+                    self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
+                    self.count_fruitless()?;
+                    // Nobody else counts these: a client could have a worn key used without end.
+                    if !self.closed && !self.is_worn(0) {
+                        self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
+                    }
+                }
+                [] => {}
+                [kind, ..] if kind == wish => {}
+                _ => {
+                    return Err(Broken::unexpected("a handshake message after the handshake"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, broken: Broken, out: &mut Vec<u8>) -> Failure {
+        const FATAL: u8 = 2;
+        if let Some(alert) = broken.alert
+            && !self.closed
+        {
+            self.append(ALERT, &[FATAL, alert as u8], out);
+        }
+        self.closed = true;
+        Failure::new(broken.reason, broken.detail)
+    }
+
+    fn append(&mut self, content: u8, message: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + self.sealing.overhead() + message.len(), 0);
+        self.sealing.seal(content, message, &mut out[start..]);
+    }
+
+    /// See `Session::seal`.
+    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
+        let bound = self.sealed_len(plain.len());
+        assert!(out.len() >= bound, "{} bytes to seal into, {bound} needed", out.len());
+        // What follows data that was refused would be read in its place.
+        if self.closed || self.worn_out {
+            return 0;
+        }
+        let mut written = 0;
+        if self.is_worn(plain.len()) {
+            match self.version {
+                Version::Tls12 => {
+                    self.worn_out = true;
+                    return 0;
+                }
+                Version::Tls13 => {
+                    written = self.sealing.seal(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
+                    self.sealing.update();
+                }
+            }
+        }
+        for piece in plain.chunks(PLAIN_MAX) {
+            written += self.sealing.seal(APPLICATION_DATA, piece, &mut out[written..]);
+        }
+        written
+    }
+
+    /// That much more would take the key over its limit, and the record that announces another key with it.
+    fn is_worn(&self, plain_len: usize) -> bool {
+        let records = plain_len.div_ceil(PLAIN_MAX) as u64;
+        self.sealing.sequence.saturating_add(records) >= self.sealed_max
+    }
+
+    /// See `Session::is_wearing`.
+    pub fn is_wearing(&self) -> bool {
+        self.version == Version::Tls12 && self.sealing.sequence >= self.sealed_max / 2
+    }
+
+    /// See `Session::is_worn_out`.
+    pub fn is_worn_out(&self) -> bool {
+        self.worn_out
+    }
+
+    /// See `Session::sealed_len`.
+    pub fn sealed_len(&self, plain_len: usize) -> usize {
+        let overhead = self.sealing.overhead();
+        let update = if self.is_worn(plain_len) { overhead + 5 } else { 0 };
+        plain_len + plain_len.div_ceil(PLAIN_MAX) * overhead + update
+    }
+
+    /// See `Session::close`.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        const WARNING: u8 = 1;
+        if !self.closed {
+            self.append(ALERT, &[WARNING, Alert::CloseNotify as u8], out);
+            self.closed = true;
+        }
+    }
+
+    /// See `Session::rest`.
+    pub fn rest(&mut self) {
+        self.sealing.rest();
+        self.opening.rest();
+    }
+}
+
+/// Records that may be sealed with one key of a suite.
+fn sealed_max(suite: Suite) -> u64 {
+    match suite {
+        Suite::Aes128Gcm | Suite::Aes256Gcm => SEALED_MAX_GCM,
+        Suite::Chacha20Poly1305 => SEALED_MAX_CHACHA,
+    }
+}
+
+/// Keys that wear out early, for tests of whoever drives sessions: the real limits are hours away. They can only be lowered.
+pub mod lowered_limit {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TO_CLIENTS: Cell<u64> = const { Cell::new(u64::MAX) };
+        static TO_SERVERS: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    /// Records under one key towards clients, of sessions that are established on this thread from here on.
+    pub fn towards_clients(records: u64) {
+        TO_CLIENTS.set(records);
+    }
+
+    /// The same towards servers.
+    pub fn towards_servers(records: u64) {
+        TO_SERVERS.set(records);
+    }
+
+    pub(super) fn lower(records: super::Records, to_server: bool) -> super::Records {
+        let limit = if to_server { &TO_SERVERS } else { &TO_CLIENTS };
+        let sealed_max = limit.with(|limit| records.sealed_max.min(limit.get()));
+        super::Records { sealed_max, ..records }
+    }
+}
+
+const HELLO_REQUEST: u8 = 0;
+const CLIENT_HELLO: u8 = 1;
+const KEY_UPDATE: u8 = 24;
+
+impl Partial {
+    /// Takes bytes until there are `want`. Returns those left over.
+    fn fill<'a>(&mut self, bytes: &'a [u8], want: usize) -> &'a [u8] {
+        let have = usize::from(self.len);
+        let take = bytes.len().min(want.saturating_sub(have));
+        self.head[have..have + take].copy_from_slice(&bytes[..take]);
+        self.len += take as u8;
+        &bytes[take..]
+    }
+
+    fn taken(&self) -> &[u8] {
+        &self.head[..usize::from(self.len)]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+//! A connection to a key server, without its socket: TLS as a client that shows a certificate.
+//!
+//! [`LinkProfile`] is one `[signer.NAME]`, loaded once; [`Link`] is one connection. Records go in and come out as bytes; what
+//! is inside them is the caller's. A handshake whose identity has its key elsewhere is parked for the signature, as
+//! those of clients are.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use propylon_config::{ServerAddress, Signer, SignerServer};
+use propylon_crypto::{Job, Outcome, Ski};
+use rustls::ClientConnection;
+use rustls_pki_types::ServerName;
+
+use crate::certificates::dated::Dated;
+use crate::certificates::finding::{Finding, Severity};
+use crate::certificates::load::{self, LoadedLink};
+use crate::certificates::wording;
+use crate::handshake::parked::{Parked, Pause};
+use crate::parking::{Deferral, Parking, Way};
+
+/// Shared by all cores, which only make links of it.
+pub struct LinkProfile {
+    config: Arc<rustls::ClientConfig>,
+    /// By server.
+    names: Vec<ServerName<'static>>,
+    identity: Option<Dated>,
+    /// The name of its key in the process beside this one, if it is there.
+    beside: Option<Ski>,
+}
+
+/// One connection's TLS. After an error it is of no further use.
+pub struct Link {
+    state: State,
+    /// The room in which its handshake waits for a signature, if it may.
+    way: Option<Way>,
+}
+
+enum State {
+    Ready(Box<ClientConnection>),
+    /// Set aside until there is a signature.
+    Parked(Box<Parked<Received>>),
+    Over,
+}
+
+/// Records that came while a connection might be set aside, and what it has made of them.
+struct Received {
+    connection: Box<ClientConnection>,
+    plain: Vec<u8>,
+    ended: Result<bool, LinkError>,
+}
+
+/// Why a link has ended: it holds nothing secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkError(String);
+
+/// Plaintext sealed at once: whole records, so that what is sent together arrives together.
+const PIECE_BYTES: usize = 16 * 1024;
+
+impl LinkProfile {
+    /// Reads and checks identity and authorities. Findings are as with [`Profile::load`](crate::Profile::load).
+    pub fn load(signer: &Signer) -> Result<(LinkProfile, Vec<Finding>), Vec<Finding>> {
+        let (config, mut findings) = load::link_identity(signer);
+        let mut names = Vec::new();
+        for server in &signer.servers {
+            let name = name_of(server);
+            match ServerName::try_from(name.clone()) {
+                Ok(name) => names.push(name),
+                Err(_) => findings.push(Finding {
+                    severity: Severity::Error,
+                    at: server.at,
+                    path: "".into(),
+                    what: format!("no certificate can be for the name \"{name}\""),
+                    fix: "add `server_name` with a name that its certificate is for".into(),
+                    error: None,
+                }),
+            }
+        }
+        match config {
+            Some(LoadedLink { config, dated, beside }) if names.len() == signer.servers.len() => {
+                Ok((LinkProfile { config: Arc::new(config), names, identity: dated, beside }, findings))
+            }
+            _ => Err(findings),
+        }
+    }
+
+    /// When what is shown to key servers ends.
+    pub fn dated(&self) -> Option<&Dated> {
+        self.identity.as_ref()
+    }
+
+    /// The name of the identity's key in the process that holds this process's keys, if it is there.
+    pub fn key_beside(&self) -> Option<Ski> {
+        self.beside
+    }
+
+    /// A new connection's, to this server. Where the key is elsewhere, the handshake waits for the signature in this
+    /// room; without one it fails.
+    pub fn link(&self, server: usize, room: Option<&Rc<Parking>>) -> Result<Link, LinkError> {
+        let mut connection = ClientConnection::new(self.config.clone(), self.names[server].clone())?;
+        // What is sealed is taken out at once; the bound is the caller's, who knows how much there may be.
+        connection.set_buffer_limit(None);
+        let way = |parking: &Rc<Parking>| Way { deferral: Deferral::default(), parking: parking.clone(), remote: true };
+        let way = room.filter(|_| self.beside.is_some()).map(way);
+        Ok(Link { state: State::Ready(Box::new(connection)), way })
+    }
+}
+
+fn name_of(server: &SignerServer) -> String {
+    match (&server.server_name, &server.address) {
+        (Some(name), _) => name.trim_start_matches('[').trim_end_matches(']').to_string(),
+        (None, ServerAddress::Ip(address)) => address.ip().to_string(),
+        (None, ServerAddress::Name { host, .. }) => host.clone(),
+        (None, ServerAddress::Srv { name }) => name.clone(),
+    }
+}
+
+impl Link {
+    /// Whether the handshake is over, as far as this end can tell: in TLS 1.3 the server may yet refuse our certificate.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        matches!(&self.state, State::Ready(connection) if !connection.is_handshaking())
+    }
+
+    /// Takes what came from the server, and appends what was inside. True when the server has ended the connection in
+    /// order. An alert for the server may have to be sent even after an error. Where there is a job afterwards
+    /// ([`Link::take_job`]), nothing more is to be taken before [`Link::resume`].
+    pub fn receive(&mut self, records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+        let mut connection = match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(connection) => connection,
+            other => {
+                self.state = other;
+                return Err(LinkError::not_ready());
+            }
+        };
+        let Some(way) = self.way.as_ref().filter(|_| connection.is_handshaking()) else {
+            let ended = receive(&mut connection, records, plain);
+            self.state = State::Ready(connection);
+            return ended;
+        };
+        let records = records.to_vec();
+        let turn = move || {
+            let mut plain = Vec::new();
+            let ended = receive(&mut connection, &records, &mut plain);
+            Received { connection, plain, ended }
+        };
+        let pause = Parked::begin(way, 0, turn);
+        self.follow(pause, plain)
+    }
+
+    /// The signature that the handshake waits for, once.
+    pub fn take_job(&mut self) -> Option<Job> {
+        match &mut self.state {
+            State::Parked(parked) => parked.take_job(),
+            _ => None,
+        }
+    }
+
+    /// Goes on with a handshake that waits for its job; as [`Link::receive`].
+    pub fn resume(&mut self, outcome: Outcome, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Parked(parked) => self.follow(parked.resume(outcome), plain),
+            other => {
+                self.state = other;
+                Err(LinkError::not_ready())
+            }
+        }
+    }
+
+    fn follow(&mut self, pause: Pause<Received>, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+        match pause {
+            Pause::Parked(parked) => {
+                self.state = State::Parked(parked);
+                Ok(false)
+            }
+            Pause::Finished(received) => {
+                plain.extend_from_slice(&received.plain);
+                self.state = State::Ready(received.connection);
+                received.ended
+            }
+            Pause::Panicked(message) => Err(LinkError(message)),
+        }
+    }
+
+    /// Seals plaintext in as few records as hold it, and appends them.
+    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), LinkError> {
+        for piece in plain.chunks(PIECE_BYTES) {
+            let State::Ready(connection) = &mut self.state else { return Err(LinkError::not_ready()) };
+            connection.writer().write_all(piece)?;
+            self.send(out)?;
+        }
+        Ok(())
+    }
+
+    /// Appends what TLS itself has to say: the handshake, alerts, answers to key updates.
+    pub fn send(&mut self, out: &mut Vec<u8>) -> Result<(), LinkError> {
+        let State::Ready(connection) = &mut self.state else { return Ok(()) };
+        while connection.wants_write() {
+            connection.write_tls(out)?;
+        }
+        Ok(())
+    }
+}
+
+fn receive(connection: &mut ClientConnection, mut records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+    let mut ended = false;
+    while !records.is_empty() && !ended {
+        connection.read_tls(&mut records)?;
+        ended = connection.process_new_packets()?.peer_has_closed();
+        match connection.reader().read_to_end(plain) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(ended)
+}
+
+impl LinkError {
+    fn not_ready() -> LinkError {
+        LinkError("its handshake is not over".to_owned())
+    }
+}
+
+impl fmt::Debug for LinkProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkProfile").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+impl From<rustls::Error> for LinkError {
+    fn from(error: rustls::Error) -> LinkError {
+        LinkError(wording::of(&error))
+    }
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> LinkError {
+        LinkError(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_crypto::JobError;
+    use rustls::RootCertStore;
+
+    use super::*;
+    use crate::parking::ParkingLimits;
+    use crate::upstream::tests::{Holder, KINDS, NAME, demanding, server};
+
+    /// A profile whose key somebody else holds.
+    fn profile(holder: &Holder) -> LinkProfile {
+        let mut roots = RootCertStore::empty();
+        roots.add(holder.authority()).expect("an authority");
+        let config = load::link_config(roots, holder.chain(), holder.signing_key()).expect("a configuration");
+        let names = vec![NAME.try_into().expect("a name")];
+        LinkProfile { config: Arc::new(config), names, identity: None, beside: Some(holder.ski()) }
+    }
+
+    fn room(remote: usize) -> Rc<Parking> {
+        Parking::new(ParkingLimits { local: 0, remote })
+    }
+
+    /// Lets both talk until neither has anything to say; `answer` does the job that the link waits for.
+    fn talk(
+        link: &mut Link,
+        server: &mut rustls::ServerConnection,
+        mut answer: impl FnMut(Job) -> Outcome,
+    ) -> Result<Vec<u8>, LinkError> {
+        let mut plain = Vec::new();
+        loop {
+            let (mut out, mut back) = (Vec::new(), Vec::new());
+            link.send(&mut out)?;
+            let mut rest = out.as_slice();
+            while !rest.is_empty() {
+                server.read_tls(&mut rest).expect("bytes");
+                server.process_new_packets().expect("a good client");
+            }
+            while server.wants_write() {
+                server.write_tls(&mut back).expect("bytes");
+            }
+            if out.is_empty() && back.is_empty() {
+                return Ok(plain);
+            }
+            link.receive(&back, &mut plain)?;
+            while let Some(job) = link.take_job() {
+                assert!(!link.is_established() && link.seal(b"early", &mut Vec::new()).is_err());
+                assert!(link.receive(b"more", &mut plain).is_err(), "nothing more is taken meanwhile");
+                link.resume(answer(job), &mut plain)?;
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_waits_for_the_signature_of_its_identity() {
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            for kind in KINDS {
+                let (holder, room) = (Holder::new(kind), room(1));
+                let mut link = profile(&holder).link(0, Some(&room)).expect("a link");
+                let mut server = server(&demanding(&holder, version));
+                let mut jobs = 0;
+                let signed = |job: Job| {
+                    jobs += 1;
+                    assert_eq!(room.counts().remote, 1);
+                    holder.sign(job)
+                };
+                talk(&mut link, &mut server, signed).expect("a handshake");
+                assert!(link.is_established() && server.peer_certificates().is_some());
+                assert_eq!((jobs, room.counts().remote), (1, 0));
+                server.writer().write_all(b"an answer").expect("room");
+                assert_eq!(talk(&mut link, &mut server, |_| unreachable!()).as_deref(), Ok(&b"an answer"[..]));
+                let used = room.counts().stack_high_water_bytes;
+                assert!(used < crate::PARKING_STACK_BYTES * 3 / 4, "{used} bytes of a stack");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_whose_identity_is_not_signed_for_fails_and_gives_its_place_back() {
+        let holder = Holder::new(KINDS[0]);
+        let profile = profile(&holder);
+        let config = demanding(&holder, &rustls::version::TLS13);
+        let (one, none) = (room(1), room(0));
+        for (room, counted) in [(Some(&one), 1), (Some(&none), 0), (None, 0)] {
+            let (mut link, mut jobs) = (profile.link(0, room).expect("a link"), 0);
+            let late = |_: Job| {
+                jobs += 1;
+                Err(JobError::TimedOut)
+            };
+            let error = talk(&mut link, &mut server(&config), late).expect_err("no signature");
+            assert!(error.to_string().contains("signing failed"), "{error}");
+            assert_eq!(jobs, counted);
+        }
+        assert_eq!((one.counts().remote, none.counts().refused), (0, 1));
+        // A link that is given up meanwhile.
+        let mut link = profile.link(0, Some(&one)).expect("a link");
+        let (mut server, mut out, mut back) = (server(&config), Vec::new(), Vec::new());
+        link.send(&mut out).expect("a hello");
+        server.read_tls(&mut out.as_slice()).expect("bytes");
+        server.process_new_packets().expect("a hello");
+        while server.wants_write() {
+            server.write_tls(&mut back).expect("bytes");
+        }
+        link.receive(&back, &mut Vec::new()).expect("a flight");
+        assert!(link.take_job().is_some());
+        drop(link);
+        assert_eq!((one.counts().remote, one.counts().cancelled), (0, 1));
+    }
+}
