@@ -13,15 +13,17 @@ use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
 use crate::certificates::identity::Identity;
-use crate::hello::arrival::{self, Greeting, HANDSHAKE};
+use crate::hello::arrival::{self, Greeting};
 use crate::hello::client_hello::{Numbers, Peeker};
 use crate::hello::info::{Introduction, Watch};
 use crate::parking::{Coming, Way};
 use crate::provider::captured::{self, Fault, Overheard};
 use crate::provider::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::records::failure::Failure;
-use crate::records::protection::{APPLICATION_DATA, PLAIN_MAX, Protection};
-use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC};
+use crate::records::protection::Protection;
+use crate::records::wire::{
+    ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, PAYLOAD_MAX, PLAIN_MAX, record_len,
+};
 use crate::session::Step;
 
 pub(crate) struct Handshake {
@@ -489,26 +491,7 @@ pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Dat
     }
 }
 
-/// Bytes of the record at the front, header included, once all of it is there. Whether it is a record that may come
-/// now, or a record at all, is the library's to say.
-pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
-    let (header, _) = bytes.split_first_chunk::<HEADER_LEN>()?;
-    let [kind, major, _, high, low] = *header;
-    let payload = usize::from(u16::from_be_bytes([high, low]));
-    let malformed = !(20..=23).contains(&kind) || major != 3 || payload > PAYLOAD_MAX;
-    if malformed {
-        // Show the header: it is refused at once, rather than after the wait for a payload that never comes.
-        return Some(HEADER_LEN);
-    }
-    let len = HEADER_LEN + payload;
-    (bytes.len() >= len).then_some(len)
-}
-
-pub(crate) const HEADER_LEN: usize = 5;
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
-/// RFC 5246 §6.2.3; TLS 1.3 allows less.
-pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
-
 /// None where the library has the right word itself.
 fn failure_of(fault: Fault) -> Option<Failure> {
     let (reason, detail) = match fault {

@@ -1,6 +1,6 @@
 //! Whether a client's hello is there, which is what a handshake's dear part waits for, and what it asks for.
 
-use crate::handshake::{HEADER_LEN, record_len};
+use crate::records::wire::{CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, record_len};
 
 /// What a client's hello asks for, by its own word: whether a session can be resumed is not looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +11,6 @@ pub enum Greeting {
     Resuming,
 }
 
-const CHANGE_CIPHER_SPEC: u8 = 20;
-pub(crate) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const MESSAGE_HEADER_LEN: usize = 4;
 

@@ -6,21 +6,18 @@
 pub(crate) mod failure;
 pub(crate) mod messages;
 pub(crate) mod protection;
+pub(crate) mod wire;
 
 use std::ops::Range;
 
-use crate::handshake::{HEADER_LEN, PAYLOAD_MAX};
 use crate::provider::captured::{RecordKeys, TrafficSecrets};
 use crate::provider::facts::Facts;
 use crate::records::failure::Failure;
-use crate::records::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection, Secret};
+use protection::{Damage, Protection, Secret};
+use wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, PAYLOAD_MAX, PLAIN_MAX};
 use crate::session::Opened;
 use crate::{Suite, Version};
 use messages::{BadMessage, Message, Messages};
-
-pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
-pub(crate) const ALERT: u8 = 21;
-const HANDSHAKE: u8 = 22;
 
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
 const FRUITLESS_MAX: u8 = 32;
@@ -69,21 +66,6 @@ struct Broken {
     alert: Option<Alert>,
     reason: &'static str,
     detail: String,
-}
-
-#[derive(Clone, Copy)]
-#[repr(u8)]
-pub(crate) enum Alert {
-    CloseNotify = 0,
-    UnexpectedMessage = 10,
-    BadRecordMac = 20,
-    RecordOverflow = 22,
-    IllegalParameter = 47,
-    DecodeError = 50,
-    InternalError = 80,
-    UserCanceled = 90,
-    NoRenegotiation = 100,
-    MissingExtension = 109,
 }
 
 impl Broken {

@@ -8,12 +8,10 @@ use aws_lc_rs::aead::{
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::handshake::HEADER_LEN;
+use super::wire::{APPLICATION_DATA, HEADER_LEN, PLAIN_MAX};
 use crate::provider::captured::RecordKey;
 use crate::provider::facts::{Suite, Version};
 
-pub(crate) const APPLICATION_DATA: u8 = 23;
-pub(crate) const PLAIN_MAX: usize = 1 << 14;
 const TAG_LEN: usize = 16;
 /// Of TLS 1.2 with AES-GCM (RFC 5288 §3): the part of the nonce that travels with the record.
 const EXPLICIT_NONCE_LEN: usize = 8;

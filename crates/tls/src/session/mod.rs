@@ -7,7 +7,8 @@ use std::ops::Range;
 use propylon_crypto::{Job, Outcome};
 
 use crate::handshake::parked::{Parked, Pause, Shown};
-use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
+use crate::handshake::{Handshake, INTERNAL_ERROR};
+use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
 use crate::hello::arrival::Greeting;
 use crate::hello::info::Introduction;
 use crate::provider::facts::Facts;

@@ -9,13 +9,13 @@ use rustls_pki_types::ServerName;
 
 use super::failure::UpstreamFailure;
 use super::session::UpstreamFacts;
-use crate::handshake::{append, record_cipher, record_len};
+use crate::handshake::{append, record_cipher};
+use crate::records::wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, record_len};
 use crate::parking::Way;
 use crate::provider::captured::{self, Overheard, Resumption};
 use crate::provider::facts::{Suite, Version};
 use crate::records::messages::Messages;
-use crate::records::protection::APPLICATION_DATA;
-use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC, Records};
+use crate::records::Records;
 use crate::session::Step;
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
