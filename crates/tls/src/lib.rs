@@ -32,19 +32,21 @@ pub use certificates::load::{KEY_BESIDE_AUTHORITIES, find_ordered_keys_in, hold_
 pub use certificates::profile::{NameMatch, Profile, SHOWN_MAX, Served};
 pub use certificates::watch::Stamp;
 pub use handshake::challenge::{ChallengeCertificate, publish_challenges};
+pub use handshake::step::Step;
 pub use hello::arrival::Greeting;
 pub use hello::info::Introduction;
 pub use hello::ja4::Ja4;
 pub use parking::fiber::{PARKING_STACK_BYTES, parking_stack_high_water_bytes};
 pub use parking::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use provider::exchange::KeyPairs;
-pub use provider::facts::{Facts, Group, Resumption, Scheme, Suite, Version};
+pub use provider::facts::{Facts, Group, IdUse, Resumption, Scheme, Unopened};
+pub use records::Opened;
 pub use records::failure::Failure;
 #[doc(hidden)]
 pub use records::lowered_limit;
+pub use records::suite::{Suite, Version};
 pub use session::acceptor::{Acceptor, AcceptorParts};
-pub use session::{Opened, Session, Step};
-pub use tickets::sessions::IdUse;
-pub use tickets::{KeyFileError, Tickets, Unopened};
+pub use session::Session;
+pub use tickets::{KeyFileError, Tickets};
 pub use upstream::link::{Link, LinkError, LinkProfile};
 pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamProfile, UpstreamSession};

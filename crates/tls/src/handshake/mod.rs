@@ -3,6 +3,7 @@
 pub(crate) mod challenge;
 mod comeback;
 pub(crate) mod parked;
+pub(crate) mod step;
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use propylon_config::ForwardIdentity;
 use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
-use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
+use rustls::{Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
 use crate::certificates::identity::Identity;
 use crate::hello::arrival::{self, Greeting};
@@ -18,13 +19,14 @@ use crate::hello::client_hello::{Numbers, Peeker};
 use crate::hello::info::{Introduction, Watch};
 use crate::parking::{Coming, Way};
 use crate::provider::captured::{self, Fault, Overheard};
-use crate::provider::facts::{Facts, Group, Resumption, Suite, Version};
+use crate::provider::facts::{Facts, Group, Resumption};
+use crate::records::suite::{Suite, Version};
 use crate::records::failure::Failure;
 use crate::records::protection::Protection;
 use crate::records::wire::{
     ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, PAYLOAD_MAX, PLAIN_MAX, record_len,
 };
-use crate::session::Step;
+use step::Step;
 
 pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
@@ -289,7 +291,7 @@ impl Handshake {
         if !self.is_tls13() {
             return None;
         }
-        let suite = record_cipher(self.connection.negotiated_cipher_suite()?.suite());
+        let suite = Suite::of(self.connection.negotiated_cipher_suite()?.suite());
         let key = std::mem::take(&mut self.heard.keys.sealing);
         key.key.as_ref()?;
         Protection::new(Version::Tls13, suite, self.heard.secrets.server.take(), key)
@@ -391,11 +393,8 @@ impl Handshake {
             u8::try_from(position).ok()
         });
         Facts {
-            version: match connection.protocol_version() {
-                Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
-                _ => Version::Tls13,
-            },
-            suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
+            version: Version::of(connection.protocol_version()),
+            suite: suite.map_or(Suite::Aes128Gcm, Suite::of),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
             certificate: if resumed { None } else { self.heard.certificate },
             resumption: Resumption {
@@ -533,18 +532,6 @@ fn old_version(minor: u8) -> &'static str {
         0 => "SSL 3.0",
         1 => "TLS 1.0",
         _ => "TLS 1.1",
-    }
-}
-
-pub(crate) fn record_cipher(suite: CipherSuite) -> Suite {
-    match suite {
-        CipherSuite::TLS13_AES_256_GCM_SHA384
-        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
-        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Suite::Aes256Gcm,
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
-        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
-        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Suite::Chacha20Poly1305,
-        _ => Suite::Aes128Gcm,
     }
 }
 

@@ -6,7 +6,7 @@ use propylon_crypto::{Job, JobKind, Outcome};
 
 use crate::parking::fiber::{Fiber, Turn};
 use crate::parking::{Parking, Way, along};
-use crate::session::Step;
+use super::step::Step;
 
 /// How a turn of a handshake that may be set aside ended.
 pub(crate) enum Pause<T: 'static> {

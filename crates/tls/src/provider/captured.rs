@@ -11,13 +11,11 @@ use std::cell::RefCell;
 use propylon_config::KeyType;
 use propylon_crypto::JobError;
 use rustls::KeyLog;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::provider::compression::PerCore;
-use crate::provider::facts::Scheme;
-use crate::records::protection::Secret;
-use crate::tickets::Unopened;
-use crate::tickets::sessions::{IdUse, SessionId};
+use super::facts::{IdUse, Scheme, Unopened};
+use crate::records::secrets::{RecordKeys, Secret, TrafficSecrets};
 
 #[derive(Default)]
 pub(crate) struct Overheard {
@@ -45,51 +43,8 @@ pub(crate) enum Fault {
     Job(JobError),
 }
 
-/// The keys in use for records, each the last that the library was given.
-#[derive(Default)]
-pub(crate) struct RecordKeys {
-    /// For what we send.
-    pub sealing: RecordKey,
-    /// For what the client sends.
-    pub opening: RecordKey,
-}
-
-#[derive(Default)]
-pub(crate) struct RecordKey {
-    /// Absent where no key was heard of. How many bytes count is for the suite to say.
-    pub key: Option<Zeroizing<[u8; 32]>>,
-    /// Of TLS 1.2 with AES-GCM, only the first four bytes count for what the client sends.
-    pub iv: [u8; 12],
-    /// Number of the next record, if one has passed.
-    pub sequence: Option<u64>,
-}
-
-impl RecordKey {
-    pub fn new(key: &[u8], iv: &[u8]) -> RecordKey {
-        let mut heard = RecordKey { key: Some(Zeroizing::new([0; 32])), ..RecordKey::default() };
-        let key_len = key.len().min(32);
-        if let Some(room) = &mut heard.key {
-            room[..key_len].copy_from_slice(&key[..key_len]);
-        }
-        let iv_len = iv.len().min(12);
-        heard.iv[..iv_len].copy_from_slice(&iv[..iv_len]);
-        heard
-    }
-
-    fn merge(&mut self, later: RecordKey) {
-        if later.key.is_some() {
-            *self = later;
-        } else if later.sequence.is_some() {
-            self.sequence = later.sequence;
-        }
-    }
-}
-
-impl Drop for RecordKey {
-    fn drop(&mut self) {
-        self.iv.zeroize();
-    }
-}
+/// A session ID, as the library makes them.
+pub(crate) type SessionId = [u8; 32];
 
 /// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later calls:
 /// what a client gets depends on what it came with.
@@ -109,13 +64,6 @@ pub(crate) struct Resumption {
     pub session_id: Option<IdUse>,
     /// Kept under this ID during this call.
     pub kept: Option<SessionId>,
-}
-
-/// The first generation of application traffic secrets; absent with TLS 1.2.
-#[derive(Default)]
-pub(crate) struct TrafficSecrets {
-    pub client: Option<Secret>,
-    pub server: Option<Secret>,
 }
 
 thread_local! {

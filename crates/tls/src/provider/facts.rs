@@ -3,8 +3,7 @@
 use propylon_config::KeyType;
 use rustls::SignatureScheme;
 
-use crate::tickets::Unopened;
-use crate::tickets::sessions::IdUse;
+use crate::records::suite::{Suite, Version};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -32,35 +31,48 @@ pub struct Resumption {
     pub session_id: Option<IdUse>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
-    Tls12,
-    Tls13,
+/// Why a ticket was not used: the session begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    /// Sealed with a key that is gone, or with another server's.
+    UnknownKey,
+    /// Changed on its way, or made at a profile of another name or with other demands.
+    Damaged,
+    /// Of a session that began too long ago.
+    Expired,
 }
 
-impl Version {
+impl Unopened {
+    pub const ALL: [Unopened; 3] = [Unopened::UnknownKey, Unopened::Damaged, Unopened::Expired];
+
     pub fn name(self) -> &'static str {
         match self {
-            Version::Tls12 => "TLSv1.2",
-            Version::Tls13 => "TLSv1.3",
+            Unopened::UnknownKey => "unknown-key",
+            Unopened::Damaged => "damaged",
+            Unopened::Expired => "expired",
         }
     }
 }
 
-/// The record cipher; the rest of a suite's name follows from the version and the certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Suite {
-    Aes128Gcm,
-    Aes256Gcm,
-    Chacha20Poly1305,
+/// What a session ID did in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdUse {
+    /// The session is kept for the client to come back to.
+    Kept,
+    /// The client came back to a session.
+    Found,
+    /// The client came with an ID that is not, or no longer, known.
+    Missed,
 }
 
-impl Suite {
+impl IdUse {
+    pub const ALL: [IdUse; 3] = [IdUse::Kept, IdUse::Found, IdUse::Missed];
+
     pub fn name(self) -> &'static str {
         match self {
-            Suite::Aes128Gcm => "AES128-GCM",
-            Suite::Aes256Gcm => "AES256-GCM",
-            Suite::Chacha20Poly1305 => "CHACHA20-POLY1305",
+            IdUse::Kept => "kept",
+            IdUse::Found => "found",
+            IdUse::Missed => "missed",
         }
     }
 }

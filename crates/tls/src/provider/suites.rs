@@ -15,7 +15,8 @@ use rustls::{
     Tls13CipherSuite,
 };
 
-use crate::provider::captured::{self, RecordKey};
+use super::captured;
+use crate::records::secrets::RecordKey;
 use crate::provider::key_schedule::HkdfSha256;
 
 /// In the order in which they are chosen.

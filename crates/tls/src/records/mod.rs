@@ -6,17 +6,17 @@
 pub(crate) mod failure;
 pub(crate) mod messages;
 pub(crate) mod protection;
+pub(crate) mod secrets;
+pub(crate) mod suite;
 pub(crate) mod wire;
 
 use std::ops::Range;
 
-use crate::provider::captured::{RecordKeys, TrafficSecrets};
-use crate::provider::facts::Facts;
-use crate::records::failure::Failure;
-use protection::{Damage, Protection, Secret};
+use failure::Failure;
+use protection::{Damage, Protection};
+use secrets::{RecordKeys, Secret, TrafficSecrets};
+use suite::{Suite, Version};
 use wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, PAYLOAD_MAX, PLAIN_MAX};
-use crate::session::Opened;
-use crate::{Suite, Version};
 use messages::{BadMessage, Message, Messages};
 
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
@@ -52,6 +52,17 @@ struct Partial {
     len: u8,
     /// Bytes of a refused renegotiation's hello that are still to come.
     skip: u32,
+}
+
+/// What [`Session::open`](crate::Session::open) made of the bytes it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Plaintext bytes at the buffer's front.
+    pub plain: usize,
+    /// Bytes used up at the front of the cipher range; the rest is an incomplete record, to be shown again.
+    pub consumed: usize,
+    /// The client has sent close_notify: no plaintext follows. It can still be written to.
+    pub end: bool,
 }
 
 /// Who is at the other end, and so which messages may come between data.
@@ -96,8 +107,13 @@ impl From<Damage> for Broken {
 
 impl Records {
     /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
-    pub fn new(secrets: TrafficSecrets, keys: RecordKeys, facts: &Facts) -> Result<Records, Failure> {
-        let records = Records::between(secrets.server, secrets.client, keys, facts.version, facts.suite);
+    pub fn towards_client(
+        secrets: TrafficSecrets,
+        keys: RecordKeys,
+        version: Version,
+        suite: Suite,
+    ) -> Result<Records, Failure> {
+        let records = Records::between(secrets.server, secrets.client, keys, version, suite);
         records.map(|records| lowered_limit::lower(records, false))
     }
 

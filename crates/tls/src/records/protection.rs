@@ -9,16 +9,12 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::wire::{APPLICATION_DATA, HEADER_LEN, PLAIN_MAX};
-use crate::provider::captured::RecordKey;
-use crate::provider::facts::{Suite, Version};
+use super::secrets::{RecordKey, Secret};
+use super::suite::{Suite, Version};
 
 const TAG_LEN: usize = 16;
 /// Of TLS 1.2 with AES-GCM (RFC 5288 §3): the part of the nonce that travels with the record.
 const EXPLICIT_NONCE_LEN: usize = 8;
-
-/// A TLS 1.3 traffic secret, from which the keys of this generation and the next secret are derived. The first 32 bytes
-/// count where the suite's hash is SHA-256.
-pub(crate) type Secret = Zeroizing<[u8; 48]>;
 
 /// What an idle session keeps is what is in here, less `cipher`.
 pub(crate) struct Protection {

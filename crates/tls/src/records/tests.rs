@@ -1,8 +1,7 @@
 //! Records as no library would send them. The client here is the other pair of keys.
 
 use super::*;
-use crate::provider::captured::RecordKey;
-use crate::records::protection::Secret;
+use super::secrets::RecordKey;
 
 const ALL: [(Version, Suite); 6] = [
     (Version::Tls12, Suite::Aes128Gcm),

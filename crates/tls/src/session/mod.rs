@@ -7,39 +7,14 @@ use std::ops::Range;
 use propylon_crypto::{Job, Outcome};
 
 use crate::handshake::parked::{Parked, Pause, Shown};
+use crate::handshake::step::Step;
 use crate::handshake::{Handshake, INTERNAL_ERROR};
 use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
 use crate::hello::arrival::Greeting;
 use crate::hello::info::Introduction;
 use crate::provider::facts::Facts;
-use crate::records::Records;
+use crate::records::{Opened, Records};
 use crate::records::failure::Failure;
-
-/// What a handshake waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Step {
-    /// More bytes from the client; nothing to send.
-    Read,
-    /// `out` has something for the client; send it, then read.
-    Write,
-    /// A job, which is to be had from [`Session::take_job`] and whose outcome goes to [`Session::resume`]. Meanwhile
-    /// nothing is consumed, nothing is to be sent, and what the client sends waits in the buffer.
-    Work,
-    /// The handshake is over. `out` may still hold its end, which may be sent together with the first response.
-    Done,
-}
-
-/// What [`Session::open`] made of the bytes it was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
-    /// Plaintext bytes at the buffer's front.
-    pub plain: usize,
-    /// Bytes used up at the front of the cipher range; the rest is an incomplete record, to be shown again.
-    pub consumed: usize,
-    /// The client has sent close_notify: no plaintext follows. It can still be written to.
-    pub end: bool,
-}
 
 pub struct Session {
     state: State,
@@ -207,7 +182,7 @@ impl Session {
         let (facts, challenge) = (handshake.facts(), handshake.challenge);
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let keys = std::mem::take(&mut handshake.heard.keys);
-        let records = Records::new(secrets, keys, &facts)?;
+        let records = Records::towards_client(secrets, keys, facts.version, facts.suite)?;
         self.state = State::Established(Box::new(Established { records, facts, challenge }));
         Ok(())
     }

@@ -11,7 +11,7 @@ pub(crate) mod sessions;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use rustls::server::ProducesTickets;
@@ -19,16 +19,15 @@ use zeroize::Zeroizing;
 
 use crate::certificates::profile::Profile;
 use crate::provider::captured;
-use crate::tickets::sessions::Sessions;
+use crate::provider::facts::Unopened;
 use file::KeyFile;
 pub use file::KeyFileError;
 use ring::Ring;
+use sessions::{Sessions, seconds};
 
 /// A session ends for good at this age, however often it was resumed: the keys of a TLS 1.2 session stay the same from
 /// one ticket to the next (RFC 5246 §F.1.4 advises a day), and a client's certificate is looked at in full handshakes only.
 pub(crate) const SESSION_SECONDS_MAX: u64 = 24 * 3600;
-/// Longer ones are neither made nor opened. State is some 150 bytes; with a client's certificates it may be thousands.
-const TICKET_BYTES_MAX: usize = 4096;
 /// Tickets looked at in one handshake. There is room for a thousand in a ClientHello, which would cost more to open than
 /// a handshake; clients send one or two, and once more after a HelloRetryRequest.
 const TRIED_MAX: u8 = 8;
@@ -52,29 +51,6 @@ pub struct Tickets {
 enum Source {
     Memory { period_seconds: u64 },
     File(KeyFile),
-}
-
-/// Why a ticket was not used: the session begins anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
-    /// Sealed with a key that is gone, or with another server's.
-    UnknownKey,
-    /// Changed on its way, or made at a profile of another name or with other demands.
-    Damaged,
-    /// Of a session that began too long ago.
-    Expired,
-}
-
-impl Unopened {
-    pub const ALL: [Unopened; 3] = [Unopened::UnknownKey, Unopened::Damaged, Unopened::Expired];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Unopened::UnknownKey => "unknown-key",
-            Unopened::Damaged => "damaged",
-            Unopened::Expired => "expired",
-        }
-    }
 }
 
 impl Tickets {
@@ -156,10 +132,6 @@ impl Tickets {
             false => Err(Unopened::Expired),
         }
     }
-}
-
-pub(crate) fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 impl fmt::Debug for Tickets {
@@ -255,6 +227,9 @@ impl ProducesTickets for Ticketer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::ring::TICKET_BYTES_MAX;
     use super::*;
 
     const NOW: u64 = 1_800_000_000;

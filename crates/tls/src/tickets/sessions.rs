@@ -8,45 +8,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
-use crate::provider::captured;
-use crate::tickets::seconds;
-
-/// As the library makes them.
-pub(crate) type SessionId = [u8; 32];
+use crate::provider::captured::{self, SessionId};
+use crate::provider::facts::IdUse;
 
 /// A session of that age is forgotten; in memory for longer, its keys would be worth more to a thief.
 pub(crate) const KEPT_SECONDS: u64 = 3600;
 /// State with a long chain of client certificates is not worth the room.
 const STATE_BYTES_MAX: usize = 4096;
 const SHARDS: usize = 64;
-
-/// What a session ID did in a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdUse {
-    /// The session is kept for the client to come back to.
-    Kept,
-    /// The client came back to a session.
-    Found,
-    /// The client came with an ID that is not, or no longer, known.
-    Missed,
-}
-
-impl IdUse {
-    pub const ALL: [IdUse; 3] = [IdUse::Kept, IdUse::Found, IdUse::Missed];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            IdUse::Kept => "kept",
-            IdUse::Found => "found",
-            IdUse::Missed => "missed",
-        }
-    }
-}
 
 /// A profile's sessions.
 pub(crate) struct Sessions {
@@ -242,6 +216,11 @@ impl StoresServerSessions for Store {
     fn can_cache(&self) -> bool {
         self.sessions.shard_sessions_max > 0
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use rustls::client::{ClientConfig, UnbufferedClientConnection};
 use rustls::unbuffered::ConnectionState;
-use rustls::{Error, HandshakeKind, ProtocolVersion};
+use rustls::{Error, HandshakeKind};
 use rustls_pki_types::ServerName;
 
 use super::failure::UpstreamFailure;
 use super::session::UpstreamFacts;
-use crate::handshake::{append, record_cipher};
+use crate::handshake::append;
 use crate::records::wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, record_len};
 use crate::parking::Way;
 use crate::provider::captured::{self, Overheard, Resumption};
-use crate::provider::facts::{Suite, Version};
+use crate::records::suite::{Suite, Version};
 use crate::records::messages::Messages;
 use crate::records::Records;
-use crate::session::Step;
+use crate::handshake::step::Step;
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 
@@ -145,11 +145,8 @@ impl Handshake {
         let connection = &self.connection;
         let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
         let facts = UpstreamFacts {
-            version: match connection.protocol_version() {
-                Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
-                _ => Version::Tls13,
-            },
-            suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
+            version: Version::of(connection.protocol_version()),
+            suite: suite.map_or(Suite::Aes128Gcm, Suite::of),
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             alpn: connection.alpn_protocol().and_then(|agreed| {
                 let position = self.config.alpn_protocols.iter().position(|ours| ours == agreed)?;

@@ -11,10 +11,10 @@ use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
 use crate::handshake::parked::{Parked, Pause, Shown};
 use crate::parking::Way;
-use crate::provider::facts::{Suite, Version};
+use crate::records::suite::{Suite, Version};
 use crate::records::messages::Messages;
-use crate::records::{Peer, Records};
-use crate::session::{Opened, Step};
+use crate::records::{Opened, Peer, Records};
+use crate::handshake::step::Step;
 
 /// What a finished handshake with a server agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::{Connector, UpstreamFailure, UpstreamHandshake, UpstreamProfile, trus
 use crate::certificates::load::Upstream;
 use crate::parking::{Parking, ParkingLimits};
 use crate::provider::signing::CertificateKey;
-use crate::session::Step;
+use crate::handshake::step::Step;
 
 pub(crate) const NAME: &str = "keys.test";
 

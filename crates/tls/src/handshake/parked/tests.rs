@@ -22,7 +22,8 @@ use crate::parking::{Deferral, Parking, ParkingLimits, Way};
 use crate::provider;
 use crate::provider::captured::SecretsListener;
 use crate::provider::signing::CertificateKey;
-use crate::session::{Session, Step};
+use crate::handshake::step::Step;
+use crate::session::Session;
 
 /// Checks signatures, and trusts every certificate.
 #[derive(Debug)]
