@@ -13,7 +13,7 @@ use propylon_crypto::JobError;
 use rustls::KeyLog;
 use zeroize::Zeroizing;
 
-use crate::provider::compression::PerCore;
+use super::compression::PerCore;
 use super::facts::{IdUse, Scheme, Unopened};
 use crate::records::secrets::{RecordKeys, Secret, TrafficSecrets};
 

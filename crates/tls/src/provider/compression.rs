@@ -1,28 +1,17 @@
-//! Compressed certificates (RFC 8879): compressed once when they are loaded, and looked up in a handshake.
-//!
-//! The library asks for a compression of the message it is about to send. The resolver has just chosen the certificate of
-//! that message and left a note of what was made of it beforehand, so the answer is a copy. Where the note does not fit
-//! the message there is no answer, and the library sends the certificate as it is.
+//! Compressed certificates (RFC 8879): made once, when certificates are loaded.
 
 use std::sync::Arc;
 
-use rustls::CertificateCompressionAlgorithm;
-use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
 use rustls_pki_types::CertificateDer;
-
-use crate::provider::captured;
-
-/// Tried in this order. Chrome takes brotli, Safari zlib, Firefox both; brotli's are the shorter ones.
-pub(crate) const COMPRESSORS: &[&dyn CertCompressor] =
-    &[&Prepared(CertificateCompressionAlgorithm::Brotli), &Prepared(CertificateCompressionAlgorithm::Zlib)];
 
 /// A Certificate message of TLS 1.3 and what became of it.
 #[derive(Debug)]
 pub(crate) struct Compressed {
-    message: Vec<u8>,
+    pub message: Vec<u8>,
     /// Empty where it would not be shorter.
-    brotli: Vec<u8>,
-    zlib: Vec<u8>,
+    pub brotli: Vec<u8>,
+    /// Empty where it would not be shorter.
+    pub zlib: Vec<u8>,
 }
 
 /// Each core counts its own references to what all share.
@@ -88,26 +77,6 @@ fn push_u24(out: &mut Vec<u8>, len: usize) {
 
 fn push_u16(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&(len as u16).to_be_bytes());
-}
-
-#[derive(Debug)]
-struct Prepared(CertificateCompressionAlgorithm);
-
-impl CertCompressor for Prepared {
-    fn compress(&self, message: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
-        let prepared = captured::compressed(|compressed| {
-            let fitting = compressed.iter().flatten().find(|each| each.message == message)?;
-            Some(match self.0 {
-                CertificateCompressionAlgorithm::Brotli => fitting.brotli.clone(),
-                _ => fitting.zlib.clone(),
-            })
-        });
-        prepared.filter(|prepared| !prepared.is_empty()).ok_or(CompressionFailed)
-    }
-
-    fn algorithm(&self) -> CertificateCompressionAlgorithm {
-        self.0
-    }
 }
 
 #[cfg(test)]

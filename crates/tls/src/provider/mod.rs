@@ -2,6 +2,7 @@
 
 pub(crate) mod captured;
 pub(crate) mod compression;
+pub(crate) mod compressor;
 pub(crate) mod exchange;
 pub(crate) mod facts;
 mod key_schedule;

@@ -14,7 +14,7 @@ use crate::certificates::resolver::Resolver;
 use crate::handshake::Handshake;
 use crate::parking::{Deferral, Parking, Way};
 use crate::provider::captured::SecretsListener;
-use crate::provider::compression::COMPRESSORS;
+use crate::provider::compressor::COMPRESSORS;
 use crate::provider::{provider, versions};
 use crate::session::Session;
 use crate::tickets::sessions::Store;
