@@ -45,8 +45,8 @@ pub use records::failure::Failure;
 #[doc(hidden)]
 pub use records::lowered_limit;
 pub use records::suite::{Suite, Version};
-pub use session::acceptor::{Acceptor, AcceptorParts};
 pub use session::Session;
+pub use session::acceptor::{Acceptor, AcceptorParts};
 pub use tickets::{KeyFileError, Tickets};
 pub use upstream::link::{Link, LinkError, LinkProfile};
 pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamProfile, UpstreamSession};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use propylon_config::{At, KeyType};
+use propylon_config::At;
 use propylon_crypto::{Key, PrivateKey, RemoteKey, Ski};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::certificates::profile::NameMatch;
 use crate::certificates::watch::Look;
 use crate::provider::compression::Compressed;
+use crate::provider::signing::KeyKind;
 
 /// What is served to clients of one profile.
 pub(crate) struct Credential {
@@ -99,15 +100,6 @@ pub(crate) enum CredentialKey {
     Remote(RemoteKey),
     /// In the process that holds this process's keys.
     Beside(RemoteKey),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum KeyKind {
-    P256,
-    P384,
-    P521,
-    Ed25519,
-    Rsa,
 }
 
 impl Credential {
@@ -222,26 +214,6 @@ impl Interner {
         let issuers: Issuers = issuers.iter().map(|issuer| issuer.as_ref().to_vec().into()).collect();
         known.insert(issuers.clone());
         issuers
-    }
-}
-
-impl KeyKind {
-    pub fn key_type(self) -> KeyType {
-        match self {
-            KeyKind::Rsa => KeyType::Rsa,
-            KeyKind::Ed25519 => KeyType::Ed25519,
-            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => KeyType::Ecdsa,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            KeyKind::P256 => "P-256",
-            KeyKind::P384 => "P-384",
-            KeyKind::P521 => "P-521",
-            KeyKind::Ed25519 => "Ed25519",
-            KeyKind::Rsa => "RSA",
-        }
     }
 }
 

@@ -8,11 +8,12 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 
-use crate::certificates::credential::{Credential, KeyKind};
+use crate::certificates::credential::Credential;
 use crate::certificates::keys;
 use crate::certificates::profile::{Names, Profile};
 use crate::provider::captured;
 use crate::provider::facts::Scheme;
+use crate::provider::signing::KeyKind;
 use crate::provider::signing::schemes;
 
 /// What all cores read and none writes. What handshakes count references of is each core's own; see `keys`.

@@ -20,9 +20,9 @@ use crate::hello::info::{Introduction, Watch};
 use crate::parking::{Coming, Way};
 use crate::provider::captured::{self, Fault, Overheard};
 use crate::provider::facts::{Facts, Group, Resumption};
-use crate::records::suite::{Suite, Version};
 use crate::records::failure::Failure;
 use crate::records::protection::Protection;
+use crate::records::suite::{Suite, Version};
 use crate::records::wire::{
     ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, PAYLOAD_MAX, PLAIN_MAX, record_len,
 };

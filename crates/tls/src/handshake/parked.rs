@@ -4,9 +4,10 @@ use std::rc::Rc;
 
 use propylon_crypto::{Job, JobKind, Outcome};
 
-use crate::parking::fiber::{Fiber, Turn};
-use crate::parking::{Parking, Way, along};
 use super::step::Step;
+use crate::parking::fiber::{Fiber, Turn};
+use crate::parking::{Parking, Way};
+use crate::provider::perform::along;
 
 /// How a turn of a handshake that may be set aside ended.
 pub(crate) enum Pause<T: 'static> {

@@ -8,8 +8,8 @@ use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret, Supp
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
+use super::perform::perform;
 use crate::parking::fiber::deep;
-use crate::parking::perform;
 
 /// Most preferred first.
 pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {

@@ -6,6 +6,7 @@ pub(crate) mod compressor;
 pub(crate) mod exchange;
 pub(crate) mod facts;
 mod key_schedule;
+pub(crate) mod perform;
 pub(crate) mod signing;
 pub(crate) mod suites;
 

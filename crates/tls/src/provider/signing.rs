@@ -1,12 +1,42 @@
 //! The server's signature: what the library asks of a certificate's key, and the job that is made of it.
 
+use propylon_config::KeyType;
 use propylon_crypto::{Hash, Key, KeyKind as JobKeyKind, Scheme};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
-use crate::certificates::credential::KeyKind;
-use crate::parking::perform;
+use super::perform::perform;
+
+/// What a key is of: this decides what it signs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum KeyKind {
+    P256,
+    P384,
+    P521,
+    Ed25519,
+    Rsa,
+}
+
+impl KeyKind {
+    pub fn key_type(self) -> KeyType {
+        match self {
+            KeyKind::Rsa => KeyType::Rsa,
+            KeyKind::Ed25519 => KeyType::Ed25519,
+            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => KeyType::Ecdsa,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KeyKind::P256 => "P-256",
+            KeyKind::P384 => "P-384",
+            KeyKind::P521 => "P-521",
+            KeyKind::Ed25519 => "Ed25519",
+            KeyKind::Rsa => "RSA",
+        }
+    }
+}
 
 /// A certificate's key, wherever it is.
 #[derive(Debug)]

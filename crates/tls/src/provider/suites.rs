@@ -16,8 +16,8 @@ use rustls::{
 };
 
 use super::captured;
-use crate::records::secrets::RecordKey;
 use crate::provider::key_schedule::HkdfSha256;
+use crate::records::secrets::RecordKey;
 
 /// In the order in which they are chosen.
 pub(crate) fn all() -> Vec<SupportedCipherSuite> {

@@ -13,11 +13,11 @@ pub(crate) mod wire;
 use std::ops::Range;
 
 use failure::Failure;
+use messages::{BadMessage, Message, Messages};
 use protection::{Damage, Protection};
 use secrets::{RecordKeys, Secret, TrafficSecrets};
 use suite::{Suite, Version};
 use wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, PAYLOAD_MAX, PLAIN_MAX};
-use messages::{BadMessage, Message, Messages};
 
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
 const FRUITLESS_MAX: u8 = 32;

@@ -8,9 +8,9 @@ use aws_lc_rs::aead::{
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::wire::{APPLICATION_DATA, HEADER_LEN, PLAIN_MAX};
 use super::secrets::{RecordKey, Secret};
 use super::suite::{Suite, Version};
+use super::wire::{APPLICATION_DATA, HEADER_LEN, PLAIN_MAX};
 
 const TAG_LEN: usize = 16;
 /// Of TLS 1.2 with AES-GCM (RFC 5288 §3): the part of the nonce that travels with the record.

@@ -1,7 +1,7 @@
 //! Records as no library would send them. The client here is the other pair of keys.
 
-use super::*;
 use super::secrets::RecordKey;
+use super::*;
 
 const ALL: [(Version, Suite); 6] = [
     (Version::Tls12, Suite::Aes128Gcm),

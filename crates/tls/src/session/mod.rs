@@ -9,12 +9,12 @@ use propylon_crypto::{Job, Outcome};
 use crate::handshake::parked::{Parked, Pause, Shown};
 use crate::handshake::step::Step;
 use crate::handshake::{Handshake, INTERNAL_ERROR};
-use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
 use crate::hello::arrival::Greeting;
 use crate::hello::info::Introduction;
 use crate::provider::facts::Facts;
-use crate::records::{Opened, Records};
 use crate::records::failure::Failure;
+use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
+use crate::records::{Opened, Records};
 
 pub struct Session {
     state: State,

@@ -10,13 +10,13 @@ use rustls_pki_types::ServerName;
 use super::failure::UpstreamFailure;
 use super::session::UpstreamFacts;
 use crate::handshake::append;
-use crate::records::wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, record_len};
+use crate::handshake::step::Step;
 use crate::parking::Way;
 use crate::provider::captured::{self, Overheard, Resumption};
-use crate::records::suite::{Suite, Version};
-use crate::records::messages::Messages;
 use crate::records::Records;
-use crate::handshake::step::Step;
+use crate::records::messages::Messages;
+use crate::records::suite::{Suite, Version};
+use crate::records::wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, record_len};
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 

@@ -10,11 +10,11 @@ use rustls_pki_types::ServerName;
 use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
 use crate::handshake::parked::{Parked, Pause, Shown};
-use crate::parking::Way;
-use crate::records::suite::{Suite, Version};
-use crate::records::messages::Messages;
-use crate::records::{Opened, Peer, Records};
 use crate::handshake::step::Step;
+use crate::parking::Way;
+use crate::records::messages::Messages;
+use crate::records::suite::{Suite, Version};
+use crate::records::{Opened, Peer, Records};
 
 /// What a finished handshake with a server agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,9 +19,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Connector, UpstreamFailure, UpstreamHandshake, UpstreamProfile, trust};
 use crate::certificates::load::Upstream;
+use crate::handshake::step::Step;
 use crate::parking::{Parking, ParkingLimits};
 use crate::provider::signing::CertificateKey;
-use crate::handshake::step::Step;
 
 pub(crate) const NAME: &str = "keys.test";
 

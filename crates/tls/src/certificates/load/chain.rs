@@ -15,7 +15,8 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::Trouble;
-use crate::certificates::credential::{KeyKind, Validity};
+use crate::certificates::credential::Validity;
+use crate::provider::signing::KeyKind;
 
 /// The certificates of a file, each of which could be read; at least one.
 pub(super) struct Parsed<'a>(Vec<X509Certificate<'a>>);

@@ -18,11 +18,11 @@ use rustls::{
 };
 
 use crate::handshake::Handshake;
+use crate::handshake::step::Step;
 use crate::parking::{Deferral, Parking, ParkingLimits, Way};
 use crate::provider;
 use crate::provider::captured::SecretsListener;
 use crate::provider::signing::CertificateKey;
-use crate::handshake::step::Step;
 use crate::session::Session;
 
 /// Checks signatures, and trusts every certificate.
