@@ -22,6 +22,7 @@ mod session;
 mod tickets;
 mod upstream;
 
+pub use certificates::credential::NameMatch;
 pub use certificates::dated::{Dated, DatedKind, Nearness, step_between};
 pub use certificates::finding::{Finding, Severity};
 pub use certificates::identity::Identity;
@@ -29,7 +30,7 @@ pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, tend_ready};
 #[cfg(any(test, fuzzing))]
 pub use certificates::load::fuzz;
 pub use certificates::load::{KEY_BESIDE_AUTHORITIES, find_ordered_keys_in, hold_keys_beside, key_files};
-pub use certificates::profile::{NameMatch, Profile, SHOWN_MAX, Served};
+pub use certificates::profile::{Profile, SHOWN_MAX, Served};
 pub use certificates::watch::Stamp;
 pub use handshake::challenge::{ChallengeCertificate, publish_challenges};
 pub use handshake::step::Step;

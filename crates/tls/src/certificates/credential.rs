@@ -11,8 +11,7 @@ use propylon_crypto::{Key, PrivateKey, RemoteKey, Ski};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::certificates::profile::NameMatch;
-use crate::certificates::watch::Look;
+use super::look::Look;
 use crate::provider::compression::Compressed;
 use crate::provider::signing::KeyKind;
 
@@ -100,6 +99,17 @@ pub(crate) enum CredentialKey {
     Remote(RemoteKey),
     /// In the process that holds this process's keys.
     Beside(RemoteKey),
+}
+
+/// Why a certificate is shown to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameMatch {
+    /// It is for the name that the client asked for.
+    Exact,
+    /// It is for all names beside that one.
+    Wildcard,
+    /// No other is for that name, or the client asked for none.
+    Default,
 }
 
 impl Credential {

@@ -7,6 +7,8 @@ pub(crate) mod finding;
 pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod load;
+pub(crate) mod look;
+pub(crate) mod names;
 pub(crate) mod profile;
 pub(crate) mod resolver;
 pub(crate) mod watch;

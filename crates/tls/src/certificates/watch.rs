@@ -1,14 +1,14 @@
 //! Whether the files behind a profile have changed since they were read.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
 
-use crate::certificates::load::{folder, ocsp_path};
+use super::load::{folder, ocsp_path};
+use super::look::Look;
 
 /// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change (that
 /// is how Kubernetes swaps a secret), and so is a file renamed over another.
@@ -19,20 +19,6 @@ pub struct Stamp {
     /// A file was so new that it may yet change without looking any different.
     unsettled: bool,
 }
-
-/// What a file looks like without being read. One that looks as it did, and had settled then, holds what it held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
-    device: u64,
-    inode: u64,
-    size: u64,
-    /// Since 1970; wraps around, as it is only compared.
-    modified_ns: i64,
-    changed_ns: i64,
-}
-
-/// File systems note times in steps, of two seconds at the coarsest (FAT).
-const TIME_STEP: Duration = Duration::from_secs(2);
 
 impl Stamp {
     /// Of files that were read at a moment that nobody noted: the next look finds them changed.
@@ -77,49 +63,6 @@ impl Stamp {
     pub fn is_changed(&self, later: &Stamp) -> bool {
         self.unsettled || self.files != later.files
     }
-}
-
-impl Look {
-    pub fn of(metadata: &fs::Metadata) -> Look {
-        let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns);
-        Look {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-
-    /// Of a file that was not so new at this moment that it could have changed after it without looking different.
-    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
-        Look::is_settled(metadata, now).then(|| Look::of(metadata))
-    }
-
-    /// As [`Look::settled`], of a file that another process has read: device, inode, size, when it was modified and changed.
-    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
-        let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
-        let (modified_ns, changed_ns) = (modified as i64, changed as i64);
-        is_old(since, now).then_some(Look { device, inode, size, modified_ns, changed_ns })
-    }
-
-    fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {
-        metadata.modified().is_ok_and(|modified| is_old(modified, now))
-    }
-
-    fn bytes(&self) -> [u8; 40] {
-        let mut bytes = [0; 40];
-        let numbers = [self.device, self.inode, self.size, self.modified_ns as u64, self.changed_ns as u64];
-        for (room, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-            room.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
-    }
-}
-
-/// One from the future is what somebody's clock says, and no reason to read it for ever.
-fn is_old(modified: SystemTime, now: SystemTime) -> bool {
-    now.duration_since(modified).map_or(true, |age| age >= TIME_STEP)
 }
 
 /// Every file that loading the profile reads. Whoever makes it read more adds them here.

@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::{Trouble, beside};
-use crate::certificates::watch::Look;
+use crate::certificates::look::Look;
 
 pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,

@@ -14,7 +14,7 @@ use super::pem::{self, Contents};
 use super::{Trouble, assemble, bundle, folder, may_be_used, ocsp, ocsp_path, ordered_bundle, side_by_side};
 use crate::certificates::credential::{Credential, Interner, Material, Seen, Staple};
 use crate::certificates::finding::{Finding, Severity};
-use crate::certificates::watch::Look;
+use crate::certificates::look::Look;
 
 /// What all of a profile's files are read with.
 pub(super) struct Loading<'a> {

@@ -1,0 +1,62 @@
+//! What a file looks like without being read, and whether that says what it holds.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
+
+/// What a file looks like without being read. One that looks as it did, and had settled then, holds what it held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    device: u64,
+    inode: u64,
+    size: u64,
+    /// Since 1970; wraps around, as it is only compared.
+    modified_ns: i64,
+    changed_ns: i64,
+}
+
+/// File systems note times in steps, of two seconds at the coarsest (FAT).
+const TIME_STEP: Duration = Duration::from_secs(2);
+
+impl Look {
+    pub fn of(metadata: &fs::Metadata) -> Look {
+        let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns);
+        Look {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Of a file that was not so new at this moment that it could have changed after it without looking different.
+    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
+        Look::is_settled(metadata, now).then(|| Look::of(metadata))
+    }
+
+    /// As [`Look::settled`], of a file that another process has read: device, inode, size, when it was modified and changed.
+    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
+        let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
+        let (modified_ns, changed_ns) = (modified as i64, changed as i64);
+        is_old(since, now).then_some(Look { device, inode, size, modified_ns, changed_ns })
+    }
+
+    pub fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {
+        metadata.modified().is_ok_and(|modified| is_old(modified, now))
+    }
+
+    pub fn bytes(&self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        let numbers = [self.device, self.inode, self.size, self.modified_ns as u64, self.changed_ns as u64];
+        for (room, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            room.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// One from the future is what somebody's clock says, and no reason to read it for ever.
+fn is_old(modified: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(modified).map_or(true, |age| age >= TIME_STEP)
+}
