@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use propylon_crypto::key_process::{Failure, KeyFiles, Unread};
 
-use super::{Trouble, pem};
+use super::trouble::{self, Trouble};
 
 /// Of the process, and for good: once it is set nothing in here reads a private key any more.
 static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
@@ -44,15 +44,15 @@ pub(super) fn publish() -> Option<Trouble> {
 
 pub(super) fn trouble(path: &Path, failure: Failure) -> Trouble {
     match failure {
-        Failure::Unread(Unread::TooLong) => Trouble::error(path, pem::TOO_LONG, pem::ONE_CHAIN),
-        Failure::Unread(Unread::Encrypted) => pem::encrypted(path),
-        Failure::Unread(Unread::Malformed(why)) => pem::malformed(path, &why),
+        Failure::Unread(Unread::TooLong) => Trouble::error(path, trouble::TOO_LONG, trouble::ONE_CHAIN),
+        Failure::Unread(Unread::Encrypted) => trouble::encrypted(path),
+        Failure::Unread(Unread::Malformed(why)) => trouble::malformed(path, &why),
         Failure::Unread(Unread::Denied) => {
             let fix = "with keys.isolate keys are read by the account of process.user from the start: give it, or a group of \
                        its, the right to read this file";
             Trouble::error(path, "the key process may not read this file", fix)
         }
         // Another process's error is none that this one met.
-        failure => Trouble { error: None, ..pem::unreadable(path, &failure.into()) },
+        failure => Trouble { error: None, ..trouble::unreadable(path, &failure.into()) },
     }
 }

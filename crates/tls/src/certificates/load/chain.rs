@@ -14,7 +14,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::Trouble;
+use super::trouble::{Trouble, no_certificate};
 use crate::certificates::credential::Validity;
 use crate::provider::signing::KeyKind;
 
@@ -39,7 +39,7 @@ pub(super) type Order = Option<Vec<usize>>;
 impl<'a> Parsed<'a> {
     pub fn new(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Parsed<'a>, Trouble> {
         if chain.is_empty() {
-            return Err(super::no_certificate(path));
+            return Err(no_certificate(path));
         }
         Ok(Parsed(parse(chain, path)?))
     }

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustls_pki_types::CertificateDer;
 
+use super::bundle::Bundle;
+use super::chain;
 use super::pem::{Contents, FoundKey};
-use super::{Bundle, Trouble, chain, pem};
+use super::trouble::{SUPPORTED_KEYS, Trouble, unreadable};
 
 /// What is looked at; a folder may hold a README and OCSP responses as well.
 const EXTENSIONS: [&str; 4] = ["pem", "crt", "cer", "key"];
@@ -87,7 +89,7 @@ fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> 
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
-            troubles.push(pem::unreadable(directory, &error));
+            troubles.push(unreadable(directory, &error));
             return Vec::new();
         }
     };
@@ -136,7 +138,7 @@ fn with_chain(
     if let [key] = keys.as_slice() {
         let Some(public) = key.public_info() else {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-            troubles.push(Trouble::error(&path, what, super::SUPPORTED_KEYS));
+            troubles.push(Trouble::error(&path, what, SUPPORTED_KEYS));
             return None;
         };
         for &index in by_key.get(&public).into_iter().flatten() {

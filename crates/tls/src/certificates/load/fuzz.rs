@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{Bundle, assemble, ocsp, pem};
+use super::bundle::{Bundle, assemble};
+use super::{ocsp, pem};
 use crate::certificates::credential::{Interner, Material};
 use crate::provider::compression::Compressed;
 

@@ -14,8 +14,11 @@ use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
+use super::bundle::{bundle, only_key};
+use super::pem::FoundKey;
+use super::trouble::{SUPPORTED_KEYS, Trouble};
 use super::trust::authorities;
-use super::{FoundKey, SUPPORTED_KEYS, Trouble, beside, bundle, chain, only_key};
+use super::{beside, chain};
 use crate::certificates::credential::Validity;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};

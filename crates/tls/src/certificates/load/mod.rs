@@ -1,6 +1,7 @@
 //! Certificates and keys from files, with everything that is wrong with them.
 
 mod beside;
+mod bundle;
 mod chain;
 pub(crate) mod folder;
 #[cfg(any(test, fuzzing))]
@@ -10,54 +11,29 @@ mod ocsp;
 mod pem;
 mod profile;
 mod side_by_side;
+mod trouble;
 mod trust;
 mod upstream;
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_config::{At, Certificate, SignerId, TlsProfile};
-use propylon_crypto::{OPEN_TO_ALL, RemoteKey};
-use rustls_pki_types::CertificateDer;
+use propylon_config::TlsProfile;
 
-use crate::certificates::credential::{Chain, Credential, CredentialKey, Interner, Material, Seen};
-use crate::certificates::finding::{Finding, Severity};
 pub use beside::{find_ordered_keys_in, hold_keys_beside, key_files};
-use chain::{Leaf, Parsed};
 #[cfg(test)]
 pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
-use pem::FoundKey;
+pub(crate) use ocsp::ocsp_path;
 use profile::{Entry, Item, Loading};
+use trouble::Trouble;
 pub use trust::KEY_BESIDE_AUTHORITIES;
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
 
-/// What is wrong with a file, before it is said where the configuration names it.
-pub(crate) struct Trouble {
-    severity: Severity,
-    path: PathBuf,
-    what: String,
-    fix: String,
-    error: Option<ErrorKind>,
-}
-
-impl Trouble {
-    fn error(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
-        Trouble { severity: Severity::Error, path: path.into(), what: what.into(), fix: fix.into(), error: None }
-    }
-
-    fn warning(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
-        Trouble { severity: Severity::Warning, ..Trouble::error(path, what, fix) }
-    }
-
-    fn at(self, at: At) -> Finding {
-        let Trouble { severity, path, what, fix, error } = self;
-        Finding { severity, at, path, what, fix, error }
-    }
-}
+use super::credential::Credential;
+use super::finding::{Finding, Severity};
 
 /// Every credential that can be used, and every finding, in the order of the configuration. What looks as it did when
 /// `earlier` was made of it is not read again, and what cannot be used any more stays as it was there.
@@ -141,195 +117,4 @@ fn idle_signer(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Option<
     let what = format!("[tls.{}] has a signer, but every certificate has its key beside it", profile.name);
     let fix = "remove the keys that the signer holds, or remove `signer`";
     Some(Trouble::warning(Path::new(""), what, fix).at(profile.at))
-}
-
-/// Where the response for a chain is: as configured, or beside the chain, as HAProxy has it.
-pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
-    certificate.ocsp.clone().unwrap_or_else(|| {
-        let mut beside = chain.as_os_str().to_owned();
-        beside.push(".ocsp");
-        beside.into()
-    })
-}
-
-/// What should be one chain and its key.
-struct Bundle {
-    chain_path: PathBuf,
-    key_path: PathBuf,
-    chain: Vec<CertificateDer<'static>>,
-    keys: Vec<FoundKey>,
-    /// Absent where reading the two files again could give another bundle, however they look.
-    seen: Option<Seen>,
-}
-
-fn bundle(chain_path: &Path, key_path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
-    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, lax, troubles)
-}
-
-/// One that was ordered: its key may be with the process that has made it.
-fn ordered_bundle(path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
-    bundle_of(pem::read_ordered(path), path, path, lax, troubles)
-}
-
-fn bundle_of(
-    chain_file: Result<pem::Contents, Trouble>,
-    chain_path: &Path,
-    key_path: &Path,
-    lax: bool,
-    troubles: &mut Vec<Trouble>,
-) -> Option<Bundle> {
-    let together = chain_path == key_path;
-    let chain_file = chain_file.map_err(|trouble| troubles.push(trouble));
-    let key_file = match together {
-        true => None,
-        false => Some(pem::read_with_keys(key_path).map_err(|trouble| troubles.push(trouble))),
-    };
-    let chain_file = chain_file.ok();
-    let chain_look = chain_file.as_ref().and_then(|file| file.look);
-    let (chain, key_file) = match (chain_file, key_file) {
-        (Some(mut file), None) => (std::mem::take(&mut file.certificates), file),
-        (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
-        _ => return None,
-    };
-    if !may_be_used(&key_file, key_path, lax, troubles) {
-        return None;
-    }
-    let seen = match together {
-        true => key_file.look.map(|look| Seen { chain: look, key: None }),
-        false => chain_look.zip(key_file.look).map(|(chain, key)| Seen { chain, key: Some(key) }),
-    };
-    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, seen })
-}
-
-/// Whether a key that every account can get at is to be used all the same: where that is allowed (`lax`).
-fn may_be_used(file: &pem::Contents, path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> bool {
-    if !file.open_to_all || file.keys.is_empty() {
-        return true;
-    }
-    let close = format!("chmod o= {}", path.display());
-    if lax {
-        troubles.push(Trouble::warning(path, OPEN_TO_ALL, close));
-        return true;
-    }
-    let fix = format!("{close}, or set `allow_world_readable_keys` in [process] if that is meant");
-    troubles.push(Trouble::error(path, OPEN_TO_ALL, fix));
-    false
-}
-
-/// What a bundle is worth. Its age is another matter: that it changes takes no reading.
-fn assemble(
-    bundle: Bundle,
-    signer: Option<SignerId>,
-    interner: &Interner,
-    troubles: &mut Vec<Trouble>,
-) -> Option<Material> {
-    let checked = match signer {
-        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, interner, troubles),
-        _ => check(bundle, interner, troubles),
-    };
-    checked.map_err(|trouble| troubles.push(trouble)).ok()
-}
-
-fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Result<Material, Trouble> {
-    let Bundle { chain_path, key_path, chain, keys, seen } = bundle;
-    if chain.is_empty() {
-        return Err(no_certificate(&chain_path));
-    }
-    let key = only_key(keys, &key_path)?;
-    let certificates = Parsed::new(&chain, &chain_path)?;
-    let Some(public) = key.public_info() else {
-        // The usual reason shows in the certificate that is meant for it.
-        certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
-        let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-        return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
-    };
-    let order = certificates.order(&public.into(), &chain_path, &key_path)?;
-    let leaf = certificates.leaf(&order);
-    let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
-    troubles.extend(repaired);
-    let key_path = (key_path != chain_path).then_some(key_path);
-    material(
-        leaf,
-        Chain::new(chain, interner),
-        credential_key(key)
-            .ok_or_else(|| Trouble::error(&chain_path, "the private key cannot be used", SUPPORTED_KEYS))?,
-        Origin { chain_path, key_path, seen },
-        troubles,
-    )
-}
-
-fn credential_key(key: FoundKey) -> Option<CredentialKey> {
-    match key {
-        FoundKey::Here(key) => Some(CredentialKey::Local(key)),
-        FoundKey::Beside(key) => Some(CredentialKey::Beside(key)),
-        FoundKey::Unusable => None,
-    }
-}
-
-/// A chain whose key is at a signer: the first certificate is taken for the server's own.
-fn check_remote(
-    bundle: Bundle,
-    signer: SignerId,
-    interner: &Interner,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Material, Trouble> {
-    let Bundle { chain_path, chain, seen, .. } = bundle;
-    let certificates = Parsed::new(&chain, &chain_path)?;
-    // The usual reason why a key cannot be used shows in the certificate.
-    certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
-    let public_key = certificates.public_key();
-    let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);
-    let key = RemoteKey::new(signer, &public_key).map_err(|why| unsupported(&chain_path, &why.to_string()))?;
-    let order = certificates.order(&public_key, &chain_path, &chain_path)?;
-    let leaf = certificates.leaf(&order);
-    let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
-    troubles.extend(repaired);
-    let origin = Origin { chain_path, key_path: None, seen };
-    material(leaf, Chain::new(chain, interner), CredentialKey::Remote(key), origin, troubles)
-}
-
-struct Origin {
-    chain_path: PathBuf,
-    key_path: Option<PathBuf>,
-    seen: Option<Seen>,
-}
-
-fn material(
-    leaf: Leaf,
-    chain: Chain,
-    key: CredentialKey,
-    origin: Origin,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Material, Trouble> {
-    let Origin { chain_path: path, key_path, seen } = origin;
-    troubles.extend(leaf.worries(&path));
-    let Leaf { kind, names, addresses, validity, must_staple, .. } = leaf;
-    let kind = kind.map_err(|why| unsupported(&path, &why))?;
-    let (names, addresses) = (names.into(), addresses.into());
-    Ok(Material { chain, key, kind, names, addresses, validity, must_staple, path, key_path, seen })
-}
-
-fn no_certificate(path: &Path) -> Trouble {
-    Trouble::error(path, "there is no certificate in this file", "add the certificate and its intermediates as PEM")
-}
-
-const SUPPORTED_KEYS: &str =
-    "use an ECDSA key on P-256, P-384 or P-521, an Ed25519 key, or an RSA key of 2048 to 8192 bits";
-
-fn unsupported(path: &Path, why: &str) -> Trouble {
-    Trouble::error(path, format!("the certificate's key is not supported: {why}"), SUPPORTED_KEYS)
-}
-
-fn only_key(mut keys: Vec<FoundKey>, path: &Path) -> Result<FoundKey, Trouble> {
-    match (keys.pop(), keys.len()) {
-        (Some(key), 0) => Ok(key),
-        (Some(_), others) => {
-            let what = format!("there are {} private keys in this file", others + 1);
-            Err(Trouble::error(path, what, "keep the one that belongs to the first certificate"))
-        }
-        (None, _) => {
-            let fix = "append the key as PEM, name its file: { chain = \"...\", key = \"...\" }, or name a `signer` that has it";
-            Err(Trouble::error(path, "there is no private key in this file", fix))
-        }
-    }
 }

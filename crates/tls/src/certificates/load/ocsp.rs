@@ -3,20 +3,31 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
+use propylon_config::Certificate;
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::{Trouble, beside};
+use super::beside;
+use super::trouble::{Trouble, unreadable};
 use crate::certificates::credential::Staple;
 use crate::certificates::finding::Severity;
 
 /// Responses are 0.5 to 3 KB.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Where the response for a chain is: as configured, or beside the chain, as HAProxy has it.
+pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
+    certificate.ocsp.clone().unwrap_or_else(|| {
+        let mut beside = chain.as_os_str().to_owned();
+        beside.push(".ocsp");
+        beside.into()
+    })
+}
 
 /// The response in this file, if it can be stapled. A file that was not asked for by name may be absent.
 pub(super) fn staple(
@@ -31,7 +42,7 @@ pub(super) fn staple(
         Ok(der) => der,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => return None,
         Err(error) => {
-            let trouble = super::pem::unreadable(path, &error);
+            let trouble = unreadable(path, &error);
             // A file that was found, and not asked for, is no reason to serve nothing.
             let severity = if named { Severity::Error } else { Severity::Warning };
             troubles.push(Trouble { severity, ..trouble });

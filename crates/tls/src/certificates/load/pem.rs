@@ -12,7 +12,8 @@ use propylon_crypto::{PrivateKey, RemoteKey, is_open_to_all};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::{Trouble, beside};
+use super::trouble::{ONE_CHAIN, TOO_LONG, Trouble, encrypted, malformed, unreadable, unsupported};
+use super::{beside, chain};
 use crate::certificates::look::Look;
 
 pub(super) struct Contents {
@@ -45,9 +46,6 @@ impl FoundKey {
 
 /// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-pub(super) const TOO_LONG: &str = "this file is longer than 1 MiB";
-pub(super) const ONE_CHAIN: &str = "name a PEM file with one chain and its key";
-
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
     let open_to_all = is_open_to_all(&metadata);
@@ -60,7 +58,7 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
     let Some(files) = beside::key_files() else { return read(path) };
     let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
     if file.keys.is_empty() && file.has_dsa {
-        return Err(super::unsupported(path, "DSA"));
+        return Err(unsupported(path, "DSA"));
     }
     Ok(Contents {
         certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
@@ -102,8 +100,8 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
 }
 
 /// The name of the key that a chain's first certificate has.
-fn kept_key(path: &Path, chain: &Contents) -> Option<KeptKey> {
-    let public = super::chain::public_keys(&chain.certificates).into_iter().next()?;
+fn kept_key(path: &Path, contents: &Contents) -> Option<KeptKey> {
+    let public = chain::public_keys(&contents.certificates).into_iter().next()?;
     let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
     KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
 }
@@ -130,7 +128,7 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
         }
     }
     if contents.keys.is_empty() && mentions(text, b"BEGIN DSA PRIVATE KEY") {
-        return Err(super::unsupported(path, "DSA"));
+        return Err(unsupported(path, "DSA"));
     }
     Ok(contents)
 }
@@ -171,33 +169,8 @@ fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     Ok((text, metadata))
 }
 
-pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
-    let (what, fix) = match error.kind() {
-        io::ErrorKind::NotFound => {
-            let fix = "relative paths begin at the configuration file's own folder";
-            ("there is no such file".to_string(), fix)
-        }
-        io::ErrorKind::PermissionDenied => {
-            let fix = "let the account that starts Propylon read it";
-            ("this file cannot be read: permission denied".to_string(), fix)
-        }
-        _ => (format!("this file cannot be read: {error}"), "make it readable"),
-    };
-    Trouble { error: Some(error.kind()), ..Trouble::error(path, what, fix) }
-}
-
 fn has_encrypted_key(text: &[u8]) -> bool {
     mentions(text, b"BEGIN ENCRYPTED PRIVATE KEY") || mentions(text, b"Proc-Type: 4,ENCRYPTED")
-}
-
-pub(super) fn malformed(path: &Path, why: &dyn std::fmt::Display) -> Trouble {
-    Trouble::error(path, format!("this is not well-formed PEM: {why}"), "export the file again")
-}
-
-pub(super) fn encrypted(path: &Path) -> Trouble {
-    let file = path.display();
-    let fix = format!("decrypt it: openssl pkey -in {file} -out key.pem && chmod 600 key.pem");
-    Trouble::error(path, "the private key is encrypted", fix)
 }
 
 fn mentions(text: &[u8], phrase: &[u8]) -> bool {

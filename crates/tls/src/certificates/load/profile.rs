@@ -10,8 +10,11 @@ use std::time::SystemTime;
 
 use propylon_config::{Certificate, CertificateSource, Ordered, SignerId, TlsProfile};
 
+use super::bundle::{Bundle, assemble, bundle, may_be_used, ordered_bundle};
+use super::ocsp::{self, ocsp_path};
 use super::pem::{self, Contents};
-use super::{Trouble, assemble, bundle, folder, may_be_used, ocsp, ocsp_path, ordered_bundle, side_by_side};
+use super::trouble::Trouble;
+use super::{folder, side_by_side};
 use crate::certificates::credential::{Credential, Interner, Material, Seen, Staple};
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::look::Look;
@@ -195,7 +198,7 @@ impl<'a> Loading<'a> {
         (read, troubles)
     }
 
-    fn material(&self, bundle: super::Bundle, troubles: &mut Vec<Trouble>) -> Option<Arc<Material>> {
+    fn material(&self, bundle: Bundle, troubles: &mut Vec<Trouble>) -> Option<Arc<Material>> {
         assemble(bundle, self.signer, &self.interner, troubles).map(Arc::new)
     }
 
@@ -356,9 +359,9 @@ impl<'a> Loading<'a> {
 }
 
 /// A file with both.
-fn together(path: PathBuf, file: Contents) -> super::Bundle {
+fn together(path: PathBuf, file: Contents) -> Bundle {
     let seen = file.look.map(|look| Seen { chain: look, key: None });
-    super::Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, seen }
+    Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, seen }
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Version;
 
-use super::{Trouble, beside, chain, folder, pem};
+use super::trouble::Trouble;
+use super::{beside, chain, folder, pem};
 use crate::certificates::client_auth::ClientTrust;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};

@@ -10,8 +10,8 @@ use rustls::RootCertStore;
 use rustls::sign::SigningKey;
 use rustls_pki_types::CertificateDer;
 
-use super::Trouble;
 use super::link::identity;
+use super::trouble::Trouble;
 use super::trust::authorities;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};

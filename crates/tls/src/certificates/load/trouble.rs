@@ -1,0 +1,71 @@
+//! What can be wrong with any file of certificates or keys, and what to do about it.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use propylon_config::At;
+
+use crate::certificates::finding::{Finding, Severity};
+
+/// What is wrong with a file, before it is said where the configuration names it.
+pub(crate) struct Trouble {
+    pub severity: Severity,
+    pub path: PathBuf,
+    pub what: String,
+    pub fix: String,
+    pub error: Option<ErrorKind>,
+}
+
+impl Trouble {
+    pub fn error(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
+        Trouble { severity: Severity::Error, path: path.into(), what: what.into(), fix: fix.into(), error: None }
+    }
+
+    pub fn warning(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
+        Trouble { severity: Severity::Warning, ..Trouble::error(path, what, fix) }
+    }
+
+    pub fn at(self, at: At) -> Finding {
+        let Trouble { severity, path, what, fix, error } = self;
+        Finding { severity, at, path, what, fix, error }
+    }
+}
+
+pub(super) fn no_certificate(path: &Path) -> Trouble {
+    Trouble::error(path, "there is no certificate in this file", "add the certificate and its intermediates as PEM")
+}
+
+pub(super) const SUPPORTED_KEYS: &str =
+    "use an ECDSA key on P-256, P-384 or P-521, an Ed25519 key, or an RSA key of 2048 to 8192 bits";
+
+pub(super) fn unsupported(path: &Path, why: &str) -> Trouble {
+    Trouble::error(path, format!("the certificate's key is not supported: {why}"), SUPPORTED_KEYS)
+}
+
+pub(super) const TOO_LONG: &str = "this file is longer than 1 MiB";
+pub(super) const ONE_CHAIN: &str = "name a PEM file with one chain and its key";
+
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+    let (what, fix) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            let fix = "relative paths begin at the configuration file's own folder";
+            ("there is no such file".to_string(), fix)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let fix = "let the account that starts Propylon read it";
+            ("this file cannot be read: permission denied".to_string(), fix)
+        }
+        _ => (format!("this file cannot be read: {error}"), "make it readable"),
+    };
+    Trouble { error: Some(error.kind()), ..Trouble::error(path, what, fix) }
+}
+
+pub(super) fn malformed(path: &Path, why: &dyn std::fmt::Display) -> Trouble {
+    Trouble::error(path, format!("this is not well-formed PEM: {why}"), "export the file again")
+}
+
+pub(super) fn encrypted(path: &Path) -> Trouble {
+    let file = path.display();
+    let fix = format!("decrypt it: openssl pkey -in {file} -out key.pem && chmod 600 key.pem");
+    Trouble::error(path, "the private key is encrypted", fix)
+}
