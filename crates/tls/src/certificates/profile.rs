@@ -18,8 +18,6 @@ use crate::certificates::dated::{Dated, DatedKind, Nearness, seconds, step_betwe
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load;
 use crate::provider::{Use, use_of};
-use crate::session::acceptor::{Acceptor, AcceptorParts};
-use crate::tickets::Tickets;
 use crate::tickets::sessions::Sessions;
 
 /// Shared by all cores, which only make their acceptors of it.
@@ -237,26 +235,8 @@ impl Profile {
         Profile { sessions: Arc::clone(&earlier.sessions), ..self }
     }
 
-    /// For one core, which the caller of this is.
-    pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        self.acceptor_parts(None, &[], tickets).assemble()
-    }
-
-    /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
-    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
-    ///
-    /// `withheld` protocols of the profile's list are not offered here.
-    pub fn acceptor_parts(
-        &self,
-        prefer: Option<&[KeyType]>,
-        withheld: &[&[u8]],
-        tickets: &Arc<Tickets>,
-    ) -> AcceptorParts {
-        AcceptorParts::new(self, self.names_by(prefer), withheld, tickets)
-    }
-
     /// Made once for each order that some listener has.
-    fn names_by(&self, prefer: Option<&[KeyType]>) -> Arc<Names> {
+    pub(crate) fn names_by(&self, prefer: Option<&[KeyType]>) -> Arc<Names> {
         let Some(prefer) = prefer else { return Arc::clone(&self.names) };
         let mut others = self.other_names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, names)) = others.iter().find(|(order, _)| order == prefer) {

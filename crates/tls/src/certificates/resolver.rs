@@ -10,7 +10,7 @@ use rustls::{NamedGroup, SignatureScheme};
 
 use crate::certificates::credential::Credential;
 use crate::certificates::keys;
-use crate::certificates::profile::{Names, Profile};
+use crate::certificates::names::Names;
 use crate::provider::captured;
 use crate::provider::facts::Scheme;
 use crate::provider::signing::KeyKind;
@@ -24,8 +24,9 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
-        Resolver { names, credentials: Arc::clone(&profile.credentials) }
+    /// `names` are made for these credentials.
+    pub fn new(names: Arc<Names>, credentials: &Arc<[Arc<Credential>]>) -> Resolver {
+        Resolver { names, credentials: Arc::clone(credentials) }
     }
 }
 

@@ -4,12 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use propylon_config::ForwardIdentity;
+use propylon_config::{ForwardIdentity, KeyType};
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 
 use crate::certificates::client_auth::ClientTrust;
-use crate::certificates::profile::{Names, Profile};
+use crate::certificates::names::Names;
+use crate::certificates::profile::Profile;
 use crate::certificates::resolver::Resolver;
 use crate::handshake::Handshake;
 use crate::parking::{Deferral, Parking, Way};
@@ -42,16 +43,31 @@ pub struct Acceptor {
     way: Option<Way>,
 }
 
-impl AcceptorParts {
-    pub(crate) fn new(
-        profile: &Profile,
-        names: Arc<Names>,
+impl Profile {
+    /// For one core, which the caller of this is.
+    pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
+        self.acceptor_parts(None, &[], tickets).assemble()
+    }
+
+    /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
+    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
+    ///
+    /// `withheld` protocols of the profile's list are not offered here.
+    pub fn acceptor_parts(
+        &self,
+        prefer: Option<&[KeyType]>,
         withheld: &[&[u8]],
         tickets: &Arc<Tickets>,
     ) -> AcceptorParts {
+        AcceptorParts::new(self, self.names_by(prefer), withheld, tickets)
+    }
+}
+
+impl AcceptorParts {
+    fn new(profile: &Profile, names: Arc<Names>, withheld: &[&[u8]], tickets: &Arc<Tickets>) -> AcceptorParts {
         let trust = profile.client_trust.as_ref();
         let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
-        let resolver = Resolver::new(profile, names);
+        let resolver = Resolver::new(names, &profile.credentials);
         let remote = profile.remote;
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&profile.policy)))
             .with_protocol_versions(&versions(&profile.policy))
@@ -61,7 +77,8 @@ impl AcceptorParts {
         config.alpn_protocols = profile.alpn.clone();
         // A name without a byte, which no client can offer (RFC 7301 §3.1), so that the others keep their positions.
         config.alpn_protocols.iter_mut().filter(|ours| withheld.contains(&ours.as_slice())).for_each(Vec::clear);
-        config.ticketer = Arc::new(Ticketer::new(tickets, profile));
+        config.ticketer =
+            Arc::new(Ticketer::new(tickets, profile.ticket_context(), profile.tickets > 0, &profile.sessions));
         // For TLS 1.2 clients that take no tickets, which carry the state of all others.
         config.session_storage = Arc::new(Store::new(&profile.sessions));
         if let Some(trust) = trust {

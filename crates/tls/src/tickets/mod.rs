@@ -17,7 +17,6 @@ use arc_swap::ArcSwap;
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
-use crate::certificates::profile::Profile;
 use crate::provider::captured;
 use crate::provider::facts::Unopened;
 use file::KeyFile;
@@ -161,13 +160,8 @@ impl Ticketer {
         }
     }
 
-    pub fn new(tickets: &Arc<Tickets>, profile: &Profile) -> Ticketer {
-        Ticketer {
-            tickets: tickets.clone(),
-            context: profile.ticket_context(),
-            enabled: profile.tickets > 0,
-            sessions: profile.sessions.clone(),
-        }
+    pub fn new(tickets: &Arc<Tickets>, context: Box<[u8]>, enabled: bool, sessions: &Arc<Sessions>) -> Ticketer {
+        Ticketer { tickets: tickets.clone(), context, enabled, sessions: sessions.clone() }
     }
 }
 
