@@ -11,5 +11,6 @@ pub(crate) mod look;
 pub(crate) mod names;
 pub(crate) mod profile;
 pub(crate) mod resolver;
+pub(crate) mod server_auth;
 pub(crate) mod watch;
 pub(crate) mod wording;

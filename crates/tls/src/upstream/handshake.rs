@@ -7,8 +7,8 @@ use rustls::unbuffered::ConnectionState;
 use rustls::{Error, HandshakeKind};
 use rustls_pki_types::ServerName;
 
+use super::facts::UpstreamFacts;
 use super::failure::UpstreamFailure;
-use super::session::UpstreamFacts;
 use crate::handshake::append;
 use crate::handshake::step::Step;
 use crate::parking::Way;

@@ -4,6 +4,7 @@
 //! may go on with; [`UpstreamHandshake`] is the begin of one connection, and
 //! [`UpstreamSession`] the rest.
 
+mod facts;
 mod failure;
 mod handshake;
 pub(crate) mod link;
@@ -25,10 +26,10 @@ use crate::certificates::dated::Dated;
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load;
 use crate::parking::{Deferral, Parking, Way};
+pub use facts::UpstreamFacts;
 pub use failure::UpstreamFailure;
-pub use session::{UpstreamFacts, UpstreamHandshake, UpstreamSession};
+pub use session::{UpstreamHandshake, UpstreamSession};
 use store::Store;
-pub(crate) use trust::Roomy;
 
 /// Shared by all cores, which only make their connectors of it.
 pub struct UpstreamProfile {

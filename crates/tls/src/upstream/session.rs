@@ -7,25 +7,14 @@ use propylon_crypto::{Job, Outcome};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
+use super::facts::UpstreamFacts;
 use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
 use crate::handshake::parked::{Parked, Pause, Shown};
 use crate::handshake::step::Step;
 use crate::parking::Way;
 use crate::records::messages::Messages;
-use crate::records::suite::{Suite, Version};
 use crate::records::{Opened, Peer, Records};
-
-/// What a finished handshake with a server agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpstreamFacts {
-    pub version: Version,
-    pub suite: Suite,
-    pub resumed: bool,
-    /// Position of the agreed protocol in the list that was given to `UpstreamProfile::load`; none where the server
-    /// agreed on none.
-    pub alpn: Option<u8>,
-}
 
 /// One connection's handshake. It stays on its core, while the session that it ends in may go to another.
 pub struct UpstreamHandshake {

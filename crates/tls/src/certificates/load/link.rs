@@ -22,9 +22,9 @@ use super::{beside, chain};
 use crate::certificates::credential::Validity;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
+use crate::certificates::server_auth::Roomy;
 use crate::provider::exchange::groups_to_key_servers;
 use crate::provider::signing::CertificateKey;
-use crate::upstream::Roomy;
 
 /// The library's configuration, unless something is wrong; and every finding.
 pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding>) {
