@@ -2,13 +2,13 @@
 
 pub(crate) mod challenge;
 mod comeback;
+mod failure;
 pub(crate) mod parked;
 pub(crate) mod step;
 
 use std::sync::Arc;
 
 use propylon_config::ForwardIdentity;
-use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
@@ -18,7 +18,7 @@ use crate::hello::arrival::{self, Greeting};
 use crate::hello::client_hello::{Numbers, Peeker};
 use crate::hello::info::{Introduction, Watch};
 use crate::parking::{Coming, Way};
-use crate::provider::captured::{self, Fault, Overheard};
+use crate::provider::captured::{self, Overheard};
 use crate::provider::facts::{Facts, Group, Resumption};
 use crate::records::failure::Failure;
 use crate::records::protection::Protection;
@@ -26,6 +26,7 @@ use crate::records::suite::{Suite, Version};
 use crate::records::wire::{
     ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, PAYLOAD_MAX, PLAIN_MAX, record_len,
 };
+use failure::{alert_of, failure_of, say_it_in_tls12};
 use step::Step;
 
 pub(crate) struct Handshake {
@@ -409,19 +410,6 @@ impl Handshake {
     }
 }
 
-/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
-/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
-fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
-    const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
-    const HANDSHAKE_FAILURE: u8 = 40;
-    if failure.reason == "client-certificate-missing"
-        && out.ends_with(&CERTIFICATE_REQUIRED)
-        && let Some(description) = out.last_mut()
-    {
-        *description = HANDSHAKE_FAILURE;
-    }
-}
-
 /// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
 fn turn(
     connection: &mut UnbufferedServerConnection,
@@ -460,16 +448,6 @@ fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
     lacks && arrival::offers_tls13(hello)
 }
 
-/// What a client is told where the library has no word for it.
-fn alert_of(failure: &Failure) -> Alert {
-    match failure.reason {
-        "decrypt-error" => Alert::BadRecordMac,
-        "flood" | "protocol-violation" | "unexpected-message" => Alert::UnexpectedMessage,
-        "internal" => Alert::InternalError,
-        _ => Alert::DecodeError,
-    }
-}
-
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
 pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records: &mut [u8], out: &mut Vec<u8>) {
     while connection.wants_write() {
@@ -491,20 +469,6 @@ pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Dat
 }
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
-/// None where the library has the right word itself.
-fn failure_of(fault: Fault) -> Option<Failure> {
-    let (reason, detail) = match fault {
-        Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
-        Fault::Job(JobError::BadShare) => return None,
-        Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
-        Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
-        Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
-        Fault::Job(error @ JobError::NotSigned) => ("signer-refused", error.to_string()),
-        Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
-    };
-    Some(Failure::new(reason, detail))
-}
-
 /// Whether a hello lists versions of its client's that are spoken here.
 enum Listed {
     Spoken,
