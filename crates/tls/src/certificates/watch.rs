@@ -108,6 +108,8 @@ fn with_files_of(path: &Path, paths: &mut Vec<PathBuf>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use propylon_config::{At, Certificate, KeyType, TlsPolicy};
 
