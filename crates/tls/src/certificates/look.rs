@@ -1,10 +1,10 @@
-//! What a file looks like without being read, and whether that says what it holds.
+//! A file's metadata (inode, size, times), by which an unchanged file is told without being read.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
-/// What a file looks like without being read. One that looks as it did, and had settled then, holds what it held.
+/// Metadata of a file. A file with the same metadata as before, which had settled by then, has the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     device: u64,
@@ -30,12 +30,13 @@ impl Look {
         }
     }
 
-    /// Of a file that was not so new at this moment that it could have changed after it without looking different.
+    /// Metadata of a file that is older than the steps of its times: if it changes after `now`, its metadata will differ.
     pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
         Look::is_settled(metadata, now).then(|| Look::of(metadata))
     }
 
-    /// As [`Look::settled`], of a file that another process has read: device, inode, size, when it was modified and changed.
+    /// As [`Look::settled`], of a file that another process has read: device, inode, size, times of modification and
+    /// of change.
     pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
         let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
         let (modified_ns, changed_ns) = (modified as i64, changed as i64);

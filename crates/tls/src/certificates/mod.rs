@@ -1,4 +1,4 @@
-//! Certificates and their keys: read from files, kept until a client asks for them, and chosen for it; and whom to trust.
+//! Certificates and their keys: loaded from files, kept, chosen for a client; and verification of peers.
 
 pub(crate) mod client_auth;
 pub(crate) mod credential;

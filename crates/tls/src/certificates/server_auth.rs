@@ -1,4 +1,4 @@
-//! Which servers' certificates are good enough.
+//! Verification of servers' certificates, with room on the stack for it.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! What a handshake asks of whoever drives it.
+//! The next action that a handshake needs from its driver.
 
-/// What a handshake waits for.
+/// The next action that a handshake needs from its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {

@@ -1,4 +1,4 @@
-//! What a finished handshake agreed on, for logs and metrics.
+//! Parameters that a finished handshake agreed on, for logs and metrics.
 
 use propylon_config::KeyType;
 use rustls::SignatureScheme;
@@ -21,7 +21,7 @@ pub struct Facts {
     pub resumption: Resumption,
 }
 
-/// What tickets and session IDs had to do with a handshake.
+/// Use of tickets and session IDs in a handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resumption {
     /// Tickets given to the client.
@@ -31,7 +31,7 @@ pub struct Resumption {
     pub session_id: Option<IdUse>,
 }
 
-/// Why a ticket was not used: the session begins anew.
+/// Reason why a ticket was not used: a full handshake follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     /// Sealed with a key that is gone, or with another server's.
@@ -54,7 +54,7 @@ impl Unopened {
     }
 }
 
-/// What a session ID did in a handshake.
+/// Use of a session ID in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdUse {
     /// The session is kept for the client to come back to.

@@ -1,4 +1,4 @@
-//! Keys and secrets that records are protected with, as a handshake leaves them.
+//! Record keys and traffic secrets, as a handshake leaves them to the established session.
 
 use zeroize::{Zeroize, Zeroizing};
 

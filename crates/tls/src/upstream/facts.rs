@@ -1,8 +1,8 @@
-//! What a finished handshake with a server agreed on.
+//! Version, suite and protocol that a finished handshake with a server agreed on.
 
 use crate::records::suite::{Suite, Version};
 
-/// What a finished handshake with a server agreed on.
+/// Parameters that a finished handshake with a server agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamFacts {
     pub version: Version,

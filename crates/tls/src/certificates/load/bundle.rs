@@ -11,7 +11,7 @@ use super::pem::{self, FoundKey};
 use super::trouble::{SUPPORTED_KEYS, Trouble, no_certificate, unsupported};
 use crate::certificates::credential::{Chain, CredentialKey, Interner, Material, Seen};
 
-/// What should be one chain and its key.
+/// Contents of the files that should be one chain and its key.
 pub(super) struct Bundle {
     pub chain_path: PathBuf,
     pub key_path: PathBuf,
@@ -75,7 +75,7 @@ pub(super) fn may_be_used(file: &pem::Contents, path: &Path, lax: bool, troubles
     false
 }
 
-/// What a bundle is worth. Its age is another matter: that it changes takes no reading.
+/// Checks that chain and key belong together. Validity is not checked here: it changes without the files being read.
 pub(super) fn assemble(
     bundle: Bundle,
     signer: Option<SignerId>,

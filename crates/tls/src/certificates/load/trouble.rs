@@ -1,4 +1,4 @@
-//! What can be wrong with any file of certificates or keys, and what to do about it.
+//! Faults of files with certificates or keys, and what to do about them.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use propylon_config::At;
 
 use crate::certificates::finding::{Finding, Severity};
 
-/// What is wrong with a file, before it is said where the configuration names it.
+/// A fault of a file, not yet tied to the place where the configuration names the file.
 pub(crate) struct Trouble {
     pub severity: Severity,
     pub path: PathBuf,
