@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p propylon-tls --example certificate_cost`
 //!
-//! Only the server's calls are timed. The kinds take turns with every handshake, and what is shown of each is what a tenth
-//! of them stay below, and half of them: other work on the machine is in the rest.
+//! Only the server's calls are timed. The kinds take turns with every handshake, and what is shown of each is what a
+//! tenth of them stay below, and half of them: other work on the machine is in the rest.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

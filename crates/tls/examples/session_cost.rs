@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p propylon-tls --example session_cost`
 //!
-//! `... --example session_cost parked`: handshakes whose private-key work is set aside, beside the same ones where it is
-//! not, with 1, 32 and 256 of them at once; and what a parked one holds.
+//! `... --example session_cost parked`: handshakes whose private-key work is set aside, beside the same ones where it
+//! is not, with 1, 32 and 256 of them at once; and what a parked one holds.
 //!
 //! Only the server's calls are timed; the clients run in between, on the same core.
 
@@ -76,8 +76,8 @@ fn main() {
     }
 }
 
-/// What tickets cost: of each number of them a full handshake, which gives them all, and a resumed one, which gives one.
-/// And a session that is kept by its ID.
+/// What tickets cost: of each number of them a full handshake, which gives them all, and a resumed one, which gives
+/// one. And a session that is kept by its ID.
 fn resumptions() {
     for tickets in [0, 1, 2] {
         let acceptor = acceptor_with(Resumption { tickets, ..Resumption::default() });

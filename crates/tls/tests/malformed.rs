@@ -164,8 +164,8 @@ fn the_hello_that_the_others_are_made_from_is_answered() {
     }
 }
 
-/// "If this extension is present in the ClientHello, servers MUST NOT use the ClientHello.legacy_version value for version
-/// negotiation" (RFC 8446 §4.2.1).
+/// "If this extension is present in the ClientHello, servers MUST NOT use the ClientHello.legacy_version value for
+/// version negotiation" (RFC 8446 §4.2.1).
 #[test]
 fn the_versions_that_a_hello_lists_count_and_not_the_one_in_front() {
     let acceptor = acceptor();

@@ -173,8 +173,8 @@ impl ClientCertVerifier for Bounded {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Of a TLS 1.2 client all of this is done where its handshake may be parked; a signature of P-521 alone would use
-        // most of such a stack.
+        // Of a TLS 1.2 client all of this is done where its handshake may be parked; a signature of P-521 alone would
+        // use most of such a stack.
         deep(|| {
             self.check(leaf, others)?;
             self.within.verify_client_cert(leaf, others, now)
@@ -360,7 +360,8 @@ mod tests {
         careful.unwrap(&careful.wrap(state).unwrap(), now).as_deref() == Some(state)
     }
 
-    /// A certificate with an extension of `padding` bytes, for a place whose name has `name` bytes. Of the same length each time.
+    /// A certificate with an extension of `padding` bytes, for a place whose name has `name` bytes. Of the same length
+    /// each time.
     fn padded(padding: usize, name: usize) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.serial_number = Some(vec![1].into());

@@ -1,5 +1,5 @@
-//! A chain and its key, found to belong together, in the form in which they wait until a client asks for them: 50,000 of
-//! them are to take little more memory than their files take on disk.
+//! A chain and its key, found to belong together, in the form in which they wait until a client asks for them: 50,000
+//! of them are to take little more memory than their files take on disk.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -156,8 +156,8 @@ impl Material {
         self.path.starts_with(path) || self.key_path.as_ref().is_some_and(|own| own.starts_with(path))
     }
 
-    /// Its place among those of one folder: what is in one file first, by name; then by the key's file; then those whose
-    /// keys are elsewhere.
+    /// Its place among those of one folder: what is in one file first, by name; then by the key's file; then those
+    /// whose keys are elsewhere.
     pub fn place(&self) -> (u8, &Path) {
         match &self.key_path {
             Some(key_path) => (1, key_path),

@@ -83,8 +83,8 @@ const STEPS: [(i64, Nearness); 6] = [
     (HOUR, Nearness::Now),
 ];
 
-/// Whether between two looks, the earlier of which was at `last`, something that is good from `from` to `until` has come
-/// nearer to its end by a step; the last of these steps. All in seconds since 1970.
+/// Whether between two looks, the earlier of which was at `last`, something that is good from `from` to `until` has
+/// come nearer to its end by a step; the last of these steps. All in seconds since 1970.
 ///
 /// What is short-lived by design is renewed late by design: of it a step counts in the last third of its life alone.
 pub fn step_between(from: Option<i64>, until: i64, last: i64, now: i64) -> Option<Nearness> {

@@ -30,7 +30,8 @@ impl Look {
         }
     }
 
-    /// Metadata of a file that is older than the steps of its times: if it changes after `now`, its metadata will differ.
+    /// Metadata of a file that is older than the steps of its times: if it changes after `now`, its metadata will
+    /// differ.
     pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
         Look::is_settled(metadata, now).then(|| Look::of(metadata))
     }

@@ -177,8 +177,8 @@ impl Profile {
         self.ends.partition_point(|end| *end < moment)
     }
 
-    /// Everything about it that ends, and how near its end it has come between two looks, in seconds since 1970; at most
-    /// `max` of them, those that expire first.
+    /// Everything about it that ends, and how near its end it has come between two looks, in seconds since 1970; at
+    /// most `max` of them, those that expire first.
     pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, Nearness)> {
         let certificates = self.credentials.iter().filter_map(|credential| {
             let Validity { not_before, not_after } = credential.material.validity;
@@ -206,8 +206,8 @@ impl Profile {
     }
 
     /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
-    /// profile's own), the preferred certificate first, those out of date last; it gets the first that it can verify. Empty:
-    /// it is refused.
+    /// profile's own), the preferred certificate first, those out of date last; it gets the first that it can verify.
+    /// Empty: it is refused.
     pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
         let names = self.names_by(prefer);
         let now = seconds(SystemTime::now());
@@ -248,9 +248,9 @@ impl Profile {
         names
     }
 
-    /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
-    /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
-    /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
+    /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case,
+    /// or an address): whoever answers it has shown a certificate for that name, or the client has named it itself (RFC
+    /// 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
     ///
     /// A client that connects to an address cannot name it: whatever certificate it was shown, it has taken it.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
@@ -307,8 +307,8 @@ impl Profile {
 /// Certificates of a profile that are told of one by one, where all are: those that expire first.
 pub const SHOWN_MAX: usize = 1000;
 
-/// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to keep.
-/// Others are sent as they are.
+/// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to
+/// keep. Others are sent as they are.
 const COMPRESSED_MAX: usize = 256;
 
 /// A host as it stands in a request: IPv6 in brackets (RFC 3986 §3.2.2).

@@ -31,8 +31,8 @@ impl Resolver {
 }
 
 impl Resolver {
-    /// The first, or if that one's time is not now, the first of the others whose time is. If there is none it is the first
-    /// all the same: the client may be one that does not mind, and refuses it by itself otherwise.
+    /// The first, or if that one's time is not now, the first of the others whose time is. If there is none it is the
+    /// first all the same: the client may be one that does not mind, and refuses it by itself otherwise.
     fn in_date(&self, first: u32, mut others: impl Iterator<Item = u32> + Clone) -> u32 {
         let holds = |index: u32, now| self.credentials[index as usize].material.validity.holds(now);
         // Most names have one certificate, and there is nothing to choose.
@@ -54,9 +54,9 @@ impl fmt::Debug for Resolver {
 }
 
 impl ResolvesServerCert for Resolver {
-    /// The first certificate for the name that the client can verify and that has not expired; an expired one where there
-    /// is no other. Before it one of the type that the client's session began with. When it can verify none, the first of all: the
-    /// library then refuses with the alert that says so.
+    /// The first certificate for the name that the client can verify and that has not expired; an expired one where
+    /// there is no other. Before it one of the type that the client's session began with. When it can verify none, the
+    /// first of all: the library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         let kind = |index: u32| self.credentials[index as usize].material.kind;
@@ -93,8 +93,8 @@ fn offered_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureSch
     schemes(kind).iter().copied().find(|scheme| hello.signature_schemes().contains(scheme))
 }
 
-/// The same, unless the client does not know the key's curve. Up to TLS 1.2 the list of groups speaks of certificates as
-/// well (RFC 8422 §5.1), in TLS 1.3 the scheme says it all (RFC 8446 §4.2.3).
+/// The same, unless the client does not know the key's curve. Up to TLS 1.2 the list of groups speaks of certificates
+/// as well (RFC 8422 §5.1), in TLS 1.3 the scheme says it all (RFC 8446 §4.2.3).
 fn verifying_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureScheme> {
     let scheme = offered_scheme(hello, kind)?;
     let curve = match kind {

@@ -10,8 +10,8 @@ use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
 use super::load::{folder, ocsp_path};
 use super::look::Look;
 
-/// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change (that
-/// is how Kubernetes swaps a secret), and so is a file renamed over another.
+/// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change
+/// (that is how Kubernetes swaps a secret), and so is a file renamed over another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Of their paths and looks, so that 50,000 files take no more room than one; absent: nobody has looked.

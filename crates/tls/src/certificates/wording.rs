@@ -1,4 +1,5 @@
-//! What is wrong with certificates and revocation lists, in words for people: the library's own are its variants' names.
+//! What is wrong with certificates and revocation lists, in words for people: the library's own are its variants'
+//! names.
 
 use rustls::{CertRevocationListError, CertificateError, Error, ExtendedKeyPurpose};
 use rustls_pki_types::{ServerName, UnixTime};

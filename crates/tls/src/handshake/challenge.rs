@@ -1,8 +1,8 @@
 //! tls-alpn-01 (RFC 8737): handshakes by which an authority asks whether a name leads here.
 //!
-//! Such a handshake offers `acme-tls/1` and nothing else, and names a server whose challenge is outstanding; it gets the
-//! challenge's certificate, is asked for none, and nothing follows it. No other handshake ever comes by that certificate,
-//! and one for a name without a challenge is refused as any other that offers no protocol of ours.
+//! Such a handshake offers `acme-tls/1` and nothing else, and names a server whose challenge is outstanding; it gets
+//! the challenge's certificate, is asked for none, and nothing follows it. No other handshake ever comes by that
+//! certificate, and one for a name without a challenge is refused as any other that offers no protocol of ours.
 //!
 //! What is outstanding is the process's: whichever listener an authority is led to answers.
 

@@ -1,8 +1,8 @@
 //! What a TLS 1.2 client comes back to, where that decides which certificate it would be shown.
 //!
-//! A session of TLS 1.2 is resumed only with its own cipher suite, which is for one type of key, and the library chooses certificate
-//! and suite before it looks at the ticket. Where listeners of one profile have orders of key types of their own, a session that began
-//! at one of them would be refused by the next.
+//! A session of TLS 1.2 is resumed only with its own cipher suite, which is for one type of key, and the library
+//! chooses certificate and suite before it looks at the ticket. Where listeners of one profile have orders of key types
+//! of their own, a session that began at one of them would be refused by the next.
 
 use rustls::{CipherSuite, ServerConfig};
 
@@ -10,8 +10,8 @@ use crate::hello::arrival::{content_of, offers_tls13, session_id_of};
 
 const SESSION_TICKET: u16 = 35;
 
-/// Whether the session that the hello in `record` asks for was agreed on with an RSA certificate. None where it asks for none
-/// that is known, and where the hello is not whole in its record.
+/// Whether the session that the hello in `record` asks for was agreed on with an RSA certificate. None where it asks
+/// for none that is known, and where the hello is not whole in its record.
 pub(crate) fn is_of_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
     // In TLS 1.3 suites are for every type of key.
     if offers_tls13(record) {
@@ -25,8 +25,8 @@ pub(crate) fn is_of_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
     is_rsa(zeroize::Zeroizing::new(state).as_slice())
 }
 
-/// Of the library's session state, whose form is its own business: see `client_auth`. None if it has changed; then a session
-/// is resumed where the orders agree, and a test fails.
+/// Of the library's session state, whose form is its own business: see `client_auth`. None if it has changed; then a
+/// session is resumed where the orders agree, and a test fails.
 fn is_rsa(state: &[u8]) -> Option<bool> {
     let (has_name, mut rest) = state.split_first()?;
     if *has_name == 1 {

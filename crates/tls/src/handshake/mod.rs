@@ -93,8 +93,8 @@ impl Handshake {
         }
     }
 
-    /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or else
-    /// it is one like all others.
+    /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or
+    /// else it is one like all others.
     pub fn meet_challenge(&mut self, buffer: &[u8]) {
         if self.begun || record_len(buffer).is_none() {
             return;
@@ -148,8 +148,8 @@ impl Handshake {
         Ok((consumed, step))
     }
 
-    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all whole
-    /// records, at most as many as a buffer has to hold.
+    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all
+    /// whole records, at most as many as a buffer has to hold.
     pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
         if !self.way.as_ref().is_some_and(Way::is_open) || self.has_its_keys() {
             return None;
@@ -174,8 +174,8 @@ impl Handshake {
     }
 
     /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
-    /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the library
-    /// would miss an extension in its hello first, and say that.
+    /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the
+    /// library would miss an extension in its hello first, and say that.
     pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
         const CLIENT_HELLO: u8 = 1;
@@ -435,7 +435,8 @@ fn turn(
     Ok((discard, more))
 }
 
-/// A hello of TLS 1.3 is refused for an extension that it must have (RFC 8446 §9.2); the library says handshake_failure.
+/// A hello of TLS 1.3 is refused for an extension that it must have (RFC 8446 §9.2); the library says
+/// handshake_failure.
 fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
     let Error::PeerIncompatible(why) = error else { return false };
     let lacks = match why {

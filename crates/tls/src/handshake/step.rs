@@ -9,8 +9,8 @@ pub enum Step {
     /// `out` has something for the client; send it, then read.
     Write,
     /// A job, which is to be had from [`Session::take_job`](crate::Session::take_job) and whose outcome goes to
-    /// [`Session::resume`](crate::Session::resume). Meanwhile nothing is consumed, nothing is to be sent, and what the client
-    /// sends waits in the buffer.
+    /// [`Session::resume`](crate::Session::resume). Meanwhile nothing is consumed, nothing is to be sent, and what the
+    /// client sends waits in the buffer.
     Work,
     /// The handshake is over. `out` may still hold its end, which may be sent together with the first response.
     Done,

@@ -127,7 +127,8 @@ fn extensions(hello: &[u8]) -> Option<&[u8]> {
     split_list(rest).map(|(extensions, _)| extensions)
 }
 
-/// Type and content of the first extension, and those behind it; nothing at their end, and none where they are malformed.
+/// Type and content of the first extension, and those behind it; nothing at their end, and none where they are
+/// malformed.
 #[expect(clippy::type_complexity, reason = "three slices of one")]
 fn extension(extensions: &[u8]) -> Option<Option<(u16, &[u8], &[u8])>> {
     let Some((kind, more)) = extensions.split_first_chunk() else { return Some(None) };

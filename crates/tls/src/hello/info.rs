@@ -4,8 +4,8 @@ use crate::certificates::identity::Identity;
 use crate::hello::client_hello::Peeker;
 use crate::hello::ja4::Ja4;
 
-/// Boxed, and gone where nobody asks for it: an idle connection should not carry what its log line had. What few clients have
-/// is boxed once more, since every client's server name may have to be kept.
+/// Boxed, and gone where nobody asks for it: an idle connection should not carry what its log line had. What few
+/// clients have is boxed once more, since every client's server name may have to be kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     /// The name that the client asked for, in lower case.

@@ -66,7 +66,8 @@ fn version(hello: &ClientHello<'_>) -> &'static str {
     }
 }
 
-/// First and last character of the protocol liked best; of its hexadecimal form, where they are not both letters or digits.
+/// First and last character of the protocol liked best; of its hexadecimal form, where they are not both letters or
+/// digits.
 fn protocol(hello: &ClientHello<'_>) -> [u8; 2] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let grease = |name: &&[u8]| matches!(**name, [high, low] if is_grease(u16::from_be_bytes([high, low])));

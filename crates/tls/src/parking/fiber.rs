@@ -1,8 +1,8 @@
 //! Calls that can be set aside half-way: each runs on a stack of its own, taken from the core's slab of stacks, and may
 //! be suspended from anywhere in its depth. All of this crate's unsafe code.
 //!
-//! Everything here belongs to one thread. A [`Fiber`] that is dropped while it is suspended is resumed until it has come
-//! to its end, with `JobError::Cancelled` for every answer: nothing on its stack is skipped.
+//! Everything here belongs to one thread. A [`Fiber`] that is dropped while it is suspended is resumed until it has
+//! come to its end, with `JobError::Cancelled` for every answer: nothing on its stack is skipped.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -45,7 +45,8 @@ pub(crate) struct Fiber<T: 'static> {
     stacks: Rc<Stacks>,
 }
 
-/// One core's stacks: a reserved range of addresses, of which is opened what is needed, and what has been opened is kept.
+/// One core's stacks: a reserved range of addresses, of which is opened what is needed, and what has been opened is
+/// kept.
 pub(crate) struct Stacks {
     slab: Cell<Option<Slab>>,
     stacks_max: usize,
@@ -84,13 +85,13 @@ pub(crate) fn can_suspend() -> bool {
     CURRENT.get().is_some()
 }
 
-/// Sets the running call aside, gives `job` to whoever runs it, and comes back with what became of the job. Where nothing
-/// can be suspended nobody does the job.
+/// Sets the running call aside, gives `job` to whoever runs it, and comes back with what became of the job. Where
+/// nothing can be suspended nobody does the job.
 pub(crate) fn suspend(job: Job) -> Outcome {
     let Some(yielder) = CURRENT.take() else { return Err(JobError::Unavailable) };
-    // SAFETY: CURRENT holds the yielder of a call from its body's first line to its last, and only while that body runs:
-    // it is taken for every suspension, and `Fiber::run` puts back what was there before. So the body is below us on
-    // this stack, and the yielder, which lies at the stack's base, is alive.
+    // SAFETY: CURRENT holds the yielder of a call from its body's first line to its last, and only while that body
+    // runs: it is taken for every suspension, and `Fiber::run` puts back what was there before. So the body is below us
+    // on this stack, and the yielder, which lies at the stack's base, is alive.
     let outcome = unsafe { yielder.as_ref() }.suspend(job);
     CURRENT.set(Some(yielder));
     outcome
@@ -102,7 +103,8 @@ pub(crate) fn deep<R>(call: impl FnOnce() -> R + Send) -> R {
     let Some(yielder) = CURRENT.take() else { return call() };
     // Should the call panic, the panic goes on from here.
     let _restore = Restore(Some(yielder));
-    // SAFETY: as in `suspend`. While the call runs on the other stack CURRENT is empty, so it cannot suspend from there.
+    // SAFETY: as in `suspend`. While the call runs on the other stack CURRENT is empty, so it cannot suspend from
+    // there.
     unsafe { yielder.as_ref() }.on_parent_stack(call)
 }
 
@@ -161,7 +163,8 @@ impl<T: 'static> Drop for Fiber<T> {
                 None => return,
             }
         }
-        // It does not take no for an answer: it is unwound by force. What it had on its stack is as secret as anybody's.
+        // It does not take no for an answer: it is unwound by force. What it had on its stack is as secret as
+        // anybody's.
         if let Some(mut body) = self.body.take() {
             let _restore = Restore(CURRENT.take());
             body.force_unwind();
@@ -227,8 +230,8 @@ impl Stacks {
     fn give_back(&self, stack: OwnStack) {
         let lowest = stack.limit().get() + stack.guard_bytes;
         let words = stack.bytes / size_of::<u64>();
-        // SAFETY: the stack is mapped and writable above its guard, aligned to a page and initialised, since new pages are
-        // zero; nobody runs on it, and its owner is here, by value.
+        // SAFETY: the stack is mapped and writable above its guard, aligned to a page and initialised, since new pages
+        // are zero; nobody runs on it, and its owner is here, by value.
         let words = unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut::<u64>(lowest), words) };
         let used = words.len() - unused(words);
         let used_bytes = used * size_of::<u64>();
@@ -340,8 +343,8 @@ impl Drop for Stacks {
     }
 }
 
-// SAFETY: the range from `limit` to `base` is mapped as long as the `Stacks` it came from live, which every `Fiber` sees
-// to; it begins with a guard, and the rest is more than MIN_STACK_SIZE. Both ends are multiples of a page.
+// SAFETY: the range from `limit` to `base` is mapped as long as the `Stacks` it came from live, which every `Fiber`
+// sees to; it begins with a guard, and the rest is more than MIN_STACK_SIZE. Both ends are multiples of a page.
 unsafe impl Stack for OwnStack {
     fn base(&self) -> StackPointer {
         self.base

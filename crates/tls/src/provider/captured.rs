@@ -3,8 +3,8 @@
 //! The certificate resolver sees the server name and picks a key type; the key log sees the secrets from which a TLS
 //! 1.3 session's later keys follow; the cipher suites see the keys of the records. None of them can be asked of the
 //! connection afterwards, or only at a price. A call into the library runs to its end on one thread, so a thread-local
-//! carries them from the callback to the session that made the call. It is empty whenever no call is in progress; when a
-//! call is set aside half-way, what was heard so far is set aside with it.
+//! carries them from the callback to the session that made the call. It is empty whenever no call is in progress; when
+//! a call is set aside half-way, what was heard so far is set aside with it.
 
 use std::cell::RefCell;
 
@@ -46,15 +46,16 @@ pub(crate) enum Fault {
 /// A session ID, as the library makes them.
 pub(crate) type SessionId = [u8; 32];
 
-/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later calls:
-/// what a client gets depends on what it came with.
+/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later
+/// calls: what a client gets depends on what it came with.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Resumption {
     /// When the session that the client came back to began, in Unix seconds.
     pub born: Option<u64>,
     /// It was resumed.
     pub resumed: bool,
-    /// Whether the session that a TLS 1.2 client asks for began with an RSA certificate, where that is not the same everywhere.
+    /// Whether the session that a TLS 1.2 client asks for began with an RSA certificate, where that is not the same
+    /// everywhere.
     pub of_rsa: Option<bool>,
     /// Tickets looked at.
     pub tried: u8,

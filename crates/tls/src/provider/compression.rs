@@ -19,7 +19,8 @@ pub(crate) type PerCore = Arc<Arc<Compressed>>;
 
 /// Of what there is to gain both take the most; a chain is compressed once.
 const ZLIB_LEVEL: u8 = 9;
-/// The encoder's tables take 1 MiB of each thread that loads certificates, for the time of a chain; from quality 9 on they take 33.
+/// The encoder's tables take 1 MiB of each thread that loads certificates, for the time of a chain; from quality 9 on
+/// they take 33.
 const BROTLI_QUALITY: i32 = 5;
 /// A window of 128 KiB: more than the longest chain needs, and the least that the encoder has tables of this size for.
 const BROTLI_WINDOW_BITS: i32 = 17;

@@ -1,8 +1,8 @@
 //! How the library comes by compressed certificates: they are looked up in a handshake.
 //!
-//! The library asks for a compression of the message it is about to send. The resolver has just chosen the certificate of
-//! that message and left a note of what was made of it beforehand, so the answer is a copy. Where the note does not fit
-//! the message there is no answer, and the library sends the certificate as it is.
+//! The library asks for a compression of the message it is about to send. The resolver has just chosen the certificate
+//! of that message and left a note of what was made of it beforehand, so the answer is a copy. Where the note does not
+//! fit the message there is no answer, and the library sends the certificate as it is.
 
 use rustls::CertificateCompressionAlgorithm;
 use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};

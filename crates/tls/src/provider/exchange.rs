@@ -16,8 +16,9 @@ pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![&X25519MlKem768, &X25519, &OnTheSpot(NamedGroup::secp256r1), &OnTheSpot(NamedGroup::secp384r1)]
 }
 
-/// For handshakes in which the other side is the server: a share of the first goes out with the hello. A server that wants
-/// another asks for it once, and is remembered for it; that way the hybrid costs only those who deal with its friends.
+/// For handshakes in which the other side is the server: a share of the first goes out with the hello. A server that
+/// wants another asks for it once, and is remembered for it; that way the hybrid costs only those who deal with its
+/// friends.
 pub(crate) fn groups_to_servers() -> Vec<&'static dyn SupportedKxGroup> {
     vec![
         &X25519,

@@ -1,8 +1,8 @@
 //! The TLS 1.3 key schedule's HKDF with SHA-256, with each key's HMAC begun once.
 //!
-//! A handshake makes some thirty keys out of a dozen secrets. HMAC hashes its key first, twice; whoever keeps what comes
-//! of that (RFC 2104 §4) does half the work for the second and later keys of a secret. The library's own way begins each
-//! anew.
+//! A handshake makes some thirty keys out of a dozen secrets. HMAC hashes its key first, twice; whoever keeps what
+//! comes of that (RFC 2104 §4) does half the work for the second and later keys of a secret. The library's own way
+//! begins each anew.
 
 use rustls::crypto::hmac::Tag;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};

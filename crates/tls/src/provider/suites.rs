@@ -1,7 +1,7 @@
 //! The library's cipher suites, with our key schedule, and with an ear at the keys that records are protected with.
 //!
-//! An established session leaves the library, keys and all. To ask for them when the handshake is over would derive them
-//! a second time.
+//! An established session leaves the library, keys and all. To ask for them when the handshake is over would derive
+//! them a second time.
 
 use std::sync::LazyLock;
 

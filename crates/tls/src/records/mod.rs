@@ -268,9 +268,9 @@ impl Records {
 
     fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
         const WARNING: u8 = 1;
-        // "Implementations MUST NOT send Handshake and Alert records that have a zero-length TLSInnerPlaintext.content; if such
-        // a message is received, the receiving implementation MUST terminate the connection with an "unexpected_message"
-        // alert." (RFC 8446 §5.4)
+        // "Implementations MUST NOT send Handshake and Alert records that have a zero-length TLSInnerPlaintext.content;
+        // if such a message is received, the receiving implementation MUST terminate the connection with an
+        // "unexpected_message" alert." (RFC 8446 §5.4)
         if message.is_empty() && self.version == Version::Tls13 {
             return Err(Broken::unexpected("an empty alert"));
         }
@@ -358,8 +358,8 @@ impl Records {
         self.sealing.update();
     }
 
-    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `wish` is the
-    /// only message that may come.
+    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `wish` is
+    /// the only message that may come.
     fn renegotiation(&mut self, wish: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         const WARNING: u8 = 1;
         while !message.is_empty() {
@@ -476,7 +476,8 @@ fn sealed_max(suite: Suite) -> u64 {
     }
 }
 
-/// Keys that wear out early, for tests of whoever drives sessions: the real limits are hours away. They can only be lowered.
+/// Keys that wear out early, for tests of whoever drives sessions: the real limits are hours away. They can only be
+/// lowered.
 pub mod lowered_limit {
     use std::cell::Cell;
 

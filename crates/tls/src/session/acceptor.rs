@@ -115,8 +115,8 @@ impl AcceptorParts {
 }
 
 impl Acceptor {
-    /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
-    /// work is done on the spot, and none by a remote key.
+    /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it
+    /// all work is done on the spot, and none by a remote key.
     ///
     /// [`Step::Work`]: crate::Step::Work
     #[must_use]

@@ -83,8 +83,8 @@ impl Session {
         }
     }
 
-    /// Goes on with a handshake that waits for its job. `buffer` begins with what it began with when the step was `Work`,
-    /// and may have grown. All else is as with [`Session::handshake`].
+    /// Goes on with a handshake that waits for its job. `buffer` begins with what it began with when the step was
+    /// `Work`, and may have grown. All else is as with [`Session::handshake`].
     pub fn resume(&mut self, outcome: Outcome, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         let parked = match std::mem::replace(&mut self.state, State::Over) {
             State::Parked(parked) => parked,
@@ -202,8 +202,8 @@ impl Session {
 
     /// Encrypts `plain` into records at the front of `out`. Returns the bytes written. None are, however long `plain`,
     /// before the handshake is over, after [`Session::close`] and after a failure; and when the key of a TLS 1.2
-    /// session is worn out (2^24 records, 256 GiB): see [`Session::is_worn_out`]. A TLS 1.3 session goes on to new keys by
-    /// itself.
+    /// session is worn out (2^24 records, 256 GiB): see [`Session::is_worn_out`]. A TLS 1.3 session goes on to new keys
+    /// by itself.
     ///
     /// # Panics
     /// If `out` is shorter than [`Session::sealed_len`].
@@ -214,8 +214,8 @@ impl Session {
         }
     }
 
-    /// Half of what may be sealed has been, and there will be no other key (TLS 1.2): time to end the session in order. The
-    /// other half is for what is in progress.
+    /// Half of what may be sealed has been, and there will be no other key (TLS 1.2): time to end the session in order.
+    /// The other half is for what is in progress.
     pub fn is_wearing(&self) -> bool {
         matches!(&self.state, State::Established(established) if established.records.is_wearing())
     }

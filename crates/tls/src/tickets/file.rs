@@ -6,9 +6,9 @@
 //! the next key is in it one rotation before its time. Lines without TIME are those of HAProxy's `tls-ticket-keys`: at
 //! least three, of which the last but one seals; such a file is only read. `#` begins a line of comment.
 //!
-//! Writers take turns by a lock on `FILE.lock`, look again once they hold it, and put the new file in the old one's place by
-//! a rename, so that readers see a whole one always. Of two engines that would rotate at once, one does, and the other
-//! finds it done.
+//! Writers take turns by a lock on `FILE.lock`, look again once they hold it, and put the new file in the old one's
+//! place by a rename, so that readers see a whole one always. Of two engines that would rotate at once, one does, and
+//! the other finds it done.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -25,10 +25,11 @@ use ring::Ring;
 use sessions::{Sessions, seconds};
 
 /// A session ends for good at this age, however often it was resumed: the keys of a TLS 1.2 session stay the same from
-/// one ticket to the next (RFC 5246 §F.1.4 advises a day), and a client's certificate is looked at in full handshakes only.
+/// one ticket to the next (RFC 5246 §F.1.4 advises a day), and a client's certificate is looked at in full handshakes
+/// only.
 pub(crate) const SESSION_SECONDS_MAX: u64 = 24 * 3600;
-/// Tickets looked at in one handshake. There is room for a thousand in a ClientHello, which would cost more to open than
-/// a handshake; clients send one or two, and once more after a HelloRetryRequest.
+/// Tickets looked at in one handshake. There is room for a thousand in a ClientHello, which would cost more to open
+/// than a handshake; clients send one or two, and once more after a HelloRetryRequest.
 const TRIED_MAX: u8 = 8;
 /// What clients are told at most.
 const LIFETIME_SECONDS_MAX: u64 = SESSION_SECONDS_MAX;
@@ -38,8 +39,8 @@ const PERIOD_SECONDS: u64 = 6 * 3600;
 
 /// Ticket keys shared by every core. Readers never wait; `tend` is for the main thread.
 ///
-/// A key seals for one rotation and opens for two more; a ticket lives for two rotations or a day, if that is shorter. A
-/// random nonce allows 2^32 tickets per key: with a rotation of six hours 198,000 a second, of all engines together.
+/// A key seals for one rotation and opens for two more; a ticket lives for two rotations or a day, if that is shorter.
+/// A random nonce allows 2^32 tickets per key: with a rotation of six hours 198,000 a second, of all engines together.
 pub struct Tickets {
     ring: ArcSwap<Ring>,
     lifetime_seconds: u32,
@@ -63,7 +64,8 @@ impl Tickets {
         )
     }
 
-    /// The keys of a process that this one succeeds, as [`Tickets::to_bytes`] gave them there. None where they are not that.
+    /// The keys of a process that this one succeeds, as [`Tickets::to_bytes`] gave them there. None where they are not
+    /// that.
     pub fn from_bytes(bytes: &[u8], now: SystemTime) -> Option<Tickets> {
         let ring = Ring::from_bytes(bytes, seconds(now))?;
         Some(Tickets::with(ring, Source::Memory { period_seconds: PERIOD_SECONDS }, LIFETIME_SECONDS))
@@ -94,7 +96,8 @@ impl Tickets {
     }
 
     /// Does what the time asks for: another key, or a look at the file. To be called about every second, by one thread.
-    /// Says whether keys have come or gone. On an error the keys are as before; it is told once for each change of the file.
+    /// Says whether keys have come or gone. On an error the keys are as before; it is told once for each change of the
+    /// file.
     pub fn tend(&self, now: SystemTime) -> Result<bool, KeyFileError> {
         let now = seconds(now);
         let ring = self.ring.load_full();

@@ -13,7 +13,8 @@ use crate::provider::facts::Unopened;
 /// What follows a key's name: 32 bytes as we make them, 64 as `openssl rand -base64 80` does.
 pub(super) const SECRET_LENS: [usize; 2] = [32, 64];
 pub(super) const NAME_LEN: usize = 16;
-/// Longer tickets are neither made nor opened. State is some 150 bytes; with a client's certificates it may be thousands.
+/// Longer tickets are neither made nor opened. State is some 150 bytes; with a client's certificates it may be
+/// thousands.
 pub(super) const TICKET_BYTES_MAX: usize = 4096;
 /// Time that a ticket adds in front of the session's state: when its session began, in seconds.
 const BORN_LEN: usize = 8;

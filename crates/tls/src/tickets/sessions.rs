@@ -1,9 +1,9 @@
 //! Sessions of TLS 1.2 clients that take no tickets: kept in memory under the ID that the client will come back with
 //! (RFC 5246 §7.4.1.2).
 //!
-//! One store for all cores, since a client comes back to any of them; in shards by the ID, which is random. Nobody waits for
-//! a shard: if another core is in it at that moment, the session counts as unknown, or is not kept, and the price is a full
-//! handshake. Clients with tickets, and all of TLS 1.3, do not come here.
+//! One store for all cores, since a client comes back to any of them; in shards by the ID, which is random. Nobody
+//! waits for a shard: if another core is in it at that moment, the session counts as unknown, or is not kept, and the
+//! price is a full handshake. Clients with tickets, and all of TLS 1.3, do not come here.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -71,8 +71,9 @@ impl Sessions {
         self.shard(id, |shard| shard.forget(id));
     }
 
-    /// All of them, for another process: messages of at most so many bytes, each to be taken by [`Sessions::take_over`].
-    /// For the main thread; a core that comes to a shard meanwhile finds it busy, for some microseconds.
+    /// All of them, for another process: messages of at most so many bytes, each to be taken by
+    /// [`Sessions::take_over`]. For the main thread; a core that comes to a shard meanwhile finds it busy, for some
+    /// microseconds.
     pub fn hand_over(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
         let now = seconds(now);
         let mut messages: Vec<Zeroizing<Vec<u8>>> = Vec::new();
@@ -207,8 +208,8 @@ impl StoresServerSessions for Store {
         found.map(|(_, state)| state)
     }
 
-    /// Asked with tickets of TLS 1.3 where tickets are off: there they are worth nothing, and what a client has seen in a
-    /// stranger's handshake must not end the stranger's session.
+    /// Asked with tickets of TLS 1.3 where tickets are off: there they are worth nothing, and what a client has seen in
+    /// a stranger's handshake must not end the stranger's session.
     fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }

@@ -1,8 +1,8 @@
 //! A connection to a key server, without its socket: TLS as a client that shows a certificate.
 //!
-//! [`LinkProfile`] is one `[signer.NAME]`, loaded once; [`Link`] is one connection. Records go in and come out as bytes; what
-//! is inside them is the caller's. A handshake whose identity has its key elsewhere is parked for the signature, as
-//! those of clients are.
+//! [`LinkProfile`] is one `[signer.NAME]`, loaded once; [`Link`] is one connection. Records go in and come out as
+//! bytes; what is inside them is the caller's. A handshake whose identity has its key elsewhere is parked for the
+//! signature, as those of clients are.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -118,7 +118,8 @@ fn name_of(server: &SignerServer) -> String {
 }
 
 impl Link {
-    /// Whether the handshake is over, as far as this end can tell: in TLS 1.3 the server may yet refuse our certificate.
+    /// Whether the handshake is over, as far as this end can tell: in TLS 1.3 the server may yet refuse our
+    /// certificate.
     #[must_use]
     pub fn is_established(&self) -> bool {
         matches!(&self.state, State::Ready(connection) if !connection.is_handshaking())

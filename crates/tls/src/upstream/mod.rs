@@ -1,8 +1,7 @@
 //! TLS to the servers of a backend, without sockets: this side is the client.
 //!
-//! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions that it
-//! may go on with; [`UpstreamHandshake`] is the begin of one connection, and
-//! [`UpstreamSession`] the rest.
+//! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions
+//! that it may go on with; [`UpstreamHandshake`] is the begin of one connection, and [`UpstreamSession`] the rest.
 
 mod facts;
 mod failure;
@@ -60,7 +59,8 @@ struct Target {
 }
 
 impl UpstreamProfile {
-    /// Reads and checks authorities and the client certificate. Findings are as with [`Profile::load`](crate::Profile::load).
+    /// Reads and checks authorities and the client certificate. Findings are as with
+    /// [`Profile::load`](crate::Profile::load).
     ///
     /// `alpn` lists protocols, most preferred first; a server that knows none of them may go on without.
     pub fn load(

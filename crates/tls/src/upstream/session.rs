@@ -55,8 +55,8 @@ impl UpstreamHandshake {
     }
 
     /// Takes the handshake as far as the bytes received allow; the first call needs none. As with
-    /// [`Session::handshake`](crate::Session::handshake): those consumed must be removed from the buffer's front, bytes for
-    /// the server are appended to `out`, and after `Done` the rest is for [`UpstreamSession::open`], at once. After
+    /// [`Session::handshake`](crate::Session::handshake): those consumed must be removed from the buffer's front, bytes
+    /// for the server are appended to `out`, and after `Done` the rest is for [`UpstreamSession::open`], at once. After
     /// [`Step::Work`], which there is only with a [`Connector`](crate::Connector) that defers, go on with
     /// [`UpstreamHandshake::take_job`] and [`UpstreamHandshake::resume`].
     ///

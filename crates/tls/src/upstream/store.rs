@@ -8,8 +8,8 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls_pki_types::ServerName;
 
-/// Tickets of TLS 1.3 kept, of some 1 KB each: so many connections can be made in a row without a full handshake. Servers
-/// give one or two with each.
+/// Tickets of TLS 1.3 kept, of some 1 KB each: so many connections can be made in a row without a full handshake.
+/// Servers give one or two with each.
 const TICKETS_MAX: usize = 32;
 
 /// The lock is the library's wish: nobody else ever holds it.

@@ -10,9 +10,9 @@ use super::trouble::{self, Trouble};
 /// Of the process, and for good: once it is set nothing in here reads a private key any more.
 static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
 
-/// From here on files of certificates and keys are read by the process behind `files`, which keeps the keys, and what is
-/// made of them has handshakes wait for signatures of [`RemoteKey::BESIDE`](propylon_crypto::RemoteKey::BESIDE). To be
-/// called before any is loaded.
+/// From here on files of certificates and keys are read by the process behind `files`, which keeps the keys, and what
+/// is made of them has handshakes wait for signatures of [`RemoteKey::BESIDE`](propylon_crypto::RemoteKey::BESIDE). To
+/// be called before any is loaded.
 pub fn hold_keys_beside(files: Arc<KeyFiles>) {
     let _ = KEY_FILES.set(files);
 }
@@ -20,8 +20,8 @@ pub fn hold_keys_beside(files: Arc<KeyFiles>) {
 /// The folder in which another engine's key process keeps what it has made: see [`find_ordered_keys_in`].
 static ORDERED_KEYS: OnceLock<PathBuf> = OnceLock::new();
 
-/// From here on keys of ordered certificates are read from this folder (`keys.store`) by this process, which only looks at the
-/// files of one that does not.
+/// From here on keys of ordered certificates are read from this folder (`keys.store`) by this process, which only looks
+/// at the files of one that does not.
 pub fn find_ordered_keys_in(folder: &Path) {
     let _ = ORDERED_KEYS.set(folder.into());
 }

@@ -62,8 +62,8 @@ impl<'a> Parsed<'a> {
         self.0[0].public_key().raw.to_vec().into()
     }
 
-    /// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is already
-    /// so is left alone, and one that can be put in order in one way only is.
+    /// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is
+    /// already so is left alone, and one that can be put in order in one way only is.
     pub fn order(
         &self,
         public_key: &SubjectPublicKeyInfoDer<'_>,

@@ -133,8 +133,8 @@ impl<'a> Loading<'a> {
         self.read_what_is_there(item)
     }
 
-    /// Of what has been ordered and is not there yet. One that was ordered for some of the names stands in, as it does when
-    /// a name is added to a list: clients of the others are not to miss it.
+    /// Of what has been ordered and is not there yet. One that was ordered for some of the names stands in, as it does
+    /// when a name is added to a list: clients of the others are not to miss it.
     fn await_order(&self, item: &Item<'_>, ordered: &Ordered) -> Outcome {
         let stand_in = self.stand_in(&item.chain, &ordered.names);
         let fix = match &stand_in {
@@ -237,8 +237,8 @@ impl<'a> Loading<'a> {
         Candidate { certificate: Place { default: certificate.default, at: certificate.at }, material, staple }
     }
 
-    /// All that an entry has come to: what was read of it, what of that belongs together, and what stays as it was because
-    /// its files cannot be used now.
+    /// All that an entry has come to: what was read of it, what of that belongs together, and what stays as it was
+    /// because its files cannot be used now.
     pub fn conclude(
         &self,
         entry: Entry<'_>,
