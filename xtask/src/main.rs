@@ -14,6 +14,8 @@ cargo xtask <command>
 
   tidy   hold the house rules that no compiler knows: arrows between crates, unsafe code,
          leftovers, paths and links in the documentation
+           --picture    print the crates and their arrows
+           --write      write them into ARCHITECTURE.md
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
   ci     everything a change must pass: format, clippy, tidy, lanes, build,
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let passed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(&root()),
+        ["tidy", "--picture"] => tidy::picture(&root()),
+        ["tidy", "--write"] => tidy::write(&root()),
         ["lanes"] => lanes::run(&root(), None),
         ["lanes", binary] => lanes::run(&root(), Some(binary)),
         ["ci"] => ci::run(&root()),

@@ -1,14 +1,16 @@
 //! Who may depend on whom, and who must forbid unsafe code: the rules of the Cargo.toml files.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Finding, line_of};
+use super::dependencies::Listed;
+use super::finding::{Finding, line_of};
+use super::picture::Arrows;
 
 /// A crate of the house and what it may lean on.
 struct Room {
@@ -128,7 +130,7 @@ fn room_of(file: &Path) -> Option<&'static Room> {
 }
 
 /// `config` for `crates/config/src/lib.rs`, `xtask` for `xtask/Cargo.toml`.
-fn room_name(file: &Path) -> Option<String> {
+pub fn room_name(file: &Path) -> Option<String> {
     let mut parts = file.iter().filter_map(|part| part.to_str());
     match parts.next()? {
         "crates" => parts.next().map(str::to_owned),
@@ -143,12 +145,19 @@ pub struct Workspace {
     forbids_unsafe: bool,
     /// Arrows between our crates that a Cargo.toml has.
     used: RefCell<HashSet<(&'static str, &'static str)>>,
+    /// Those that are not of tests alone, for the picture.
+    drawn: RefCell<Arrows>,
 }
 
 impl Workspace {
     pub fn parse(text: &str) -> Self {
         let Ok(table) = DeTable::parse(text) else {
-            return Self { renamed: HashMap::new(), forbids_unsafe: false, used: RefCell::default() };
+            return Self {
+                renamed: HashMap::new(),
+                forbids_unsafe: false,
+                used: RefCell::default(),
+                drawn: RefCell::default(),
+            };
         };
         let workspace = table.get_ref().get("workspace").and_then(as_table);
         let dependencies = workspace.and_then(|workspace| sub_table(workspace, "dependencies"));
@@ -157,7 +166,7 @@ impl Workspace {
             Some((name.get_ref().to_string(), package.to_owned()))
         });
         let forbids_unsafe = workspace.is_some_and(forbids_unsafe);
-        Self { renamed: renamed.collect(), forbids_unsafe, used: RefCell::default() }
+        Self { renamed: renamed.collect(), forbids_unsafe, used: RefCell::default(), drawn: RefCell::default() }
     }
 
     pub fn check(&self) -> Option<Finding> {
@@ -175,6 +184,24 @@ impl Workspace {
             .collect()
     }
 
+    /// The crates and their arrows, once all members have been checked.
+    pub fn arrows(&self) -> Arrows {
+        self.drawn.borrow().clone()
+    }
+
+    /// What a member lists, by the names that its sources have for it.
+    pub fn listed(&self, file: &Path, text: &str) -> Vec<Listed> {
+        let (Some(room), Ok(table)) = (room_name(file), DeTable::parse(text)) else { return Vec::new() };
+        let listed = dependencies(table.get_ref()).into_iter().map(|dependency| Listed {
+            room: room.clone(),
+            name: dependency.name,
+            file: file.to_owned(),
+            line: line_of(text, dependency.span.start),
+            tests_only: dependency.tests_only,
+        });
+        listed.collect()
+    }
+
     pub fn check_member(&self, file: &Path, text: &str) -> Vec<Finding> {
         let Some(room) = room_of(file) else {
             return vec![Finding::error(file, 1, "this crate is not in the table of arrows of xtask")];
@@ -184,16 +211,19 @@ impl Workspace {
             Err(error) => return vec![Finding::error(file, 1, error.message())],
         };
         let table = table.get_ref();
+        let mut drawn = BTreeSet::new();
         let mut findings: Vec<Finding> = dependencies(table)
             .into_iter()
             .filter_map(|dependency| {
                 let package = self.renamed.get(&dependency.package).unwrap_or(&dependency.package);
                 let ours = room.ours.iter().find(|ours| package.strip_prefix("propylon-") == Some(**ours));
                 self.used.borrow_mut().extend(ours.map(|ours| (room.name, *ours)));
+                drawn.extend(ours.filter(|_| !dependency.tests_only).map(|ours| (*ours).to_owned()));
                 let refusal = room.refuses(package, dependency.tests_only)?;
                 Some(Finding::error(file, line_of(text, dependency.span.start), refusal))
             })
             .collect();
+        self.drawn.borrow_mut().insert(room.name.to_owned(), drawn);
         if room.unsafe_code == UnsafeCode::Forbidden && !self.member_forbids_unsafe(table) {
             let message = "this crate must forbid unsafe code: [lints] workspace = true";
             findings.push(Finding::error(file, 1, message));
@@ -217,6 +247,8 @@ impl Workspace {
 }
 
 struct Dependency {
+    /// As sources call it, which may be another than the package's.
+    name: String,
     package: String,
     span: Range<usize>,
     tests_only: bool,
@@ -233,7 +265,7 @@ fn dependencies(manifest: &DeTable<'_>) -> Vec<Dependency> {
             for (name, value) in sub_table(table, section).into_iter().flatten() {
                 let renamed = as_table(value).and_then(|value| text_at(value, "package"));
                 let package = renamed.unwrap_or(name.get_ref()).to_owned();
-                found.push(Dependency { package, span: name.span(), tests_only });
+                found.push(Dependency { name: name.get_ref().to_string(), package, span: name.span(), tests_only });
             }
         }
     }
@@ -353,6 +385,18 @@ mod tests {
         assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
         assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), Vec::<String>::new());
         assert!(Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n").check().is_some());
+    }
+
+    #[test]
+    fn arrows_of_tests_are_listed_and_not_drawn() {
+        let manifest = "[dependencies]\npropylon-crypto.workspace = true\nwebpki = { package = \"rustls-webpki\" }\n\
+            [dev-dependencies]\npropylon-config.workspace = true\n";
+        let (workspace, file) = (Workspace::parse(WORKSPACE), Path::new("crates/tls/Cargo.toml"));
+        workspace.check_member(file, manifest);
+        assert_eq!(workspace.arrows(), [("tls".to_owned(), ["crypto".to_owned()].into())].into());
+        let listed = workspace.listed(file, manifest);
+        let listed: Vec<_> = listed.iter().map(|each| (each.name.as_str(), each.line, each.tests_only)).collect();
+        assert_eq!(listed, [("propylon-crypto", 2, false), ("webpki", 3, false), ("propylon-config", 5, true)]);
     }
 
     #[test]

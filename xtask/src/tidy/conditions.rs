@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Finding, line_of};
+use super::finding::{Finding, line_of};
 
 /// Whose metrics are compared, and with which table.
 const PROCESSES: [(&str, &str); 2] = [

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Extensions of names that are taken for paths even without a slash.
 const EXTENSIONS: [&str; 6] = [".rs", ".md", ".toml", ".sh", ".yml", ".lock"];

@@ -3,45 +3,27 @@
 mod arrows;
 mod circles;
 mod conditions;
+mod dependencies;
 mod documents;
+mod finding;
 mod lexer;
+mod picture;
 mod ratchets;
 mod sources;
+mod tokens;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something to put right, or only to think about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    /// Relative to the top of the repository.
-    pub file: PathBuf,
-    pub line: usize,
-    pub what: String,
-    pub severity: Severity,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Fails the run.
-    Error,
-    /// Is printed.
-    Note,
-}
+use finding::{Finding, Severity};
 
 const FOLDERS_PASSED_OVER: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 
 /// Prints the findings; whether there was no error among them.
 pub fn run(root: &Path) -> bool {
-    let mut findings = match check(root) {
-        Ok(findings) => findings,
-        Err(error) => {
-            eprintln!("the repository cannot be read: {error}");
-            return false;
-        }
-    };
+    let Some(house) = read(root) else { return false };
+    let mut findings = house.check(root);
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -51,43 +33,97 @@ pub fn run(root: &Path) -> bool {
     errors == 0
 }
 
-fn check(root: &Path) -> io::Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    let workspace = fs::read_to_string(root.join("Cargo.toml"))?;
-    let workspace = arrows::Workspace::parse(&workspace);
-    findings.extend(workspace.check());
-    let mut conditions = conditions::Conditions::default();
-    let mut ratchets = ratchets::Ratchets::default();
-    for file in files(root)? {
-        // What is not text has no rules.
-        let Ok(text) = fs::read_to_string(root.join(&file)) else {
-            continue;
+/// Prints the crates and their arrows; whether the repository could be read.
+pub fn picture(root: &Path) -> bool {
+    let house = read(root);
+    house.iter().for_each(|house| print!("{}", picture::picture(&house.workspace.arrows())));
+    house.is_some()
+}
+
+/// Writes the picture of the crates into the document that has it; whether that could be done.
+pub fn write(root: &Path) -> bool {
+    let Some(house) = read(root) else { return false };
+    let Some(text) = picture::written(&house.architecture, &house.workspace.arrows()) else {
+        eprintln!("{} has no place for the picture", picture::FILE);
+        return false;
+    };
+    fs::write(root.join(picture::FILE), text)
+        .map_err(|error| eprintln!("{} cannot be written: {error}", picture::FILE))
+        .is_ok()
+}
+
+fn read(root: &Path) -> Option<House> {
+    House::read(root).map_err(|error| eprintln!("the repository cannot be read: {error}")).ok()
+}
+
+/// What was read of the repository: what is wrong with single files, and what can be judged once all are read.
+struct House {
+    findings: Vec<Finding>,
+    workspace: arrows::Workspace,
+    conditions: conditions::Conditions,
+    ratchets: ratchets::Ratchets,
+    dependencies: dependencies::Dependencies,
+    architecture: String,
+}
+
+impl House {
+    fn read(root: &Path) -> io::Result<Self> {
+        let workspace = arrows::Workspace::parse(&fs::read_to_string(root.join("Cargo.toml"))?);
+        let mut house = Self {
+            findings: Vec::new(),
+            workspace,
+            conditions: conditions::Conditions::default(),
+            ratchets: ratchets::Ratchets::default(),
+            dependencies: dependencies::Dependencies::default(),
+            architecture: String::new(),
         };
-        conditions.read(&file, &text);
-        ratchets.read_limits(&file, &text);
+        for file in files(root)? {
+            // What is not text has no rules.
+            if let Ok(text) = fs::read_to_string(root.join(&file)) {
+                house.read_file(root, &file, &text);
+            }
+        }
+        Ok(house)
+    }
+
+    fn read_file(&mut self, root: &Path, file: &Path, text: &str) {
+        self.conditions.read(file, text);
+        self.ratchets.read_limits(file, text);
+        if file == Path::new(picture::FILE) {
+            text.clone_into(&mut self.architecture);
+        }
         let name = file.file_name().unwrap_or_default();
         match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => {
-                let source = lexer::Source::of(&text);
-                ratchets.read(&file, &source);
-                findings.extend(sources::check(&file, &source));
+                let source = lexer::Source::of(text);
+                self.ratchets.read(file, &source);
+                self.dependencies.read(file, &source);
+                self.findings.extend(sources::check(file, &source));
             }
-            Some("md") => findings.extend(documents::check(root, &file, &text)),
+            Some("md") => self.findings.extend(documents::check(root, file, text)),
             Some("toml") if name == "Cargo.toml" && file != Path::new("Cargo.toml") => {
-                findings.extend(workspace.check_member(&file, &text));
+                self.findings.extend(self.workspace.check_member(file, text));
+                self.dependencies.list(self.workspace.listed(file, text));
             }
             _ => {}
         }
     }
-    findings.extend(conditions.check());
-    findings.extend(ratchets.check());
-    findings.extend(workspace.check_arrows());
-    for needed in ["STYLE.md", "ARCHITECTURE.md"] {
-        if !root.join(needed).is_file() {
-            findings.push(Finding::error(Path::new(needed), 1, "the file is missing"));
+
+    fn check(&self, root: &Path) -> Vec<Finding> {
+        let mut findings = self.findings.clone();
+        findings.extend(self.workspace.check());
+        findings.extend(self.conditions.check());
+        findings.extend(self.ratchets.check());
+        findings.extend(self.workspace.check_arrows());
+        findings.extend(self.dependencies.check());
+        findings.extend(picture::check(&self.architecture, &self.workspace.arrows()));
+        for needed in ["STYLE.md", "ARCHITECTURE.md"] {
+            if !root.join(needed).is_file() {
+                findings.push(Finding::error(Path::new(needed), 1, "the file is missing"));
+            }
         }
+        findings
     }
-    Ok(findings)
 }
 
 /// All files below the top, relative to it.
@@ -106,29 +142,4 @@ fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
-}
-
-impl Finding {
-    fn error(file: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line, what: what.into(), severity: Severity::Error }
-    }
-
-    fn note(file: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self { severity: Severity::Note, ..Self::error(file, line, what) }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Error => "",
-            Severity::Note => "note: ",
-        };
-        write!(formatter, "{}:{}: {severity}{}", self.file.display(), self.line, self.what)
-    }
-}
-
-/// The line, counted from 1, of a byte in a text.
-fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Finding;
 use super::circles::Circles;
+use super::finding::Finding;
 use super::lexer::{Source, lines_with_word};
 
 const LIMITS: &str = "xtask/ratchets.toml";

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::Finding;
 use super::arrows::allows_unsafe;
+use super::finding::Finding;
 use super::lexer::{Separated, Source, lines_with_word};
 
 const LINES_MAX: usize = 1_000;
@@ -86,6 +86,6 @@ mod tests {
     fn a_long_file_is_only_a_note() {
         let found = check(Path::new("xtask/src/main.rs"), &Source::of(&"\n".repeat(1_001)));
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].severity, crate::tidy::Severity::Note);
+        assert_eq!(found[0].severity, crate::tidy::finding::Severity::Note);
     }
 }
