@@ -7,6 +7,7 @@ mod dependencies;
 mod documents;
 mod finding;
 mod lexer;
+mod packages;
 mod picture;
 mod ratchets;
 mod sources;
@@ -116,6 +117,7 @@ impl House {
         findings.extend(self.ratchets.check());
         findings.extend(self.workspace.check_arrows());
         findings.extend(self.dependencies.check());
+        findings.extend(packages::check(root));
         findings.extend(picture::check(&self.architecture, &self.workspace.arrows()));
         for needed in ["STYLE.md", "ARCHITECTURE.md"] {
             if !root.join(needed).is_file() {
