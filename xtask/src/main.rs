@@ -14,8 +14,11 @@ cargo xtask <command>
 
   tidy   hold the house rules that no compiler knows: arrows between crates, unsafe code,
          leftovers, paths and links in the documentation
+           --circles    print the circles of modules, and which arrows close them
+           --functions  print the functions that are long or have many parameters
            --picture    print the crates and their arrows
            --write      write them into ARCHITECTURE.md
+  figures  print what is measured of the whole: lines, circles, functions, packages
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
   ci     everything a change must pass: format, clippy, tidy, lanes, build,
@@ -26,8 +29,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let passed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(&root()),
+        ["tidy", "--circles"] => tidy::circles(&root()),
+        ["tidy", "--functions"] => tidy::functions(&root()),
         ["tidy", "--picture"] => tidy::picture(&root()),
         ["tidy", "--write"] => tidy::write(&root()),
+        ["figures"] => tidy::figures(&root()),
         ["lanes"] => lanes::run(&root(), None),
         ["lanes", binary] => lanes::run(&root(), Some(binary)),
         ["ci"] => ci::run(&root()),

@@ -31,13 +31,6 @@ impl<'t> Source<'t> {
     pub fn without_tests(&self) -> &'t str {
         self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(self.text)
     }
-
-    /// The code up to the inline module of tests: a source and its code have the same lines.
-    pub fn code_without_tests(&self) -> &str {
-        let lines = self.without_tests().split('\n').count() - 1;
-        let code = self.separated.code.as_str();
-        code.match_indices('\n').nth(lines.saturating_sub(1)).map_or(code, |(end, _)| &code[..end])
-    }
 }
 
 /// Never fails: what does not end, ends with the file.

@@ -5,8 +5,11 @@ mod circles;
 mod conditions;
 mod dependencies;
 mod documents;
+mod figures;
 mod finding;
+mod functions;
 mod lexer;
+mod modules;
 mod packages;
 mod picture;
 mod ratchets;
@@ -19,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use finding::{Finding, Severity};
 
+/// The package whose own packages are counted.
+const ENGINE: &str = "propylon-proxy";
 const FOLDERS_PASSED_OVER: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 
 /// Prints the findings; whether there was no error among them.
@@ -34,10 +39,32 @@ pub fn run(root: &Path) -> bool {
     errors == 0
 }
 
+/// Prints the circles of modules, and which arrows close them; whether the repository could be read.
+pub fn circles(root: &Path) -> bool {
+    let house = read(root);
+    house.iter().for_each(|house| print!("{}", house.ratchets.circles_told()));
+    house.is_some()
+}
+
+/// Prints the functions that are long or have many parameters; whether the repository could be read.
+pub fn functions(root: &Path) -> bool {
+    let house = read(root);
+    house.iter().for_each(|house| print!("{}", house.ratchets.functions_told()));
+    house.is_some()
+}
+
 /// Prints the crates and their arrows; whether the repository could be read.
 pub fn picture(root: &Path) -> bool {
     let house = read(root);
     house.iter().for_each(|house| print!("{}", picture::picture(&house.workspace.arrows())));
+    house.is_some()
+}
+
+/// Prints what is measured before and after a change of the whole; whether the repository could be read.
+pub fn figures(root: &Path) -> bool {
+    let house = read(root);
+    let packages = packages::built_into(root, ENGINE);
+    house.iter().for_each(|house| print!("{}", figures::told(&house.ratchets.rows(), &packages)));
     house.is_some()
 }
 

@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::circles::Circles;
+use super::circles::{back_arrows, circles, rooms, told};
+use super::figures::{self, Lines, Row};
 use super::finding::Finding;
+use super::functions::{self, Function, functions};
 use super::lexer::{Source, lines_with_word};
+use super::modules::{Graph, Modules};
 
 const LIMITS: &str = "xtask/ratchets.toml";
 /// Source lines of a crate, and of a circle of modules; modules of a circle: what is below these needs no limit.
@@ -46,9 +49,14 @@ const SLACK_PERCENT: usize = 5;
 /// What is measured, by the name that it has in the table of limits.
 #[derive(Default)]
 pub struct Ratchets {
-    circles: Circles,
+    modules: Modules,
+    /// Those that are long or have many parameters.
+    large_functions: Vec<Function>,
     figures: BTreeMap<String, usize>,
     limits: String,
+    lines: BTreeMap<String, Lines>,
+    /// Comments that begin with a pronoun, by crate.
+    pronouns: BTreeMap<String, usize>,
 }
 
 impl Ratchets {
@@ -60,16 +68,76 @@ impl Ratchets {
     }
 
     pub fn read(&mut self, file: &Path, source: &Source<'_>) {
-        self.circles.read(file, source);
+        self.modules.read(file, source);
         let wide =
             source.text.lines().zip(source.separated.comments.lines()).filter(|(line, comment)| is_wide(line, comment));
         self.add("comments.wide", wide.count());
+        let name = crate_of(file);
+        let lines = figures::lines(file, source);
+        let own = self.lines.entry(name.clone()).or_default();
+        *own = Lines { all: own.all + lines.all, source: own.source + lines.source };
+        for function in functions(file, source) {
+            let is_long = function.lines > functions::LINES_MAX;
+            let has_many = function.parameters > functions::PARAMETERS_MAX;
+            for what in [is_long.then_some("functions_long"), has_many.then_some("functions_of_many_parameters")] {
+                what.into_iter().for_each(|what| self.add(&format!("{name}.{what}"), 1));
+            }
+            if is_long || has_many {
+                self.large_functions.push(function);
+            }
+        }
         let code = source.without_tests();
         if file.starts_with("crates") {
-            self.add("comments.pronouns", code.lines().filter(|line| begins_with_pronoun(line)).count());
+            let pronouns = code.lines().filter(|line| begins_with_pronoun(line)).count();
+            self.add("comments.pronouns", pronouns);
+            *self.pronouns.entry(name).or_default() += pronouns;
             let words = WORDS.iter().map(|word| lines_with_word(code, word).count());
             self.add("words.old", words.sum());
         }
+    }
+
+    /// The figures of each crate.
+    pub fn rows(&self) -> BTreeMap<String, Row> {
+        let graphs = self.modules.graphs();
+        let figure = |name: &str, what: &str| self.figures.get(&format!("{name}.{what}")).copied().unwrap_or(0);
+        let largest =
+            |graph: &Graph| circles(graph).first().map_or((0, 0), |circle| (circle.modules.len(), circle.lines));
+        let row = |(name, lines): (&String, &Lines)| {
+            let graph = graphs.get(name.as_str());
+            let row = Row {
+                lines: *lines,
+                file_circle: graph.map_or((0, 0), largest),
+                room_circle: graph.map_or((0, 0), |files| largest(&rooms(files))),
+                arrows: graph.map_or(0, |files| files.arrows.len()),
+                back_arrows: graph.map_or(0, |files| back_arrows(files).len()),
+                long_functions: figure(name, "functions_long"),
+                functions_of_many_parameters: figure(name, "functions_of_many_parameters"),
+                pronouns: self.pronouns.get(name).copied().unwrap_or(0),
+            };
+            (name.clone(), row)
+        };
+        self.lines.iter().map(row).collect()
+    }
+
+    /// Every circle as people read it, and which arrows close it.
+    pub fn circles_told(&self) -> String {
+        let graphs = self.modules.graphs();
+        let rooms = graphs.iter().map(|(name, files)| told(name, "rooms", &rooms(files)));
+        let files = graphs.iter().map(|(name, files)| told(name, "files", files));
+        let count = graphs.values().map(|files| back_arrows(files).len()).sum::<usize>();
+        let end = format!("{count} arrows between files run back: without them there is no circle\n");
+        rooms.chain(files).chain([end]).collect()
+    }
+
+    /// The functions that are long or have many parameters, the longest first.
+    pub fn functions_told(&self) -> String {
+        let mut functions: Vec<&Function> = self.large_functions.iter().collect();
+        functions.sort_by(|a, b| (b.lines, b.parameters, &a.file).cmp(&(a.lines, a.parameters, &b.file)));
+        let told = functions.iter().map(|function| {
+            let Function { file, line, name, lines, parameters } = function;
+            format!("{}:{line}: {name}: {lines} lines, {parameters} parameters\n", file.display())
+        });
+        told.collect()
     }
 
     fn add(&mut self, name: &str, count: usize) {
@@ -80,20 +148,14 @@ impl Ratchets {
     pub fn check(&self) -> Vec<Finding> {
         let mut figures = self.figures.clone();
         let mut members = BTreeMap::new();
-        for (name, (lines, circles)) in self.circles.find() {
-            let mut large = |what: &str, figure: usize, max: usize| {
-                if figure > max {
-                    figures.insert(format!("{name}.{what}"), figure);
-                }
-            };
-            large("lines", lines, CRATE_LINES_MAX);
-            large(
-                "circle_modules",
-                circles.iter().map(|circle| circle.modules.len()).max().unwrap_or(0),
-                CIRCLE_MODULES_MAX,
-            );
-            large("circle_lines", circles.first().map_or(0, |circle| circle.lines), CIRCLE_LINES_MAX);
-            members.extend(circles.first().map(|circle| (format!("{name}.circle_modules"), circle.modules.join(", "))));
+        for (name, files) in self.modules.graphs() {
+            let lines = files.nodes.iter().map(|node| node.lines).sum();
+            let sizes = [(format!("{name}.lines"), lines, CRATE_LINES_MAX)];
+            let (of_files, names_of_files) = circle_sizes(&format!("{name}.file_circle"), &files);
+            let (of_rooms, names_of_rooms) = circle_sizes(&format!("{name}.circle"), &rooms(&files));
+            let large = sizes.into_iter().chain(of_files).chain(of_rooms).filter(|(_, figure, max)| figure > max);
+            figures.extend(large.map(|(name, figure, _)| (name, figure)));
+            members.extend(names_of_files.into_iter().chain(names_of_rooms));
         }
         let limits = match limits(&self.limits) {
             Ok(limits) => limits,
@@ -113,6 +175,23 @@ impl Ratchets {
             })
             .collect()
     }
+}
+
+/// `tls` for `crates/tls/tests/peers.rs`, `e2e` for `e2e/tests/run.rs`.
+fn crate_of(file: &Path) -> String {
+    let mut parts = file.iter().filter_map(|part| part.to_str()).skip_while(|part| *part == "crates");
+    parts.next().unwrap_or_default().to_owned()
+}
+
+/// Modules and lines of a graph's largest circles, each with what it may be without a limit; and who is in the largest.
+fn circle_sizes(name: &str, graph: &Graph) -> ([(String, usize, usize); 2], Option<(String, String)>) {
+    let circles = circles(graph);
+    let modules = circles.iter().map(|circle| circle.modules.len()).max().unwrap_or(0);
+    let lines = circles.first().map_or(0, |circle| circle.lines);
+    let members = circles.first().map(|circle| (format!("{name}_modules"), circle.names(graph)));
+    let sizes =
+        [(format!("{name}_modules"), modules, CIRCLE_MODULES_MAX), (format!("{name}_lines"), lines, CIRCLE_LINES_MAX)];
+    (sizes, members)
 }
 
 /// Whether a figure that is not as it should be is an error, and what to say of it.
