@@ -98,11 +98,11 @@ impl Conditions {
     }
 }
 
-fn is_test(file: &Path) -> bool {
+pub fn is_test(file: &Path) -> bool {
     file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs")
 }
 
-fn is_metric(text: &str) -> bool {
+pub fn is_metric(text: &str) -> bool {
     text.strip_prefix("propylon_")
         .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'))
 }
@@ -112,7 +112,7 @@ fn is_about_trouble(name: &str) -> bool {
 }
 
 /// String literals on one line, with their lines. Escapes do not matter here.
-fn literals(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn literals(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
         .flat_map(|(line, text)| text.split('"').skip(1).step_by(2).map(move |each| (line + 1, each)))

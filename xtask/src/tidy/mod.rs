@@ -9,6 +9,7 @@ mod figures;
 mod finding;
 mod functions;
 mod lexer;
+mod manual;
 mod modules;
 mod packages;
 mod picture;
@@ -91,6 +92,7 @@ struct House {
     conditions: conditions::Conditions,
     ratchets: ratchets::Ratchets,
     dependencies: dependencies::Dependencies,
+    manual: manual::Manual,
     architecture: String,
 }
 
@@ -103,6 +105,7 @@ impl House {
             conditions: conditions::Conditions::default(),
             ratchets: ratchets::Ratchets::default(),
             dependencies: dependencies::Dependencies::default(),
+            manual: manual::Manual::default(),
             architecture: String::new(),
         };
         for file in files(root)? {
@@ -126,9 +129,13 @@ impl House {
                 let source = lexer::Source::of(text);
                 self.ratchets.read(file, &source);
                 self.dependencies.read(file, &source);
+                self.manual.read(file, &source);
                 self.findings.extend(sources::check(file, &source));
             }
-            Some("md") => self.findings.extend(documents::check(root, file, text)),
+            Some("md") => {
+                self.manual.read_document(file, text);
+                self.findings.extend(documents::check(root, file, text));
+            }
             Some("toml") if name == "Cargo.toml" && file != Path::new("Cargo.toml") => {
                 self.findings.extend(self.workspace.check_member(file, text));
                 self.dependencies.list(self.workspace.listed(file, text));
@@ -144,6 +151,7 @@ impl House {
         findings.extend(self.ratchets.check());
         findings.extend(self.workspace.check_arrows());
         findings.extend(self.dependencies.check());
+        findings.extend(self.manual.check());
         findings.extend(packages::check(root));
         findings.extend(picture::check(&self.architecture, &self.workspace.arrows()));
         for needed in ["STYLE.md", "ARCHITECTURE.md"] {
