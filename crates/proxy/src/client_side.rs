@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use propylon_config::BackendId;
 use propylon_net::socket::Departure;
 use propylon_net::timers::Deadline;
-use propylon_tls::{Facts, Introduction};
+use propylon_tls::{ClientHelloInfo, Facts};
 
 use crate::connection::Connection;
 use crate::core::Core;
@@ -100,16 +100,16 @@ impl ClientSide<'_> {
     }
 
     /// What the client has said of itself in its handshake, as far as it is still of use.
-    pub fn introduction(&self) -> Option<&Introduction> {
+    pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
         match self {
-            ClientSide::Http1(connection) => connection.introduction(),
-            ClientSide::Http2(stream) => stream.link.introduction.as_deref(),
+            ClientSide::Http1(connection) => connection.hello_info(),
+            ClientSide::Http2(stream) => stream.link.hello_info.as_deref(),
         }
     }
 
     /// The client has shown a certificate, and it was verified.
     pub fn is_identified(&self) -> bool {
-        self.introduction().is_some_and(|introduction| introduction.identity.is_some())
+        self.hello_info().is_some_and(|hello_info| hello_info.identity.is_some())
     }
 
     /// Duration of the handshake in microseconds, for the first request that asks.

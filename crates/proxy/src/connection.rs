@@ -19,7 +19,7 @@ use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{ClientStream, Fill, ReadError};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
-use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
+use propylon_tls::{ClientHelloInfo, Facts, Failure, Session, Step, Version};
 
 use crate::client_side::ClientSide;
 use crate::core::Core;
@@ -660,26 +660,26 @@ impl Connection {
         let is_http2 = facts.alpn.is_some_and(is_http2);
         if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
-            self.forget_introduction(core.snapshot().listener(self.listener));
+            self.forget_hello_info(core.snapshot().listener(self.listener));
         }
     }
 
     /// What the client has said of itself in its handshake, as far as it is still of use.
-    pub fn introduction(&self) -> Option<&Introduction> {
-        self.stream.tls.as_ref()?.introduction()
+    pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
+        self.stream.tls.as_ref()?.hello_info()
     }
 
     /// The client has shown a certificate, and it was verified.
     pub fn is_identified(&self) -> bool {
-        self.introduction().is_some_and(|introduction| introduction.identity.is_some())
+        self.hello_info().is_some_and(|hello_info| hello_info.identity.is_some())
     }
 
-    /// Gives up what no later request will need of the introduction.
-    pub fn forget_introduction(&mut self, listener: &Listener) {
+    /// Gives up what no later request will need of what its hello said.
+    pub fn forget_hello_info(&mut self, listener: &Listener) {
         if let Some(session) = &mut self.stream.tls
-            && session.introduction().is_some_and(|introduction| !is_told_again(introduction, listener))
+            && session.hello_info().is_some_and(|hello_info| !is_told_again(hello_info, listener))
         {
-            session.forget_introduction();
+            session.forget_hello_info();
         }
     }
 
@@ -694,9 +694,9 @@ impl Connection {
         let snapshot = self.core.snapshot();
         let (peer, listener) = (self.peer, &snapshot.listener(self.listener).name);
         let micros = started.elapsed().as_micros();
-        let introduction = self.introduction();
-        let name = introduction.and_then(|known| known.server_name.as_deref()).unwrap_or("-");
-        let ja4 = introduction.and_then(|known| known.ja4.as_deref()).map_or("-", propylon_tls::Ja4::as_str);
+        let hello_info = self.hello_info();
+        let name = hello_info.and_then(|known| known.server_name.as_deref()).unwrap_or("-");
+        let ja4 = hello_info.and_then(|known| known.ja4.as_deref()).map_or("-", propylon_tls::Ja4::as_str);
         let others = if withheld > 0 { format!(" ({withheld} more were not logged)") } else { String::new() };
         log::info!(
             "TLS handshake failed: client={peer} listener={listener} server_name={name} ja4={ja4} \
@@ -924,8 +924,8 @@ fn pass_gate(
 ) -> Poll<()> {
     if let Errand::Read { .. } = errand {
         let (window, sealed) = inbox.sealed_window();
-        let Some(greeting) = session.greeting(&window[sealed]) else { return Poll::Ready(()) };
-        match core.gate.ask(greeting) {
+        let Some(class) = session.hello_class(&window[sealed]) else { return Poll::Ready(()) };
+        match core.gate.ask(class) {
             Some(queued) => *errand = Errand::Turn(queued),
             None => {
                 core.metrics.observe(core.telemetry.gate.wait, 0);

@@ -255,7 +255,7 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
     if host.is_empty() {
         return None;
     }
-    let server_name = client.introduction().and_then(|introduction| introduction.server_name.as_deref());
+    let server_name = client.hello_info().and_then(|hello_info| hello_info.server_name.as_deref());
     if snapshot.shared.profiles[profile.0].covers(server_name, host) {
         return None;
     }
@@ -450,7 +450,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     if !log.is_on() {
         return;
     }
-    let introduction = client.introduction();
+    let hello_info = client.hello_info();
     // Over HTTP/2 the name says for which hosts the connection may be used: lines of many hosts stand side by side.
     let is_named = handshake.is_some() || matches!(client, ClientSide::Http2(_));
     let tls = client.facts().map(|facts| TlsFields {
@@ -461,11 +461,11 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         signature: facts.signature.map(propylon_tls::Scheme::name),
         alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,
-        server_name: introduction
+        server_name: hello_info
             .filter(|_| is_named || note.fault == Some("misdirected"))
             .and_then(|known| known.server_name.as_deref()),
-        ja4: introduction.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
-        client: introduction.and_then(|known| known.identity.as_deref()),
+        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+        client: hello_info.and_then(|known| known.identity.as_deref()),
     });
     // What the client wrote, which is what somebody who reads the log looks for.
     let [prefix, target] = request.head.received_target(&request.text);
@@ -511,6 +511,6 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     if handshake.is_some()
         && let ClientSide::Http1(connection) = client
     {
-        connection.forget_introduction(snapshot.listener(connection.listener));
+        connection.forget_hello_info(snapshot.listener(connection.listener));
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use propylon_policy::gate::{Answer, Budget, Class, Place};
-use propylon_tls::Greeting;
+use propylon_tls::HelloClass;
 use tokio::task::yield_now;
 
 /// So many turns after a request a core counts as serving some: tens of milliseconds of a storm.
@@ -48,10 +48,10 @@ impl Gate {
     }
 
     /// For a handshake whose hello is there. None: it may go on. What it costs is to be told by [`Gate::charge`].
-    pub fn ask(self: &Rc<Self>, greeting: Greeting) -> Option<Queued> {
-        let class = match greeting {
-            Greeting::Full => Class::Full,
-            Greeting::Resuming => Class::Resuming,
+    pub fn ask(self: &Rc<Self>, hello: HelloClass) -> Option<Queued> {
+        let class = match hello {
+            HelloClass::Full => Class::Full,
+            HelloClass::Resuming => Class::Resuming,
         };
         let mut line = self.line.borrow_mut();
         let answer = line.policy.ask(class);
@@ -178,8 +178,8 @@ mod tests {
         runtime.block_on(story);
     }
 
-    async fn pass(gate: &Rc<Gate>, greeting: Greeting) {
-        if let Some(mut queued) = gate.ask(greeting) {
+    async fn pass(gate: &Rc<Gate>, hello: HelloClass) {
+        if let Some(mut queued) = gate.ask(hello) {
             poll_fn(|context| queued.poll(context)).await;
         }
     }
@@ -194,7 +194,7 @@ mod tests {
                 .map(|number| {
                     let (gate, order) = (Rc::clone(&gate), Rc::clone(&order));
                     spawn_local(async move {
-                        pass(&gate, Greeting::Full).await;
+                        pass(&gate, HelloClass::Full).await;
                         gate.charge(DEAR);
                         order.borrow_mut().push(Some(number));
                     })
@@ -225,9 +225,9 @@ mod tests {
     fn who_goes_away_lets_the_others_move_up() {
         run(async {
             let gate = Gate::new(Budget::default());
-            assert!(gate.ask(Greeting::Full).is_none());
+            assert!(gate.ask(HelloClass::Full).is_none());
             gate.charge(DEAR);
-            let mut queued: Vec<Queued> = (0..300).filter_map(|_| gate.ask(Greeting::Full)).collect();
+            let mut queued: Vec<Queued> = (0..300).filter_map(|_| gate.ask(HelloClass::Full)).collect();
             assert_eq!(gate.waiting(), 300);
             assert!(gate.expected_wait() > Duration::from_millis(10));
             let mut last = queued.pop().unwrap();
@@ -245,7 +245,7 @@ mod tests {
             let gate = Gate::new(Budget::default());
             spawn_local(Rc::clone(&gate).keep());
             for _ in 0..100 {
-                assert!(gate.ask(Greeting::Resuming).is_none());
+                assert!(gate.ask(HelloClass::Resuming).is_none());
                 gate.charge(Duration::from_micros(100));
                 // The event loop has had nothing else to do since.
                 yield_now().await;

@@ -93,10 +93,10 @@ pub fn header(connection: &Connection, version: ProxyProtocol, server_name: Opti
 }
 
 fn write_binary(connection: &Connection, ends: Ends, server_name: Option<&str>, out: &mut Vec<u8>) {
-    let introduction = connection.introduction();
-    let name = server_name.or_else(|| introduction.and_then(|known| known.server_name.as_deref()));
+    let hello_info = connection.hello_info();
+    let name = server_name.or_else(|| hello_info.and_then(|known| known.server_name.as_deref()));
     let Some(facts) = &connection.facts else { return write_v2(ends, name, None, out) };
-    let identity = introduction.and_then(|known| known.identity.as_deref());
+    let identity = hello_info.and_then(|known| known.identity.as_deref());
     let common_name = identity.and_then(|identity| common_name(&identity.subject));
     let cipher = suite_name(facts);
     let snapshot = connection.core.snapshot();

@@ -134,7 +134,7 @@ async fn find_server(
     let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
     note.server_name = match is_passthrough {
         true => hello::server_name(connection).await?,
-        false => connection.introduction().and_then(|known| known.server_name.clone()),
+        false => connection.hello_info().and_then(|known| known.server_name.clone()),
     };
     let name = note.server_name.as_deref().unwrap_or_default();
     let Some(route) = snapshot.relay_route(connection.listener, name) else {
@@ -158,7 +158,7 @@ impl Connection {
         if !self.core.log.borrow().is_on()
             && let Some(session) = &mut self.stream.tls
         {
-            session.forget_introduction();
+            session.forget_hello_info();
         }
     }
 }
@@ -398,7 +398,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
     }
     let config = &snapshot.shared.config;
     let listener = &config.listeners[connection.listener];
-    let introduction = connection.introduction();
+    let hello_info = connection.hello_info();
     let alpn = |at: u8| listener.alpn.get(usize::from(at)).map(String::as_str);
     let tls = connection.facts.as_ref().map(|facts| TlsFields {
         version: facts.version.name(),
@@ -409,8 +409,8 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
         alpn: facts.alpn.and_then(alpn),
         resumed: facts.resumed,
         server_name: None,
-        ja4: introduction.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
-        client: introduction.and_then(|known| known.identity.as_deref()),
+        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+        client: hello_info.and_then(|known| known.identity.as_deref()),
     });
     let (backend, server) = (note.backend.map(|at| at as usize), note.server.map(|at| at as usize));
     log.write_relay(&RelayRecord {

@@ -2,7 +2,7 @@
 
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_http::h1::{ClientAddress, write_line};
-use propylon_tls::{Facts, Group, Introduction, Scheme};
+use propylon_tls::{ClientHelloInfo, Facts, Group, Scheme};
 
 use crate::snapshot::alpn_name;
 
@@ -11,7 +11,7 @@ pub struct Told<'a> {
     address: &'a ClientAddress,
     headers: &'a [RequestHeader],
     facts: Option<&'a Facts>,
-    introduction: Option<&'a Introduction>,
+    hello_info: Option<&'a ClientHelloInfo>,
 }
 
 impl<'a> Told<'a> {
@@ -19,17 +19,17 @@ impl<'a> Told<'a> {
     pub fn of(
         address: &'a ClientAddress,
         facts: Option<&'a Facts>,
-        introduction: Option<&'a Introduction>,
+        hello_info: Option<&'a ClientHelloInfo>,
         listener: &'a Listener,
     ) -> Option<Told<'a>> {
-        let is_known = introduction.is_some_and(|introduction| introduction.identity.is_some());
+        let is_known = hello_info.is_some_and(|hello_info| hello_info.identity.is_some());
         let headers = &listener.request_headers[..];
-        (is_known || !headers.is_empty()).then_some(Told { address, headers, facts, introduction })
+        (is_known || !headers.is_empty()).then_some(Told { address, headers, facts, hello_info })
     }
 
     /// Appends whole lines.
     pub fn write(&self, out: &mut Vec<u8>) {
-        if let Some(identity) = self.introduction.and_then(|introduction| introduction.identity.as_deref()) {
+        if let Some(identity) = self.hello_info.and_then(|hello_info| hello_info.identity.as_deref()) {
             if let Some(certificate) = &identity.certificate {
                 write_line(b"Client-Cert", certificate.as_bytes(), out);
             }
@@ -64,7 +64,7 @@ impl<'a> Told<'a> {
 
     /// Printable ASCII, each of them.
     fn fact(&self, fact: Fact) -> Option<&'a str> {
-        let identity = self.introduction.and_then(|introduction| introduction.identity.as_deref());
+        let identity = self.hello_info.and_then(|hello_info| hello_info.identity.as_deref());
         match fact {
             // Not of the TLS: see above.
             Fact::ClientIp => None,
@@ -73,10 +73,10 @@ impl<'a> Told<'a> {
             Fact::TlsGroup => self.facts?.group.map(Group::name),
             Fact::TlsSignature => self.facts?.signature.map(Scheme::name),
             Fact::TlsCertificate => self.facts?.certificate.map(propylon_config::KeyType::name),
-            Fact::TlsServerName => self.introduction?.server_name.as_deref(),
+            Fact::TlsServerName => self.hello_info?.server_name.as_deref(),
             Fact::TlsAlpn => self.facts?.alpn.map(alpn_name),
             Fact::TlsResumed => Some(if self.facts?.resumed { "true" } else { "false" }),
-            Fact::TlsJa4 => self.introduction?.ja4.as_deref().map(propylon_tls::Ja4::as_str),
+            Fact::TlsJa4 => self.hello_info?.ja4.as_deref().map(propylon_tls::Ja4::as_str),
             Fact::ClientSubject => identity.map(|identity| &*identity.subject),
             Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
             Fact::ClientSerial => identity.map(|identity| &*identity.serial),
@@ -85,12 +85,12 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Whether the connection's introduction is asked for at every request, by the rule for its host or by what servers are told,
+/// Whether the connection's hello info is asked for at every request, by the rule for its host or by what servers are told,
 /// and not only by the log's first line.
-pub fn is_told_again(introduction: &Introduction, listener: &Listener) -> bool {
+pub fn is_told_again(hello_info: &ClientHelloInfo, listener: &Listener) -> bool {
     let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
-    introduction.identity.is_some()
-        || introduction.server_name.is_some() && listener.strict_host == Some(true)
-        || introduction.ja4.is_some()
+    hello_info.identity.is_some()
+        || hello_info.server_name.is_some() && listener.strict_host == Some(true)
+        || hello_info.ja4.is_some()
         || pieces.any(|piece| *piece == Piece::Fact(Fact::TlsServerName))
 }

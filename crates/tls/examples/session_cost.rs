@@ -118,7 +118,7 @@ fn memory(version: &str, rested: bool, acceptor: &Acceptor) {
         let mut dialogue = Dialogue::established(acceptor, &config);
         dialogue.upload(b"GET / HTTP/1.1\r\n\r\n", 4096);
         dialogue.download(b"HTTP/1.1 200 OK\r\n\r\n");
-        dialogue.session.forget_introduction();
+        dialogue.session.forget_hello_info();
         if rested {
             rest(&mut dialogue.session);
         }

@@ -64,7 +64,7 @@ fn every_version_suite_group_and_certificate_type_works() {
                     assert_eq!(facts.certificate, Some(certificate));
                     assert!(!facts.resumed);
                     assert_eq!(dialogue.asked_for(), Some(NAME));
-                    dialogue.session.forget_introduction();
+                    dialogue.session.forget_hello_info();
                     assert_eq!(dialogue.asked_for(), None);
                     assert_eq!(dialogue.upload(b"GET /", 3), b"GET /");
                     assert_eq!(dialogue.download(b"200"), b"200");

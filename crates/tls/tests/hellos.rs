@@ -165,7 +165,7 @@ fn a_session_has_the_fingerprint_where_its_profile_asks_for_it_however_the_hello
                 dialogue.deliver(&out).unwrap();
             }
             dialogue.shake().unwrap();
-            let ja4 = dialogue.session.introduction().unwrap().ja4.clone();
+            let ja4 = dialogue.session.hello_info().unwrap().ja4.clone();
             assert_eq!(ja4, asks.then(|| Box::new(peek(&hello, Ja4::of))));
         }
     }
@@ -182,7 +182,7 @@ fn a_hello_that_a_handshake_fails_at_leaves_name_and_fingerprint_behind() {
     let mut session = acceptor.accept();
     let failure = session.handshake(&mut hello.clone(), &mut Vec::new()).unwrap_err();
     assert_eq!(failure.reason, "no-shared-cipher");
-    let known = session.introduction().unwrap();
+    let known = session.hello_info().unwrap();
     assert_eq!(
         (known.server_name.as_deref(), known.ja4.as_deref().copied()),
         (Some("shop.example"), Some(peek(&hello, Ja4::of)))

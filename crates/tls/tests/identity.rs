@@ -240,7 +240,7 @@ fn visit(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> (bool, Option<Ident
     let mut dialogue = Dialogue::established(acceptor, config);
     assert_eq!(dialogue.upload(b"ping", 100), b"ping");
     assert_eq!(dialogue.download(b"pong"), b"pong");
-    let identity = dialogue.session.introduction().and_then(|introduction| introduction.identity.as_deref().cloned());
+    let identity = dialogue.session.hello_info().and_then(|hello_info| hello_info.identity.as_deref().cloned());
     (dialogue.session.facts().resumed, identity)
 }
 
@@ -257,7 +257,7 @@ fn refused(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> (Failure, AlertDe
                 dialogue.deliver(&out).unwrap();
             }
             Err(failure) => {
-                assert!(dialogue.session.introduction().is_some_and(|known| known.identity.is_none()));
+                assert!(dialogue.session.hello_info().is_some_and(|known| known.identity.is_none()));
                 match dialogue.deliver(&out) {
                     Err(Error::AlertReceived(alert)) => return (failure, alert),
                     other => panic!("{failure}, and the client heard {other:?}"),

@@ -122,8 +122,8 @@ impl Visit {
     fn converse(&mut self) {
         assert_eq!(self.dialogue.upload(b"GET / HTTP/1.1\r\n\r\n", 100), b"GET / HTTP/1.1\r\n\r\n");
         assert_eq!(self.dialogue.download(b"HTTP/1.1 200 OK\r\n\r\n"), b"HTTP/1.1 200 OK\r\n\r\n");
-        let introduction = self.dialogue.session.introduction().expect("the client has named a server");
-        assert_eq!(introduction.server_name.as_deref(), Some(NAME));
+        let hello_info = self.dialogue.session.hello_info().expect("the client has named a server");
+        assert_eq!(hello_info.server_name.as_deref(), Some(NAME));
     }
 }
 

@@ -14,7 +14,7 @@ use propylon_config::{BackendId, Http2, ProxyProtocol};
 use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
-use propylon_tls::{Facts, Introduction};
+use propylon_tls::{ClientHelloInfo, Facts};
 use tokio::task::spawn_local;
 
 use super::intake::{Fault, Intake, Moment};
@@ -55,7 +55,7 @@ pub struct Link {
     pub peer: SocketAddr,
     /// What its handshake agreed on; none on plaintext.
     pub facts: Option<Facts>,
-    pub introduction: Option<Box<Introduction>>,
+    pub hello_info: Option<Box<ClientHelloInfo>>,
     pub handshake_us: Cell<Option<u32>>,
     /// Its socket and its session; borrowed for a moment at a time.
     pub(super) connection: RefCell<Connection>,
@@ -97,7 +97,7 @@ impl Link {
             listener: connection.listener,
             peer: connection.peer,
             facts: connection.facts,
-            introduction: connection.introduction().cloned().map(Box::new),
+            hello_info: connection.hello_info().cloned().map(Box::new),
             handshake_us: Cell::new(connection.handshake_us.take()),
             connection: RefCell::new(connection),
             staged: RefCell::default(),

@@ -19,7 +19,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use crate::certificates::dated::Dated;
-use crate::parking::fiber::deep;
+use crate::parking::fiber::on_parent_stack;
 
 /// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl ClientTrust {
         if !auth.send_ca_names {
             builder = builder.clear_root_hint_subjects();
         }
-        let verifier = Arc::new(Bounded { within: builder.build()?, depth: auth.depth });
+        let verifier = Arc::new(BoundedVerifier { inner: builder.build()?, depth: auth.depth });
         let fresh_until = fresh_until.filter(|_| auth.crl_expired == Leniency::Refuse);
         Ok(ClientTrust { verifier, forward: auth.forward, rules, dated, fresh_until })
     }
@@ -83,13 +83,13 @@ impl ClientTrust {
     }
 
     /// The same with a look at what comes out of tickets.
-    pub fn ticketer(&self, within: Arc<dyn ProducesTickets>) -> Arc<dyn ProducesTickets> {
-        Arc::new(Careful { within, rules: self.rules, fresh_until: self.fresh_until })
+    pub fn ticketer(&self, inner: Arc<dyn ProducesTickets>) -> Arc<dyn ProducesTickets> {
+        Arc::new(RecheckedSessions { inner, rules: self.rules, fresh_until: self.fresh_until })
     }
 
     /// The same with a look at sessions that come back by their ID.
-    pub fn store(&self, within: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSessions> {
-        Arc::new(Careful { within, rules: self.rules, fresh_until: self.fresh_until })
+    pub fn store(&self, inner: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSessions> {
+        Arc::new(RecheckedSessions { inner, rules: self.rules, fresh_until: self.fresh_until })
     }
 }
 
@@ -117,8 +117,8 @@ fn rules(auth: &ClientAuth, roots: &RootCertStore, crls: &[CertificateRevocation
 
 /// The library's verifier, with bounds before it: nothing of what comes after can be made long by a client.
 #[derive(Debug)]
-struct Bounded {
-    within: Arc<dyn ClientCertVerifier>,
+struct BoundedVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
     /// Certificates beside the client's own.
     depth: usize,
 }
@@ -135,7 +135,7 @@ impl std::fmt::Display for TooLarge {
 
 impl std::error::Error for TooLarge {}
 
-impl Bounded {
+impl BoundedVerifier {
     fn check(&self, leaf: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
         let too_large = |what: String| Err(CertificateError::Other(OtherError(Arc::new(TooLarge(what)))).into());
         if others.len() > self.depth {
@@ -154,17 +154,17 @@ impl Bounded {
     }
 }
 
-impl ClientCertVerifier for Bounded {
+impl ClientCertVerifier for BoundedVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.within.offer_client_auth()
+        self.inner.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.within.client_auth_mandatory()
+        self.inner.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.within.root_hint_subjects()
+        self.inner.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -175,9 +175,9 @@ impl ClientCertVerifier for Bounded {
     ) -> Result<ClientCertVerified, Error> {
         // Of a TLS 1.2 client all of this is done where its handshake may be parked; a signature of P-521 alone would
         // use most of such a stack.
-        deep(|| {
+        on_parent_stack(|| {
             self.check(leaf, others)?;
-            self.within.verify_client_cert(leaf, others, now)
+            self.inner.verify_client_cert(leaf, others, now)
         })
     }
 
@@ -187,7 +187,7 @@ impl ClientCertVerifier for Bounded {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        deep(|| self.within.verify_tls12_signature(message, cert, dss))
+        on_parent_stack(|| self.inner.verify_tls12_signature(message, cert, dss))
     }
 
     fn verify_tls13_signature(
@@ -196,11 +196,11 @@ impl ClientCertVerifier for Bounded {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        deep(|| self.within.verify_tls13_signature(message, cert, dss))
+        on_parent_stack(|| self.inner.verify_tls13_signature(message, cert, dss))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.within.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
 }
 
@@ -208,13 +208,13 @@ impl ClientCertVerifier for Bounded {
 /// revocation lists they were held against, are in date. Where they are not the client is asked for its certificate
 /// again, and the verifier finds the words for what is wrong.
 #[derive(Debug)]
-struct Careful<T: ?Sized> {
-    within: Arc<T>,
+struct RecheckedSessions<T: ?Sized> {
+    inner: Arc<T>,
     rules: [u8; 32],
     fresh_until: Option<UnixTime>,
 }
 
-impl<T: ?Sized> Careful<T> {
+impl<T: ?Sized> RecheckedSessions<T> {
     /// The state with the rules in front of it. One that could not be looked into later is not worth keeping.
     fn wrap(&self, state: &[u8]) -> Option<Vec<u8>> {
         client_chain(state)?;
@@ -242,39 +242,39 @@ impl<T: ?Sized> Careful<T> {
     }
 }
 
-impl ProducesTickets for Careful<dyn ProducesTickets> {
+impl ProducesTickets for RecheckedSessions<dyn ProducesTickets> {
     fn enabled(&self) -> bool {
-        self.within.enabled()
+        self.inner.enabled()
     }
 
     fn lifetime(&self) -> u32 {
-        self.within.lifetime()
+        self.inner.lifetime()
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.within.encrypt(&self.wrap(plain)?)
+        self.inner.encrypt(&self.wrap(plain)?)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.unwrap(&self.within.decrypt(cipher)?, UnixTime::now())
+        self.unwrap(&self.inner.decrypt(cipher)?, UnixTime::now())
     }
 }
 
-impl StoresServerSessions for Careful<dyn StoresServerSessions> {
+impl StoresServerSessions for RecheckedSessions<dyn StoresServerSessions> {
     fn put(&self, id: Vec<u8>, state: Vec<u8>) -> bool {
-        self.wrap(&state).is_some_and(|wrapped| self.within.put(id, wrapped))
+        self.wrap(&state).is_some_and(|wrapped| self.inner.put(id, wrapped))
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.unwrap(&self.within.get(id)?, UnixTime::now())
+        self.unwrap(&self.inner.get(id)?, UnixTime::now())
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.unwrap(&self.within.take(id)?, UnixTime::now())
+        self.unwrap(&self.inner.take(id)?, UnixTime::now())
     }
 
     fn can_cache(&self) -> bool {
-        self.within.can_cache()
+        self.inner.can_cache()
     }
 }
 
@@ -349,15 +349,15 @@ mod tests {
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
 
-    fn careful(rules: u8, fresh_until: Option<u64>) -> Careful<dyn StoresServerSessions> {
+    fn rechecked(rules: u8, fresh_until: Option<u64>) -> RecheckedSessions<dyn StoresServerSessions> {
         let fresh_until =
             fresh_until.map(|seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)));
-        Careful { within: ServerSessionMemoryCache::new(10), rules: [rules; 32], fresh_until }
+        RecheckedSessions { inner: ServerSessionMemoryCache::new(10), rules: [rules; 32], fresh_until }
     }
 
-    fn comes_back(careful: &Careful<dyn StoresServerSessions>, state: &[u8]) -> bool {
+    fn comes_back(rechecked: &RecheckedSessions<dyn StoresServerSessions>, state: &[u8]) -> bool {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
-        careful.unwrap(&careful.wrap(state).unwrap(), now).as_deref() == Some(state)
+        rechecked.unwrap(&rechecked.wrap(state).unwrap(), now).as_deref() == Some(state)
     }
 
     /// A certificate with an extension of `padding` bytes, for a place whose name has `name` bytes. Of the same length
@@ -373,8 +373,8 @@ mod tests {
 
     #[test]
     fn what_a_client_may_send_has_bounds_each_of_which_may_be_reached() {
-        let within = WebPkiClientVerifier::no_client_auth();
-        let bounded = Bounded { within, depth: 2 };
+        let inner = WebPkiClientVerifier::no_client_auth();
+        let bounded = BoundedVerifier { inner, depth: 2 };
         let refused = |leaf: &CertificateDer<'_>, others: &[usize]| {
             let others: Vec<CertificateDer<'_>> = others.iter().map(|length| vec![0; *length].into()).collect();
             bounded.check(leaf, &others).err().map(|error| error.to_string())
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_session_comes_back_while_every_certificate_in_it_is_in_date() {
         let (good, old, early) = (certificate(2020, 2030), certificate(2020, 2021), certificate(2025, 2030));
-        let store = careful(1, None);
+        let store = rechecked(1, None);
         assert!(comes_back(&store, &state(&[])));
         assert!(comes_back(&store, &state(&[&good])));
         assert!(comes_back(&store, &state(&[&good, &good])));
@@ -430,25 +430,25 @@ mod tests {
     #[test]
     fn a_session_comes_back_while_the_revocation_lists_are_in_date() {
         let good = certificate(2020, 2030);
-        assert!(comes_back(&careful(1, Some(NOW)), &state(&[&good])));
-        assert!(!comes_back(&careful(1, Some(NOW - 1)), &state(&[&good])));
+        assert!(comes_back(&rechecked(1, Some(NOW)), &state(&[&good])));
+        assert!(!comes_back(&rechecked(1, Some(NOW - 1)), &state(&[&good])));
         // Who has shown nothing is not on any list.
-        assert!(comes_back(&careful(1, Some(NOW - 1)), &state(&[])));
+        assert!(comes_back(&rechecked(1, Some(NOW - 1)), &state(&[])));
     }
 
     #[test]
     fn a_session_kept_under_other_rules_does_not_come_back_by_its_id() {
-        let before = careful(1, None);
+        let before = rechecked(1, None);
         assert!(before.put(vec![7], state(&[])));
         assert_eq!(before.get(&[7]), Some(state(&[])));
-        let after = Careful { within: before.within.clone(), rules: [2; 32], fresh_until: None };
+        let after = RecheckedSessions { inner: before.inner.clone(), rules: [2; 32], fresh_until: None };
         assert_eq!(after.get(&[7]), None);
         assert_eq!(after.take(&[7]), None);
     }
 
     #[test]
     fn a_state_of_an_unknown_form_is_not_kept() {
-        let store = careful(1, None);
+        let store = rechecked(1, None);
         for end in 0..15 {
             assert_eq!(store.wrap(&state(&[])[..end]), None, "{end}");
         }

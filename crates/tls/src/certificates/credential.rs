@@ -11,7 +11,7 @@ use propylon_crypto::{Key, PrivateKey, RemoteKey, Ski};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::look::Look;
+use super::file_stamp::FileStamp;
 use crate::provider::compression::Compressed;
 use crate::provider::signing::KeyKind;
 
@@ -47,13 +47,13 @@ pub(crate) struct Material {
     /// The key's, where it is another.
     pub key_path: Option<PathBuf>,
     /// What the files looked like when they were read; absent where they must be read again to be sure.
-    pub seen: Option<Seen>,
+    pub stamps: Option<FileStamps>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub chain: Look,
-    pub key: Option<Look>,
+pub(crate) struct FileStamps {
+    pub chain: FileStamp,
+    pub key: Option<FileStamp>,
 }
 
 /// Seconds since 1970.
@@ -246,7 +246,7 @@ pub(crate) mod tests {
             must_staple: false,
             path: PathBuf::new(),
             key_path: None,
-            seen: None,
+            stamps: None,
         };
         Arc::new(Credential {
             material: Arc::new(material),

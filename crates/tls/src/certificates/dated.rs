@@ -118,7 +118,7 @@ mod tests {
     /// Every step of a life, looked at every so many seconds from its beginning to a day after its end.
     fn life(length: i64, interval: i64) -> Vec<(i64, Nearness)> {
         let until = BORN + length;
-        let looks = (0..).map(|look| BORN + look * interval).take_while(|now| *now <= until + DAY);
+        let looks = (0..).map(|file_stamp| BORN + file_stamp * interval).take_while(|now| *now <= until + DAY);
         let step = |now: i64| Some((until - now, step_between(Some(BORN), until, now - interval, now)?));
         looks.filter_map(step).collect()
     }

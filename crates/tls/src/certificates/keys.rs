@@ -47,7 +47,7 @@ impl Entry {
     fn new(credential: &Credential) -> Entry {
         let material = &*credential.material;
         // A handshake's own stack is small.
-        let key = fiber::deep(|| material.key());
+        let key = fiber::on_parent_stack(|| material.key());
         let chain = material.chain.iter().cloned().collect();
         let key = CertifiedKey::new(chain, Arc::new(CertificateKey::new(key)));
         let stapled = credential.staple.as_ref().map(|staple| {

@@ -3,11 +3,11 @@
 pub(crate) mod client_auth;
 pub(crate) mod credential;
 pub(crate) mod dated;
+pub(crate) mod file_stamp;
 pub(crate) mod finding;
 pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod load;
-pub(crate) mod look;
 pub(crate) mod names;
 pub(crate) mod profile;
 pub(crate) mod resolver;

@@ -63,26 +63,26 @@ impl ResolvesServerCert for Resolver {
         let mut candidates = self.names.candidates(name);
         let verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
         // A session goes on with a suite for the type of key that it began with.
-        let of_rsa = captured::resumption().of_rsa;
-        let begun_with = |index: &u32| of_rsa == Some(kind(*index).key_type() == KeyType::Rsa);
+        let began_with_rsa = captured::resumption().began_with_rsa;
+        let begun_with = |index: &u32| began_with_rsa == Some(kind(*index).key_type() == KeyType::Rsa);
         let known = verifiable.clone().find(begun_with);
         let mut verifiable = verifiable;
         let verifiable = known.or_else(|| verifiable.next().map(|first| self.in_date(first, verifiable)));
         let Some(chosen) = verifiable.or_else(|| candidates.next()) else {
-            captured::note(|heard| {
-                heard.server_name = name.map(Box::from);
-                heard.no_certificate = true;
+            captured::record(|captured| {
+                captured.server_name = name.map(Box::from);
+                captured.no_certificate = true;
             });
             return None;
         };
         let entry = keys::ready(&self.credentials[chosen as usize]);
         let kind = kind(chosen);
         let current = entry.current().clone();
-        captured::note(|heard| {
-            heard.server_name = name.map(Box::from);
-            heard.certificate = Some(kind.key_type());
-            heard.signature = offered_scheme(&hello, kind).and_then(Scheme::of);
-            heard.compressed = entry.compressed;
+        captured::record(|captured| {
+            captured.server_name = name.map(Box::from);
+            captured.certificate = Some(kind.key_type());
+            captured.signature = offered_scheme(&hello, kind).and_then(Scheme::of);
+            captured.compressed = entry.compressed;
         });
         Some(current)
     }

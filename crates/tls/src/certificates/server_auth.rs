@@ -7,14 +7,14 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use crate::parking::fiber::deep;
+use crate::parking::fiber::on_parent_stack;
 
 /// Verifies where there is room, should the handshake run on a small stack of its own: chains and curves take more
 /// than that has.
 #[derive(Debug)]
-pub(crate) struct Roomy(pub Arc<dyn ServerCertVerifier>);
+pub(crate) struct ParentStackVerifier(pub Arc<dyn ServerCertVerifier>);
 
-impl ServerCertVerifier for Roomy {
+impl ServerCertVerifier for ParentStackVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -23,7 +23,7 @@ impl ServerCertVerifier for Roomy {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        deep(|| self.0.verify_server_cert(leaf, issuers, name, ocsp, now))
+        on_parent_stack(|| self.0.verify_server_cert(leaf, issuers, name, ocsp, now))
     }
 
     fn verify_tls12_signature(
@@ -32,7 +32,7 @@ impl ServerCertVerifier for Roomy {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        deep(|| self.0.verify_tls12_signature(message, certificate, signature))
+        on_parent_stack(|| self.0.verify_tls12_signature(message, certificate, signature))
     }
 
     fn verify_tls13_signature(
@@ -41,7 +41,7 @@ impl ServerCertVerifier for Roomy {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        deep(|| self.0.verify_tls13_signature(message, certificate, signature))
+        on_parent_stack(|| self.0.verify_tls13_signature(message, certificate, signature))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -51,9 +51,9 @@ impl ServerCertVerifier for Roomy {
 
 /// Takes every certificate, and still asks for proof that the server has its key: a mistake shows that way.
 #[derive(Debug)]
-pub(crate) struct Unverified(pub WebPkiSupportedAlgorithms);
+pub(crate) struct AcceptAnyCertificate(pub WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

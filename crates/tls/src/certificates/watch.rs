@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use aws_lc_rs::digest::{Context, SHA256};
 use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
 
+use super::file_stamp::FileStamp;
 use super::load::{folder, ocsp_path};
-use super::look::Look;
 
 /// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change
 /// (that is how Kubernetes swaps a secret), and so is a file renamed over another.
@@ -50,11 +50,11 @@ impl Stamp {
         let mut unsettled = false;
         for path in paths {
             let metadata = fs::metadata(&path).ok();
-            unsettled |= metadata.as_ref().is_some_and(|metadata| !Look::is_settled(metadata, now));
+            unsettled |= metadata.as_ref().is_some_and(|metadata| !FileStamp::is_settled(metadata, now));
             // No path holds a zero byte, and a look is of one length: no two lists read the same.
             files.update(path.as_os_str().as_encoded_bytes());
             files.update(&[0]);
-            files.update(&metadata.map_or([0; 40], |metadata| Look::of(&metadata).bytes()));
+            files.update(&metadata.map_or([0; 40], |metadata| FileStamp::of(&metadata).bytes()));
         }
         Stamp { files: files.finish().as_ref().try_into().ok(), unsettled }
     }

@@ -20,7 +20,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::hello::client_hello::Peeker;
-use crate::provider::captured::SecretsListener;
+use crate::provider::captured::SecretsLog;
 use crate::provider::{provider, versions};
 
 /// A certificate that answers one challenge, and its key, both DER.
@@ -67,7 +67,7 @@ fn config(challenge: ChallengeCertificate) -> Option<Arc<ServerConfig>> {
     let key = PrivateKeyDer::Pkcs8(challenge.key.into());
     let key = any_supported_type(&key).ok()?;
     let chain = vec![CertificateDer::from(challenge.certificate)];
-    let resolver = Only(Arc::new(CertifiedKey::new(chain, key)));
+    let resolver = ChallengeResolver(Arc::new(CertifiedKey::new(chain, key)));
     // The authority chooses the version, from TLS 1.2 on (RFC 8737 §3), whatever other clients are offered.
     let policy = TlsPolicy::Intermediate;
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&policy)))
@@ -78,19 +78,19 @@ fn config(challenge: ChallengeCertificate) -> Option<Arc<ServerConfig>> {
     config.alpn_protocols = vec![ACME_TLS.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    config.key_log = Arc::new(SecretsListener);
+    config.key_log = Arc::new(SecretsLog);
     Some(Arc::new(config))
 }
 
-struct Only(Arc<CertifiedKey>);
+struct ChallengeResolver(Arc<CertifiedKey>);
 
-impl fmt::Debug for Only {
+impl fmt::Debug for ChallengeResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Only").finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for Only {
+impl ResolvesServerCert for ChallengeResolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }

@@ -35,7 +35,7 @@ pub(super) fn alert_of(failure: &Failure) -> Alert {
 
 /// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
 /// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
-pub(super) fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
+pub(super) fn use_tls12_alert(failure: &Failure, out: &mut [u8]) {
     const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
     const HANDSHAKE_FAILURE: u8 = 40;
     if failure.reason == "client-certificate-missing"

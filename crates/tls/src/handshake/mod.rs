@@ -1,9 +1,9 @@
 //! The life of a handshake: the library is shown one record at a time, and its answers are gathered.
 
 pub(crate) mod challenge;
-mod comeback;
 mod failure;
 pub(crate) mod parked;
+mod resumed_key;
 pub(crate) mod step;
 
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use rustls::unbuffered::ConnectionState;
 use rustls::{Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
 use crate::certificates::identity::Identity;
-use crate::hello::arrival::{self, Greeting};
+use crate::hello::class::{self, HelloClass, HelloClassifier};
 use crate::hello::client_hello::{Numbers, Peeker};
-use crate::hello::info::{Introduction, Watch};
-use crate::parking::{Coming, Way};
-use crate::provider::captured::{self, Overheard};
+use crate::hello::info::{ClientHelloInfo, Ja4Scanner};
+use crate::parking::{JobRouting, PendingKeyExchange};
+use crate::provider::captured::{self, CapturedSecrets};
 use crate::provider::facts::{Facts, Group, Resumption};
 use crate::records::failure::Failure;
 use crate::records::protection::Protection;
@@ -26,31 +26,31 @@ use crate::records::suite::{Suite, Version};
 use crate::records::wire::{
     ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, PAYLOAD_MAX, PLAIN_MAX, record_len,
 };
-use failure::{alert_of, failure_of, say_it_in_tls12};
+use failure::{alert_of, failure_of, use_tls12_alert};
 use step::Step;
 
 pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
     config: Arc<ServerConfig>,
-    pub heard: Overheard,
+    pub captured: CapturedSecrets,
     /// Absent where no work is set aside.
-    pub way: Option<Way>,
+    pub routing: Option<JobRouting>,
     /// Until its keys are agreed on.
-    coming: Option<Coming>,
+    pending_key_exchange: Option<PendingKeyExchange>,
     /// What of the client's certificate is for servers.
     forward: ForwardIdentity,
     /// Absent where nobody asks for a fingerprint.
-    watch: Option<Box<Watch>>,
+    ja4_scanner: Option<Box<Ja4Scanner>>,
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
-    shown: usize,
-    greeting: arrival::Watch,
+    retained: usize,
+    classifier: HelloClassifier,
     /// The start of a hello has come, and it is one that can be gone into.
-    plausible: bool,
+    is_hello: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
-    spoken: bool,
+    has_sent: bool,
     /// The first record has come.
-    begun: bool,
+    has_begun: bool,
     /// Which certificate a client is shown may depend on the listener, and so may which sessions are resumed.
     orders_differ: bool,
     /// It is an authority's question; see `challenge`.
@@ -68,7 +68,7 @@ pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 impl Handshake {
     pub fn new(
         config: &Arc<ServerConfig>,
-        way: Option<Way>,
+        routing: Option<JobRouting>,
         forward: ForwardIdentity,
         ja4: bool,
         orders_differ: bool,
@@ -78,16 +78,16 @@ impl Handshake {
         Handshake {
             connection,
             config: config.clone(),
-            heard: Overheard::default(),
-            coming: way.as_ref().map(|way| Coming::new(&way.parking)),
-            way,
+            captured: CapturedSecrets::default(),
+            pending_key_exchange: routing.as_ref().map(|routing| PendingKeyExchange::new(&routing.parking)),
+            routing,
             forward,
-            watch: ja4.then(Box::default),
-            shown: 0,
-            greeting: arrival::Watch::default(),
-            plausible: false,
-            spoken: false,
-            begun: false,
+            ja4_scanner: ja4.then(Box::default),
+            retained: 0,
+            classifier: HelloClassifier::default(),
+            is_hello: false,
+            has_sent: false,
+            has_begun: false,
             orders_differ,
             challenge: false,
         }
@@ -95,51 +95,51 @@ impl Handshake {
 
     /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or
     /// else it is one like all others.
-    pub fn meet_challenge(&mut self, buffer: &[u8]) {
-        if self.begun || record_len(buffer).is_none() {
+    pub fn begin_challenge(&mut self, buffer: &[u8]) {
+        if self.has_begun || record_len(buffer).is_none() {
             return;
         }
-        self.begun = true;
+        self.has_begun = true;
         let Some(config) = challenge::answer(buffer) else { return };
         let Ok(connection) = UnbufferedServerConnection::new(Arc::clone(&config)) else { return };
         (self.connection, self.config, self.challenge) = (connection, config, true);
         // Its key signs here and now.
-        (self.way, self.coming) = (None, None);
+        (self.routing, self.pending_key_exchange) = (None, None);
         self.forward = ForwardIdentity::Nothing;
     }
 
     /// See `Session::handshake`.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         self.check_start(buffer, out)?;
-        if let Some(watch) = &mut self.watch {
-            watch.look(buffer);
+        if let Some(ja4_scanner) = &mut self.ja4_scanner {
+            ja4_scanner.scan(buffer);
         }
         let before = out.len();
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
         // that came with the client's Finished, and what follows a finished handshake is not for this state.
         loop {
-            let next = &buffer[consumed + self.shown..];
+            let next = &buffer[consumed + self.retained..];
             self.check_record(next, out)?;
             let Some(record) = record_len(next) else { break };
             if std::mem::take(&mut self.orders_differ) {
-                self.heard.resumption.of_rsa = comeback::is_of_rsa(&self.config, &next[..record]);
+                self.captured.resumption.began_with_rsa = resumed_key::is_rsa(&self.config, &next[..record]);
             }
-            self.shown += record;
-            let end = consumed + self.shown;
+            self.retained += record;
+            let end = consumed + self.retained;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
             if let_go > 0 {
                 // What it has walked over is gone; the next hello, if there is to be one, comes whole.
-                self.greeting = arrival::Watch::default();
+                self.classifier = HelloClassifier::default();
             }
             consumed += let_go;
-            self.shown -= let_go;
-            self.spoken |= out.len() > before;
-            if self.coming.is_some() && self.has_its_keys() {
-                self.coming = None;
+            self.retained -= let_go;
+            self.has_sent |= out.len() > before;
+            if self.pending_key_exchange.is_some() && self.has_its_keys() {
+                self.pending_key_exchange = None;
             }
             // What follows a hello does not look like one.
-            self.plausible |= consumed > 0;
+            self.is_hello |= consumed > 0;
             if !self.connection.is_handshaking() {
                 return Ok((consumed, Step::Done));
             }
@@ -150,20 +150,20 @@ impl Handshake {
 
     /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all
     /// whole records, at most as many as a buffer has to hold.
-    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
-        if !self.way.as_ref().is_some_and(Way::is_open) || self.has_its_keys() {
+    pub fn bytes_to_park(&self, buffer: &[u8]) -> Option<usize> {
+        if !self.routing.as_ref().is_some_and(JobRouting::may_defer) || self.has_its_keys() {
             return None;
         }
-        let mut end = self.shown;
+        let mut end = self.retained;
         while let Some(record) = record_len(buffer.get(end..)?) {
             end += record;
         }
-        (end > self.shown).then_some(end)
+        (end > self.retained).then_some(end)
     }
 
     /// See `Session::greeting`.
-    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
-        if self.has_its_keys() { None } else { self.greeting.greeting(buffer) }
+    pub fn hello_class(&mut self, buffer: &[u8]) -> Option<HelloClass> {
+        if self.has_its_keys() { None } else { self.classifier.classify(buffer) }
     }
 
     /// Nothing more is agreed on or signed.
@@ -181,7 +181,7 @@ impl Handshake {
         const CLIENT_HELLO: u8 = 1;
         const TLS12: u8 = 3;
         // What the library has seen it may have moved about.
-        if self.plausible || buffer.is_empty() || self.shown > 0 {
+        if self.is_hello || buffer.is_empty() || self.retained > 0 {
             return Ok(());
         }
         let first = buffer[0];
@@ -215,13 +215,13 @@ impl Handshake {
         if minor < TLS12 {
             // What it lists counts, if it lists anything, whatever stands here (RFC 8446 §4.2.1).
             match lists_versions(buffer) {
-                Listed::Spoken => self.plausible = true,
+                Listed::Spoken => self.is_hello = true,
                 Listed::NotYet => {}
                 Listed::None => return Err(self.refuse_version(minor, out)),
             }
             return Ok(());
         }
-        self.plausible = true;
+        self.is_hello = true;
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Handshake {
     fn check_record(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let &[kind, 3, _, high, low, ..] = record else { return Ok(()) };
         let payload = usize::from(u16::from_be_bytes([high, low]));
-        let payload_max = match (self.spoken, kind) {
+        let payload_max = match (self.has_sent, kind) {
             // Nothing is encrypted yet (RFC 8446 §5.1).
             (false, _) => PLAIN_MAX,
             (true, APPLICATION_DATA) => PLAIN_MAX + 256,
@@ -293,9 +293,9 @@ impl Handshake {
             return None;
         }
         let suite = Suite::of(self.connection.negotiated_cipher_suite()?.suite());
-        let key = std::mem::take(&mut self.heard.keys.sealing);
+        let key = std::mem::take(&mut self.captured.keys.sealing);
         key.key.as_ref()?;
-        Protection::new(Version::Tls13, suite, self.heard.secrets.server.take(), key)
+        Protection::new(Version::Tls13, suite, self.captured.secrets.server.take(), key)
     }
 
     /// Runs the library over the records shown to it. Returns how many bytes it let go of.
@@ -304,8 +304,9 @@ impl Handshake {
         loop {
             let resumption = self.resumption();
             let connection = &mut self.connection;
-            let (progress, heard) = captured::listen(resumption, || turn(connection, &mut records[discarded..], out));
-            self.heard.merge(heard);
+            let (progress, captured) =
+                captured::capture(resumption, || turn(connection, &mut records[discarded..], out));
+            self.captured.merge(captured);
             match progress {
                 Ok((discard, more)) => {
                     discarded += discard;
@@ -316,7 +317,7 @@ impl Handshake {
                 Err(error) => {
                     let lacks_extension = lacks_extension(&error, &records[discarded..]);
                     let failure = Failure::from(error);
-                    if let Some(failure) = self.heard.fault.and_then(failure_of) {
+                    if let Some(failure) = self.captured.fault.and_then(failure_of) {
                         // What the library wanted to send cannot be followed up, and what it says of this is the
                         // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
                         out.extend_from_slice(&INTERNAL_ERROR);
@@ -327,13 +328,13 @@ impl Handshake {
                     }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
-                    if self.heard.no_certificate {
+                    if self.captured.no_certificate {
                         out.truncate(before);
                         let (alert, failure) = self.no_certificate();
                         out.extend_from_slice(&alert);
                         return Err(failure);
                     }
-                    say_it_in_tls12(&failure, out);
+                    use_tls12_alert(&failure, out);
                     if out.len() == before && failure.owes_alert() {
                         return Err(self.refuse(alert_of(&failure), failure.reason, &failure.detail, out));
                     }
@@ -346,7 +347,7 @@ impl Handshake {
     /// Where names are strict: what to say in place of the library, and why.
     fn no_certificate(&self) -> ([u8; 7], Failure) {
         let tls13 = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-        let (alert, detail) = match &self.heard.server_name {
+        let (alert, detail) = match &self.captured.server_name {
             Some(name) => (UNRECOGNIZED_NAME, format!("no certificate stands for the name {name:?}")),
             None => {
                 let alert = if tls13 { MISSING_EXTENSION } else { UNRECOGNIZED_NAME };
@@ -358,29 +359,29 @@ impl Handshake {
 
     /// What the callbacks of the next call go by.
     fn resumption(&self) -> captured::Resumption {
-        let heard = self.heard.resumption;
+        let captured = self.captured.resumption;
         let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
         // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
-        let born = heard.born.filter(|_| resumed);
-        captured::Resumption { resumed, born, kept: None, ..heard }
+        let born = captured.born.filter(|_| resumed);
+        captured::Resumption { resumed, born, kept: None, ..captured }
     }
 
     /// Once `advance` has answered `Done`.
-    pub fn introduction(&mut self) -> Introduction {
+    pub fn hello_info(&mut self) -> ClientHelloInfo {
         let chain = self.connection.peer_certificates().unwrap_or_default();
-        Introduction {
-            server_name: self.heard.server_name.take(),
-            ja4: self.watch.as_ref().and_then(|watch| watch.ja4).map(Box::new),
+        ClientHelloInfo {
+            server_name: self.captured.server_name.take(),
+            ja4: self.ja4_scanner.as_ref().and_then(|ja4_scanner| ja4_scanner.ja4).map(Box::new),
             identity: Identity::new(chain, self.forward).map(Box::new),
         }
     }
 
     /// Once `advance` has failed; `buffer` is what it was shown then.
-    pub fn introduction_of_failed(&mut self, buffer: &[u8]) -> Introduction {
-        match self.heard.server_name {
+    pub fn hello_info_of_failed(&mut self, buffer: &[u8]) -> ClientHelloInfo {
+        match self.captured.server_name {
             // A certificate that was shown in a handshake that failed proves nothing.
-            Some(_) => Introduction { identity: None, ..self.introduction() },
-            None => Introduction::of_failed(buffer, self.watch.is_some()),
+            Some(_) => ClientHelloInfo { identity: None, ..self.hello_info() },
+            None => ClientHelloInfo::of_failed(buffer, self.ja4_scanner.is_some()),
         }
     }
 
@@ -397,13 +398,13 @@ impl Handshake {
             version: Version::of(connection.protocol_version()),
             suite: suite.map_or(Suite::Aes128Gcm, Suite::of),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
-            certificate: if resumed { None } else { self.heard.certificate },
+            certificate: if resumed { None } else { self.captured.certificate },
             resumption: Resumption {
-                issued: self.heard.resumption.issued,
-                refused: self.heard.resumption.refused,
-                session_id: self.heard.resumption.session_id,
+                issued: self.captured.resumption.issued,
+                refused: self.captured.resumption.refused,
+                session_id: self.captured.resumption.session_id,
             },
-            signature: if resumed { None } else { self.heard.signature },
+            signature: if resumed { None } else { self.captured.signature },
             resumed,
             alpn,
         }
@@ -443,10 +444,10 @@ fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
         PeerIncompatible::SignatureAlgorithmsExtensionRequired
         | PeerIncompatible::NamedGroupsExtensionRequired
         | PeerIncompatible::KeyShareExtensionRequired => true,
-        PeerIncompatible::NoKxGroupsInCommon => arrival::content_of(hello, arrival::SUPPORTED_GROUPS).is_none(),
+        PeerIncompatible::NoKxGroupsInCommon => class::content_of(hello, class::SUPPORTED_GROUPS).is_none(),
         _ => false,
     };
-    lacks && arrival::offers_tls13(hello)
+    lacks && class::offers_tls13(hello)
 }
 
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
@@ -484,8 +485,8 @@ fn lists_versions(buffer: &[u8]) -> Listed {
     match Peeker::default().peek(buffer, &mut Vec::new()) {
         Ok(None) => Listed::NotYet,
         Ok(Some(hello)) => {
-            let spoken = |listed: Numbers<'_>| listed.iter().any(|version| version == TLS12 || version == TLS13);
-            if hello.supported_versions.is_some_and(spoken) { Listed::Spoken } else { Listed::None }
+            let is_spoken = |listed: Numbers<'_>| listed.iter().any(|version| version == TLS12 || version == TLS13);
+            if hello.supported_versions.is_some_and(is_spoken) { Listed::Spoken } else { Listed::None }
         }
         // The library has an alert for what is wrong with it, and would say another thing first.
         Err(_) => Listed::None,

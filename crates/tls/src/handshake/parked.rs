@@ -5,12 +5,12 @@ use std::rc::Rc;
 use propylon_crypto::{Job, JobKind, Outcome};
 
 use super::step::Step;
-use crate::parking::fiber::{Fiber, Turn};
-use crate::parking::{Parking, Way};
-use crate::provider::perform::along;
+use crate::parking::fiber::{Fiber, FiberState};
+use crate::parking::{JobRouting, Parking};
+use crate::provider::jobs::with_routing;
 
 /// How a turn of a handshake that may be set aside ended.
-pub(crate) enum Pause<T: 'static> {
+pub(crate) enum RunResult<T: 'static> {
     Parked(Box<Parked<T>>),
     Finished(T),
     /// A defect of ours, which ends this handshake and no other.
@@ -18,19 +18,19 @@ pub(crate) enum Pause<T: 'static> {
 }
 
 /// What a handshake takes along, since the driver's buffers cannot be lent to it beyond one call, and brings back.
-pub(crate) struct Shown<H, E> {
+pub(crate) struct DetachedHandshake<H, E> {
     pub handshake: Box<H>,
     pub records: Vec<u8>,
     pub out: Vec<u8>,
     pub progress: Result<(usize, Step), E>,
 }
 
-impl<H, E> Shown<H, E> {
+impl<H, E> DetachedHandshake<H, E> {
     /// Shows some records to a handshake.
-    pub fn to(mut handshake: Box<H>, mut records: Vec<u8>, advance: Advance<H, E>) -> Shown<H, E> {
+    pub fn advance(mut handshake: Box<H>, mut records: Vec<u8>, advance: Advance<H, E>) -> DetachedHandshake<H, E> {
         let mut out = Vec::new();
         let progress = advance(&mut handshake, &mut records, &mut out);
-        Shown { handshake, records, out, progress }
+        DetachedHandshake { handshake, records, out, progress }
     }
 }
 
@@ -45,17 +45,17 @@ pub(crate) struct Parked<T: 'static> {
     kind: JobKind,
     parking: Rc<Parking>,
     /// Bytes at the buffer's front of which it has a copy.
-    pub shown: usize,
+    pub copied: usize,
 }
 
 impl<T: 'static> Parked<T> {
     /// Takes a turn of a handshake whose work may be set aside, with a copy of so many bytes.
-    pub fn begin(way: &Way, shown: usize, turn: impl FnOnce() -> T + 'static) -> Pause<T> {
-        let its_way = way.clone();
-        match Fiber::start(&way.parking.stacks, move || along(its_way, turn)) {
-            Ok(turn) => Parked::pause(turn, &way.parking, shown),
+    pub fn begin(routing: &JobRouting, copied: usize, turn: impl FnOnce() -> T + 'static) -> RunResult<T> {
+        let own_routing = routing.clone();
+        match Fiber::start(&routing.parking.stacks, move || with_routing(own_routing, turn)) {
+            Ok(turn) => Parked::of_state(turn, &routing.parking, copied),
             // Without a stack the work is done on the spot.
-            Err(call) => Pause::Finished(call()),
+            Err(call) => RunResult::Finished(call()),
         }
     }
 
@@ -63,26 +63,26 @@ impl<T: 'static> Parked<T> {
         self.job.take()
     }
 
-    pub fn resume(mut self: Box<Self>, outcome: Outcome) -> Pause<T> {
-        let Some(fiber) = self.fiber.take() else { return Pause::Panicked("resumed twice".into()) };
-        let (parking, shown) = (self.parking.clone(), self.shown);
+    pub fn resume(mut self: Box<Self>, outcome: Outcome) -> RunResult<T> {
+        let Some(fiber) = self.fiber.take() else { return RunResult::Panicked("resumed twice".into()) };
+        let (parking, copied) = (self.parking.clone(), self.copied);
         // Its place is free while it runs, and the next one that it may take is counted anew.
         drop(self);
-        Parked::pause(fiber.resume(outcome), &parking, shown)
+        Parked::of_state(fiber.resume(outcome), &parking, copied)
     }
 
-    fn pause(turn: Turn<T>, parking: &Rc<Parking>, shown: usize) -> Pause<T> {
+    fn of_state(turn: FiberState<T>, parking: &Rc<Parking>, copied: usize) -> RunResult<T> {
         match turn {
-            Turn::Suspended(fiber, job) => {
+            FiberState::Suspended(fiber, job) => {
                 let kind = job.kind();
                 parking.enter(kind);
                 let parking = parking.clone();
-                Pause::Parked(Box::new(Parked { fiber: Some(fiber), job: Some(job), kind, parking, shown }))
+                RunResult::Parked(Box::new(Parked { fiber: Some(fiber), job: Some(job), kind, parking, copied }))
             }
-            Turn::Finished(shown) => Pause::Finished(shown),
-            Turn::Panicked(message) => {
+            FiberState::Finished(answer) => RunResult::Finished(answer),
+            FiberState::Panicked(message) => {
                 parking.count(|counts| counts.panics += 1);
-                Pause::Panicked(message)
+                RunResult::Panicked(message)
             }
         }
     }

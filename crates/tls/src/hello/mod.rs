@@ -1,6 +1,6 @@
 //! What a client says first: its ClientHello, when it is whole, and what it tells of the client.
 
-pub(crate) mod arrival;
+pub(crate) mod class;
 pub(crate) mod client_hello;
 pub(crate) mod info;
 pub(crate) mod ja4;

@@ -31,7 +31,7 @@ type Body<T> = Coroutine<Outcome, Job, Result<T, Panic>, OwnStack>;
 type Panic = Box<dyn Any + Send>;
 
 /// What became of a call for now.
-pub(crate) enum Turn<T: 'static> {
+pub(crate) enum FiberState<T: 'static> {
     Suspended(Fiber<T>, Job),
     Finished(T),
     /// The message of the panic.
@@ -99,7 +99,7 @@ pub(crate) fn suspend(job: Job) -> Outcome {
 
 /// Runs `call`, which must not suspend, where there is room: on the stack of whoever runs the present call, if that one
 /// has a small stack of its own.
-pub(crate) fn deep<R>(call: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn on_parent_stack<R>(call: impl FnOnce() -> R + Send) -> R {
     let Some(yielder) = CURRENT.take() else { return call() };
     // Should the call panic, the panic goes on from here.
     let _restore = Restore(Some(yielder));
@@ -118,7 +118,7 @@ impl Drop for Restore {
 
 impl<T: 'static> Fiber<T> {
     /// Runs `call` until it is suspended or over. Gives it back when no stack can be had.
-    pub fn start<F: FnOnce() -> T + 'static>(stacks: &Rc<Stacks>, call: F) -> Result<Turn<T>, F> {
+    pub fn start<F: FnOnce() -> T + 'static>(stacks: &Rc<Stacks>, call: F) -> Result<FiberState<T>, F> {
         let Some(stack) = stacks.take() else { return Err(call) };
         let body = Coroutine::with_stack(stack, move |yielder: &Yielder<Outcome, Job>, _| {
             CURRENT.set(Some(NonNull::from(yielder)));
@@ -131,12 +131,12 @@ impl<T: 'static> Fiber<T> {
         Ok(fiber.resume(Err(JobError::Cancelled)))
     }
 
-    pub fn resume(mut self, outcome: Outcome) -> Turn<T> {
+    pub fn resume(mut self, outcome: Outcome) -> FiberState<T> {
         match self.run(outcome) {
-            Some(CoroutineResult::Yield(job)) => Turn::Suspended(self, job),
-            Some(CoroutineResult::Return(Ok(answer))) => Turn::Finished(answer),
-            Some(CoroutineResult::Return(Err(panic))) => Turn::Panicked(message(panic)),
-            None => Turn::Panicked("resumed after its end".into()),
+            Some(CoroutineResult::Yield(job)) => FiberState::Suspended(self, job),
+            Some(CoroutineResult::Return(Ok(answer))) => FiberState::Finished(answer),
+            Some(CoroutineResult::Return(Err(panic))) => FiberState::Panicked(message(panic)),
+            None => FiberState::Panicked("resumed after its end".into()),
         }
     }
 
@@ -368,22 +368,22 @@ mod tests {
         Ok(vec![byte].into())
     }
 
-    fn suspended<T>(turn: Turn<T>) -> Fiber<T> {
+    fn suspended<T>(turn: FiberState<T>) -> Fiber<T> {
         match turn {
-            Turn::Suspended(fiber, _) => fiber,
-            Turn::Finished(_) | Turn::Panicked(_) => panic!("not suspended"),
+            FiberState::Suspended(fiber, _) => fiber,
+            FiberState::Finished(_) | FiberState::Panicked(_) => panic!("not suspended"),
         }
     }
 
-    fn finished<T>(turn: Turn<T>) -> T {
+    fn finished<T>(turn: FiberState<T>) -> T {
         match turn {
-            Turn::Finished(answer) => answer,
-            Turn::Suspended(..) => panic!("suspended"),
-            Turn::Panicked(message) => panic!("{message}"),
+            FiberState::Finished(answer) => answer,
+            FiberState::Suspended(..) => panic!("suspended"),
+            FiberState::Panicked(message) => panic!("{message}"),
         }
     }
 
-    fn start<T>(stacks: &Rc<Stacks>, call: impl FnOnce() -> T + 'static) -> Turn<T> {
+    fn start<T>(stacks: &Rc<Stacks>, call: impl FnOnce() -> T + 'static) -> FiberState<T> {
         Fiber::start(stacks, call).unwrap_or_else(|_| panic!("no stack"))
     }
 
@@ -446,12 +446,12 @@ mod tests {
             much[much.len() / 2]
         }
         let stacks = Stacks::new(1);
-        assert_eq!(hungry(), deep(hungry));
+        assert_eq!(hungry(), on_parent_stack(hungry));
         let call = || {
-            let answer = deep(hungry);
+            let answer = on_parent_stack(hungry);
             assert!(can_suspend());
             suspend(job()).expect("done");
-            answer + deep(hungry)
+            answer + on_parent_stack(hungry)
         };
         assert_eq!(finished(suspended(start(&stacks, call)).resume(ok(0))), 2);
     }
@@ -461,11 +461,11 @@ mod tests {
         let stacks = Stacks::new(1);
         let call = || {
             suspend(job()).expect("done");
-            deep(|| panic!("deep down"));
+            on_parent_stack(|| panic!("deep down"));
         };
         match suspended(start(&stacks, call)).resume(ok(1)) {
-            Turn::Panicked(message) => assert_eq!(message, "deep down"),
-            Turn::Finished(()) | Turn::Suspended(..) => panic!("it should have panicked"),
+            FiberState::Panicked(message) => assert_eq!(message, "deep down"),
+            FiberState::Finished(()) | FiberState::Suspended(..) => panic!("it should have panicked"),
         }
         assert!(!can_suspend());
         assert_eq!(stacks.counts(), (1, 1));

@@ -25,7 +25,7 @@ pub struct Deferral {
 impl Deferral {
     pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true, in_company_only: false };
 
-    fn takes(self, kind: JobKind) -> bool {
+    fn defers(self, kind: JobKind) -> bool {
         match kind {
             JobKind::Rsa => self.rsa,
             JobKind::Ecdsa => self.ecdsa,
@@ -58,7 +58,7 @@ pub struct Parking {
     local: Cell<usize>,
     remote: Cell<usize>,
     /// Handshakes whose keys are not agreed on.
-    coming: Cell<usize>,
+    pending_key_exchanges: Cell<usize>,
     counts: Cell<ParkingCounts>,
 }
 
@@ -96,7 +96,7 @@ impl Parking {
             limits,
             local: Cell::new(0),
             remote: Cell::new(0),
-            coming: Cell::new(0),
+            pending_key_exchanges: Cell::new(0),
             counts: Cell::default(),
         })
     }
@@ -116,7 +116,7 @@ impl Parking {
 
     /// Whether there is anybody beside the handshake whose turn it is whose work could be done together with its own.
     fn has_company(&self) -> bool {
-        self.local.get() > 0 || self.coming.get() > 1
+        self.local.get() > 0 || self.pending_key_exchanges.get() > 1
     }
 
     pub(crate) fn has_room(&self, kind: JobKind) -> bool {
@@ -150,40 +150,40 @@ impl Parking {
 
 /// What an acceptor gives to its handshakes.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct JobRouting {
     pub deferral: Deferral,
     pub parking: Rc<Parking>,
     /// Some of the acceptor's keys are elsewhere.
     pub remote: bool,
 }
 
-impl Way {
-    pub fn takes(&self, kind: JobKind) -> bool {
-        self.deferral.takes(kind) && (kind == JobKind::Remote || self.is_open_to_local())
+impl JobRouting {
+    pub fn defers(&self, kind: JobKind) -> bool {
+        self.deferral.defers(kind) && (kind == JobKind::Remote || self.may_defer_local())
     }
 
-    fn is_open_to_local(&self) -> bool {
+    fn may_defer_local(&self) -> bool {
         !self.deferral.in_company_only || self.parking.has_company()
     }
 
     /// Whether a handshake that runs now could come to be set aside.
-    pub fn is_open(&self) -> bool {
-        self.remote || self.is_open_to_local()
+    pub fn may_defer(&self) -> bool {
+        self.remote || self.may_defer_local()
     }
 }
 
 /// A handshake whose keys are not agreed on, so that others may count on its company.
-pub(crate) struct Coming(Rc<Parking>);
+pub(crate) struct PendingKeyExchange(Rc<Parking>);
 
-impl Coming {
-    pub fn new(parking: &Rc<Parking>) -> Coming {
-        parking.coming.set(parking.coming.get() + 1);
-        Coming(parking.clone())
+impl PendingKeyExchange {
+    pub fn new(parking: &Rc<Parking>) -> PendingKeyExchange {
+        parking.pending_key_exchanges.set(parking.pending_key_exchanges.get() + 1);
+        PendingKeyExchange(parking.clone())
     }
 }
 
-impl Drop for Coming {
+impl Drop for PendingKeyExchange {
     fn drop(&mut self) {
-        self.0.coming.set(self.0.coming.get() - 1);
+        self.0.pending_key_exchanges.set(self.0.pending_key_exchanges.get() - 1);
     }
 }

@@ -18,7 +18,7 @@ use super::facts::{IdUse, Scheme, Unopened};
 use crate::records::secrets::{RecordKeys, Secret, TrafficSecrets};
 
 #[derive(Default)]
-pub(crate) struct Overheard {
+pub(crate) struct CapturedSecrets {
     /// In lower case.
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
@@ -56,7 +56,7 @@ pub(crate) struct Resumption {
     pub resumed: bool,
     /// Whether the session that a TLS 1.2 client asks for began with an RSA certificate, where that is not the same
     /// everywhere.
-    pub of_rsa: Option<bool>,
+    pub began_with_rsa: Option<bool>,
     /// Tickets looked at.
     pub tried: u8,
     /// Tickets given.
@@ -68,44 +68,44 @@ pub(crate) struct Resumption {
 }
 
 thread_local! {
-    static OVERHEARD: RefCell<Overheard> = RefCell::new(Overheard::default());
+    static CAPTURED: RefCell<CapturedSecrets> = RefCell::new(CapturedSecrets::default());
 }
 
 /// Runs a call into the library and returns what its callbacks heard meanwhile. They know of `resumption`.
-pub(crate) fn listen<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, Overheard) {
-    OVERHEARD.set(Overheard { resumption, ..Overheard::default() });
+pub(crate) fn capture<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, CapturedSecrets) {
+    CAPTURED.set(CapturedSecrets { resumption, ..CapturedSecrets::default() });
     let answer = call();
-    (answer, OVERHEARD.take())
+    (answer, CAPTURED.take())
 }
 
 /// What the call in progress has heard so far, when it is suspended.
-pub(crate) fn set_aside() -> Overheard {
-    OVERHEARD.take()
+pub(crate) fn take() -> CapturedSecrets {
+    CAPTURED.take()
 }
 
 /// When it goes on.
-pub(crate) fn put_back(heard: Overheard) {
-    OVERHEARD.set(heard);
+pub(crate) fn restore(captured: CapturedSecrets) {
+    CAPTURED.set(captured);
 }
 
 /// For the callbacks.
-pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
-    OVERHEARD.with_borrow_mut(write);
+pub(crate) fn record(write: impl FnOnce(&mut CapturedSecrets)) {
+    CAPTURED.with_borrow_mut(write);
 }
 
 /// For the compressor: what the resolver has left for it in the same handshake.
 pub(crate) fn compressed<T>(read: impl FnOnce(&[Option<PerCore>; 2]) -> Option<T>) -> Option<T> {
-    OVERHEARD.with_borrow(|heard| read(&heard.compressed))
+    CAPTURED.with_borrow(|captured| read(&captured.compressed))
 }
 
 /// For the callbacks.
 pub(crate) fn resumption() -> Resumption {
-    OVERHEARD.with_borrow(|heard| heard.resumption)
+    CAPTURED.with_borrow(|captured| captured.resumption)
 }
 
-impl Overheard {
+impl CapturedSecrets {
     /// What was heard later stands.
-    pub fn merge(&mut self, later: Overheard) {
+    pub fn merge(&mut self, later: CapturedSecrets) {
         if later.server_name.is_some() {
             self.server_name = later.server_name;
         }
@@ -126,21 +126,21 @@ impl Overheard {
 
 /// Takes the two secrets that a session's later keys follow from, and writes nothing anywhere.
 #[derive(Debug)]
-pub(crate) struct SecretsListener;
+pub(crate) struct SecretsLog;
 
 const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
 
-impl KeyLog for SecretsListener {
+impl KeyLog for SecretsLog {
     fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
         let mut copy: Secret = Zeroizing::new([0; 48]);
         let Some(room) = copy.get_mut(..secret.len()) else {
             return;
         };
         room.copy_from_slice(secret);
-        note(|heard| match label {
-            CLIENT => heard.secrets.client = Some(copy),
-            SERVER => heard.secrets.server = Some(copy),
+        record(|captured| match label {
+            CLIENT => captured.secrets.client = Some(copy),
+            SERVER => captured.secrets.server = Some(copy),
             _ => {}
         });
     }

@@ -10,13 +10,15 @@ use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
 use super::captured;
 
 /// Tried in this order. Chrome takes brotli, Safari zlib, Firefox both; brotli's are the shorter ones.
-pub(crate) const COMPRESSORS: &[&dyn CertCompressor] =
-    &[&Prepared(CertificateCompressionAlgorithm::Brotli), &Prepared(CertificateCompressionAlgorithm::Zlib)];
+pub(crate) const COMPRESSORS: &[&dyn CertCompressor] = &[
+    &PrecomputedCompressor(CertificateCompressionAlgorithm::Brotli),
+    &PrecomputedCompressor(CertificateCompressionAlgorithm::Zlib),
+];
 
 #[derive(Debug)]
-struct Prepared(CertificateCompressionAlgorithm);
+struct PrecomputedCompressor(CertificateCompressionAlgorithm);
 
-impl CertCompressor for Prepared {
+impl CertCompressor for PrecomputedCompressor {
     fn compress(&self, message: Vec<u8>, _: CompressionLevel) -> Result<Vec<u8>, CompressionFailed> {
         let prepared = captured::compressed(|compressed| {
             let fitting = compressed.iter().flatten().find(|each| each.message == message)?;

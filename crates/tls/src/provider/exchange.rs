@@ -8,12 +8,12 @@ use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret, Supp
 use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 
-use super::perform::perform;
-use crate::parking::fiber::deep;
+use super::jobs::run_job;
+use crate::parking::fiber::on_parent_stack;
 
 /// Most preferred first.
 pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {
-    vec![&X25519MlKem768, &X25519, &OnTheSpot(NamedGroup::secp256r1), &OnTheSpot(NamedGroup::secp384r1)]
+    vec![&X25519MlKem768, &X25519, &LocalGroup(NamedGroup::secp256r1), &LocalGroup(NamedGroup::secp384r1)]
 }
 
 /// For handshakes in which the other side is the server: a share of the first goes out with the hello. A server that
@@ -22,20 +22,20 @@ pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {
 pub(crate) fn groups_to_servers() -> Vec<&'static dyn SupportedKxGroup> {
     vec![
         &X25519,
-        &OnTheSpot(NamedGroup::X25519MLKEM768),
-        &OnTheSpot(NamedGroup::secp256r1),
-        &OnTheSpot(NamedGroup::secp384r1),
+        &LocalGroup(NamedGroup::X25519MLKEM768),
+        &LocalGroup(NamedGroup::secp256r1),
+        &LocalGroup(NamedGroup::secp384r1),
     ]
 }
 
 /// The library's own, in its order, for handshakes with key servers: few, and nothing of theirs is set aside but
 /// signatures.
 pub(crate) fn groups_to_key_servers() -> Vec<&'static dyn SupportedKxGroup> {
-    const OURS: [&OnTheSpot; 4] = [
-        &OnTheSpot(NamedGroup::X25519MLKEM768),
-        &OnTheSpot(NamedGroup::X25519),
-        &OnTheSpot(NamedGroup::secp256r1),
-        &OnTheSpot(NamedGroup::secp384r1),
+    const OURS: [&LocalGroup; 4] = [
+        &LocalGroup(NamedGroup::X25519MLKEM768),
+        &LocalGroup(NamedGroup::X25519),
+        &LocalGroup(NamedGroup::secp256r1),
+        &LocalGroup(NamedGroup::secp384r1),
     ];
     let ours = |stock: &'static dyn SupportedKxGroup| OURS.into_iter().find(|ours| ours.0 == stock.name());
     default_provider().kx_groups.into_iter().filter_map(ours).map(|ours| ours as &dyn SupportedKxGroup).collect()
@@ -56,7 +56,7 @@ impl KeyPairs {
 
     fn draw() -> X25519Pair {
         let source = SOURCE.get();
-        deep(source)
+        on_parent_stack(source)
     }
 }
 
@@ -67,11 +67,11 @@ const INVALID_SHARE: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeySha
 #[derive(Debug)]
 struct X25519;
 
-struct Begun(X25519Pair);
+struct X25519Exchange(X25519Pair);
 
 impl SupportedKxGroup for X25519 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        Ok(Box::new(Begun(KeyPairs::draw())))
+        Ok(Box::new(X25519Exchange(KeyPairs::draw())))
     }
 
     fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
@@ -91,7 +91,7 @@ impl SupportedKxGroup for X25519 {
     }
 }
 
-impl ActiveKeyExchange for Begun {
+impl ActiveKeyExchange for X25519Exchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         agree(self.0, share(peer)?)
     }
@@ -114,7 +114,7 @@ fn share(peer: &[u8]) -> Result<[u8; SHARE_LEN], Error> {
 }
 
 fn agree(pair: X25519Pair, peer: [u8; SHARE_LEN]) -> Result<SharedSecret, Error> {
-    match perform(pair.agree(peer)) {
+    match run_job(pair.agree(peer)) {
         Ok(secret) => Ok(SharedSecret::from(secret.as_slice())),
         Err(JobError::BadShare) => Err(INVALID_SHARE),
         Err(error) => Err(Error::General(error.to_string())),
@@ -141,7 +141,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         }
         let (lattice, curve) = peer.split_at(ENCAPSULATION_KEY_LEN);
         // The part that is done here goes first: it refuses what is malformed, and then nobody else need be asked.
-        let lattice = deep(|| kx_group::MLKEM768.start_and_complete(lattice))?;
+        let lattice = on_parent_stack(|| kx_group::MLKEM768.start_and_complete(lattice))?;
         let curve = X25519.start_and_complete(curve)?;
         let mut secrets = zeroize::Zeroizing::new([0; SECRETS_LEN]);
         let (first, second) = secrets.split_at_mut(SECRETS_LEN - SHARE_LEN);
@@ -178,9 +178,9 @@ fn copy(secret: &[u8], into: &mut [u8]) -> Result<(), Error> {
 /// The library's own groups, where they are rare enough to be nobody's batch. Run where there is room: the frames of
 /// P-384 alone would fill a third of a parked handshake's stack, those of ML-KEM more.
 #[derive(Debug)]
-struct OnTheSpot(NamedGroup);
+struct LocalGroup(NamedGroup);
 
-impl OnTheSpot {
+impl LocalGroup {
     fn group(&self) -> &'static dyn SupportedKxGroup {
         match self.0 {
             NamedGroup::X25519MLKEM768 => kx_group::X25519MLKEM768,
@@ -191,14 +191,14 @@ impl OnTheSpot {
     }
 }
 
-impl SupportedKxGroup for OnTheSpot {
+impl SupportedKxGroup for LocalGroup {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        let begun = deep(|| self.group().start())?;
-        Ok(Box::new(BegunOnTheSpot(begun)))
+        let begun = on_parent_stack(|| self.group().start())?;
+        Ok(Box::new(LocalExchange(begun)))
     }
 
     fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
-        deep(|| self.group().start_and_complete(peer))
+        on_parent_stack(|| self.group().start_and_complete(peer))
     }
 
     fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
@@ -214,11 +214,11 @@ impl SupportedKxGroup for OnTheSpot {
     }
 }
 
-struct BegunOnTheSpot(Box<dyn ActiveKeyExchange>);
+struct LocalExchange(Box<dyn ActiveKeyExchange>);
 
-impl ActiveKeyExchange for BegunOnTheSpot {
+impl ActiveKeyExchange for LocalExchange {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
-        deep(move || self.0.complete(peer))
+        on_parent_stack(move || self.0.complete(peer))
     }
 
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
@@ -226,7 +226,7 @@ impl ActiveKeyExchange for BegunOnTheSpot {
     }
 
     fn complete_hybrid_component(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
-        deep(move || self.0.complete_hybrid_component(peer))
+        on_parent_stack(move || self.0.complete_hybrid_component(peer))
     }
 
     fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {

@@ -5,8 +5,8 @@ pub(crate) mod compression;
 pub(crate) mod compressor;
 pub(crate) mod exchange;
 pub(crate) mod facts;
+pub(crate) mod jobs;
 mod key_schedule;
-pub(crate) mod perform;
 pub(crate) mod signing;
 pub(crate) mod suites;
 

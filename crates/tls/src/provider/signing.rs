@@ -6,7 +6,7 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
-use super::perform::perform;
+use super::jobs::run_job;
 
 /// What a key is of: this decides what it signs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +117,7 @@ impl Signer for Signing {
             Scheme::RsaRaw => return Err(failed("not a signature")),
         };
         let job = job.map_err(failed)?;
-        perform(job).map(|signature| signature.to_vec()).map_err(failed)
+        run_job(job).map(|signature| signature.to_vec()).map_err(failed)
     }
 
     fn scheme(&self) -> SignatureScheme {

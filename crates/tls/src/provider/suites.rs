@@ -33,26 +33,26 @@ pub(crate) fn all() -> Vec<SupportedCipherSuite> {
             TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
             TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         ];
-        stock.into_iter().map(overheard_suite).collect()
+        stock.into_iter().map(capturing_suite).collect()
     });
     ALL.clone()
 }
 
 /// The library wants suites that live as long as the process; there are nine, made once.
-fn overheard_suite(stock: SupportedCipherSuite) -> SupportedCipherSuite {
+fn capturing_suite(stock: SupportedCipherSuite) -> SupportedCipherSuite {
     match stock {
         SupportedCipherSuite::Tls13(stock) => {
             let hkdf_provider = match stock.common.suite {
                 CipherSuite::TLS13_AES_256_GCM_SHA384 => stock.hkdf_provider,
                 _ => &HkdfSha256,
             };
-            let aead_alg = Box::leak(Box::new(Listening(stock.aead_alg)));
+            let aead_alg = Box::leak(Box::new(CapturingAead(stock.aead_alg)));
             let common = common(&stock.common);
             let suite = Tls13CipherSuite { common, hkdf_provider, aead_alg, quic: None };
             SupportedCipherSuite::Tls13(Box::leak(Box::new(suite)))
         }
         SupportedCipherSuite::Tls12(stock) => {
-            let aead_alg = Box::leak(Box::new(Listening(stock.aead_alg)));
+            let aead_alg = Box::leak(Box::new(CapturingAead(stock.aead_alg)));
             let Tls12CipherSuite { ref common, prf_provider, kx, sign, .. } = *stock;
             let suite = Tls12CipherSuite { common: self::common(common), prf_provider, kx, sign, aead_alg };
             SupportedCipherSuite::Tls12(Box::leak(Box::new(suite)))
@@ -65,17 +65,17 @@ fn common(stock: &CipherSuiteCommon) -> CipherSuiteCommon {
 }
 
 /// Hands each key on, and notes it.
-struct Listening<A: ?Sized + 'static>(&'static A);
+struct CapturingAead<A: ?Sized + 'static>(&'static A);
 
-impl Tls13AeadAlgorithm for Listening<dyn Tls13AeadAlgorithm> {
+impl Tls13AeadAlgorithm for CapturingAead<dyn Tls13AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
-        captured::note(|heard| heard.keys.sealing = RecordKey::new(key.as_ref(), iv.as_ref()));
-        Box::new(Counting(self.0.encrypter(key, iv)))
+        captured::record(|captured| captured.keys.sealing = RecordKey::new(key.as_ref(), iv.as_ref()));
+        Box::new(SequenceCounter(self.0.encrypter(key, iv)))
     }
 
     fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
-        captured::note(|heard| heard.keys.opening = RecordKey::new(key.as_ref(), iv.as_ref()));
-        Box::new(Counting(self.0.decrypter(key, iv)))
+        captured::record(|captured| captured.keys.opening = RecordKey::new(key.as_ref(), iv.as_ref()));
+        Box::new(SequenceCounter(self.0.decrypter(key, iv)))
     }
 
     fn key_len(&self) -> usize {
@@ -87,17 +87,17 @@ impl Tls13AeadAlgorithm for Listening<dyn Tls13AeadAlgorithm> {
     }
 }
 
-impl Tls12AeadAlgorithm for Listening<dyn Tls12AeadAlgorithm> {
+impl Tls12AeadAlgorithm for CapturingAead<dyn Tls12AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: &[u8], extra: &[u8]) -> Box<dyn MessageEncrypter> {
         // With AES-GCM four bytes stay as they are (RFC 5288 §3); the other eight start at a value of the library's.
         let start = [iv, extra].concat();
-        captured::note(|heard| heard.keys.sealing = RecordKey::new(key.as_ref(), &start));
-        Box::new(Counting(self.0.encrypter(key, iv, extra)))
+        captured::record(|captured| captured.keys.sealing = RecordKey::new(key.as_ref(), &start));
+        Box::new(SequenceCounter(self.0.encrypter(key, iv, extra)))
     }
 
     fn decrypter(&self, key: AeadKey, iv: &[u8]) -> Box<dyn MessageDecrypter> {
-        captured::note(|heard| heard.keys.opening = RecordKey::new(key.as_ref(), iv));
-        Box::new(Counting(self.0.decrypter(key, iv)))
+        captured::record(|captured| captured.keys.opening = RecordKey::new(key.as_ref(), iv));
+        Box::new(SequenceCounter(self.0.decrypter(key, iv)))
     }
 
     fn key_block_shape(&self) -> KeyBlockShape {
@@ -115,11 +115,11 @@ impl Tls12AeadAlgorithm for Listening<dyn Tls12AeadAlgorithm> {
 }
 
 /// Notes how many records have passed: the sequence number that comes next.
-struct Counting<T>(T);
+struct SequenceCounter<T>(T);
 
-impl MessageEncrypter for Counting<Box<dyn MessageEncrypter>> {
+impl MessageEncrypter for SequenceCounter<Box<dyn MessageEncrypter>> {
     fn encrypt(&mut self, message: OutboundPlainMessage<'_>, sequence: u64) -> Result<OutboundOpaqueMessage, Error> {
-        captured::note(|heard| heard.keys.sealing.sequence = Some(sequence + 1));
+        captured::record(|captured| captured.keys.sealing.sequence = Some(sequence + 1));
         self.0.encrypt(message, sequence)
     }
 
@@ -128,13 +128,13 @@ impl MessageEncrypter for Counting<Box<dyn MessageEncrypter>> {
     }
 }
 
-impl MessageDecrypter for Counting<Box<dyn MessageDecrypter>> {
+impl MessageDecrypter for SequenceCounter<Box<dyn MessageDecrypter>> {
     fn decrypt<'a>(
         &mut self,
         message: InboundOpaqueMessage<'a>,
         sequence: u64,
     ) -> Result<InboundPlainMessage<'a>, Error> {
-        captured::note(|heard| heard.keys.opening.sequence = Some(sequence + 1));
+        captured::record(|captured| captured.keys.opening.sequence = Some(sequence + 1));
         self.0.decrypt(message, sequence)
     }
 }

@@ -14,13 +14,13 @@ use std::ops::Range;
 
 use failure::Failure;
 use messages::{BadMessage, Message, Messages};
-use protection::{Damage, Protection};
+use protection::{OpenError, Protection};
 use secrets::{RecordKeys, Secret, TrafficSecrets};
 use suite::{Suite, Version};
 use wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, PAYLOAD_MAX, PLAIN_MAX};
 
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
-const FRUITLESS_MAX: u8 = 32;
+const RECORDS_WITHOUT_DATA_MAX: u8 = 32;
 
 /// Records under one AES-GCM key: RFC 8446 §5.5 and RFC 9325 §4.4 allow 2^24.5, which is 23,726,566.
 const SEALED_MAX_GCM: u64 = 1 << 24;
@@ -36,7 +36,7 @@ pub(crate) struct Records {
     sealed_max: u64,
     /// A message that has come in part.
     partial: Partial,
-    fruitless: u8,
+    records_without_data: u8,
     /// The client has sent close_notify.
     end: bool,
     /// A close_notify has been sent, or an alert.
@@ -72,34 +72,34 @@ pub(crate) enum Peer<'a> {
 }
 
 /// Why a session cannot go on.
-struct Broken {
+struct SessionError {
     /// What the client is told; a client that has sent an alert itself is told nothing.
     alert: Option<Alert>,
     reason: &'static str,
     detail: String,
 }
 
-impl Broken {
-    fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> Broken {
-        Broken { alert: Some(alert), reason, detail: detail.into() }
+impl SessionError {
+    fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> SessionError {
+        SessionError { alert: Some(alert), reason, detail: detail.into() }
     }
 
-    fn unexpected(detail: &str) -> Broken {
-        Broken::new(Alert::UnexpectedMessage, "unexpected-message", detail)
+    fn unexpected(detail: &str) -> SessionError {
+        SessionError::new(Alert::UnexpectedMessage, "unexpected-message", detail)
     }
 }
 
-impl From<Damage> for Broken {
-    fn from(damage: Damage) -> Broken {
-        match damage {
-            Damage::Forged => Broken::new(Alert::BadRecordMac, "decrypt-error", "a record does not decrypt"),
-            Damage::TooLong => {
-                Broken::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
+impl From<OpenError> for SessionError {
+    fn from(error: OpenError) -> SessionError {
+        match error {
+            OpenError::Forged => SessionError::new(Alert::BadRecordMac, "decrypt-error", "a record does not decrypt"),
+            OpenError::TooLong => {
+                SessionError::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
             }
-            Damage::NoType => Broken::unexpected("a record is nothing but padding"),
-            Damage::OutOfNumbers => {
+            OpenError::NoType => SessionError::unexpected("a record is nothing but padding"),
+            OpenError::OutOfNumbers => {
                 let detail = "the peer has used up the numbers of its records";
-                Broken::new(Alert::UnexpectedMessage, "keys-exhausted", detail)
+                SessionError::new(Alert::UnexpectedMessage, "keys-exhausted", detail)
             }
         }
     }
@@ -147,7 +147,7 @@ impl Records {
             version,
             sealed_max: sealed_max(suite),
             partial: Partial::default(),
-            fruitless: 0,
+            records_without_data: 0,
             end: false,
             closed: false,
             worn_out: false,
@@ -177,7 +177,7 @@ impl Records {
                     plain += len;
                     at += record;
                 }
-                Err(broken) => return Err(self.refuse(broken, out)),
+                Err(error) => return Err(self.refuse(error, out)),
             }
         }
         if self.end {
@@ -193,7 +193,7 @@ impl Records {
         peer: &mut Peer<'_>,
         bytes: &mut [u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<(usize, Range<usize>)>, Broken> {
+    ) -> Result<Option<(usize, Range<usize>)>, SessionError> {
         let Some(len) = self.record_len(bytes)? else {
             return Ok(None);
         };
@@ -201,10 +201,10 @@ impl Records {
         let (content, place) = self.opening.open(record)?;
         if content == APPLICATION_DATA && !place.is_empty() {
             self.check_no_partial(peer)?;
-            self.fruitless = 0;
+            self.records_without_data = 0;
             return Ok(Some((len, place)));
         }
-        self.count_fruitless()?;
+        self.count_record_without_data()?;
         let message = &record[place];
         match content {
             HANDSHAKE => self.handshake(peer, message, out)?,
@@ -213,21 +213,21 @@ impl Records {
                 self.alert(message)?;
             }
             APPLICATION_DATA => self.check_no_partial(peer)?,
-            _ => return Err(Broken::unexpected("a record of no known type")),
+            _ => return Err(SessionError::unexpected("a record of no known type")),
         }
         Ok(Some((len, 0..0)))
     }
 
-    fn count_fruitless(&mut self) -> Result<(), Broken> {
-        self.fruitless += 1;
-        match self.fruitless > FRUITLESS_MAX {
+    fn count_record_without_data(&mut self) -> Result<(), SessionError> {
+        self.records_without_data += 1;
+        match self.records_without_data > RECORDS_WITHOUT_DATA_MAX {
             false => Ok(()),
-            true => Err(Broken::new(Alert::UnexpectedMessage, "flood", "too many records without data")),
+            true => Err(SessionError::new(Alert::UnexpectedMessage, "flood", "too many records without data")),
         }
     }
 
     /// Of the record at the front, once all of it is there.
-    fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
+    fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, SessionError> {
         let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
@@ -237,10 +237,10 @@ impl Records {
             Version::Tls12 => (CHANGE_CIPHER_SPEC + 1..=APPLICATION_DATA).contains(&content),
         };
         if !allowed {
-            return Err(Broken::unexpected("a record type that cannot come after the handshake"));
+            return Err(SessionError::unexpected("a record type that cannot come after the handshake"));
         }
         if major != 3 {
-            return Err(Broken::new(Alert::DecodeError, "bad-record", "a record of another protocol"));
+            return Err(SessionError::new(Alert::DecodeError, "bad-record", "a record of another protocol"));
         }
         let payload = usize::from(u16::from_be_bytes([high, low]));
         let max = match self.version {
@@ -248,34 +248,34 @@ impl Records {
             Version::Tls12 => PAYLOAD_MAX,
         };
         if payload > max {
-            return Err(Broken::new(Alert::RecordOverflow, "record-overflow", "a record is too long"));
+            return Err(SessionError::new(Alert::RecordOverflow, "record-overflow", "a record is too long"));
         }
         let len = HEADER_LEN + payload;
         Ok((bytes.len() >= len).then_some(len))
     }
 
     /// "Handshake messages MUST NOT be interleaved with other record types." (RFC 8446 §5.1)
-    fn check_no_partial(&self, peer: &Peer<'_>) -> Result<(), Broken> {
+    fn check_no_partial(&self, peer: &Peer<'_>) -> Result<(), SessionError> {
         let whole = match peer {
             Peer::Client => true,
             Peer::Server(messages) => messages.is_whole(),
         };
         match whole && self.partial.len == 0 && self.partial.skip == 0 {
             true => Ok(()),
-            false => Err(Broken::unexpected("a handshake message is interleaved with other records")),
+            false => Err(SessionError::unexpected("a handshake message is interleaved with other records")),
         }
     }
 
-    fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
+    fn alert(&mut self, message: &[u8]) -> Result<(), SessionError> {
         const WARNING: u8 = 1;
         // "Implementations MUST NOT send Handshake and Alert records that have a zero-length TLSInnerPlaintext.content;
         // if such a message is received, the receiving implementation MUST terminate the connection with an
         // "unexpected_message" alert." (RFC 8446 §5.4)
         if message.is_empty() && self.version == Version::Tls13 {
-            return Err(Broken::unexpected("an empty alert"));
+            return Err(SessionError::unexpected("an empty alert"));
         }
         let &[level, description] = message else {
-            return Err(Broken::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
+            return Err(SessionError::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
         };
         if description == Alert::CloseNotify as u8 {
             self.end = true;
@@ -289,12 +289,12 @@ impl Records {
         if harmless {
             return Ok(());
         }
-        Err(Broken { alert: None, reason: "peer-alert", detail: format!("the peer sent alert {description}") })
+        Err(SessionError { alert: None, reason: "peer-alert", detail: format!("the peer sent alert {description}") })
     }
 
-    fn handshake(&mut self, peer: &mut Peer<'_>, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn handshake(&mut self, peer: &mut Peer<'_>, message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         if message.is_empty() {
-            return Err(Broken::unexpected("an empty handshake record"));
+            return Err(SessionError::unexpected("an empty handshake record"));
         }
         match (self.version, peer) {
             (Version::Tls13, Peer::Client) => self.key_update(message, out),
@@ -306,38 +306,40 @@ impl Records {
 
     /// What a TLS 1.3 server may send: tickets, and key updates. It may ask for no certificate here, since it was not
     /// offered that (RFC 8446 §4.6.2).
-    fn message(&mut self, messages: &mut Messages, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn message(&mut self, messages: &mut Messages, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         match messages.take(bytes) {
             Ok(None) => Ok(()),
-            Ok(Some(Message::KeyUpdate(request))) => self.follow_key_update(request, out),
+            Ok(Some(Message::KeyUpdate(request))) => self.apply_key_update(request, out),
             Err(BadMessage::Unexpected) => {
-                Err(Broken::unexpected("a handshake message that cannot come after the handshake"))
+                Err(SessionError::unexpected("a handshake message that cannot come after the handshake"))
             }
             Err(BadMessage::Malformed) => {
-                Err(Broken::new(Alert::DecodeError, "bad-record", "a message after the handshake is malformed"))
+                Err(SessionError::new(Alert::DecodeError, "bad-record", "a message after the handshake is malformed"))
             }
         }
     }
 
     /// The only message that a TLS 1.3 client may send after its handshake, since no certificate was asked of it.
-    fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         let rest = self.partial.fill(message, 5);
         match self.partial.taken() {
             [KEY_UPDATE, 0, 0, 1, request] => {
                 if !rest.is_empty() {
-                    return Err(Broken::unexpected("a key update is followed by more in its record"));
+                    return Err(SessionError::unexpected("a key update is followed by more in its record"));
                 }
                 let request = *request;
                 self.partial = Partial::default();
-                self.follow_key_update(request, out)
+                self.apply_key_update(request, out)
             }
             [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
-            [KEY_UPDATE, ..] => Err(Broken::new(Alert::DecodeError, "bad-record", "a key update is not one byte long")),
-            _ => Err(Broken::unexpected("a handshake message that cannot come after the handshake")),
+            [KEY_UPDATE, ..] => {
+                Err(SessionError::new(Alert::DecodeError, "bad-record", "a key update is not one byte long"))
+            }
+            _ => Err(SessionError::unexpected("a handshake message that cannot come after the handshake")),
         }
     }
 
-    fn follow_key_update(&mut self, request: u8, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn apply_key_update(&mut self, request: u8, out: &mut Vec<u8>) -> Result<(), SessionError> {
         const NOT_REQUESTED: u8 = 0;
         const REQUESTED: u8 = 1;
         match request {
@@ -346,7 +348,7 @@ impl Records {
             REQUESTED => self.send_key_update(out),
             _ => {
                 let detail = "a key update asks for what there is not";
-                return Err(Broken::new(Alert::IllegalParameter, "protocol-violation", detail));
+                return Err(SessionError::new(Alert::IllegalParameter, "protocol-violation", detail));
             }
         }
         self.opening.update();
@@ -358,42 +360,42 @@ impl Records {
         self.sealing.update();
     }
 
-    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `wish` is
+    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `expected` is
     /// the only message that may come.
-    fn renegotiation(&mut self, wish: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn renegotiation(&mut self, expected: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         const WARNING: u8 = 1;
         while !message.is_empty() {
             let skipped = message.len().min(self.partial.skip as usize);
             self.partial.skip -= skipped as u32;
             message = self.partial.fill(&message[skipped..], if self.partial.skip > 0 { 0 } else { 4 });
             match *self.partial.taken() {
-                [kind, a, b, c] if kind == wish => {
+                [kind, a, b, c] if kind == expected => {
                     self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
-                    self.count_fruitless()?;
+                    self.count_record_without_data()?;
                     // Nobody else counts these: a client could have a worn key used without end.
                     if !self.closed && !self.is_worn(0) {
                         self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
                     }
                 }
                 [] => {}
-                [kind, ..] if kind == wish => {}
+                [kind, ..] if kind == expected => {}
                 _ => {
-                    return Err(Broken::unexpected("a handshake message after the handshake"));
+                    return Err(SessionError::unexpected("a handshake message after the handshake"));
                 }
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, broken: Broken, out: &mut Vec<u8>) -> Failure {
+    fn refuse(&mut self, error: SessionError, out: &mut Vec<u8>) -> Failure {
         const FATAL: u8 = 2;
-        if let Some(alert) = broken.alert
+        if let Some(alert) = error.alert
             && !self.closed
         {
             self.append(ALERT, &[FATAL, alert as u8], out);
         }
         self.closed = true;
-        Failure::new(broken.reason, broken.detail)
+        Failure::new(error.reason, error.detail)
     }
 
     fn append(&mut self, content: u8, message: &[u8], out: &mut Vec<u8>) {

@@ -32,7 +32,7 @@ pub(crate) struct Protection {
 
 /// A record that does not open.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Damage {
+pub(crate) enum OpenError {
     /// Not made with these keys.
     Forged,
     /// Opens, and holds more than a record may.
@@ -109,12 +109,12 @@ impl Protection {
     }
 
     /// Opens a whole record in place. Returns its content type, and where in it the plaintext is.
-    pub fn open(&mut self, record: &mut [u8]) -> Result<(u8, Range<usize>), Damage> {
-        let (header, payload) = record.split_first_chunk_mut::<HEADER_LEN>().ok_or(Damage::Forged)?;
+    pub fn open(&mut self, record: &mut [u8]) -> Result<(u8, Range<usize>), OpenError> {
+        let (header, payload) = record.split_first_chunk_mut::<HEADER_LEN>().ok_or(OpenError::Forged)?;
         let explicit = self.nonce_len();
-        let sealed_len = payload.len().checked_sub(explicit + TAG_LEN).ok_or(Damage::Forged)?;
+        let sealed_len = payload.len().checked_sub(explicit + TAG_LEN).ok_or(OpenError::Forged)?;
         // The number must not wrap (RFC 5246 §6.1, RFC 8446 §5.3).
-        let next = self.sequence.checked_add(1).ok_or(Damage::OutOfNumbers)?;
+        let next = self.sequence.checked_add(1).ok_or(OpenError::OutOfNumbers)?;
         let mut nonce = self.next_nonce();
         nonce[NONCE_LEN - explicit..].copy_from_slice(&payload[..explicit]);
         let aad = match self.version {
@@ -124,19 +124,19 @@ impl Protection {
         let plain = self
             .cipher()
             .open_in_place(Nonce::assume_unique_for_key(nonce), aad.aad(), &mut payload[explicit..])
-            .map_err(|_| Damage::Forged)?;
+            .map_err(|_| OpenError::Forged)?;
         self.sequence = next;
         let (content, len) = match self.inner_type_len() {
             0 => (header[0], plain.len()),
             // Zeros behind the type are padding. The whole counts against the limit (RFC 8446 §5.4).
-            _ if plain.len() > PLAIN_MAX + 1 => return Err(Damage::TooLong),
+            _ if plain.len() > PLAIN_MAX + 1 => return Err(OpenError::TooLong),
             _ => {
-                let at = plain.iter().rposition(|&byte| byte != 0).ok_or(Damage::NoType)?;
+                let at = plain.iter().rposition(|&byte| byte != 0).ok_or(OpenError::NoType)?;
                 (plain[at], at)
             }
         };
         if len > PLAIN_MAX {
-            return Err(Damage::TooLong);
+            return Err(OpenError::TooLong);
         }
         let start = HEADER_LEN + explicit;
         Ok((content, start..start + len))

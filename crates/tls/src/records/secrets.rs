@@ -34,14 +34,14 @@ pub(crate) struct RecordKey {
 
 impl RecordKey {
     pub fn new(key: &[u8], iv: &[u8]) -> RecordKey {
-        let mut heard = RecordKey { key: Some(Zeroizing::new([0; 32])), ..RecordKey::default() };
+        let mut captured = RecordKey { key: Some(Zeroizing::new([0; 32])), ..RecordKey::default() };
         let key_len = key.len().min(32);
-        if let Some(room) = &mut heard.key {
+        if let Some(room) = &mut captured.key {
             room[..key_len].copy_from_slice(&key[..key_len]);
         }
         let iv_len = iv.len().min(12);
-        heard.iv[..iv_len].copy_from_slice(&iv[..iv_len]);
-        heard
+        captured.iv[..iv_len].copy_from_slice(&iv[..iv_len]);
+        captured
     }
 
     pub fn merge(&mut self, later: RecordKey) {

@@ -38,7 +38,7 @@ impl Pair {
             version: kind.0,
             sealed_max: 1 << 24,
             partial: Partial::default(),
-            fruitless: 0,
+            records_without_data: 0,
             end: false,
             closed: false,
             worn_out: false,
@@ -227,7 +227,7 @@ fn records_without_data_are_allowed_a_few_times_between_data() {
     {
         let mut pair = Pair::new(kind);
         for _ in 0..3 {
-            for _ in 0..FRUITLESS_MAX {
+            for _ in 0..RECORDS_WITHOUT_DATA_MAX {
                 assert_eq!(pair.send(content, message).0, Ok(vec![]));
                 if content == HANDSHAKE {
                     pair.sealing.update();
@@ -235,7 +235,7 @@ fn records_without_data_are_allowed_a_few_times_between_data() {
             }
             pair.works();
         }
-        for _ in 0..FRUITLESS_MAX {
+        for _ in 0..RECORDS_WITHOUT_DATA_MAX {
             assert!(pair.send(content, message).0.is_ok());
             if content == HANDSHAKE {
                 pair.sealing.update();
@@ -609,7 +609,7 @@ fn a_server_that_wants_to_renegotiate_hears_that_this_is_not_done() {
 fn a_server_that_sends_tickets_without_end_is_a_flood() {
     let mut pair = Pair::new(TLS13);
     let mut messages = Messages::default();
-    for _ in 0..FRUITLESS_MAX {
+    for _ in 0..RECORDS_WITHOUT_DATA_MAX {
         assert!(from_server(&mut pair, &mut messages, HANDSHAKE, &[4, 0, 0, 0]).0.is_ok());
     }
     let answer = from_server(&mut pair, &mut messages, HANDSHAKE, &[4, 0, 0, 0]);

@@ -13,8 +13,8 @@ use crate::certificates::names::Names;
 use crate::certificates::profile::Profile;
 use crate::certificates::resolver::Resolver;
 use crate::handshake::Handshake;
-use crate::parking::{Deferral, Parking, Way};
-use crate::provider::captured::SecretsListener;
+use crate::parking::{Deferral, JobRouting, Parking};
+use crate::provider::captured::SecretsLog;
 use crate::provider::compressor::COMPRESSORS;
 use crate::provider::{provider, versions};
 use crate::session::Session;
@@ -40,7 +40,7 @@ pub struct AcceptorParts {
 
 pub struct Acceptor {
     parts: AcceptorParts,
-    way: Option<Way>,
+    routing: Option<JobRouting>,
 }
 
 impl Profile {
@@ -94,7 +94,7 @@ impl AcceptorParts {
         config.cert_compressors = if profile.compresses { COMPRESSORS.to_vec() } else { Vec::new() };
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         // Established sessions are kept by `records`, not by the library.
-        config.key_log = Arc::new(SecretsListener);
+        config.key_log = Arc::new(SecretsLog);
         let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
         let orders_differ = Arc::clone(&profile.orders_differ);
         AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4, orders_differ }
@@ -110,7 +110,7 @@ impl AcceptorParts {
 
     /// On the core that it is for: from here on references are counted there alone.
     pub fn assemble(&self) -> Acceptor {
-        Acceptor { parts: self.clone(), way: None }
+        Acceptor { parts: self.clone(), routing: None }
     }
 }
 
@@ -123,13 +123,13 @@ impl Acceptor {
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
         // Where nothing can come of it no handshake is to be prepared for it.
         let useful = self.parts.remote || deferral != Deferral::default();
-        self.way = useful.then(|| Way { deferral, parking: parking.clone(), remote: self.parts.remote });
+        self.routing = useful.then(|| JobRouting { deferral, parking: parking.clone(), remote: self.parts.remote });
         self
     }
 
     pub fn accept(&self) -> Session {
         let AcceptorParts { config, forward, ja4, orders_differ, .. } = &self.parts;
         let orders_differ = orders_differ.load(Ordering::Relaxed);
-        Session::new(Handshake::new(config, self.way.clone(), *forward, *ja4, orders_differ))
+        Session::new(Handshake::new(config, self.routing.clone(), *forward, *ja4, orders_differ))
     }
 }

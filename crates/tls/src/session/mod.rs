@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use propylon_crypto::{Job, Outcome};
 
-use crate::handshake::parked::{Parked, Pause, Shown};
+use crate::handshake::parked::{DetachedHandshake, Parked, RunResult};
 use crate::handshake::step::Step;
 use crate::handshake::{Handshake, INTERNAL_ERROR};
-use crate::hello::arrival::Greeting;
-use crate::hello::info::Introduction;
+use crate::hello::class::HelloClass;
+use crate::hello::info::ClientHelloInfo;
 use crate::provider::facts::Facts;
 use crate::records::failure::Failure;
 use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
@@ -18,13 +18,13 @@ use crate::records::{Opened, Records};
 
 pub struct Session {
     state: State,
-    introduction: Option<Box<Introduction>>,
+    hello_info: Option<Box<ClientHelloInfo>>,
 }
 
 enum State {
     Handshake(Box<Handshake>),
     /// Set aside until its job is done.
-    Parked(Box<Parked<Shown<Handshake, Failure>>>),
+    Parked(Box<Parked<DetachedHandshake<Handshake, Failure>>>),
     Established(Box<Established>),
     /// Failed; nothing more can be done.
     Over,
@@ -45,7 +45,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session { state: State::Handshake(Box::new(handshake)), introduction: None }
+        Session { state: State::Handshake(Box::new(handshake)), hello_info: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -58,19 +58,19 @@ impl Session {
         let State::Handshake(handshake) = &mut self.state else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
-        handshake.meet_challenge(buffer);
-        let progress = match handshake.may_park(buffer) {
+        handshake.begin_challenge(buffer);
+        let progress = match handshake.bytes_to_park(buffer) {
             None => handshake.advance(buffer, out),
-            Some(shown) => return self.handshake_aside(shown, buffer, out),
+            Some(copied) => return self.handshake_aside(copied, buffer, out),
         };
         self.conclude(progress, buffer)
     }
 
     /// What the client asks for, if `buffer` holds a whole hello that has not been answered: the next call of
     /// [`Session::handshake`] with it is a dear one. Cheap, whatever the client does.
-    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+    pub fn hello_class(&mut self, buffer: &[u8]) -> Option<HelloClass> {
         match &mut self.state {
-            State::Handshake(handshake) => handshake.greeting(buffer),
+            State::Handshake(handshake) => handshake.hello_class(buffer),
             _ => None,
         }
     }
@@ -94,8 +94,8 @@ impl Session {
             }
         };
         let before = out.len();
-        let shown = parked.shown;
-        let (consumed, step) = self.follow(parked.resume(outcome), shown, buffer, out)?;
+        let copied = parked.copied;
+        let (consumed, step) = self.finish_run(parked.resume(outcome), copied, buffer, out)?;
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
@@ -108,46 +108,47 @@ impl Session {
     /// Takes the handshake on where it can be set aside, with a copy of the records that are shown to it.
     fn handshake_aside(
         &mut self,
-        shown: usize,
+        copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
-        let Some(way) = handshake.way.clone() else {
+        let Some(routing) = handshake.routing.clone() else {
             return Err(Failure::new("internal", "a handshake without a way aside"));
         };
         // It looks at more than whole records.
         handshake.check_start(buffer, out)?;
-        let records = buffer[..shown].to_vec();
-        let pause = Parked::begin(&way, shown, move || Shown::to(handshake, records, Handshake::advance));
-        self.follow(pause, shown, buffer, out)
+        let records = buffer[..copied].to_vec();
+        let result =
+            Parked::begin(&routing, copied, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
+        self.finish_run(result, copied, buffer, out)
     }
 
-    fn follow(
+    fn finish_run(
         &mut self,
-        pause: Pause<Shown<Handshake, Failure>>,
-        shown: usize,
+        result: RunResult<DetachedHandshake<Handshake, Failure>>,
+        copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), Failure> {
-        match pause {
-            Pause::Parked(parked) => {
+        match result {
+            RunResult::Parked(parked) => {
                 self.state = State::Parked(parked);
                 Ok((0, Step::Work))
             }
-            Pause::Finished(end) => {
+            RunResult::Finished(end) => {
                 out.extend_from_slice(&end.out);
                 // The library moves the parts of a message together in front of it, and expects to find them there.
-                let Some(front) = buffer.get_mut(..shown) else {
+                let Some(front) = buffer.get_mut(..copied) else {
                     return Err(Failure::new("internal", "the buffer has shrunk while the handshake was parked"));
                 };
                 front.copy_from_slice(&end.records);
                 self.state = State::Handshake(end.handshake);
                 self.conclude(end.progress, buffer)
             }
-            Pause::Panicked(message) => {
+            RunResult::Panicked(message) => {
                 out.extend_from_slice(&INTERNAL_ERROR);
                 Err(Failure::new("internal", message))
             }
@@ -163,25 +164,25 @@ impl Session {
             Ok(progress) => Ok(progress),
             Err(failure) => {
                 if let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) {
-                    self.introduce(handshake.introduction_of_failed(buffer));
+                    self.keep_hello_info(handshake.hello_info_of_failed(buffer));
                 }
                 Err(failure)
             }
         }
     }
 
-    fn introduce(&mut self, introduction: Introduction) {
-        self.introduction = (!introduction.is_empty()).then(|| Box::new(introduction));
+    fn keep_hello_info(&mut self, hello_info: ClientHelloInfo) {
+        self.hello_info = (!hello_info.is_empty()).then(|| Box::new(hello_info));
     }
 
     fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        self.introduce(handshake.introduction());
+        self.keep_hello_info(handshake.hello_info());
         let (facts, challenge) = (handshake.facts(), handshake.challenge);
-        let secrets = std::mem::take(&mut handshake.heard.secrets);
-        let keys = std::mem::take(&mut handshake.heard.keys);
+        let secrets = std::mem::take(&mut handshake.captured.secrets);
+        let keys = std::mem::take(&mut handshake.captured.keys);
         let records = Records::towards_client(secrets, keys, facts.version, facts.suite)?;
         self.state = State::Established(Box::new(Established { records, facts, challenge }));
         Ok(())
@@ -265,13 +266,13 @@ impl Session {
     }
 
     /// What the client has said of itself, once the handshake is over or has failed.
-    pub fn introduction(&self) -> Option<&Introduction> {
-        self.introduction.as_deref()
+    pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
+        self.hello_info.as_deref()
     }
 
     /// Gives up what nobody will ask for again.
-    pub fn forget_introduction(&mut self) {
-        self.introduction = None;
+    pub fn forget_hello_info(&mut self) {
+        self.hello_info = None;
     }
 }
 

@@ -122,7 +122,7 @@ impl KeyFile {
                 (stamp, self.read(now)?.filter(|read| !read.same_keys(ring)))
             }
             Ok(stamp) => (stamp, None),
-            Err(error) => return self.tell(error, now),
+            Err(error) => return self.rate_limited(error, now),
         };
         let Some(period) = self.period else {
             return Ok(news);
@@ -133,11 +133,11 @@ impl KeyFile {
         }
         match self.rotate(ring, period, now) {
             Ok(rotated) => Ok(rotated.or(news)),
-            Err(error) => self.tell(error, now),
+            Err(error) => self.rate_limited(error, now),
         }
     }
 
-    fn tell(&mut self, error: KeyFileError, now: u64) -> Result<Option<Ring>, KeyFileError> {
+    fn rate_limited(&mut self, error: KeyFileError, now: u64) -> Result<Option<Ring>, KeyFileError> {
         if now < self.retry_at {
             return Ok(None);
         }

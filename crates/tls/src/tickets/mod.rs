@@ -185,21 +185,21 @@ impl ProducesTickets for Ticketer {
 
     /// None where the client has enough of them: the library then sends none.
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let heard = captured::resumption();
-        if heard.resumed && heard.issued > 0 {
+        let captured = captured::resumption();
+        if captured.resumed && captured.issued > 0 {
             return None;
         }
-        let born = heard.born.unwrap_or_else(|| seconds(SystemTime::now()));
+        let born = captured.born.unwrap_or_else(|| seconds(SystemTime::now()));
         let ticket = self.tickets.seal(&self.context, born, plain)?;
         // The library keeps a TLS 1.2 session before it asks for a ticket. A client that has one does not come back
         // with the ID.
-        if let Some(id) = heard.kept {
+        if let Some(id) = captured.kept {
             self.sessions.forget(&id);
         }
-        captured::note(|heard| {
-            let heard = &mut heard.resumption;
-            heard.issued = heard.issued.saturating_add(1);
-            heard.session_id = heard.session_id.filter(|_| heard.kept.take().is_none());
+        captured::record(|captured| {
+            let captured = &mut captured.resumption;
+            captured.issued = captured.issued.saturating_add(1);
+            captured.session_id = captured.session_id.filter(|_| captured.kept.take().is_none());
         });
         Some(ticket)
     }
@@ -210,12 +210,12 @@ impl ProducesTickets for Ticketer {
             return None;
         }
         let opened = self.tickets.open(&self.context, cipher, seconds(SystemTime::now()));
-        captured::note(|heard| {
-            let heard = &mut heard.resumption;
-            heard.tried = tried + 1;
+        captured::record(|captured| {
+            let captured = &mut captured.resumption;
+            captured.tried = tried + 1;
             match &opened {
-                Ok((born, _)) => heard.born = Some(*born),
-                Err(why) => heard.refused = Some(*why),
+                Ok((born, _)) => captured.born = Some(*born),
+                Err(why) => captured.refused = Some(*why),
             }
         });
         opened.ok().map(|(_, state)| state)
@@ -286,15 +286,16 @@ mod tests {
         let tickets = Arc::new(Tickets::new());
         let ticketer = Ticketer::alone(&tickets);
         let now = seconds(SystemTime::now());
-        let (first, _) = captured::listen(Default::default(), || ticketer.encrypt(b"state").unwrap());
+        let (first, _) = captured::capture(Default::default(), || ticketer.encrypt(b"state").unwrap());
         assert!(tickets.open(b"", &first, now).unwrap().0 >= now);
         // In one call, as in TLS 1.2, and in two, as in TLS 1.3.
         let old = tickets.seal(b"", now - 1000, b"state").unwrap();
         let call = || (ticketer.decrypt(&old).unwrap(), ticketer.encrypt(b"state").unwrap());
-        let ((_, renewed), heard) = captured::listen(Default::default(), call);
+        let ((_, renewed), captured) = captured::capture(Default::default(), call);
         assert_eq!(tickets.open(b"", &renewed, now).unwrap().0, now - 1000);
-        let heard = captured::Resumption { resumed: true, issued: 0, ..heard.resumption };
-        let (tickets_given, _) = captured::listen(heard, || [ticketer.encrypt(b"state"), ticketer.encrypt(b"state")]);
+        let captured = captured::Resumption { resumed: true, issued: 0, ..captured.resumption };
+        let (tickets_given, _) =
+            captured::capture(captured, || [ticketer.encrypt(b"state"), ticketer.encrypt(b"state")]);
         let [Some(renewed), None] = tickets_given else { panic!("one ticket for one") };
         assert_eq!(tickets.open(b"", &renewed, now).unwrap().0, now - 1000);
     }
@@ -309,7 +310,7 @@ mod tests {
                 (0..bad).for_each(|_| assert_eq!(ticketer.decrypt(&[0; 60]), None));
                 ticketer.decrypt(&good).is_some()
             };
-            captured::listen(Default::default(), call).0
+            captured::capture(Default::default(), call).0
         };
         assert!(opens_after(TRIED_MAX - 1));
         assert!(!opens_after(TRIED_MAX));
@@ -345,8 +346,8 @@ mod tests {
         let ticket = tickets.seal(b"", seconds(SystemTime::now()), b"state").unwrap();
         let opens = |enabled: bool| {
             let ticketer = Ticketer { enabled, ..Ticketer::alone(&tickets) };
-            let (opened, heard) = captured::listen(Default::default(), || ticketer.decrypt(&ticket).is_some());
-            (opened, heard.resumption.tried)
+            let (opened, captured) = captured::capture(Default::default(), || ticketer.decrypt(&ticket).is_some());
+            (opened, captured.resumption.tried)
         };
         assert_eq!((opens(true), opens(false)), ((true, 1), (false, 0)));
     }
@@ -358,14 +359,14 @@ mod tests {
         let sessions = Arc::new(Sessions::new(640));
         let store = crate::tickets::sessions::Store::new(&sessions);
         let ticketer = Ticketer { sessions, ..Ticketer::alone(&tickets) };
-        let (found, heard) = captured::listen(Default::default(), || {
+        let (found, captured) = captured::capture(Default::default(), || {
             assert!(store.put(vec![1; 32], b"state".to_vec()) && store.put(vec![2; 32], b"other".to_vec()));
             assert!(ticketer.encrypt(b"state").is_some());
             let kept = captured::resumption().session_id;
             (store.get(&[1; 32]), store.get(&[2; 32]), kept)
         });
         assert_eq!(found, (Some(b"state".to_vec()), None, None), "the one that was kept last");
-        assert_eq!(heard.resumption.issued, 1);
+        assert_eq!(captured.resumption.issued, 1);
     }
 
     #[test]

@@ -187,9 +187,9 @@ impl StoresServerSessions for Store {
         let Ok(id) = SessionId::try_from(id) else { return false };
         let kept = self.sessions.keep(id, seconds(SystemTime::now()), state);
         if kept {
-            captured::note(|heard| {
-                heard.resumption.session_id = Some(IdUse::Kept);
-                heard.resumption.kept = Some(id);
+            captured::record(|captured| {
+                captured.resumption.session_id = Some(IdUse::Kept);
+                captured.resumption.kept = Some(id);
             });
         }
         kept
@@ -198,12 +198,12 @@ impl StoresServerSessions for Store {
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
         let id = SessionId::try_from(id).ok();
         let found = id.and_then(|id| self.sessions.find(&id, seconds(SystemTime::now())));
-        captured::note(|heard| match &found {
+        captured::record(|captured| match &found {
             Some((born, _)) => {
-                heard.resumption.session_id = Some(IdUse::Found);
-                heard.resumption.born = Some(*born);
+                captured.resumption.session_id = Some(IdUse::Found);
+                captured.resumption.born = Some(*born);
             }
-            None => heard.resumption.session_id = Some(IdUse::Missed),
+            None => captured.resumption.session_id = Some(IdUse::Missed),
         });
         found.map(|(_, state)| state)
     }

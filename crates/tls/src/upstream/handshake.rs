@@ -11,8 +11,8 @@ use super::facts::UpstreamFacts;
 use super::failure::UpstreamFailure;
 use crate::handshake::append;
 use crate::handshake::step::Step;
-use crate::parking::Way;
-use crate::provider::captured::{self, Overheard, Resumption};
+use crate::parking::JobRouting;
+use crate::provider::captured::{self, CapturedSecrets, Resumption};
 use crate::records::Records;
 use crate::records::messages::Messages;
 use crate::records::suite::{Suite, Version};
@@ -23,53 +23,53 @@ const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 pub(super) struct Handshake {
     connection: UnbufferedClientConnection,
     config: Arc<ClientConfig>,
-    heard: Overheard,
+    captured: CapturedSecrets,
     /// Absent where no signature is waited for.
-    pub way: Option<Way>,
+    pub routing: Option<JobRouting>,
     /// Bytes at the buffer's front that the library has seen and not let go of; see the other [`crate::handshake`].
-    shown: usize,
+    retained: usize,
     /// Our hello is out.
-    begun: bool,
+    has_begun: bool,
     /// The server's first byte was that of a record.
-    answered: bool,
+    has_answered: bool,
 }
 
 impl Handshake {
     pub fn new(
         config: &Arc<ClientConfig>,
         name: &ServerName<'static>,
-        way: Option<Way>,
+        routing: Option<JobRouting>,
     ) -> Result<Handshake, UpstreamFailure> {
         Ok(Handshake {
             connection: UnbufferedClientConnection::new(config.clone(), name.clone())?,
             config: config.clone(),
-            heard: Overheard::default(),
-            way,
-            shown: 0,
-            begun: false,
-            answered: false,
+            captured: CapturedSecrets::default(),
+            routing,
+            retained: 0,
+            has_begun: false,
+            has_answered: false,
         })
     }
 
     /// See `UpstreamSession::handshake`.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), UpstreamFailure> {
         let before = out.len();
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             self.pump(&mut [], out)?;
         }
         self.check_start(buffer)?;
         let mut consumed = 0;
         // One more record at a time: what follows a finished handshake is not for this state.
-        while let Some(record) = record_len(&buffer[consumed + self.shown..]) {
+        while let Some(record) = record_len(&buffer[consumed + self.retained..]) {
             // The library would wait for more (RFC 8446 §6.1).
-            if let [ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = buffer[consumed + self.shown..] {
+            if let [ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = buffer[consumed + self.retained..] {
                 return Err(UpstreamFailure::closed());
             }
-            self.shown += record;
-            let end = consumed + self.shown;
+            self.retained += record;
+            let end = consumed + self.retained;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
             consumed += let_go;
-            self.shown -= let_go;
+            self.retained -= let_go;
             if !self.connection.is_handshaking() {
                 return Ok((consumed, Step::Done));
             }
@@ -79,19 +79,19 @@ impl Handshake {
     }
 
     /// As of the other [`crate::handshake`].
-    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
-        self.way.as_ref()?;
-        let mut end = self.shown;
+    pub fn bytes_to_park(&self, buffer: &[u8]) -> Option<usize> {
+        self.routing.as_ref()?;
+        let mut end = self.retained;
         while let Some(record) = record_len(buffer.get(end..)?) {
             end += record;
         }
-        (end > self.shown).then_some(end)
+        (end > self.retained).then_some(end)
     }
 
     /// A server that speaks something else is told apart at its first byte.
     fn check_start(&mut self, buffer: &[u8]) -> Result<(), UpstreamFailure> {
-        let Some(&first) = buffer.first().filter(|_| !self.answered) else { return Ok(()) };
-        self.answered = true;
+        let Some(&first) = buffer.first().filter(|_| !self.has_answered) else { return Ok(()) };
+        self.has_answered = true;
         if (CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&first) {
             return Ok(());
         }
@@ -108,8 +108,8 @@ impl Handshake {
         loop {
             let connection = &mut self.connection;
             let turn = || turn(connection, &mut records[discarded..], out);
-            let (progress, heard) = captured::listen(Resumption::default(), turn);
-            self.heard.merge(heard);
+            let (progress, captured) = captured::capture(Resumption::default(), turn);
+            self.captured.merge(captured);
             match progress {
                 Ok((discard, more)) => {
                     discarded += discard;
@@ -118,7 +118,7 @@ impl Handshake {
                     }
                 }
                 Err(error) => {
-                    if let Some(failure) = self.heard.fault.and_then(UpstreamFailure::of_fault) {
+                    if let Some(failure) = self.captured.fault.and_then(UpstreamFailure::of_fault) {
                         return Err(failure);
                     }
                     let failure = UpstreamFailure::from(error);
@@ -153,8 +153,8 @@ impl Handshake {
                 u8::try_from(position).ok()
             }),
         };
-        let secrets = std::mem::take(&mut self.heard.secrets);
-        let keys = std::mem::take(&mut self.heard.keys);
+        let secrets = std::mem::take(&mut self.captured.secrets);
+        let keys = std::mem::take(&mut self.captured.keys);
         let records = Records::towards_server(secrets, keys, facts.version, facts.suite)?;
         let messages = match facts.version {
             Version::Tls12 => Messages::default(),

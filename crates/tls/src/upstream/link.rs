@@ -18,8 +18,8 @@ use crate::certificates::dated::Dated;
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load::{self, LoadedLink};
 use crate::certificates::wording;
-use crate::handshake::parked::{Parked, Pause};
-use crate::parking::{Deferral, Parking, Way};
+use crate::handshake::parked::{Parked, RunResult};
+use crate::parking::{Deferral, JobRouting, Parking};
 
 /// Shared by all cores, which only make links of it.
 pub struct LinkProfile {
@@ -35,7 +35,7 @@ pub struct LinkProfile {
 pub struct Link {
     state: State,
     /// The room in which its handshake waits for a signature, if it may.
-    way: Option<Way>,
+    routing: Option<JobRouting>,
 }
 
 enum State {
@@ -102,9 +102,13 @@ impl LinkProfile {
         let mut connection = ClientConnection::new(self.config.clone(), self.names[server].clone())?;
         // What is sealed is taken out at once; the bound is the caller's, who knows how much there may be.
         connection.set_buffer_limit(None);
-        let way = |parking: &Rc<Parking>| Way { deferral: Deferral::default(), parking: parking.clone(), remote: true };
-        let way = room.filter(|_| self.beside.is_some()).map(way);
-        Ok(Link { state: State::Ready(Box::new(connection)), way })
+        let routing = |parking: &Rc<Parking>| JobRouting {
+            deferral: Deferral::default(),
+            parking: parking.clone(),
+            remote: true,
+        };
+        let routing = room.filter(|_| self.beside.is_some()).map(routing);
+        Ok(Link { state: State::Ready(Box::new(connection)), routing })
     }
 }
 
@@ -136,7 +140,7 @@ impl Link {
                 return Err(LinkError::not_ready());
             }
         };
-        let Some(way) = self.way.as_ref().filter(|_| connection.is_handshaking()) else {
+        let Some(routing) = self.routing.as_ref().filter(|_| connection.is_handshaking()) else {
             let ended = receive(&mut connection, records, plain);
             self.state = State::Ready(connection);
             return ended;
@@ -147,8 +151,8 @@ impl Link {
             let ended = receive(&mut connection, &records, &mut plain);
             Received { connection, plain, ended }
         };
-        let pause = Parked::begin(way, 0, turn);
-        self.follow(pause, plain)
+        let result = Parked::begin(routing, 0, turn);
+        self.finish_run(result, plain)
     }
 
     /// The signature that the handshake waits for, once.
@@ -162,7 +166,7 @@ impl Link {
     /// Goes on with a handshake that waits for its job; as [`Link::receive`].
     pub fn resume(&mut self, outcome: Outcome, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Parked(parked) => self.follow(parked.resume(outcome), plain),
+            State::Parked(parked) => self.finish_run(parked.resume(outcome), plain),
             other => {
                 self.state = other;
                 Err(LinkError::not_ready())
@@ -170,18 +174,18 @@ impl Link {
         }
     }
 
-    fn follow(&mut self, pause: Pause<Received>, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
-        match pause {
-            Pause::Parked(parked) => {
+    fn finish_run(&mut self, result: RunResult<Received>, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+        match result {
+            RunResult::Parked(parked) => {
                 self.state = State::Parked(parked);
                 Ok(false)
             }
-            Pause::Finished(received) => {
+            RunResult::Finished(received) => {
                 plain.extend_from_slice(&received.plain);
                 self.state = State::Ready(received.connection);
                 received.ended
             }
-            Pause::Panicked(message) => Err(LinkError(message)),
+            RunResult::Panicked(message) => Err(LinkError(message)),
         }
     }
 

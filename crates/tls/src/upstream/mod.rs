@@ -24,7 +24,7 @@ use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor};
 use crate::certificates::dated::Dated;
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load;
-use crate::parking::{Deferral, Parking, Way};
+use crate::parking::{Deferral, JobRouting, Parking};
 pub use facts::UpstreamFacts;
 pub use failure::UpstreamFailure;
 pub use session::{UpstreamHandshake, UpstreamSession};
@@ -50,7 +50,7 @@ pub struct Connector {
     /// The key of what is shown to servers signs elsewhere.
     remote: bool,
     /// The room in which handshakes wait for signatures.
-    way: Option<Way>,
+    routing: Option<JobRouting>,
 }
 
 struct Target {
@@ -155,7 +155,7 @@ impl UpstreamProfile {
             };
             Target { config: Arc::new(config), name: name.clone() }
         };
-        Connector { servers: self.names.iter().map(target).collect(), remote: self.beside.is_some(), way: None }
+        Connector { servers: self.names.iter().map(target).collect(), remote: self.beside.is_some(), routing: None }
     }
 }
 
@@ -175,14 +175,15 @@ impl Connector {
     /// this room. Without it they fail.
     #[must_use]
     pub fn deferring(mut self, parking: &Rc<Parking>) -> Connector {
-        self.way = self.remote.then(|| Way { deferral: Deferral::default(), parking: parking.clone(), remote: true });
+        self.routing =
+            self.remote.then(|| JobRouting { deferral: Deferral::default(), parking: parking.clone(), remote: true });
         self
     }
 
     /// A new connection's, to this server of the backend.
     pub fn connect(&self, server: usize) -> Result<UpstreamHandshake, UpstreamFailure> {
         let target = &self.servers[server];
-        UpstreamHandshake::new(&target.config, &target.name, self.way.clone())
+        UpstreamHandshake::new(&target.config, &target.name, self.routing.clone())
     }
 }
 

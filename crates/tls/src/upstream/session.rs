@@ -10,9 +10,9 @@ use rustls_pki_types::ServerName;
 use super::facts::UpstreamFacts;
 use super::failure::UpstreamFailure;
 use super::handshake::Handshake;
-use crate::handshake::parked::{Parked, Pause, Shown};
+use crate::handshake::parked::{DetachedHandshake, Parked, RunResult};
 use crate::handshake::step::Step;
-use crate::parking::Way;
+use crate::parking::JobRouting;
 use crate::records::messages::Messages;
 use crate::records::{Opened, Peer, Records};
 
@@ -24,13 +24,13 @@ pub struct UpstreamHandshake {
 enum State {
     Handshake(Box<Handshake>),
     /// Set aside until there is a signature.
-    Parked(Box<Parked<Turn>>),
+    Parked(Box<Parked<Detached>>),
     Done(UpstreamSession),
     /// Failed; nothing more can be done.
     Over,
 }
 
-type Turn = Shown<Handshake, UpstreamFailure>;
+type Detached = DetachedHandshake<Handshake, UpstreamFailure>;
 
 /// One connection, once its handshake is over. Without what it was made of it has failed, and nothing more can be done.
 pub struct UpstreamSession(Option<Box<Established>>);
@@ -49,9 +49,9 @@ impl UpstreamHandshake {
     pub(super) fn new(
         config: &Arc<ClientConfig>,
         name: &ServerName<'static>,
-        way: Option<Way>,
+        routing: Option<JobRouting>,
     ) -> Result<UpstreamHandshake, UpstreamFailure> {
-        Ok(UpstreamHandshake { state: State::Handshake(Box::new(Handshake::new(config, name, way)?)) })
+        Ok(UpstreamHandshake { state: State::Handshake(Box::new(Handshake::new(config, name, routing)?)) })
     }
 
     /// Takes the handshake as far as the bytes received allow; the first call needs none. As with
@@ -63,17 +63,18 @@ impl UpstreamHandshake {
     /// After an error, too, `out` may hold something for the server.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), UpstreamFailure> {
         let State::Handshake(handshake) = &mut self.state else { return Err(not_in_progress()) };
-        let Some(shown) = handshake.may_park(buffer) else {
+        let Some(copied) = handshake.bytes_to_park(buffer) else {
             let progress = handshake.advance(buffer, out);
             return self.conclude(progress);
         };
         let State::Handshake(handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Err(not_in_progress());
         };
-        let Some(way) = handshake.way.clone() else { return Err(not_in_progress()) };
-        let records = buffer[..shown].to_vec();
-        let pause = Parked::begin(&way, shown, move || Shown::to(handshake, records, Handshake::advance));
-        self.follow(pause, shown, buffer, out)
+        let Some(routing) = handshake.routing.clone() else { return Err(not_in_progress()) };
+        let records = buffer[..copied].to_vec();
+        let result =
+            Parked::begin(&routing, copied, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
+        self.finish_run(result, copied, buffer, out)
     }
 
     /// See [`Session::take_job`](crate::Session::take_job).
@@ -98,8 +99,8 @@ impl UpstreamHandshake {
                 return Err(not_in_progress());
             }
         };
-        let (before, shown) = (out.len(), parked.shown);
-        let (consumed, step) = self.follow(parked.resume(outcome), shown, buffer, out)?;
+        let (before, copied) = (out.len(), parked.copied);
+        let (consumed, step) = self.finish_run(parked.resume(outcome), copied, buffer, out)?;
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
@@ -109,22 +110,22 @@ impl UpstreamHandshake {
         Ok((consumed + more, step))
     }
 
-    fn follow(
+    fn finish_run(
         &mut self,
-        pause: Pause<Turn>,
-        shown: usize,
+        result: RunResult<Detached>,
+        copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), UpstreamFailure> {
-        match pause {
-            Pause::Parked(parked) => {
+        match result {
+            RunResult::Parked(parked) => {
                 self.state = State::Parked(parked);
                 Ok((0, Step::Work))
             }
-            Pause::Finished(end) => {
+            RunResult::Finished(end) => {
                 out.extend_from_slice(&end.out);
                 // The library moves the parts of a message together in front of it, and expects to find them there.
-                let Some(front) = buffer.get_mut(..shown) else {
+                let Some(front) = buffer.get_mut(..copied) else {
                     return Err(UpstreamFailure::new(
                         "tls-failure",
                         "the buffer has shrunk while the handshake was parked",
@@ -134,7 +135,7 @@ impl UpstreamHandshake {
                 self.state = State::Handshake(end.handshake);
                 self.conclude(end.progress)
             }
-            Pause::Panicked(message) => Err(UpstreamFailure::new("tls-failure", message)),
+            RunResult::Panicked(message) => Err(UpstreamFailure::new("tls-failure", message)),
         }
     }
 

@@ -9,8 +9,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::certificates::load::Upstream;
-use crate::certificates::server_auth::{Roomy, Unverified};
-use crate::provider::captured::SecretsListener;
+use crate::certificates::server_auth::{AcceptAnyCertificate, ParentStackVerifier};
+use crate::provider::captured::SecretsLog;
 use crate::provider::exchange;
 use crate::provider::suites;
 use crate::provider::versions;
@@ -28,13 +28,13 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
         true => WebPkiServerVerifier::builder_with_provider(Arc::new(loaded.roots), provider.clone())
             .build()
             .map_err(|error| error.to_string())?,
-        false => Arc::new(Unverified(provider.signature_verification_algorithms)),
+        false => Arc::new(AcceptAnyCertificate(provider.signature_verification_algorithms)),
     };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(&tls.policy))
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Roomy(verifier)));
+        .with_custom_certificate_verifier(Arc::new(ParentStackVerifier(verifier)));
     let mut config = match loaded.key {
         None => builder.with_no_client_auth(),
         Some(key) => {
@@ -44,7 +44,7 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
     };
     config.enable_sni = tls.sni;
     // Established sessions are kept by `records`, and only what takes tickets stays with the library.
-    config.key_log = Arc::new(SecretsListener);
+    config.key_log = Arc::new(SecretsLog);
     config.enable_secret_extraction = true;
     Ok(config)
 }

@@ -294,7 +294,7 @@ impl Dialogue {
 
     /// The server name of the introduction.
     pub fn asked_for(&self) -> Option<&str> {
-        self.session.introduction()?.server_name.as_deref()
+        self.session.hello_info()?.server_name.as_deref()
     }
 
     pub fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {

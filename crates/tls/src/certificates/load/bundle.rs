@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use super::chain::{self, Leaf, Parsed};
 use super::pem::{self, FoundKey};
 use super::trouble::{SUPPORTED_KEYS, Trouble, no_certificate, unsupported};
-use crate::certificates::credential::{Chain, CredentialKey, Interner, Material, Seen};
+use crate::certificates::credential::{Chain, CredentialKey, FileStamps, Interner, Material};
 
 /// Contents of the files that should be one chain and its key.
 pub(super) struct Bundle {
@@ -18,23 +18,28 @@ pub(super) struct Bundle {
     pub chain: Vec<CertificateDer<'static>>,
     pub keys: Vec<FoundKey>,
     /// Absent where reading the two files again could give another bundle, however they look.
-    pub seen: Option<Seen>,
+    pub stamps: Option<FileStamps>,
 }
 
-pub(super) fn bundle(chain_path: &Path, key_path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
-    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, lax, troubles)
+pub(super) fn bundle(
+    chain_path: &Path,
+    key_path: &Path,
+    allow_world_readable: bool,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Bundle> {
+    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, allow_world_readable, troubles)
 }
 
 /// One that was ordered: its key may be with the process that has made it.
-pub(super) fn ordered_bundle(path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
-    bundle_of(pem::read_ordered(path), path, path, lax, troubles)
+pub(super) fn ordered_bundle(path: &Path, allow_world_readable: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+    bundle_of(pem::read_ordered(path), path, path, allow_world_readable, troubles)
 }
 
 fn bundle_of(
     chain_file: Result<pem::Contents, Trouble>,
     chain_path: &Path,
     key_path: &Path,
-    lax: bool,
+    allow_world_readable: bool,
     troubles: &mut Vec<Trouble>,
 ) -> Option<Bundle> {
     let together = chain_path == key_path;
@@ -44,29 +49,34 @@ fn bundle_of(
         false => Some(pem::read_with_keys(key_path).map_err(|trouble| troubles.push(trouble))),
     };
     let chain_file = chain_file.ok();
-    let chain_look = chain_file.as_ref().and_then(|file| file.look);
+    let chain_stamp = chain_file.as_ref().and_then(|file| file.file_stamp);
     let (chain, key_file) = match (chain_file, key_file) {
         (Some(mut file), None) => (std::mem::take(&mut file.certificates), file),
         (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
         _ => return None,
     };
-    if !may_be_used(&key_file, key_path, lax, troubles) {
+    if !may_be_used(&key_file, key_path, allow_world_readable, troubles) {
         return None;
     }
-    let seen = match together {
-        true => key_file.look.map(|look| Seen { chain: look, key: None }),
-        false => chain_look.zip(key_file.look).map(|(chain, key)| Seen { chain, key: Some(key) }),
+    let stamps = match together {
+        true => key_file.file_stamp.map(|file_stamp| FileStamps { chain: file_stamp, key: None }),
+        false => chain_stamp.zip(key_file.file_stamp).map(|(chain, key)| FileStamps { chain, key: Some(key) }),
     };
-    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, seen })
+    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, stamps })
 }
 
-/// Whether a key that every account can get at is to be used all the same: where that is allowed (`lax`).
-pub(super) fn may_be_used(file: &pem::Contents, path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> bool {
+/// Whether a key that every account can get at is to be used all the same: where that is allowed (`allow_world_readable`).
+pub(super) fn may_be_used(
+    file: &pem::Contents,
+    path: &Path,
+    allow_world_readable: bool,
+    troubles: &mut Vec<Trouble>,
+) -> bool {
     if !file.open_to_all || file.keys.is_empty() {
         return true;
     }
     let close = format!("chmod o= {}", path.display());
-    if lax {
+    if allow_world_readable {
         troubles.push(Trouble::warning(path, OPEN_TO_ALL, close));
         return true;
     }
@@ -90,7 +100,7 @@ pub(super) fn assemble(
 }
 
 fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Result<Material, Trouble> {
-    let Bundle { chain_path, key_path, chain, keys, seen } = bundle;
+    let Bundle { chain_path, key_path, chain, keys, stamps } = bundle;
     if chain.is_empty() {
         return Err(no_certificate(&chain_path));
     }
@@ -112,7 +122,7 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
         Chain::new(chain, interner),
         credential_key(key)
             .ok_or_else(|| Trouble::error(&chain_path, "the private key cannot be used", SUPPORTED_KEYS))?,
-        Origin { chain_path, key_path, seen },
+        Origin { chain_path, key_path, stamps },
         troubles,
     )
 }
@@ -132,7 +142,7 @@ fn check_remote(
     interner: &Interner,
     troubles: &mut Vec<Trouble>,
 ) -> Result<Material, Trouble> {
-    let Bundle { chain_path, chain, seen, .. } = bundle;
+    let Bundle { chain_path, chain, stamps, .. } = bundle;
     let certificates = Parsed::new(&chain, &chain_path)?;
     // The usual reason why a key cannot be used shows in the certificate.
     certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
@@ -143,14 +153,14 @@ fn check_remote(
     let leaf = certificates.leaf(&order);
     let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
     troubles.extend(repaired);
-    let origin = Origin { chain_path, key_path: None, seen };
+    let origin = Origin { chain_path, key_path: None, stamps };
     material(leaf, Chain::new(chain, interner), CredentialKey::Remote(key), origin, troubles)
 }
 
 struct Origin {
     chain_path: PathBuf,
     key_path: Option<PathBuf>,
-    seen: Option<Seen>,
+    stamps: Option<FileStamps>,
 }
 
 fn material(
@@ -160,12 +170,12 @@ fn material(
     origin: Origin,
     troubles: &mut Vec<Trouble>,
 ) -> Result<Material, Trouble> {
-    let Origin { chain_path: path, key_path, seen } = origin;
+    let Origin { chain_path: path, key_path, stamps } = origin;
     troubles.extend(leaf.worries(&path));
     let Leaf { kind, names, addresses, validity, must_staple, .. } = leaf;
     let kind = kind.map_err(|why| unsupported(&path, &why))?;
     let (names, addresses) = (names.into(), addresses.into());
-    Ok(Material { chain, key, kind, names, addresses, validity, must_staple, path, key_path, seen })
+    Ok(Material { chain, key, kind, names, addresses, validity, must_staple, path, key_path, stamps })
 }
 
 pub(super) fn only_key(mut keys: Vec<FoundKey>, path: &Path) -> Result<FoundKey, Trouble> {

@@ -119,7 +119,7 @@ fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
     for Chain { path, certificates, .. } in chains {
         if known.insert(certificates[0].clone()) {
             let key_path = path.clone();
-            bundles.push(Bundle { chain_path: path, key_path, chain: certificates, keys: Vec::new(), seen: None });
+            bundles.push(Bundle { chain_path: path, key_path, chain: certificates, keys: Vec::new(), stamps: None });
         }
     }
     bundles.sort_by(|one, other| one.chain_path.cmp(&other.chain_path));
@@ -157,5 +157,11 @@ fn with_chain(
         troubles.push(Trouble::error(&path, what, "put one key beside its chain"));
         return None;
     };
-    Some(Bundle { chain_path: chain.path.clone(), key_path: path, chain: chain.certificates.clone(), keys, seen: None })
+    Some(Bundle {
+        chain_path: chain.path.clone(),
+        key_path: path,
+        chain: chain.certificates.clone(),
+        keys,
+        stamps: None,
+    })
 }

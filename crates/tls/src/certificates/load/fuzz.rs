@@ -21,7 +21,7 @@ pub fn certificates(text: &[u8], response: &[u8]) {
         key_path: path.into(),
         chain: file.certificates,
         keys: file.keys,
-        seen: None,
+        stamps: None,
     };
     let mut troubles = Vec::new();
     match assemble(bundle, None, &Interner::default(), &mut troubles) {

@@ -22,7 +22,7 @@ use super::{beside, chain};
 use crate::certificates::credential::Validity;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
-use crate::certificates::server_auth::Roomy;
+use crate::certificates::server_auth::ParentStackVerifier;
 use crate::provider::exchange::groups_to_key_servers;
 use crate::provider::signing::CertificateKey;
 
@@ -65,7 +65,7 @@ pub(crate) fn config(
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .expect("the provider has suites for both versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Roomy(verifier)));
+        .with_custom_certificate_verifier(Arc::new(ParentStackVerifier(verifier)));
     // Not by the door that takes the key's encoding: it would leave a copy of it behind.
     let shown = SingleCertAndKey::from(CertifiedKey::new(chain, key));
     Ok(config.with_client_cert_resolver(Arc::new(shown)))
@@ -97,8 +97,13 @@ impl Identity {
 }
 
 /// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
-pub(super) fn identity(path: &Path, lax: bool, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
-    let bundle = bundle(path, path, lax, troubles)?;
+pub(super) fn identity(
+    path: &Path,
+    allow_world_readable: bool,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Identity> {
+    let bundle = bundle(path, path, allow_world_readable, troubles)?;
     let load = || {
         if bundle.chain.is_empty() {
             let fix = "put the engine's certificate, with its chain, before the key";

@@ -14,14 +14,14 @@ use zeroize::Zeroizing;
 
 use super::trouble::{ONE_CHAIN, TOO_LONG, Trouble, encrypted, malformed, unreadable, unsupported};
 use super::{beside, chain};
-use crate::certificates::look::Look;
+use crate::certificates::file_stamp::FileStamp;
 
 pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,
     pub keys: Vec<FoundKey>,
     pub open_to_all: bool,
     /// Absent where the file must be read again to be sure of what it holds.
-    pub look: Option<Look>,
+    pub file_stamp: Option<FileStamp>,
 }
 
 /// A private key of a file.
@@ -49,8 +49,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
     let open_to_all = is_open_to_all(&metadata);
-    let look = Look::settled(&metadata, SystemTime::now());
-    Ok(Contents { look, ..parse(&text, open_to_all, path)? })
+    let file_stamp = FileStamp::settled(&metadata, SystemTime::now());
+    Ok(Contents { file_stamp, ..parse(&text, open_to_all, path)? })
 }
 
 /// A file that may hold keys of this process: read by whoever holds these, if that is another.
@@ -64,7 +64,7 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
         certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
         keys: file.keys.into_iter().map(found_beside).collect(),
         open_to_all: file.open_to_all,
-        look: Look::of_numbers(file.look, SystemTime::now()),
+        file_stamp: FileStamp::of_numbers(file.look, SystemTime::now()),
     })
 }
 
@@ -119,7 +119,7 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
     if has_encrypted_key(text) {
         return Err(encrypted(path));
     }
-    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), open_to_all, look: None };
+    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), open_to_all, file_stamp: None };
     for section in pem::sections(text) {
         match section {
             Ok(PemSection { label: PemLabel::Certificate, der }) => contents.certificates.push(der.to_vec().into()),

@@ -15,15 +15,15 @@ use super::ocsp::{self, ocsp_path};
 use super::pem::{self, Contents};
 use super::trouble::Trouble;
 use super::{folder, side_by_side};
-use crate::certificates::credential::{Credential, Interner, Material, Seen, Staple};
+use crate::certificates::credential::{Credential, FileStamps, Interner, Material, Staple};
+use crate::certificates::file_stamp::FileStamp;
 use crate::certificates::finding::{Finding, Severity};
-use crate::certificates::look::Look;
 
 /// What all of a profile's files are read with.
 pub(super) struct Loading<'a> {
     signer: Option<SignerId>,
     /// Keys that every account can get at are used.
-    lax: bool,
+    allow_world_readable: bool,
     earlier: &'a [Arc<Credential>],
     /// By the chain's file.
     by_path: HashMap<&'a Path, &'a Arc<Credential>>,
@@ -106,7 +106,7 @@ impl<'a> Loading<'a> {
     pub fn new(profile: &TlsProfile, earlier: &'a [Arc<Credential>]) -> Loading<'a> {
         Loading {
             signer: profile.signer,
-            lax: profile.allow_world_readable_keys,
+            allow_world_readable: profile.allow_world_readable_keys,
             earlier,
             by_path: earlier.iter().map(|credential| (credential.material.path.as_path(), credential)).collect(),
             by_key_path: earlier.iter().filter_map(|each| Some((each.material.key_path.as_deref()?, each))).collect(),
@@ -156,8 +156,9 @@ impl<'a> Loading<'a> {
         paths.sort();
         let read = |path: PathBuf| {
             let known = self.by_path.get(path.as_path()).map(|known| Arc::clone(&known.material));
-            let material =
-                known.or_else(|| self.material(ordered_bundle(&path, self.lax, &mut Vec::new())?, &mut Vec::new()))?;
+            let material = known.or_else(|| {
+                self.material(ordered_bundle(&path, self.allow_world_readable, &mut Vec::new())?, &mut Vec::new())
+            })?;
             let fitting = names.iter().filter(|name| material.names.iter().any(|own| **own == ***name)).count();
             (fitting > 0 && material.validity.not_after > now).then_some((fitting, material))
         };
@@ -171,7 +172,7 @@ impl<'a> Loading<'a> {
             Some(material) => Some(material),
             None if item.in_folder => match pem::read_with_keys(&item.chain) {
                 Ok(file) => {
-                    if !may_be_used(&file, &item.chain, self.lax, &mut troubles) {
+                    if !may_be_used(&file, &item.chain, self.allow_world_readable, &mut troubles) {
                         return (Read::Nothing, troubles);
                     }
                     match (file.certificates.is_empty(), file.keys.is_empty()) {
@@ -186,8 +187,10 @@ impl<'a> Loading<'a> {
             },
             None => {
                 let bundle = match item.certificate.source {
-                    CertificateSource::Ordered(_) => ordered_bundle(&item.chain, self.lax, &mut troubles),
-                    _ => bundle(&item.chain, item.key.unwrap_or(&item.chain), self.lax, &mut troubles),
+                    CertificateSource::Ordered(_) => {
+                        ordered_bundle(&item.chain, self.allow_world_readable, &mut troubles)
+                    }
+                    _ => bundle(&item.chain, item.key.unwrap_or(&item.chain), self.allow_world_readable, &mut troubles),
                 };
                 bundle.and_then(|bundle| self.material(bundle, &mut troubles))
             }
@@ -208,13 +211,13 @@ impl<'a> Loading<'a> {
         if material.key_path.as_deref() != item.key {
             return None;
         }
-        let look = |path: &Path| fs::metadata(path).ok().map(|metadata| Look::of(&metadata));
-        let chain = look(&item.chain)?;
+        let file_stamp = |path: &Path| fs::metadata(path).ok().map(|metadata| FileStamp::of(&metadata));
+        let chain = file_stamp(&item.chain)?;
         let key = match item.key {
-            Some(path) => Some(look(path)?),
+            Some(path) => Some(file_stamp(path)?),
             None => None,
         };
-        (material.seen == Some(Seen { chain, key })).then(|| Arc::clone(material))
+        (material.stamps == Some(FileStamps { chain, key })).then(|| Arc::clone(material))
     }
 
     /// With the OCSP response, which has an age of its own and is read each time.
@@ -360,8 +363,8 @@ impl<'a> Loading<'a> {
 
 /// A file with both.
 fn together(path: PathBuf, file: Contents) -> Bundle {
-    let seen = file.look.map(|look| Seen { chain: look, key: None });
-    Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, seen }
+    let stamps = file.file_stamp.map(|file_stamp| FileStamps { chain: file_stamp, key: None });
+    Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, stamps }
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use rustls::{
 
 use crate::handshake::Handshake;
 use crate::handshake::step::Step;
-use crate::parking::{Deferral, Parking, ParkingLimits, Way};
+use crate::parking::{Deferral, JobRouting, Parking, ParkingLimits};
 use crate::provider;
-use crate::provider::captured::SecretsListener;
+use crate::provider::captured::SecretsLog;
 use crate::provider::signing::CertificateKey;
 use crate::session::Session;
 
@@ -157,7 +157,7 @@ fn server(key: Key, certificate: &CertificateDer<'static>, client_certificates: 
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
     config.enable_secret_extraction = true;
-    config.key_log = Arc::new(SecretsListener);
+    config.key_log = Arc::new(SecretsLog);
     Arc::new(config)
 }
 
@@ -189,8 +189,9 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(config: &Arc<ServerConfig>, way: &Way, client: ClientConnection) -> Talk {
-        let session = Session::new(Handshake::new(config, Some(way.clone()), ForwardIdentity::Nothing, false, false));
+    fn new(config: &Arc<ServerConfig>, routing: &JobRouting, client: ClientConnection) -> Talk {
+        let session =
+            Session::new(Handshake::new(config, Some(routing.clone()), ForwardIdentity::Nothing, false, false));
         Talk { session, client, received: Vec::new(), job: None, done: false }
     }
 
@@ -227,9 +228,9 @@ impl Talk {
     }
 }
 
-fn way(deferral: Deferral, limits: ParkingLimits) -> (Way, Rc<Parking>) {
+fn routing(deferral: Deferral, limits: ParkingLimits) -> (JobRouting, Rc<Parking>) {
     let parking = Parking::new(limits);
-    (Way { deferral, parking: parking.clone(), remote: false }, parking)
+    (JobRouting { deferral, parking: parking.clone(), remote: false }, parking)
 }
 
 const VERSIONS: [&[&SupportedProtocolVersion]; 2] = [&[&version::TLS12], &[&version::TLS13]];
@@ -241,9 +242,9 @@ fn a_key_that_is_elsewhere_signs_for_both_versions() {
     for algorithm in algorithms {
         let identity = Identity::new(algorithm);
         let config = server(Key::Remote(identity.remote.clone()), &identity.certificate, false);
-        let (way, parking) = way(Deferral::default(), ParkingLimits::default());
+        let (routing, parking) = routing(Deferral::default(), ParkingLimits::default());
         for versions in VERSIONS {
-            Talk::new(&config, &way, client(versions, false)).finish(&identity);
+            Talk::new(&config, &routing, client(versions, false)).finish(&identity);
         }
         let counts = parking.counts();
         assert_eq!(counts.parked, [0, 0, 0, 0, 2], "{algorithm:?}");
@@ -256,11 +257,11 @@ fn a_key_that_is_elsewhere_signs_for_both_versions() {
 fn clients_with_certificates_are_parked_and_known() {
     let identity = Identity::new(&PKCS_ECDSA_P256_SHA256);
     let config = server(Key::Local(identity.local.clone()), &identity.certificate, true);
-    let (way, parking) = way(Deferral::ALL, ParkingLimits::default());
+    let (routing, parking) = routing(Deferral::ALL, ParkingLimits::default());
     for versions in VERSIONS {
-        let mut talk = Talk::new(&config, &way, client(versions, true));
+        let mut talk = Talk::new(&config, &routing, client(versions, true));
         talk.finish(&identity);
-        let mut stranger = Talk::new(&config, &way, client(versions, false));
+        let mut stranger = Talk::new(&config, &routing, client(versions, false));
         let failure = loop {
             if let Err(failure) = stranger.step(Job::run) {
                 break failure;
@@ -276,23 +277,23 @@ fn clients_with_certificates_are_parked_and_known() {
 fn at_its_bound_remote_work_fails_at_once_and_local_work_of_others_goes_on() {
     let identity = Identity::new(&PKCS_ECDSA_P256_SHA256);
     let remote = server(Key::Remote(identity.remote.clone()), &identity.certificate, false);
-    let (way, parking) = way(Deferral::default(), ParkingLimits { local: 0, remote: 2 });
+    let (routing, parking) = routing(Deferral::default(), ParkingLimits { local: 0, remote: 2 });
     let park = |talk: &mut Talk| {
         while talk.job.is_none() {
             talk.step(Job::run)?;
         }
         Ok::<(), crate::Failure>(())
     };
-    let mut parked: Vec<Talk> = (0..2).map(|_| Talk::new(&remote, &way, client(VERSIONS[1], false))).collect();
+    let mut parked: Vec<Talk> = (0..2).map(|_| Talk::new(&remote, &routing, client(VERSIONS[1], false))).collect();
     parked.iter_mut().for_each(|talk| park(talk).unwrap());
-    let mut third = Talk::new(&remote, &way, client(VERSIONS[1], false));
+    let mut third = Talk::new(&remote, &routing, client(VERSIONS[1], false));
     assert_eq!(park(&mut third).unwrap_err().reason, "busy");
     assert_eq!(third.client.process_new_packets().unwrap_err(), Error::AlertReceived(80.into()));
     assert_eq!((parking.counts().remote, parking.counts().refused), (2, 1));
     let local = server(Key::Local(identity.local.clone()), &identity.certificate, false);
-    Talk::new(&local, &way, client(VERSIONS[1], false)).finish(&identity);
+    Talk::new(&local, &routing, client(VERSIONS[1], false)).finish(&identity);
     parked[0].finish(&identity);
-    let mut fourth = Talk::new(&remote, &way, client(VERSIONS[0], false));
+    let mut fourth = Talk::new(&remote, &routing, client(VERSIONS[0], false));
     park(&mut fourth).unwrap();
     drop((parked, third, fourth));
     let counts = parking.counts();

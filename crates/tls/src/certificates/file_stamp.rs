@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 /// Metadata of a file. A file with the same metadata as before, which had settled by then, has the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -18,10 +18,10 @@ pub(crate) struct Look {
 /// File systems note times in steps, of two seconds at the coarsest (FAT).
 const TIME_STEP: Duration = Duration::from_secs(2);
 
-impl Look {
-    pub fn of(metadata: &fs::Metadata) -> Look {
+impl FileStamp {
+    pub fn of(metadata: &fs::Metadata) -> FileStamp {
         let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns);
-        Look {
+        FileStamp {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.size(),
@@ -32,16 +32,16 @@ impl Look {
 
     /// Metadata of a file that is older than the steps of its times: if it changes after `now`, its metadata will
     /// differ.
-    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
-        Look::is_settled(metadata, now).then(|| Look::of(metadata))
+    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<FileStamp> {
+        FileStamp::is_settled(metadata, now).then(|| FileStamp::of(metadata))
     }
 
-    /// As [`Look::settled`], of a file that another process has read: device, inode, size, times of modification and
+    /// As [`FileStamp::settled`], of a file that another process has read: device, inode, size, times of modification and
     /// of change.
-    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
+    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<FileStamp> {
         let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
         let (modified_ns, changed_ns) = (modified as i64, changed as i64);
-        is_old(since, now).then_some(Look { device, inode, size, modified_ns, changed_ns })
+        is_old(since, now).then_some(FileStamp { device, inode, size, modified_ns, changed_ns })
     }
 
     pub fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {

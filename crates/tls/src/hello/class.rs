@@ -4,7 +4,7 @@ use crate::records::wire::{CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, record_len
 
 /// What a client's hello asks for, by its own word: whether a session can be resumed is not looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Greeting {
+pub enum HelloClass {
     /// It has no session to go on with.
     Full,
     /// It offers to resume one.
@@ -16,7 +16,7 @@ const MESSAGE_HEADER_LEN: usize = 4;
 
 /// Walks over the records at the buffer's front, each once, until a whole hello is in them.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct HelloClassifier {
     /// Bytes of records that have been walked over.
     walked: usize,
     /// Bytes of the message in them.
@@ -24,13 +24,13 @@ pub(crate) struct Watch {
     /// The message's header, as far as it has come.
     header: [u8; MESSAGE_HEADER_LEN],
     /// The hello is there, or something else is.
-    answer: Option<Option<Greeting>>,
+    answer: Option<Option<HelloClass>>,
 }
 
-impl Watch {
+impl HelloClassifier {
     /// What the hello at the front asks for, once all of it is there. None is also what is said of anything else: it is
     /// not dear. `buffer` is what it was the last time, with more behind it.
-    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+    pub fn classify(&mut self, buffer: &[u8]) -> Option<HelloClass> {
         while self.answer.is_none() {
             let record = buffer.get(self.walked..)?;
             let len = record_len(record)?;
@@ -40,7 +40,7 @@ impl Watch {
         self.answer.flatten()
     }
 
-    fn walk(&mut self, record: &[u8]) -> Option<Option<Greeting>> {
+    fn walk(&mut self, record: &[u8]) -> Option<Option<HelloClass>> {
         let payload = &record[HEADER_LEN..];
         match record[0] {
             // One may come between a hello and the next (RFC 8446 appendix D.4).
@@ -63,7 +63,7 @@ impl Watch {
         }
         // A hello in pieces is so rare that its offer is not worth putting it together twice.
         let resuming = whole && offers_to_resume(&payload[MESSAGE_HEADER_LEN..]).unwrap_or(false);
-        Some(Some(if resuming { Greeting::Resuming } else { Greeting::Full }))
+        Some(Some(if resuming { HelloClass::Resuming } else { HelloClass::Full }))
     }
 }
 
@@ -172,23 +172,24 @@ mod tests {
 
     #[test]
     fn a_key_or_a_ticket_is_an_offer_and_a_session_id_or_an_empty_ticket_is_none() {
-        let greeting = |extensions: &[(u16, &[u8])]| Watch::default().greeting(&records(&hello(extensions), 1 << 14));
-        assert_eq!(greeting(&[]), Some(Greeting::Full));
-        assert_eq!(greeting(&[(0, b"name"), (35, b"")]), Some(Greeting::Full));
-        assert_eq!(greeting(&[(0, b"name"), (35, b"ticket")]), Some(Greeting::Resuming));
-        assert_eq!(greeting(&[(51, b"share"), (41, b"")]), Some(Greeting::Resuming));
-        assert_eq!(greeting(&[(51, b"share"), (43, b"")]), Some(Greeting::Full));
+        let classify =
+            |extensions: &[(u16, &[u8])]| HelloClassifier::default().classify(&records(&hello(extensions), 1 << 14));
+        assert_eq!(classify(&[]), Some(HelloClass::Full));
+        assert_eq!(classify(&[(0, b"name"), (35, b"")]), Some(HelloClass::Full));
+        assert_eq!(classify(&[(0, b"name"), (35, b"ticket")]), Some(HelloClass::Resuming));
+        assert_eq!(classify(&[(51, b"share"), (41, b"")]), Some(HelloClass::Resuming));
+        assert_eq!(classify(&[(51, b"share"), (43, b"")]), Some(HelloClass::Full));
     }
 
     #[test]
     fn a_hello_is_there_with_its_last_byte_however_it_is_cut() {
         for payload_max in [1, 2, 3, 5, 40, 1 << 14] {
             let bytes = records(&hello(&[(35, b"ticket")]), payload_max);
-            let mut watch = Watch::default();
+            let mut classifier = HelloClassifier::default();
             for end in 0..bytes.len() {
-                assert_eq!(watch.greeting(&bytes[..end]), None, "{end} bytes of records of {payload_max}");
+                assert_eq!(classifier.classify(&bytes[..end]), None, "{end} bytes of records of {payload_max}");
             }
-            assert!(watch.greeting(&bytes).is_some(), "records of {payload_max}");
+            assert!(classifier.classify(&bytes).is_some(), "records of {payload_max}");
         }
     }
 
@@ -204,11 +205,11 @@ mod tests {
             &finished,
         ];
         for bytes in cases {
-            assert_eq!(Watch::default().greeting(bytes), None, "{bytes:?}");
+            assert_eq!(HelloClassifier::default().classify(bytes), None, "{bytes:?}");
         }
         let cut = records(&hello(&[(35, b"ticket")])[..60], 100);
-        assert_eq!(Watch::default().greeting(&cut), None);
+        assert_eq!(HelloClassifier::default().classify(&cut), None);
         let after_change = [&[20, 3, 3, 0, 1, 1][..], &records(&hello(&[]), 100)].concat();
-        assert_eq!(Watch::default().greeting(&after_change), Some(Greeting::Full));
+        assert_eq!(HelloClassifier::default().classify(&after_change), Some(HelloClass::Full));
     }
 }

@@ -6,13 +6,13 @@
 
 use rustls::{CipherSuite, ServerConfig};
 
-use crate::hello::arrival::{content_of, offers_tls13, session_id_of};
+use crate::hello::class::{content_of, offers_tls13, session_id_of};
 
 const SESSION_TICKET: u16 = 35;
 
 /// Whether the session that the hello in `record` asks for was agreed on with an RSA certificate. None where it asks
 /// for none that is known, and where the hello is not whole in its record.
-pub(crate) fn is_of_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
+pub(crate) fn is_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
     // In TLS 1.3 suites are for every type of key.
     if offers_tls13(record) {
         return None;
@@ -22,12 +22,12 @@ pub(crate) fn is_of_rsa(config: &ServerConfig, record: &[u8]) -> Option<bool> {
         _ if config.session_storage.can_cache() => config.session_storage.get(session_id_of(record)?)?,
         _ => return None,
     };
-    is_rsa(zeroize::Zeroizing::new(state).as_slice())
+    has_rsa_suite(zeroize::Zeroizing::new(state).as_slice())
 }
 
 /// Of the library's session state, whose form is its own business: see `client_auth`. None if it has changed; then a
 /// session is resumed where the orders agree, and a test fails.
-fn is_rsa(state: &[u8]) -> Option<bool> {
+fn has_rsa_suite(state: &[u8]) -> Option<bool> {
     let (has_name, mut rest) = state.split_first()?;
     if *has_name == 1 {
         let (len, name) = rest.split_first()?;
