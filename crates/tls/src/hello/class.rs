@@ -1,35 +1,35 @@
-//! Whether a client's hello is there, which is what a handshake's dear part waits for, and what it asks for.
+//! Classification of a ClientHello before the handshake's expensive part: complete or not, full or resuming.
 
 use crate::records::wire::{CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, record_len};
 
-/// What a client's hello asks for, by its own word: whether a session can be resumed is not looked into.
+/// Kind of handshake that a ClientHello asks for, by its own word: whether the session can be resumed is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloClass {
-    /// It has no session to go on with.
+    /// The client has no session to resume.
     Full,
-    /// It offers to resume one.
+    /// The client offers to resume a session.
     Resuming,
 }
 
 const CLIENT_HELLO: u8 = 1;
 const MESSAGE_HEADER_LEN: usize = 4;
 
-/// Walks over the records at the buffer's front, each once, until a whole hello is in them.
+/// Walks over the records at the buffer's front, each once, until they hold a complete ClientHello.
 #[derive(Default)]
 pub(crate) struct HelloClassifier {
     /// Bytes of records that have been walked over.
     walked: usize,
-    /// Bytes of the message in them.
+    /// Bytes of the message in these records.
     gathered: usize,
-    /// The message's header, as far as it has come.
+    /// The message's header, as far as it has been received.
     header: [u8; MESSAGE_HEADER_LEN],
-    /// The hello is there, or something else is.
+    /// The result, once the hello is complete or is found to be none.
     answer: Option<Option<HelloClass>>,
 }
 
 impl HelloClassifier {
-    /// What the hello at the front asks for, once all of it is there. None is also what is said of anything else: it is
-    /// not dear. `buffer` is what it was the last time, with more behind it.
+    /// Class of the ClientHello at the front, once it is complete; none for anything else, which costs little to
+    /// process. `buffer` must be the same as before, with more behind it.
     pub fn classify(&mut self, buffer: &[u8]) -> Option<HelloClass> {
         while self.answer.is_none() {
             let record = buffer.get(self.walked..)?;
@@ -43,7 +43,7 @@ impl HelloClassifier {
     fn walk(&mut self, record: &[u8]) -> Option<Option<HelloClass>> {
         let payload = &record[HEADER_LEN..];
         match record[0] {
-            // One may come between a hello and the next (RFC 8446 appendix D.4).
+            // A ChangeCipherSpec may be sent between two ClientHellos (RFC 8446 appendix D.4).
             CHANGE_CIPHER_SPEC if self.gathered == 0 && !payload.is_empty() => return None,
             HANDSHAKE if !payload.is_empty() => {}
             _ => return Some(None),
@@ -61,14 +61,14 @@ impl HelloClassifier {
         if self.gathered < MESSAGE_HEADER_LEN || self.gathered < message_len {
             return None;
         }
-        // A hello in pieces is so rare that its offer is not worth putting it together twice.
+        // A hello split over records is so rare that it is not put together for its class.
         let resuming = whole && offers_to_resume(&payload[MESSAGE_HEADER_LEN..]).unwrap_or(false);
         Some(Some(if resuming { HelloClass::Resuming } else { HelloClass::Full }))
     }
 }
 
-/// Whether a hello has a pre-shared key or a session ticket. None where it is malformed, which the library will say. A
-/// session id alone is not an offer: TLS 1.3 clients make one up.
+/// Whether a hello has a pre-shared key or a session ticket; none where it is malformed, which the library reports. A
+/// session ID alone is no offer: TLS 1.3 clients make one up.
 fn offers_to_resume(hello: &[u8]) -> Option<bool> {
     const SESSION_TICKET: u16 = 35;
     const PRE_SHARED_KEY: u16 = 41;
@@ -85,13 +85,13 @@ fn offers_to_resume(hello: &[u8]) -> Option<bool> {
 pub(crate) const SUPPORTED_GROUPS: u16 = 10;
 pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
 
-/// Whether this is a hello, whole in its record, of a client that speaks TLS 1.3.
+/// Whether this record holds a complete hello of a client that supports TLS 1.3.
 pub(crate) fn offers_tls13(record: &[u8]) -> bool {
     let lists = |versions: &[u8]| versions.get(1..).unwrap_or_default().chunks(2).any(|version| version == [3, 4]);
     content_of(record, SUPPORTED_VERSIONS).is_some_and(lists)
 }
 
-/// What is in an extension of a hello that is whole in its record.
+/// Content of an extension of a hello that is complete in its record.
 pub(crate) fn content_of(record: &[u8], wanted: u16) -> Option<&[u8]> {
     const HELLO_AT: usize = HEADER_LEN + MESSAGE_HEADER_LEN;
     if *record.first()? != HANDSHAKE {
@@ -107,7 +107,7 @@ pub(crate) fn content_of(record: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// The session ID of a hello that is whole in its record; none if it is empty.
+/// Session ID of a hello that is complete in its record; none if empty.
 pub(crate) fn session_id_of(record: &[u8]) -> Option<&[u8]> {
     const SESSION_ID_AT: usize = HEADER_LEN + MESSAGE_HEADER_LEN + 2 + 32;
     if *record.first()? != HANDSHAKE {
@@ -127,8 +127,7 @@ fn extensions(hello: &[u8]) -> Option<&[u8]> {
     split_list(rest).map(|(extensions, _)| extensions)
 }
 
-/// Type and content of the first extension, and those behind it; nothing at their end, and none where they are
-/// malformed.
+/// Type and content of the first extension, and the rest; `Some(None)` at the end, none where they are malformed.
 #[expect(clippy::type_complexity, reason = "three slices of one")]
 fn extension(extensions: &[u8]) -> Option<Option<(u16, &[u8], &[u8])>> {
     let Some((kind, more)) = extensions.split_first_chunk() else { return Some(None) };

@@ -1,8 +1,8 @@
-//! What a client says first, read from its raw bytes and without a handshake: for fingerprints, for logs of handshakes
-//! that fail, and for whoever must know a client's name, groups or key shares before the library is asked.
+//! Parser of a ClientHello from raw bytes, without a handshake: for fingerprints, for logs of failed handshakes, and
+//! for callers that need a client's name, groups or key shares before the library has seen it.
 //!
-//! Nothing is copied but a message that lies in several records. What is read is bounded by the longest message there
-//! can be, and each byte of a hello that arrives in pieces is looked at once.
+//! Only a message that is split over several records is copied. Reading is bounded by the longest message there can be,
+//! and each byte of a hello that arrives in pieces is looked at once.
 
 use rustls_pki_types::DnsName;
 
@@ -13,14 +13,14 @@ const FRAGMENT_BYTES_MAX: usize = 1 << 14;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
 
-/// Not a ClientHello, or not a well-formed one; the word says where.
+/// Error: not a well-formed ClientHello; the word says where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// Watches a client's first bytes until its hello is whole. Must be shown the same bytes again, with more behind them.
+/// Finds a complete ClientHello in a client's first bytes. Must be given the same bytes again, with more behind them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peeker {
-    /// Bytes of whole records that have been looked at.
+    /// Bytes of complete records that have been looked at.
     records: usize,
     /// Bytes of the message in these records.
     payload: usize,
@@ -28,7 +28,8 @@ pub struct Peeker {
 }
 
 impl Peeker {
-    /// The hello, once it is whole. `scratch` holds it if it lies in several records; what was there before is gone.
+    /// The ClientHello, once it is complete. `scratch` is overwritten with the message if it is split over several
+    /// records.
     pub fn peek<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -64,7 +65,7 @@ impl Peeker {
         self.payload < MESSAGE_HEADER || self.payload < MESSAGE_HEADER + self.length()
     }
 
-    /// Of the message without its header.
+    /// Length of the message without its header.
     fn length(&self) -> usize {
         let [_, a, b, c] = self.header;
         u32::from_be_bytes([0, a, b, c]) as usize
@@ -88,12 +89,12 @@ impl Peeker {
     }
 }
 
-/// What one record brings of a message.
+/// Part of a message in one record.
 struct Fragment<'a> {
     bytes: &'a [u8],
 }
 
-/// The record at the front, once it is whole.
+/// The record at the front, once it is complete.
 fn fragment(bytes: &[u8]) -> Result<Option<Fragment<'_>>, Malformed> {
     const HANDSHAKE: u8 = 22;
     let Some((&[kind, major, _, high, low], rest)) = bytes.split_first_chunk::<RECORD_HEADER>() else {
@@ -134,7 +135,7 @@ mod extension {
 }
 
 impl<'a> ClientHello<'a> {
-    /// Of the message without its header.
+    /// Parses a message without its header.
     pub fn parse(message: &'a [u8]) -> Result<ClientHello<'a>, Malformed> {
         let mut reader = Reader(message);
         let mut hello = ClientHello {

@@ -1,18 +1,18 @@
-//! What a client has said of itself, beyond what was agreed on.
+//! Facts about a client from its ClientHello and its certificate.
 
 use crate::certificates::identity::Identity;
 use crate::hello::client_hello::Peeker;
 use crate::hello::ja4::Ja4;
 
-/// Boxed, and gone where nobody asks for it: an idle connection should not carry what its log line had. What few
-/// clients have is boxed once more, since every client's server name may have to be kept.
+/// What a client has told of itself, kept in a box and dropped where nobody needs it, to keep idle connections small.
+/// Rare fields are boxed once more, since the server name often has to be kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHelloInfo {
-    /// The name that the client asked for, in lower case.
+    /// Server name that the client asked for, in lower case.
     pub server_name: Option<Box<str>>,
-    /// Where the profile asks for it.
+    /// JA4 fingerprint, where the profile has `ja4`.
     pub ja4: Option<Box<Ja4>>,
-    /// Whom the client has proved to be, in this handshake or in the one whose session was resumed.
+    /// Identity that the client has proved by a certificate, in this handshake or in the one whose session was resumed.
     pub identity: Option<Box<Identity>>,
 }
 
@@ -21,7 +21,7 @@ impl ClientHelloInfo {
         self.server_name.is_none() && self.ja4.is_none() && self.identity.is_none()
     }
 
-    /// As far as a hello goes that a handshake has failed at, for the log.
+    /// Facts from the ClientHello of a failed handshake, for the log.
     pub(crate) fn of_failed(bytes: &[u8], ja4: bool) -> ClientHelloInfo {
         let mut scratch = Vec::new();
         let Ok(Some(hello)) = Peeker::default().peek(bytes, &mut scratch) else {
@@ -35,17 +35,17 @@ impl ClientHelloInfo {
     }
 }
 
-/// Looks for the fingerprint while a hello arrives.
+/// Computes the JA4 fingerprint while a hello arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Ja4Scanner {
     peeker: Peeker,
     pub ja4: Option<Ja4>,
-    /// There is nothing more to look for.
+    /// The fingerprint has been computed, or the hello is malformed.
     over: bool,
 }
 
 impl Ja4Scanner {
-    /// The bytes from the client's first one on.
+    /// Looks at the bytes from the client's first one on.
     pub fn scan(&mut self, bytes: &[u8]) {
         if self.over {
             return;

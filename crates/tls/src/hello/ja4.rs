@@ -7,12 +7,12 @@ use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::hello::client_hello::{ClientHello, is_grease};
 
-/// Such as `t13d1516h2_8daaf6152771_e5627efa2ab1`: ASCII letters, digits and `_`.
+/// Fingerprint such as `t13d1516h2_8daaf6152771_e5627efa2ab1`: ASCII letters, digits and `_`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ja4([u8; 36]);
 
 impl Ja4 {
-    /// Of a client over TCP.
+    /// Fingerprint of a client over TCP.
     pub fn of(hello: &ClientHello<'_>) -> Ja4 {
         let mut suites: Vec<u16> = hello.cipher_suites.iter().filter(|suite| !is_grease(*suite)).collect();
         let mut extensions: Vec<u16> =

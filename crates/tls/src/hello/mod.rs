@@ -1,4 +1,4 @@
-//! What a client says first: its ClientHello, when it is whole, and what it tells of the client.
+//! The ClientHello: parsing, classification, fingerprint.
 
 pub(crate) mod class;
 pub(crate) mod client_hello;

@@ -1,8 +1,8 @@
-//! Calls that can be set aside half-way: each runs on a stack of its own, taken from the core's slab of stacks, and may
-//! be suspended from anywhere in its depth. All of this crate's unsafe code.
+//! Fibers: calls that can be suspended at any depth, each on a stack of its own from the core's slab of stacks. All of
+//! this crate's unsafe code.
 //!
-//! Everything here belongs to one thread. A [`Fiber`] that is dropped while it is suspended is resumed until it has
-//! come to its end, with `JobError::Cancelled` for every answer: nothing on its stack is skipped.
+//! Fibers and stacks belong to one thread. A [`Fiber`] that is dropped while it is suspended is resumed until it ends,
+//! with `JobError::Cancelled` for every job, so that all destructors on its stack run.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -17,11 +17,12 @@ use corosensei::stack::{Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use propylon_crypto::{Job, JobError, Outcome};
 
-/// What the library needs with its cryptography elsewhere is less than half of it; see `high_water_bytes`.
+/// Bytes of a fiber's stack. The library uses less than half of it, since cryptography runs on the parent's stack; see
+/// [`parking_stack_high_water_bytes`].
 pub const PARKING_STACK_BYTES: usize = 32 * 1024;
-/// Below each stack, never to be touched. Compiled C does not probe page by page: a frame must not reach across.
+/// Bytes of the guard below each stack. Compiled C does not probe page by page: one frame must not reach across.
 const GUARD_BYTES: usize = 64 * 1024;
-/// Times that a call which is being cancelled may ask for more work before it is unwound by force.
+/// Jobs that a cancelled call may still ask for before it is unwound by force.
 const CANCELS_MAX: usize = 16;
 /// Stacks in the whole process whose guard is a mapping of its own: each counts two of the 65,530 mappings that Linux
 /// allows a process (`vm.max_map_count`), and without mappings the allocator has no memory. Kernels before 6.13 only.
@@ -30,17 +31,17 @@ const SEPARATE_GUARDS_MAX: usize = 8192;
 type Body<T> = Coroutine<Outcome, Job, Result<T, Panic>, OwnStack>;
 type Panic = Box<dyn Any + Send>;
 
-/// What became of a call for now.
+/// State of a call after it has been started or resumed.
 pub(crate) enum FiberState<T: 'static> {
     Suspended(Fiber<T>, Job),
     Finished(T),
-    /// The message of the panic.
+    /// Message of a panic.
     Panicked(String),
 }
 
 /// A suspended call.
 pub(crate) struct Fiber<T: 'static> {
-    /// Absent only while it runs, and when there is nothing left to cancel.
+    /// Absent while the call runs and after its end.
     body: Option<Body<T>>,
     stacks: Rc<Stacks>,
 }
@@ -52,10 +53,10 @@ pub(crate) struct Stacks {
     stacks_max: usize,
     page_bytes: usize,
     opened: Cell<usize>,
-    /// The last one given back is the next one taken: its memory is at hand.
+    /// Stacks not in use; the last one given back, whose memory is in the cache, is taken first.
     idle: RefCell<Vec<OwnStack>>,
     separate_guards: Cell<usize>,
-    /// What the kernel is asked for first.
+    /// Advice with which guard pages are installed (`MADV_GUARD_INSTALL`, or another one in tests).
     guard_advice: libc::c_int,
     high_water_bytes: Cell<usize>,
 }
@@ -65,18 +66,18 @@ struct Slab {
     base: NonNull<u8>,
 }
 
-/// The right to one stack of a slab, which outlives it: whoever holds one holds the `Stacks` as well.
+/// Handle on one stack of a slab. Its holder also holds the `Stacks`, which outlive it.
 struct OwnStack {
     /// One past the highest address.
     base: StackPointer,
     bytes: usize,
     guard_bytes: usize,
-    /// So that valgrind takes a switch for one. Without valgrind it does nothing.
+    /// Registration with valgrind, which otherwise takes a switch of stacks for a bug. A no-op without valgrind.
     _valgrind: ValgrindStackRegistration,
 }
 
 thread_local! {
-    /// The yielder of the call that runs on this thread now, if it is one that can be suspended here.
+    /// Yielder of the fiber that runs on this thread, where it may be suspended.
     static CURRENT: Cell<Option<NonNull<Yielder<Outcome, Job>>>> = const { Cell::new(None) };
 }
 
@@ -85,8 +86,8 @@ pub(crate) fn can_suspend() -> bool {
     CURRENT.get().is_some()
 }
 
-/// Sets the running call aside, gives `job` to whoever runs it, and comes back with what became of the job. Where
-/// nothing can be suspended nobody does the job.
+/// Suspends the running fiber, hands `job` to its owner, and returns the job's outcome. Outside of a fiber the job
+/// fails.
 pub(crate) fn suspend(job: Job) -> Outcome {
     let Some(yielder) = CURRENT.take() else { return Err(JobError::Unavailable) };
     // SAFETY: CURRENT holds the yielder of a call from its body's first line to its last, and only while that body
@@ -97,8 +98,7 @@ pub(crate) fn suspend(job: Job) -> Outcome {
     outcome
 }
 
-/// Runs `call`, which must not suspend, where there is room: on the stack of whoever runs the present call, if that one
-/// has a small stack of its own.
+/// Runs `call`, which must not suspend, on the parent's stack if the current fiber has a small stack of its own.
 pub(crate) fn on_parent_stack<R>(call: impl FnOnce() -> R + Send) -> R {
     let Some(yielder) = CURRENT.take() else { return call() };
     // Should the call panic, the panic goes on from here.
@@ -117,7 +117,7 @@ impl Drop for Restore {
 }
 
 impl<T: 'static> Fiber<T> {
-    /// Runs `call` until it is suspended or over. Gives it back when no stack can be had.
+    /// Runs `call` until it is suspended or over. Returns it as an error where no stack is available.
     pub fn start<F: FnOnce() -> T + 'static>(stacks: &Rc<Stacks>, call: F) -> Result<FiberState<T>, F> {
         let Some(stack) = stacks.take() else { return Err(call) };
         let body = Coroutine::with_stack(stack, move |yielder: &Yielder<Outcome, Job>, _| {
@@ -163,8 +163,7 @@ impl<T: 'static> Drop for Fiber<T> {
                 None => return,
             }
         }
-        // It does not take no for an answer: it is unwound by force. What it had on its stack is as secret as
-        // anybody's.
+        // The call goes on asking for jobs: it is unwound by force. Its stack is wiped like any other.
         if let Some(mut body) = self.body.take() {
             let _restore = Restore(CURRENT.take());
             body.force_unwind();
@@ -179,7 +178,7 @@ fn message(panic: Panic) -> String {
 }
 
 impl Stacks {
-    /// Nothing is reserved before the first one is taken.
+    /// Makes an empty slab; address space is reserved when the first stack is taken.
     pub fn new(stacks_max: usize) -> Rc<Stacks> {
         Rc::new(Stacks::unused(stacks_max))
     }
@@ -199,12 +198,12 @@ impl Stacks {
         }
     }
 
-    /// Stacks that have been opened, and those among them that nobody uses.
+    /// Number of opened stacks, and of those not in use.
     pub fn counts(&self) -> (usize, usize) {
         (self.opened.get(), self.idle.borrow().len())
     }
 
-    /// The most that any call has used of its stack.
+    /// High-water mark of the use of these stacks.
     pub fn high_water_bytes(&self) -> usize {
         self.high_water_bytes.get()
     }
@@ -226,7 +225,7 @@ impl Stacks {
         idle.or_else(|| self.open())
     }
 
-    /// Wipes what was used: session secrets have been on it.
+    /// Wipes the part of the stack that was used, which may hold session secrets.
     fn give_back(&self, stack: OwnStack) {
         let lowest = stack.limit().get() + stack.guard_bytes;
         let words = stack.bytes / size_of::<u64>();
@@ -279,12 +278,12 @@ impl Stacks {
 
 static HIGH_WATER_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The most that any handshake of the process has used of its stack, of [`PARKING_STACK_BYTES`].
+/// High-water mark of the stack use of all handshakes of the process, out of [`PARKING_STACK_BYTES`].
 pub fn parking_stack_high_water_bytes() -> usize {
     HIGH_WATER_BYTES.load(Ordering::Relaxed)
 }
 
-/// Zero words at the low end.
+/// Number of zero words at the low end, which were never used.
 fn unused(words: &[u64]) -> usize {
     const AT_ONCE: usize = 64;
     let whole = words.chunks_exact(AT_ONCE).take_while(|chunk| chunk.iter().fold(0, |all, word| all | word) == 0);
@@ -294,7 +293,7 @@ fn unused(words: &[u64]) -> usize {
 
 fn wipe(words: &mut [u64]) {
     words.fill(0);
-    // Nobody reads it before the next call writes: without this the compiler might see that.
+    // The compiler must not drop these stores as dead.
     std::hint::black_box(words);
 }
 

@@ -1,4 +1,4 @@
-//! Which work of a handshake is set aside for somebody else to do, and how much of it at once.
+//! Parking of handshakes: which of their jobs are deferred, and how many handshakes may wait at once.
 
 #[allow(unsafe_code, reason = "stacks and switching between them")]
 pub(crate) mod fiber;
@@ -10,15 +10,15 @@ use propylon_crypto::JobKind;
 
 use fiber::Stacks;
 
-/// The kinds of work that an acceptor's handshakes set aside. What a remote key does always is: there is no other way.
+/// Kinds of jobs that an acceptor's handshakes defer. Jobs of remote keys are always deferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deferral {
     pub rsa: bool,
     pub ecdsa: bool,
     pub ed25519: bool,
     pub x25519: bool,
-    /// Local work is set aside only while other handshakes of the core may soon have such work too: one that is alone
-    /// could wait for nobody, and does its work faster on the spot.
+    /// Defers local jobs only while other handshakes of the core may soon have such jobs too: a single one has nobody
+    /// to be batched with, and is done faster on the spot.
     pub in_company_only: bool,
 }
 
@@ -36,12 +36,14 @@ impl Deferral {
     }
 }
 
-/// How many handshakes a core may have parked at once, by what they wait for. A parked handshake holds some 34 KB.
+/// Limits of parked handshakes per core, by the kind of job that they wait for. A parked handshake takes some 34 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParkingLimits {
-    /// For a batch on this core, which takes microseconds. Beyond it the work is done on the spot.
+    /// Handshakes that wait for a batch on this core, which takes microseconds. Above the limit jobs are done on the
+    /// spot.
     pub local: usize,
-    /// For a signer elsewhere, which takes a round trip. Beyond it handshakes fail with the reason `busy`.
+    /// Handshakes that wait for a remote signer, which takes a round trip. Above the limit handshakes fail with the
+    /// reason `busy`.
     pub remote: usize,
 }
 
@@ -51,39 +53,39 @@ impl Default for ParkingLimits {
     }
 }
 
-/// One core's room for handshakes that are set aside; all acceptors of a core share it.
+/// One core's parked handshakes and their stacks, shared by all acceptors of the core.
 pub struct Parking {
     pub(crate) stacks: Rc<Stacks>,
     limits: ParkingLimits,
     local: Cell<usize>,
     remote: Cell<usize>,
-    /// Handshakes whose keys are not agreed on.
+    /// Handshakes whose key exchange is not complete.
     pending_key_exchanges: Cell<usize>,
     counts: Cell<ParkingCounts>,
 }
 
-/// Since the parking was made, unless it says now.
+/// Counters since the parking was made, and gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParkingCounts {
-    /// Now.
+    /// Gauge: handshakes parked for local jobs.
     pub local: usize,
-    /// Now.
+    /// Gauge: handshakes parked for remote jobs.
     pub remote: usize,
-    /// Suspensions by kind of work, in the order of [`JobKind::ALL`].
+    /// Handshakes parked, by kind of job, in the order of [`JobKind::ALL`].
     pub parked: [u64; JobKind::ALL.len()],
-    /// Local work that was done on the spot because there was no room.
+    /// Local jobs done on the spot since [`ParkingLimits::local`] was reached.
     pub done_on_the_spot: u64,
-    /// Remote work that was refused because there was no room.
+    /// Remote jobs refused since [`ParkingLimits::remote`] was reached.
     pub refused: u64,
-    /// Handshakes that were dropped while they were parked.
+    /// Handshakes dropped while they were parked.
     pub cancelled: u64,
-    /// Handshakes that ended by a panic, contained: defects.
+    /// Handshakes ended by a panic, which was contained: defects.
     pub panics: u64,
-    /// Stacks that have been opened. They are kept.
+    /// Gauge: stacks that have been opened; they are kept.
     pub stacks: usize,
-    /// Those among them that nobody uses now.
+    /// Gauge: opened stacks that are not in use.
     pub stacks_idle: usize,
-    /// The most that any handshake has used of its stack.
+    /// High-water mark of the stack use of all handshakes.
     pub stack_high_water_bytes: usize,
 }
 
@@ -114,7 +116,7 @@ impl Parking {
         }
     }
 
-    /// Whether there is anybody beside the handshake whose turn it is whose work could be done together with its own.
+    /// Whether another handshake of the core may have a job for the same batch.
     fn has_company(&self) -> bool {
         self.local.get() > 0 || self.pending_key_exchanges.get() > 1
     }
@@ -148,12 +150,12 @@ impl Parking {
     }
 }
 
-/// What an acceptor gives to its handshakes.
+/// Rules by which a handshake's jobs are deferred, and where the handshake is parked meanwhile.
 #[derive(Clone)]
 pub(crate) struct JobRouting {
     pub deferral: Deferral,
     pub parking: Rc<Parking>,
-    /// Some of the acceptor's keys are elsewhere.
+    /// Some of the acceptor's keys are remote.
     pub remote: bool,
 }
 
@@ -166,13 +168,13 @@ impl JobRouting {
         !self.deferral.in_company_only || self.parking.has_company()
     }
 
-    /// Whether a handshake that runs now could come to be set aside.
+    /// Whether a job of this handshake may be deferred now.
     pub fn may_defer(&self) -> bool {
         self.remote || self.may_defer_local()
     }
 }
 
-/// A handshake whose keys are not agreed on, so that others may count on its company.
+/// Guard that counts a handshake whose key exchange is not complete, and with which others may share a batch.
 pub(crate) struct PendingKeyExchange(Rc<Parking>);
 
 impl PendingKeyExchange {

@@ -1,10 +1,10 @@
-//! What the TLS library tells its callbacks during one call, and does not tell the caller of that call.
+//! Secrets and choices that the TLS library shows to callbacks during a call, and not to the caller of that call.
 //!
-//! The certificate resolver sees the server name and picks a key type; the key log sees the secrets from which a TLS
-//! 1.3 session's later keys follow; the cipher suites see the keys of the records. None of them can be asked of the
-//! connection afterwards, or only at a price. A call into the library runs to its end on one thread, so a thread-local
-//! carries them from the callback to the session that made the call. It is empty whenever no call is in progress; when
-//! a call is set aside half-way, what was heard so far is set aside with it.
+//! The certificate resolver sees the server name and chooses a key type; the key log sees the traffic secrets of TLS
+//! 1.3; the cipher suites see the record keys. The connection does not give them out afterwards, or only at a price. A
+//! call into the library runs to its end on one thread, so a thread-local carries them from the callbacks to the
+//! session that made the call. It is empty whenever no call is in progress; while a call is suspended its content is
+//! suspended with it.
 
 use std::cell::RefCell;
 
@@ -19,18 +19,18 @@ use crate::records::secrets::{RecordKeys, Secret, TrafficSecrets};
 
 #[derive(Default)]
 pub(crate) struct CapturedSecrets {
-    /// In lower case.
+    /// Server name that the client asked for, in lower case.
     pub server_name: Option<Box<str>>,
-    /// Type of the certificate that was picked; it is not always served.
+    /// Key type of the certificate that was chosen; a handshake may fail before it is served.
     pub certificate: Option<KeyType>,
-    /// What its key would sign with.
+    /// Signature scheme of the chosen certificate's key.
     pub signature: Option<Scheme>,
-    /// No certificate stands for the name, and the profile wants one that does.
+    /// `strict_sni` is on and no certificate matches the server name.
     pub no_certificate: bool,
     pub secrets: TrafficSecrets,
-    /// Of the certificate that was picked: its message compressed, without and with an OCSP response.
+    /// Compressed Certificate messages of the chosen certificate, without and with an OCSP response.
     pub compressed: [Option<PerCore>; 2],
-    /// Why a job of ours came to nothing, which the library has no words for. The first of several.
+    /// Failure of the first job that failed, for which the library has no error.
     pub fault: Option<Fault>,
     pub keys: RecordKeys,
     pub resumption: Resumption,
@@ -38,32 +38,32 @@ pub(crate) struct CapturedSecrets {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// As many handshakes as may be are parked for a remote signer.
+    /// The limit of handshakes parked for remote signers was reached.
     Busy,
     Job(JobError),
 }
 
-/// A session ID, as the library makes them.
+/// Session ID of TLS 1.2, in the length that the library makes.
 pub(crate) type SessionId = [u8; 32];
 
-/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later
-/// calls: what a client gets depends on what it came with.
+/// Use of tickets and session IDs in a handshake. Unlike the rest this is passed on to the callbacks of later calls:
+/// which tickets a client is given depends on what it presented.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Resumption {
-    /// When the session that the client came back to began, in Unix seconds.
+    /// Start of the resumed session, in Unix seconds.
     pub born: Option<u64>,
-    /// It was resumed.
+    /// The session was resumed.
     pub resumed: bool,
-    /// Whether the session that a TLS 1.2 client asks for began with an RSA certificate, where that is not the same
-    /// everywhere.
+    /// Whether the session that a TLS 1.2 client wants to resume began with an RSA certificate; absent where all
+    /// listeners prefer the same key types.
     pub began_with_rsa: Option<bool>,
-    /// Tickets looked at.
+    /// Tickets that were decrypted, or tried.
     pub tried: u8,
-    /// Tickets given.
+    /// Tickets issued.
     pub issued: u8,
     pub refused: Option<Unopened>,
     pub session_id: Option<IdUse>,
-    /// Kept under this ID during this call.
+    /// ID under which the session was stored during this call.
     pub kept: Option<SessionId>,
 }
 
@@ -71,40 +71,40 @@ thread_local! {
     static CAPTURED: RefCell<CapturedSecrets> = RefCell::new(CapturedSecrets::default());
 }
 
-/// Runs a call into the library and returns what its callbacks heard meanwhile. They know of `resumption`.
+/// Runs a call into the library and returns what its callbacks recorded. Callbacks can read `resumption`.
 pub(crate) fn capture<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, CapturedSecrets) {
     CAPTURED.set(CapturedSecrets { resumption, ..CapturedSecrets::default() });
     let answer = call();
     (answer, CAPTURED.take())
 }
 
-/// What the call in progress has heard so far, when it is suspended.
+/// Takes what the call in progress has recorded so far, when it is suspended.
 pub(crate) fn take() -> CapturedSecrets {
     CAPTURED.take()
 }
 
-/// When it goes on.
+/// Puts back what a call had recorded, when it is resumed.
 pub(crate) fn restore(captured: CapturedSecrets) {
     CAPTURED.set(captured);
 }
 
-/// For the callbacks.
+/// Records something, in a callback.
 pub(crate) fn record(write: impl FnOnce(&mut CapturedSecrets)) {
     CAPTURED.with_borrow_mut(write);
 }
 
-/// For the compressor: what the resolver has left for it in the same handshake.
+/// Reads the compressed messages that the resolver has recorded in the same handshake, for the compressor.
 pub(crate) fn compressed<T>(read: impl FnOnce(&[Option<PerCore>; 2]) -> Option<T>) -> Option<T> {
     CAPTURED.with_borrow(|captured| read(&captured.compressed))
 }
 
-/// For the callbacks.
+/// Reads the handshake's use of tickets and session IDs, in a callback.
 pub(crate) fn resumption() -> Resumption {
     CAPTURED.with_borrow(|captured| captured.resumption)
 }
 
 impl CapturedSecrets {
-    /// What was heard later stands.
+    /// Adds what a later call has recorded, which overrides earlier values.
     pub fn merge(&mut self, later: CapturedSecrets) {
         if later.server_name.is_some() {
             self.server_name = later.server_name;
@@ -124,7 +124,7 @@ impl CapturedSecrets {
     }
 }
 
-/// Takes the two secrets that a session's later keys follow from, and writes nothing anywhere.
+/// Key log that records the two application traffic secrets, and writes nothing anywhere.
 #[derive(Debug)]
 pub(crate) struct SecretsLog;
 

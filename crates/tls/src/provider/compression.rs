@@ -4,25 +4,24 @@ use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
 
-/// A Certificate message of TLS 1.3 and what became of it.
+/// A Certificate message of TLS 1.3 and its compressed forms.
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub message: Vec<u8>,
-    /// Empty where it would not be shorter.
+    /// The message compressed with brotli; empty where that is not shorter.
     pub brotli: Vec<u8>,
-    /// Empty where it would not be shorter.
+    /// The message compressed with zlib; empty where that is not shorter.
     pub zlib: Vec<u8>,
 }
 
-/// Each core counts its own references to what all share.
+/// Compressed messages with a reference count of each core's own.
 pub(crate) type PerCore = Arc<Arc<Compressed>>;
 
-/// Of what there is to gain both take the most; a chain is compressed once.
+/// Highest compression level of zlib: a chain is compressed only once.
 const ZLIB_LEVEL: u8 = 9;
-/// The encoder's tables take 1 MiB of each thread that loads certificates, for the time of a chain; from quality 9 on
-/// they take 33.
+/// Brotli quality. The encoder's tables take 1 MiB per loading thread; from quality 9 on they take 33 MiB.
 const BROTLI_QUALITY: i32 = 5;
-/// A window of 128 KiB: more than the longest chain needs, and the least that the encoder has tables of this size for.
+/// Brotli window of 128 KiB: longer than any chain, and the smallest for which the encoder has tables of this size.
 const BROTLI_WINDOW_BITS: i32 = 17;
 
 impl Compressed {

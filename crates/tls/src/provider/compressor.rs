@@ -1,15 +1,15 @@
-//! How the library comes by compressed certificates: they are looked up in a handshake.
+//! Certificate compression in a handshake (RFC 8879), by lookup of messages compressed beforehand.
 //!
 //! The library asks for a compression of the message it is about to send. The resolver has just chosen the certificate
-//! of that message and left a note of what was made of it beforehand, so the answer is a copy. Where the note does not
-//! fit the message there is no answer, and the library sends the certificate as it is.
+//! and recorded its compressed messages, so the answer is a copy. Where none of them matches the message, the library
+//! sends the certificate uncompressed.
 
 use rustls::CertificateCompressionAlgorithm;
 use rustls::compress::{CertCompressor, CompressionFailed, CompressionLevel};
 
 use super::captured;
 
-/// Tried in this order. Chrome takes brotli, Safari zlib, Firefox both; brotli's are the shorter ones.
+/// Compressors in order of preference. Chrome supports brotli, Safari zlib, Firefox both; brotli's output is shorter.
 pub(crate) const COMPRESSORS: &[&dyn CertCompressor] = &[
     &PrecomputedCompressor(CertificateCompressionAlgorithm::Brotli),
     &PrecomputedCompressor(CertificateCompressionAlgorithm::Zlib),

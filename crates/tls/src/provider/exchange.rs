@@ -1,4 +1,4 @@
-//! Key exchange: the groups that are offered, with the work that may be set aside as jobs.
+//! Key exchange groups, whose X25519 part is a job that may be deferred.
 
 use std::cell::Cell;
 
@@ -11,14 +11,13 @@ use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
 use super::jobs::run_job;
 use crate::parking::fiber::on_parent_stack;
 
-/// Most preferred first.
+/// Groups offered to clients, the most preferred first.
 pub(crate) fn groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![&X25519MlKem768, &X25519, &LocalGroup(NamedGroup::secp256r1), &LocalGroup(NamedGroup::secp384r1)]
 }
 
-/// For handshakes in which the other side is the server: a share of the first goes out with the hello. A server that
-/// wants another asks for it once, and is remembered for it; that way the hybrid costs only those who deal with its
-/// friends.
+/// Groups offered to servers; a share of the first goes out with the ClientHello. A server that wants another group
+/// asks for it once, and the choice is remembered; so the hybrid costs only connections to servers that prefer it.
 pub(crate) fn groups_to_servers() -> Vec<&'static dyn SupportedKxGroup> {
     vec![
         &X25519,
@@ -28,8 +27,8 @@ pub(crate) fn groups_to_servers() -> Vec<&'static dyn SupportedKxGroup> {
     ]
 }
 
-/// The library's own, in its order, for handshakes with key servers: few, and nothing of theirs is set aside but
-/// signatures.
+/// Groups for handshakes with key servers: the library's, in its order. Such handshakes are few, and only their
+/// signatures are deferred.
 pub(crate) fn groups_to_key_servers() -> Vec<&'static dyn SupportedKxGroup> {
     const OURS: [&LocalGroup; 4] = [
         &LocalGroup(NamedGroup::X25519MLKEM768),
@@ -41,7 +40,7 @@ pub(crate) fn groups_to_key_servers() -> Vec<&'static dyn SupportedKxGroup> {
     default_provider().kx_groups.into_iter().filter_map(ours).map(|ours| ours as &dyn SupportedKxGroup).collect()
 }
 
-/// Where this core's X25519 pairs come from.
+/// Source of this core's X25519 key pairs.
 pub struct KeyPairs;
 
 thread_local! {
@@ -49,7 +48,7 @@ thread_local! {
 }
 
 impl KeyPairs {
-    /// For all handshakes of this thread from here on. Each pair that `source` returns is used once.
+    /// Sets the source for all handshakes of this thread. Each pair that `source` returns is used once.
     pub fn draw_from(source: fn() -> X25519Pair) {
         SOURCE.set(source);
     }
@@ -63,7 +62,7 @@ impl KeyPairs {
 const SHARE_LEN: usize = 32;
 const INVALID_SHARE: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare);
 
-/// RFC 7748 §6.1, RFC 8446 §7.4.2.
+/// X25519 (RFC 7748 §6.1, RFC 8446 §7.4.2).
 #[derive(Debug)]
 struct X25519;
 
@@ -75,7 +74,7 @@ impl SupportedKxGroup for X25519 {
     }
 
     fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
-        // A share that is none costs the client more than us.
+        // The share is checked first, so that a malformed one costs no key pair.
         let peer = share(peer)?;
         let pair = KeyPairs::draw();
         let pub_key = pair.share().to_vec();
@@ -130,7 +129,7 @@ const ENCAPSULATION_KEY_LEN: usize = 1184;
 const SECRETS_LEN: usize = 64;
 
 impl SupportedKxGroup for X25519MlKem768 {
-    /// Where a client's part begins; a server's follows the client's.
+    /// Never called on a server, which only answers a client's share.
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         Err(Error::General("a hybrid exchange begins with the client's share".into()))
     }
@@ -140,7 +139,7 @@ impl SupportedKxGroup for X25519MlKem768 {
             return Err(INVALID_SHARE);
         }
         let (lattice, curve) = peer.split_at(ENCAPSULATION_KEY_LEN);
-        // The part that is done here goes first: it refuses what is malformed, and then nobody else need be asked.
+        // ML-KEM, which is done here, goes first: it refuses malformed shares before a job is made of X25519.
         let lattice = on_parent_stack(|| kx_group::MLKEM768.start_and_complete(lattice))?;
         let curve = X25519.start_and_complete(curve)?;
         let mut secrets = zeroize::Zeroizing::new([0; SECRETS_LEN]);
@@ -175,8 +174,8 @@ fn copy(secret: &[u8], into: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The library's own groups, where they are rare enough to be nobody's batch. Run where there is room: the frames of
-/// P-384 alone would fill a third of a parked handshake's stack, those of ML-KEM more.
+/// Groups of the library that are too rare to be batched. They run on the parent's stack: the frames of P-384 alone
+/// would fill a third of a fiber's stack, those of ML-KEM more.
 #[derive(Debug)]
 struct LocalGroup(NamedGroup);
 

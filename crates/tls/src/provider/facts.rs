@@ -13,7 +13,7 @@ pub struct Facts {
     pub group: Option<Group>,
     /// Type of the certificate that was served; absent when the session was resumed and none was.
     pub certificate: Option<KeyType>,
-    /// What the server's key signed with; absent when the session was resumed.
+    /// Signature scheme of the server's key; absent when the session was resumed.
     pub signature: Option<Scheme>,
     pub resumed: bool,
     /// Position of the agreed protocol in the list that was given to `Profile::load`.
@@ -26,7 +26,7 @@ pub struct Facts {
 pub struct Resumption {
     /// Tickets given to the client.
     pub issued: u8,
-    /// Why the last ticket that was of no use was not.
+    /// Reason why the last ticket that was rejected could not be used.
     pub refused: Option<Unopened>,
     pub session_id: Option<IdUse>,
 }
@@ -34,11 +34,12 @@ pub struct Resumption {
 /// Reason why a ticket was not used: a full handshake follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
-    /// Sealed with a key that is gone, or with another server's.
+    /// The ticket's key is not known: it has been retired, or is another server's.
     UnknownKey,
-    /// Changed on its way, or made at a profile of another name or with other demands.
+    /// The ticket does not authenticate: it was modified, or made for a profile with another name or other client
+    /// rules.
     Damaged,
-    /// Of a session that began too long ago.
+    /// The session began too long ago.
     Expired,
 }
 
@@ -57,11 +58,11 @@ impl Unopened {
 /// Use of a session ID in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdUse {
-    /// The session is kept for the client to come back to.
+    /// The session was stored for the client to resume.
     Kept,
-    /// The client came back to a session.
+    /// The client has resumed a stored session.
     Found,
-    /// The client came with an ID that is not, or no longer, known.
+    /// The client asked for a session that is not, or no longer, stored.
     Missed,
 }
 
@@ -96,7 +97,7 @@ impl Group {
     }
 }
 
-/// How a signature was made.
+/// Signature scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     EcdsaP256Sha256,
@@ -112,7 +113,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As RFC 8446 §4.2.3 calls it.
+    /// Name as in RFC 8446 §4.2.3.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::EcdsaP256Sha256 => "ecdsa_secp256r1_sha256",

@@ -1,4 +1,4 @@
-//! Jobs of the library's callbacks: done by somebody else while the handshake is parked, or on the spot.
+//! Jobs of the library's callbacks: deferred while the handshake is parked, or done on the spot.
 
 use std::cell::Cell;
 
@@ -8,11 +8,11 @@ use super::captured::{self, Fault};
 use crate::parking::{JobRouting, fiber};
 
 thread_local! {
-    /// Of the handshake whose turn it is.
+    /// Routing of the handshake that runs now.
     static ROUTING: Cell<Option<JobRouting>> = const { Cell::new(None) };
 }
 
-/// Runs a turn of a handshake whose work may be set aside.
+/// Runs a call into a handshake whose jobs may be deferred.
 pub(crate) fn with_routing<T>(routing: JobRouting, turn: impl FnOnce() -> T) -> T {
     struct Reset;
     impl Drop for Reset {
@@ -25,8 +25,8 @@ pub(crate) fn with_routing<T>(routing: JobRouting, turn: impl FnOnce() -> T) -> 
     turn()
 }
 
-/// Has a job done: by somebody else, with the handshake parked meanwhile, or here and now. Called from the depth of the
-/// library, where nothing is borrowed or locked.
+/// Has a job done: deferred, with the handshake parked meanwhile, or on the spot. Called by the library's callbacks, in
+/// which nothing is borrowed or locked.
 pub(crate) fn run_job(job: Job) -> Outcome {
     let outcome = park_or_run(job);
     if let Err(error) = &outcome {
@@ -45,7 +45,7 @@ fn park_or_run(job: Job) -> Outcome {
     let kind = job.kind();
     let (defers, room) = (routing.defers(kind), routing.parking.has_room(kind));
     if defers && room {
-        // Both are the running handshake's, and another will run before this one goes on.
+        // Captured secrets and routing belong to the running handshake; another one will run before it is resumed.
         let captured = captured::take();
         let outcome = fiber::suspend(job);
         captured::restore(captured);

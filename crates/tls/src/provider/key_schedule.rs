@@ -1,8 +1,7 @@
 //! The TLS 1.3 key schedule's HKDF with SHA-256, with each key's HMAC begun once.
 //!
-//! A handshake makes some thirty keys out of a dozen secrets. HMAC hashes its key first, twice; whoever keeps what
-//! comes of that (RFC 2104 §4) does half the work for the second and later keys of a secret. The library's own way
-//! begins each anew.
+//! A handshake derives some thirty keys from a dozen secrets. HMAC hashes its key first, twice; keeping that state (RFC
+//! 2104 §4) halves the work for the second and later keys of a secret. The library starts anew for each key.
 
 use rustls::crypto::hmac::Tag;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
@@ -94,7 +93,7 @@ impl Mac {
     }
 }
 
-/// Pieces that the library hands an info in: lengths, prefix, label, length, context.
+/// Pieces in which the library passes HKDF's info: lengths, prefix, label, length, context.
 const INFO_PARTS_MAX: usize = 8;
 
 impl HkdfExpander for Mac {

@@ -1,4 +1,4 @@
-//! What is offered to clients: versions, cipher suites, groups.
+//! The crypto provider for handshakes with clients: versions, cipher suites, groups; and the callbacks behind it.
 
 pub(crate) mod captured;
 pub(crate) mod compression;
@@ -29,14 +29,13 @@ pub(crate) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVers
     }
 }
 
-/// What is offered. Of the suites our order decides, of the groups the client's: one that sends a share only of what it
-/// lists first is never sent round again for another.
+/// The crypto provider of a policy. Suites are chosen by our order, groups by the client's: a client that sends a share
+/// only of its first group is never asked to retry with another.
 pub(crate) fn provider(policy: &TlsPolicy) -> CryptoProvider {
-    // Never the library's own suites and groups: what sessions live on is heard of through ours, and so is what is set
-    // aside.
+    // The library's own suites and groups are never used: ours record the keys, and defer jobs.
     let (mut cipher_suites, mut kx_groups) = (suites::all(), exchange::groups());
     if let TlsPolicy::Custom(custom) = policy {
-        // The library takes a suite for a reason to offer its certificates, whether its version is spoken or not.
+        // The library counts a suite in favour of a certificate even where its version is not enabled.
         let spoken = |suite: &SupportedCipherSuite| versions(policy).contains(&suite.version());
         let ours = |meant: &TlsSuite| {
             let number = number(*meant);
@@ -63,7 +62,7 @@ fn number(suite: TlsSuite) -> CipherSuite {
     }
 }
 
-/// By its code point, so that a provider's own implementation of a group counts as that group.
+/// Compares code points, so that any implementation of a group counts as that group.
 fn is_group(offered: &dyn SupportedKxGroup, group: TlsGroup) -> bool {
     use rustls::NamedGroup;
     let meant = match group {
@@ -75,11 +74,11 @@ fn is_group(offered: &dyn SupportedKxGroup, group: TlsGroup) -> bool {
     offered.name() == meant
 }
 
-/// With which versions a certificate of this type can be served.
+/// Versions with which a certificate of one key type can be served.
 pub(crate) struct Use {
     pub tls12: bool,
     pub tls13: bool,
-    /// TLS 1.2 is spoken, whether with this type or not.
+    /// TLS 1.2 is enabled, whether or not it can be used with this type.
     pub tls12_is_spoken: bool,
 }
 

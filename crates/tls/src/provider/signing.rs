@@ -1,4 +1,4 @@
-//! The server's signature: what the library asks of a certificate's key, and the job that is made of it.
+//! Signatures with a certificate's key, as jobs.
 
 use propylon_config::KeyType;
 use propylon_crypto::{Hash, Key, KeyKind as JobKeyKind, Scheme};
@@ -8,7 +8,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use super::jobs::run_job;
 
-/// What a key is of: this decides what it signs with.
+/// Kind of a key, which decides its signature schemes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KeyKind {
     P256,
@@ -58,14 +58,14 @@ impl CertificateKey {
     }
 }
 
-/// What keys of a kind sign with, the most preferred first.
+/// Signature schemes of a kind of key, the most preferred first.
 pub(crate) fn schemes(kind: KeyKind) -> &'static [SignatureScheme] {
     match kind {
         KeyKind::P256 => &[SignatureScheme::ECDSA_NISTP256_SHA256],
         KeyKind::P384 => &[SignatureScheme::ECDSA_NISTP384_SHA384],
         KeyKind::P521 => &[SignatureScheme::ECDSA_NISTP521_SHA512],
         KeyKind::Ed25519 => &[SignatureScheme::ED25519],
-        // Of the paddings PSS, which TLS 1.3 demands; of the hashes the strongest that the client takes.
+        // PSS goes before PKCS #1, since TLS 1.3 demands it; the strongest hash that the client supports goes first.
         KeyKind::Rsa => &[
             SignatureScheme::RSA_PSS_SHA512,
             SignatureScheme::RSA_PSS_SHA384,

@@ -1,7 +1,7 @@
-//! The library's cipher suites, with our key schedule, and with an ear at the keys that records are protected with.
+//! The library's cipher suites, with our key schedule, and with capture of the record keys.
 //!
-//! An established session leaves the library, keys and all. To ask for them when the handshake is over would derive
-//! them a second time.
+//! An established session leaves the library, and takes its keys along. Asking the library for them would derive them a
+//! second time.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ use super::captured;
 use crate::provider::key_schedule::HkdfSha256;
 use crate::records::secrets::RecordKey;
 
-/// In the order in which they are chosen.
+/// All suites, in order of preference.
 pub(crate) fn all() -> Vec<SupportedCipherSuite> {
     static ALL: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
         let stock = [
@@ -64,7 +64,7 @@ fn common(stock: &CipherSuiteCommon) -> CipherSuiteCommon {
     CipherSuiteCommon { ..*stock }
 }
 
-/// Hands each key on, and notes it.
+/// AEAD that records each key before it hands it on.
 struct CapturingAead<A: ?Sized + 'static>(&'static A);
 
 impl Tls13AeadAlgorithm for CapturingAead<dyn Tls13AeadAlgorithm> {
@@ -114,7 +114,7 @@ impl Tls12AeadAlgorithm for CapturingAead<dyn Tls12AeadAlgorithm> {
     }
 }
 
-/// Notes how many records have passed: the sequence number that comes next.
+/// Cipher that records the sequence number of the next record.
 struct SequenceCounter<T>(T);
 
 impl MessageEncrypter for SequenceCounter<Box<dyn MessageEncrypter>> {

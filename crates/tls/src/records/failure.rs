@@ -1,11 +1,11 @@
-//! Why a session ended: one word for the metrics, one sentence for the log.
+//! Failures of sessions: one word for the metrics, one sentence for the log.
 
-/// The session is over; an alert for the peer, where one is due, has been appended to `out`.
+/// Failure that ends a session. An alert for the peer, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// One of [`Failure::REASONS`].
     pub reason: &'static str,
-    /// For the log; holds nothing secret.
+    /// Sentence for the log, without secrets.
     pub detail: String,
 }
 
@@ -51,7 +51,7 @@ impl Failure {
         Failure { reason, detail: detail.into() }
     }
 
-    /// The peer did not end it itself, and so is owed an alert.
+    /// Whether the peer is to be sent an alert: it is not where it has ended the session by an alert itself.
     pub(crate) fn owes_alert(&self) -> bool {
         !matches!(self.reason, "peer-alert" | "certificate-unknown")
     }

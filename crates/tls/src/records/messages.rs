@@ -1,37 +1,37 @@
-//! What a TLS 1.3 server may say between data, in pieces of any size: tickets and key updates.
+//! Post-handshake messages of a TLS 1.3 server, in pieces of any size: tickets and key updates.
 
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 
-/// The longest ticket that is kept; the longest that there can be is four times that.
+/// Limit of a ticket's length; the protocol allows four times as much. Longer ones are skipped.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
-/// Tickets of one connection that are kept; what comes beyond is read and forgotten.
+/// Limit of tickets kept per connection; more are read and dropped.
 const TICKETS_MAX: u8 = 4;
 
 const HEADER_LEN: usize = 4;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// What an established session keeps for messages; nothing in it owns memory once tickets have come.
+/// State for post-handshake messages. It owns no memory once the tickets have been received.
 #[derive(Default)]
 pub(crate) struct Messages {
-    /// What is left of the library's connection, which knows what a ticket is for.
+    /// Remainder of the library's connection, which processes tickets.
     tickets: Option<Box<KernelConnection<ClientConnectionData>>>,
     taken: u8,
-    /// A message that has come in part, header included.
+    /// Part of a message, header included.
     partial: Vec<u8>,
-    /// Bytes of a message too long to be kept that are still to come.
+    /// Bytes to skip of a message that is too long.
     skip: u32,
 }
 
-/// A message that is whole.
+/// A complete message that the session has to act on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The server's keys are new from the next record on, and it may ask for ours to be.
+    /// KeyUpdate with its `request_update` byte: the server's next record has new keys.
     KeyUpdate(u8),
 }
 
-/// Why a message is refused.
+/// Reason why a message is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BadMessage {
     Unexpected,
@@ -43,12 +43,12 @@ impl Messages {
         Messages { tickets: Some(Box::new(connection)), ..Messages::default() }
     }
 
-    /// Nothing has come in part.
+    /// Whether no message is incomplete.
     pub fn is_whole(&self) -> bool {
         self.partial.is_empty() && self.skip == 0
     }
 
-    /// Takes what a record holds. A key update ends its record (RFC 8446 §5.1), so there is one at most.
+    /// Processes the content of a record. A KeyUpdate must end its record (RFC 8446 §5.1), so there is at most one.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<Option<Message>, BadMessage> {
         loop {
             let skipped = bytes.len().min(self.skip as usize);
@@ -102,7 +102,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The session has been used: tickets that were to come with its beginning have come.
+    /// Stops waiting for tickets: once the session has been used, those that belong to its start have been received.
     pub fn rest(&mut self) {
         self.tickets = None;
     }

@@ -1,7 +1,7 @@
 //! An established session: records in both directions, and the few messages that may still come between data.
 //!
-//! The library keeps some 3.5 KB for this; what is needed is two keys, two counters and the secrets that the next keys
-//! follow from. So the connection is taken out of the library once its handshake is over.
+//! The library keeps some 3.5 KB per established connection. Two keys, two counters and the secrets from which the next
+//! keys are derived are enough, so the connection is taken out of the library once its handshake is over.
 
 pub(crate) mod failure;
 pub(crate) mod messages;
@@ -19,7 +19,7 @@ use secrets::{RecordKeys, Secret, TrafficSecrets};
 use suite::{Suite, Version};
 use wire::{ALERT, APPLICATION_DATA, Alert, CHANGE_CIPHER_SPEC, HANDSHAKE, HEADER_LEN, PAYLOAD_MAX, PLAIN_MAX};
 
-/// Records and messages in a row that carry no data: a client that sends more only wants work done.
+/// Records and messages in a row that carry no data. A peer that sends more wastes CPU time on purpose.
 const RECORDS_WITHOUT_DATA_MAX: u8 = 32;
 
 /// Records under one AES-GCM key: RFC 8446 §5.5 and RFC 9325 §4.4 allow 2^24.5, which is 23,726,566.
@@ -32,48 +32,48 @@ pub(crate) struct Records {
     sealing: Protection,
     opening: Protection,
     version: Version,
-    /// Records that may be sealed with one key.
+    /// Limit of records sealed with one key.
     sealed_max: u64,
-    /// A message that has come in part.
+    /// Handshake message of which a part has been received.
     partial: Partial,
     records_without_data: u8,
-    /// The client has sent close_notify.
+    /// The peer has sent close_notify.
     end: bool,
     /// A close_notify has been sent, or an alert.
     closed: bool,
-    /// Data was to be sealed, and the key's last record is not to be exceeded: TLS 1.2, which has no other key.
+    /// The key has reached its record limit while data was to be sealed: TLS 1.2, which has no key update.
     worn_out: bool,
 }
 
-/// Post-handshake messages are short, but may be cut anywhere.
+/// A post-handshake message that is not complete: messages are short, but a peer may split them anywhere.
 #[derive(Default)]
 struct Partial {
     head: [u8; 5],
     len: u8,
-    /// Bytes of a refused renegotiation's hello that are still to come.
+    /// Bytes of a refused renegotiation's ClientHello that are still to be skipped.
     skip: u32,
 }
 
-/// What [`Session::open`](crate::Session::open) made of the bytes it was given.
+/// Result of [`Session::open`](crate::Session::open).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Plaintext bytes at the buffer's front.
     pub plain: usize,
-    /// Bytes used up at the front of the cipher range; the rest is an incomplete record, to be shown again.
+    /// Bytes consumed at the front of the cipher range; the rest is an incomplete record, to be passed in again.
     pub consumed: usize,
-    /// The client has sent close_notify: no plaintext follows. It can still be written to.
+    /// The peer has sent close_notify: no plaintext follows. Writing is still possible.
     pub end: bool,
 }
 
-/// Who is at the other end, and so which messages may come between data.
+/// The peer, which decides which post-handshake messages are allowed.
 pub(crate) enum Peer<'a> {
     Client,
     Server(&'a mut Messages),
 }
 
-/// Why a session cannot go on.
+/// Fatal error of an established session.
 struct SessionError {
-    /// What the client is told; a client that has sent an alert itself is told nothing.
+    /// Alert for the peer; none where the peer has ended the session by an alert itself.
     alert: Option<Alert>,
     reason: &'static str,
     detail: String,
@@ -106,7 +106,7 @@ impl From<OpenError> for SessionError {
 }
 
 impl Records {
-    /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
+    /// Takes over from the library: the handshake is over and all its output has been taken.
     pub fn towards_client(
         secrets: TrafficSecrets,
         keys: RecordKeys,
@@ -117,7 +117,7 @@ impl Records {
         records.map(|records| lowered_limit::lower(records, false))
     }
 
-    /// The same where the other side is the server.
+    /// Same as [`Records::towards_client`], with a server as the peer.
     pub fn towards_server(
         secrets: TrafficSecrets,
         keys: RecordKeys,
@@ -159,7 +159,7 @@ impl Records {
         self.open_from(&mut Peer::Client, buffer, cipher, out)
     }
 
-    /// The same with either at the other end.
+    /// Same as [`Records::open`], with either kind of peer.
     pub fn open_from(
         &mut self,
         peer: &mut Peer<'_>,
@@ -187,7 +187,8 @@ impl Records {
         Ok(Opened { plain, consumed: at - cipher.start, end: self.end })
     }
 
-    /// The first record's length and the place of its data, which is empty for a message; nothing if it is not whole.
+    /// Length of the first record and the range of its data, which is empty for a message; none while the record is
+    /// incomplete.
     fn open_record(
         &mut self,
         peer: &mut Peer<'_>,
@@ -226,13 +227,13 @@ impl Records {
         }
     }
 
-    /// Of the record at the front, once all of it is there.
+    /// Length of the record at the front, once all of it has been received.
     fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, SessionError> {
         let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
         let allowed = match self.version {
-            // Alerts and changes of the cipher would have to be inside of such a record (RFC 8446 §5).
+            // Alerts and ChangeCipherSpec have to be inside of encrypted records (RFC 8446 §5).
             Version::Tls13 => content == APPLICATION_DATA,
             Version::Tls12 => (CHANGE_CIPHER_SPEC + 1..=APPLICATION_DATA).contains(&content),
         };
@@ -281,7 +282,7 @@ impl Records {
             self.end = true;
             return Ok(());
         }
-        // TLS 1.3 has no levels any more: only this one is not fatal (RFC 8446 §6).
+        // TLS 1.3 ignores the level: only user_canceled is not fatal (RFC 8446 §6).
         let harmless = match self.version {
             Version::Tls13 => description == Alert::UserCanceled as u8,
             Version::Tls12 => level == WARNING,
@@ -304,8 +305,8 @@ impl Records {
         }
     }
 
-    /// What a TLS 1.3 server may send: tickets, and key updates. It may ask for no certificate here, since it was not
-    /// offered that (RFC 8446 §4.6.2).
+    /// Post-handshake messages of a TLS 1.3 server: tickets and key updates. A certificate request is not allowed,
+    /// since post_handshake_auth was not offered (RFC 8446 §4.6.2).
     fn message(&mut self, messages: &mut Messages, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         match messages.take(bytes) {
             Ok(None) => Ok(()),
@@ -319,7 +320,7 @@ impl Records {
         }
     }
 
-    /// The only message that a TLS 1.3 client may send after its handshake, since no certificate was asked of it.
+    /// KeyUpdate, the only message that a TLS 1.3 client may send after its handshake: no certificate was requested.
     fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         let rest = self.partial.fill(message, 5);
         match self.partial.taken() {
@@ -360,8 +361,8 @@ impl Records {
         self.sealing.update();
     }
 
-    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `expected` is
-    /// the only message that may come.
+    /// Refuses renegotiation by a TLS 1.2 peer with a warning; the session goes on. `expected` is the only message type
+    /// allowed.
     fn renegotiation(&mut self, expected: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
         const WARNING: u8 = 1;
         while !message.is_empty() {
@@ -372,7 +373,8 @@ impl Records {
                 [kind, a, b, c] if kind == expected => {
                     self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
                     self.count_record_without_data()?;
-                    // Nobody else counts these: a client could have a worn key used without end.
+                    // The record limit has to be checked here as well: otherwise a client could have a worn key used
+                    // without end.
                     if !self.closed && !self.is_worn(0) {
                         self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
                     }
@@ -408,7 +410,7 @@ impl Records {
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
         let bound = self.sealed_len(plain.len());
         assert!(out.len() >= bound, "{} bytes to seal into, {bound} needed", out.len());
-        // What follows data that was refused would be read in its place.
+        // Later data must not be sealed after data was refused: the peer would read it in the wrong place.
         if self.closed || self.worn_out {
             return 0;
         }
@@ -431,7 +433,7 @@ impl Records {
         written
     }
 
-    /// That much more would take the key over its limit, and the record that announces another key with it.
+    /// Whether sealing that much more would exceed the key's record limit, counting the record of a KeyUpdate.
     fn is_worn(&self, plain_len: usize) -> bool {
         let records = plain_len.div_ceil(PLAIN_MAX) as u64;
         self.sealing.sequence.saturating_add(records) >= self.sealed_max
@@ -470,7 +472,7 @@ impl Records {
     }
 }
 
-/// Records that may be sealed with one key of a suite.
+/// Limit of records sealed with one key of a suite.
 fn sealed_max(suite: Suite) -> u64 {
     match suite {
         Suite::Aes128Gcm | Suite::Aes256Gcm => SEALED_MAX_GCM,
@@ -478,7 +480,7 @@ fn sealed_max(suite: Suite) -> u64 {
     }
 }
 
-/// Keys that wear out early, for tests of whoever drives sessions: the real limits are hours away. They can only be
+/// Lowered record limits, for tests of drivers of sessions: the real limits take hours to reach. They can only be
 /// lowered.
 pub mod lowered_limit {
     use std::cell::Cell;
@@ -488,12 +490,12 @@ pub mod lowered_limit {
         static TO_SERVERS: Cell<u64> = const { Cell::new(u64::MAX) };
     }
 
-    /// Records under one key towards clients, of sessions that are established on this thread from here on.
+    /// Sets the record limit of one key towards clients, for sessions established on this thread from here on.
     pub fn towards_clients(records: u64) {
         TO_CLIENTS.set(records);
     }
 
-    /// The same towards servers.
+    /// Sets the record limit of one key towards servers, for sessions established on this thread from here on.
     pub fn towards_servers(records: u64) {
         TO_SERVERS.set(records);
     }
@@ -510,7 +512,7 @@ const CLIENT_HELLO: u8 = 1;
 const KEY_UPDATE: u8 = 24;
 
 impl Partial {
-    /// Takes bytes until there are `want`. Returns those left over.
+    /// Takes bytes until there are `want`, and returns the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8], want: usize) -> &'a [u8] {
         let have = usize::from(self.len);
         let take = bytes.len().min(want.saturating_sub(have));

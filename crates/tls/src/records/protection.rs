@@ -13,38 +13,38 @@ use super::suite::{Suite, Version};
 use super::wire::{APPLICATION_DATA, HEADER_LEN, PLAIN_MAX};
 
 const TAG_LEN: usize = 16;
-/// Of TLS 1.2 with AES-GCM (RFC 5288 §3): the part of the nonce that travels with the record.
+/// Length of the explicit nonce, which TLS 1.2 with AES-GCM sends in every record (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
 
-/// What an idle session keeps is what is in here, less `cipher`.
+/// Keys and counters of one direction. An idle session keeps all of this but `cipher`.
 pub(crate) struct Protection {
     version: Version,
     suite: Suite,
-    /// Zero with TLS 1.2, which has no further keys to derive.
+    /// Traffic secret; zero with TLS 1.2, which derives no further keys.
     secret: Secret,
-    /// The first 16 bytes count with AES-128.
+    /// Record key, of which AES-128 uses the first 16 bytes.
     key: Zeroizing<[u8; 32]>,
     iv: [u8; NONCE_LEN],
     pub sequence: u64,
-    /// The key made ready for use (600 bytes); remade when needed.
+    /// Expanded key (600 bytes), made again when needed.
     cipher: Option<LessSafeKey>,
 }
 
-/// A record that does not open.
+/// Reason why a record cannot be opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// Not made with these keys.
+    /// Authentication failed.
     Forged,
-    /// Opens, and holds more than a record may.
+    /// The plaintext is longer than a record may hold.
     TooLong,
-    /// TLS 1.3: opens, and is nothing but padding.
+    /// The plaintext of TLS 1.3 is nothing but padding.
     NoType,
-    /// The peer has used every number that a record can have.
+    /// The peer has used all sequence numbers.
     OutOfNumbers,
 }
 
 impl Protection {
-    /// The key is of the suite that was agreed on. None if there is none.
+    /// Protection with a key of the negotiated suite; none where the library has shown no key.
     pub fn new(version: Version, suite: Suite, secret: Option<Secret>, mut key: RecordKey) -> Option<Protection> {
         Some(Protection {
             version,
@@ -57,7 +57,7 @@ impl Protection {
         })
     }
 
-    /// Forgets what can be remade.
+    /// Drops the expanded key, which can be made again.
     pub fn rest(&mut self) {
         self.cipher = None;
     }
@@ -113,7 +113,7 @@ impl Protection {
         let (header, payload) = record.split_first_chunk_mut::<HEADER_LEN>().ok_or(OpenError::Forged)?;
         let explicit = self.nonce_len();
         let sealed_len = payload.len().checked_sub(explicit + TAG_LEN).ok_or(OpenError::Forged)?;
-        // The number must not wrap (RFC 5246 §6.1, RFC 8446 §5.3).
+        // The sequence number must not wrap (RFC 5246 §6.1, RFC 8446 §5.3).
         let next = self.sequence.checked_add(1).ok_or(OpenError::OutOfNumbers)?;
         let mut nonce = self.next_nonce();
         nonce[NONCE_LEN - explicit..].copy_from_slice(&payload[..explicit]);
@@ -128,7 +128,7 @@ impl Protection {
         self.sequence = next;
         let (content, len) = match self.inner_type_len() {
             0 => (header[0], plain.len()),
-            // Zeros behind the type are padding. The whole counts against the limit (RFC 8446 §5.4).
+            // Zeros behind the content type are padding. The limit applies to the padded plaintext (RFC 8446 §5.4).
             _ if plain.len() > PLAIN_MAX + 1 => return Err(OpenError::TooLong),
             _ => {
                 let at = plain.iter().rposition(|&byte| byte != 0).ok_or(OpenError::NoType)?;
@@ -158,7 +158,7 @@ impl Protection {
         })
     }
 
-    /// On to the next generation of keys (RFC 8446 §7.2). TLS 1.3 only.
+    /// Switches to the next generation of keys (RFC 8446 §7.2). TLS 1.3 only.
     pub fn update(&mut self) {
         let mut next = Secret::new([0; 48]);
         self.expand(b"traffic upd", &mut next[..secret_len(self.suite)]);
@@ -168,7 +168,7 @@ impl Protection {
         self.cipher = None;
     }
 
-    /// The keys that follow from the secret.
+    /// Key and IV derived from the secret.
     pub fn derived(&self) -> (Zeroizing<[u8; 32]>, [u8; NONCE_LEN]) {
         let mut key = Zeroizing::default();
         let mut iv = [0; NONCE_LEN];
@@ -180,7 +180,7 @@ impl Protection {
         (key, iv)
     }
 
-    /// Whether the keys are those of the secret.
+    /// Whether key and IV are derived from the secret.
     pub fn is_consistent(&self) -> bool {
         self.version == Version::Tls12 || self.derived() == (self.key.clone(), self.iv)
     }
@@ -232,7 +232,7 @@ fn header(content: u8, len: usize) -> [u8; HEADER_LEN] {
     [content, 3, 3, high, low]
 }
 
-/// What is authenticated beside the ciphertext: 13 bytes in TLS 1.2 (RFC 5246 §6.2.3.3), the header in 1.3.
+/// Additional authenticated data: 13 bytes in TLS 1.2 (RFC 5246 §6.2.3.3), the header in TLS 1.3.
 struct AssociatedData {
     bytes: [u8; 13],
     len: usize,

@@ -2,8 +2,8 @@
 
 use zeroize::{Zeroize, Zeroizing};
 
-/// A TLS 1.3 traffic secret, from which the keys of this generation and the next secret are derived. The first 32 bytes
-/// count where the suite's hash is SHA-256.
+/// A TLS 1.3 traffic secret, from which the keys of this generation and the next secret are derived. Suites with
+/// SHA-256 use the first 32 bytes.
 pub(crate) type Secret = Zeroizing<[u8; 48]>;
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -13,22 +13,22 @@ pub(crate) struct TrafficSecrets {
     pub server: Option<Secret>,
 }
 
-/// The keys in use for records, each the last that the library was given.
+/// The record keys in use, each the last that the library has installed.
 #[derive(Default)]
 pub(crate) struct RecordKeys {
-    /// For what we send.
+    /// Key for records that we send.
     pub sealing: RecordKey,
-    /// For what the client sends.
+    /// Key for records that the peer sends.
     pub opening: RecordKey,
 }
 
 #[derive(Default)]
 pub(crate) struct RecordKey {
-    /// Absent where no key was heard of. How many bytes count is for the suite to say.
+    /// Absent where the library has installed no key. The suite decides how many bytes count.
     pub key: Option<Zeroizing<[u8; 32]>>,
-    /// Of TLS 1.2 with AES-GCM, only the first four bytes count for what the client sends.
+    /// IV of the records. With TLS 1.2 and AES-GCM only the first four bytes count for records that the peer sends.
     pub iv: [u8; 12],
-    /// Number of the next record, if one has passed.
+    /// Sequence number of the next record; absent before the first record.
     pub sequence: Option<u64>,
 }
 

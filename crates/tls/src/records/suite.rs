@@ -1,4 +1,4 @@
-//! By which version and with which cipher records are protected.
+//! Protocol version and record cipher of a session.
 
 use rustls::{CipherSuite, ProtocolVersion};
 
@@ -16,7 +16,7 @@ impl Version {
         }
     }
 
-    /// The version that was agreed on; the library speaks no others.
+    /// The negotiated version; the library speaks no others.
     pub(crate) fn of(version: Option<ProtocolVersion>) -> Version {
         match version {
             Some(ProtocolVersion::TLSv1_2) => Version::Tls12,

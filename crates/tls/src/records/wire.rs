@@ -1,6 +1,6 @@
-//! What a record looks like on the wire: its header, its content types and limits, and the alerts that one may hold.
+//! The record layer on the wire: header, content types, limits, alerts.
 
-/// Length of a record's header: content type, version, length of the payload.
+/// Length of a record's header: content type, version, payload length.
 pub(crate) const HEADER_LEN: usize = 5;
 /// The longest plaintext of a record (RFC 8446 §5.1).
 pub(crate) const PLAIN_MAX: usize = 1 << 14;
@@ -27,15 +27,15 @@ pub(crate) enum Alert {
     MissingExtension = 109,
 }
 
-/// Bytes of the record at the front, header included, once all of it is there. Whether it is a record that may come
-/// now, or a record at all, is the library's to say.
+/// Length of the record at the front, header included, once all of it has been received. Whether this type of record is
+/// allowed now is not checked here.
 pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
     let (header, _) = bytes.split_first_chunk::<HEADER_LEN>()?;
     let [kind, major, _, high, low] = *header;
     let payload = usize::from(u16::from_be_bytes([high, low]));
     let malformed = !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&kind) || major != 3 || payload > PAYLOAD_MAX;
     if malformed {
-        // Show the header: it is refused at once, rather than after the wait for a payload that never comes.
+        // A malformed header is passed on by itself: it is refused at once, rather than after waiting for a payload.
         return Some(HEADER_LEN);
     }
     let len = HEADER_LEN + payload;
