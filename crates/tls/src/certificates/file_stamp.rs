@@ -36,8 +36,8 @@ impl FileStamp {
         FileStamp::is_settled(metadata, now).then(|| FileStamp::of(metadata))
     }
 
-    /// As [`FileStamp::settled`], of a file that another process has read: device, inode, size, times of modification and
-    /// of change.
+    /// As [`FileStamp::settled`], of a file that another process has read: device, inode, size, times of modification
+    /// and of change.
     pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<FileStamp> {
         let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
         let (modified_ns, changed_ns) = (modified as i64, changed as i64);

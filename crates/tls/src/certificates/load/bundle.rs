@@ -65,7 +65,8 @@ fn bundle_of(
     Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, stamps })
 }
 
-/// Whether a key that every account can get at is to be used all the same: where that is allowed (`allow_world_readable`).
+/// Whether a key that every account can get at is to be used all the same: where that is allowed
+/// (`allow_world_readable`).
 pub(super) fn may_be_used(
     file: &pem::Contents,
     path: &Path,
