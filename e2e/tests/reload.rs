@@ -796,6 +796,36 @@ fn a_server_of_http2_that_comes_back_has_connections_that_stay() {
     }
 }
 
+/// Each is verified by its own name, whatever server had its place before.
+#[test]
+fn over_tls_servers_come_and_change_places() {
+    let origins = [named("one"), named("two"), named("three")];
+    let [one, two, three] = [0, 1, 2].map(|place| Engine::start(&simple(&[origins[place].address()])));
+    let ca = Certificates::shared().ca();
+    let named = |server: &Engine| format!("localhost:{}", server.address("web").port());
+    let numbered = |server: &Engine| server.address("web").to_string();
+    for protocol in ["http1", "auto"] {
+        let setup = |servers: &[String]| {
+            let backend =
+                format!("servers = {servers:?}\ntls = {{ ca = {ca:?} }}\nprotocol = \"{protocol}\"\nretries = 0");
+            config(&Setup { backend, ..Setup::default() })
+        };
+        let engine = Engine::start(&setup(&[named(&one)]));
+        assert_eq!(answered(engine.address("plain")), "one");
+        for servers in
+            [&[named(&one), numbered(&two)][..], &[numbered(&two), named(&three), named(&one)], &[numbered(&three)]]
+        {
+            engine.rewrite(&setup(servers));
+            engine.reload();
+            let mut met: Vec<String> = (0..12).map(|_| answered(engine.address("plain"))).collect();
+            met.sort();
+            met.dedup();
+            assert_eq!(met.len(), servers.len(), "{protocol} {servers:?}: {met:?}");
+        }
+        assert_eq!(engine.metric("propylon_panics_total", &[]), 0.0);
+    }
+}
+
 #[test]
 fn over_tls_another_protocol_is_agreed_on_anew() {
     let origin = named("app");

@@ -440,8 +440,9 @@ fn follow_upstreams(
         let is_same = known.is_some_and(|(known, _)| speaks_the_same(known, backend));
         if let Some((_, upstream)) = known
             && (backend.retired.is_some() || is_same && files == Files::AsTheyWere)
+            && let Some(kept) = towards_its_servers(upstream.as_ref(), backend)
         {
-            upstreams.push(upstream.clone());
+            upstreams.push(kept);
             continue;
         }
         match load_upstream(backend) {
@@ -456,6 +457,17 @@ fn follow_upstreams(
         }
     }
     upstreams
+}
+
+/// What was read before, towards the servers that the backend has by now: places may be new, or another's. None where that has
+/// to be read and checked anew.
+fn towards_its_servers(
+    known: Option<&Arc<UpstreamProfile>>,
+    backend: &Backend,
+) -> Option<Option<Arc<UpstreamProfile>>> {
+    let (Some(known), Some(tls)) = (known, &backend.tls) else { return Some(known.cloned()) };
+    let kept = known.towards(backend, tls)?;
+    Some(Some(if kept.same_as(known) { Arc::clone(known) } else { Arc::new(kept) }))
 }
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.

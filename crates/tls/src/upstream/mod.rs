@@ -31,6 +31,7 @@ pub use session::{UpstreamHandshake, UpstreamSession};
 use store::Store;
 
 /// Shared by all cores, which only make their connectors of it.
+#[derive(Clone)]
 pub struct UpstreamProfile {
     config: ClientConfig,
     /// By server of the backend.
@@ -116,6 +117,14 @@ impl UpstreamProfile {
         Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, beside }, findings))
     }
 
+    /// The same towards the servers that the backend has by now: what was read stays as it is. None where one of them has a
+    /// name that no certificate can be for; [`UpstreamProfile::load`] says which.
+    #[must_use]
+    pub fn towards(&self, backend: &Backend, tls: &BackendTls) -> Option<UpstreamProfile> {
+        let names = backend.servers.iter().map(|server| ServerName::try_from(name_of(tls, &server.address)).ok());
+        Some(UpstreamProfile { names: names.collect::<Option<_>>()?, ..self.clone() })
+    }
+
     /// When what is shown to servers ends.
     pub fn dated(&self) -> Option<&Dated> {
         self.identity.as_ref()
@@ -129,7 +138,7 @@ impl UpstreamProfile {
     /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its
     /// certificate.
     pub fn same_as(&self, other: &UpstreamProfile) -> bool {
-        self.roots == other.roots && self.chain == other.chain
+        self.names == other.names && self.roots == other.roots && self.chain == other.chain
     }
 
     /// For somebody who asks the servers for other protocols than requests need.
