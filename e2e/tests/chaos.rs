@@ -38,6 +38,9 @@ fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
         let some = if name.starts_with("rude") { &kind["requests"] } else { &kind["served"] };
         assert!(some.as_u64() > Some(0), "{kind}");
     }
+    // Servers were spoken to in all that they speak.
+    let protocols = summary["protocols"].as_object().expect("counts");
+    assert_eq!(protocols.len(), 4, "{protocols:#?}");
     assert!(summary["engine"]["generation"].as_u64() > Some(1), "{:#}", summary["engine"]);
     let left: Vec<_> = std::fs::read_dir(scratch.join(".")).expect("the folder").collect();
     assert!(left.is_empty(), "left behind: {left:?}");

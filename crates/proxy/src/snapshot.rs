@@ -459,8 +459,8 @@ fn follow_upstreams(
     upstreams
 }
 
-/// What was read before, towards the servers that the backend has by now: places may be new, or another's. None where that has
-/// to be read and checked anew.
+/// Turns what was read before to the servers that the backend has by now: places may be new, or another's. None where
+/// that has to be read and checked anew.
 fn towards_its_servers(
     known: Option<&Arc<UpstreamProfile>>,
     backend: &Backend,

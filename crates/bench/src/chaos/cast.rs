@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// somebody's connection, nor be connected to itself.
 const PORT_MIN: u16 = 10_000;
 const PORT_ATTEMPTS: usize = 1_000;
+/// The servers' certificate and key, in the run's folder.
+pub const IDENTITY: &str = "servers.pem";
 
 /// What everybody who does something writes to.
 pub type SharedTimeline = Arc<Mutex<Timeline>>;
@@ -147,6 +149,11 @@ impl Server {
         command.arg("chaos-origin").arg("--name").arg(&name);
         command.arg("--http").arg(self.place.http.to_string());
         command.arg("--echo").arg(self.place.echo.to_string());
+        command.arg("--identity").arg(self.folder.join(IDENTITY));
+        // Where both is on offer, every second server agrees on HTTP/2.
+        if self.id.0 % 2 == 1 {
+            command.arg("--http2");
+        }
         command.arg("--journal").arg(journal::path(&self.folder, self.id, self.run));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().when(format_args!("starting server {name}"))?;

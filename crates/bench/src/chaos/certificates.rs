@@ -9,6 +9,9 @@ use rcgen::{
 /// The name that clients ask for and verify.
 pub const NAME: &str = "chaos.test";
 
+/// The name that the engine verifies its servers by.
+pub const SERVERS_NAME: &str = "servers.test";
+
 pub struct Wardrobe {
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,

@@ -4,7 +4,7 @@
 use super::clock::{Micros, now};
 use super::timeline::{Run, ServerId};
 use crate::failure::{Outcome, While};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,33 @@ pub enum Progress {
     Damaged,
     /// Its answer was handed to the kernel whole.
     Answered,
+}
+
+/// Protocol in which a request came to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    Http1,
+    Http1OverTls,
+    Http2,
+    Http2OverTls,
+}
+
+const PROTOCOLS: [(Protocol, &str); 4] = [
+    (Protocol::Http1, "http1"),
+    (Protocol::Http1OverTls, "http1-tls"),
+    (Protocol::Http2, "http2"),
+    (Protocol::Http2OverTls, "http2-tls"),
+];
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "HTTP/1.1",
+            Self::Http1OverTls => "HTTP/1.1 over TLS",
+            Self::Http2 => "HTTP/2",
+            Self::Http2OverTls => "HTTP/2 over TLS",
+        }
+    }
 }
 
 /// One line.
@@ -47,6 +74,12 @@ impl Journal {
         Ok(Self(file.when(format_args!("opening {}", path.display()))?))
     }
 
+    /// The head of a request has come.
+    pub fn note_head(&mut self, id: u64, protocol: Protocol) -> std::io::Result<()> {
+        let word = PROTOCOLS.iter().find(|(known, _)| *known == protocol).map_or("", |(_, word)| word);
+        self.0.write_all(format!("{} head {id} {word}\n", now()).as_bytes())
+    }
+
     /// A server that cannot write down what it does must not do it.
     pub fn note(&mut self, progress: Progress, id: u64) -> std::io::Result<()> {
         let word = WORDS.iter().find(|(known, _)| *known == progress).map_or("", |(_, word)| word);
@@ -59,19 +92,31 @@ pub fn path(folder: &Path, server: ServerId, run: Run) -> PathBuf {
     folder.join(format!("{server}.{run}.journal"))
 }
 
-/// All runs of all servers, by request.
-pub fn read_all(folder: &Path) -> Outcome<HashMap<u64, Vec<Arrival>>> {
-    let mut found: HashMap<u64, Vec<Arrival>> = HashMap::new();
+/// Journals of all runs of all servers.
+#[derive(Default)]
+pub struct Journals {
+    /// Arrivals by request, in order.
+    pub arrivals: HashMap<u64, Vec<Arrival>>,
+    /// Requests by protocol.
+    pub protocols: BTreeMap<Protocol, u64>,
+}
+
+/// Reads the journals of a run's folder.
+pub fn read_all(folder: &Path) -> Outcome<Journals> {
+    let mut found = Journals::default();
     let doing = format!("reading {}", folder.display());
     for entry in fs::read_dir(folder).when(&doing)?.flatten() {
         let path = entry.path();
         let Some((server, run)) = author(&path) else { continue };
         let text = fs::read_to_string(&path).when(&doing)?;
         for (id, arrival) in text.lines().filter_map(|line| parse(line, server, run)) {
-            found.entry(id).or_default().push(arrival);
+            found.arrivals.entry(id).or_default().push(arrival);
+        }
+        for protocol in text.lines().filter_map(protocol_of) {
+            *found.protocols.entry(protocol).or_default() += 1;
         }
     }
-    found.values_mut().for_each(|arrivals| arrivals.sort_by_key(|arrival| (arrival.at, arrival.progress)));
+    found.arrivals.values_mut().for_each(|arrivals| arrivals.sort_by_key(|arrival| (arrival.at, arrival.progress)));
     Ok(found)
 }
 
@@ -89,6 +134,12 @@ fn parse(line: &str, server: ServerId, run: Run) -> Option<(u64, Arrival)> {
     Some((id, Arrival { at, server, run, progress }))
 }
 
+/// Protocol of a request, from the line that tells of its head.
+fn protocol_of(line: &str) -> Option<Protocol> {
+    let word = line.split(' ').nth(3)?;
+    Some(PROTOCOLS.iter().find(|(_, known)| *known == word)?.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,12 +151,15 @@ mod tests {
         let (a, b) = (ServerId(0), ServerId(1));
         let mut first = Journal::open(&path(scratch.path(), a, 1)).unwrap();
         let mut second = Journal::open(&path(scratch.path(), b, 3)).unwrap();
-        first.note(Progress::Head, 7).unwrap();
-        second.note(Progress::Head, 7).unwrap();
+        first.note_head(7, Protocol::Http1).unwrap();
+        second.note_head(7, Protocol::Http2OverTls).unwrap();
         second.note(Progress::Done, 7).unwrap();
         second.note(Progress::Damaged, 8).unwrap();
         fs::write(scratch.path().join("other.txt"), "1 head 7\n").unwrap();
         let all = read_all(scratch.path()).unwrap();
+        let protocols = BTreeMap::from([(Protocol::Http1, 1), (Protocol::Http2OverTls, 1)]);
+        assert_eq!(all.protocols, protocols);
+        let all = all.arrivals;
         let told: Vec<_> = all[&7].iter().map(|arrival| (arrival.server, arrival.run, arrival.progress)).collect();
         assert_eq!(told, [(a, 1, Progress::Head), (b, 3, Progress::Head), (b, 3, Progress::Done)]);
         assert_eq!((all.len(), all[&8][0].progress), (2, Progress::Damaged));

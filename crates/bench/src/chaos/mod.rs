@@ -32,13 +32,15 @@ use crate::report::{self, progress};
 use crate::scratch::ScratchDir;
 use crate::units::parse_duration;
 use cast::{Cast, lock};
-use certificates::Wardrobe;
+use certificates::{SERVERS_NAME, Wardrobe};
 use clock::{micros, now};
 use deeds::Ring;
 use engine::{Engine, Metrics, write_aside};
+use journal::Journals;
 use load::{Gathered, Load};
 use model::Promises;
 use operator::Operator;
+use rcgen::ExtendedKeyUsagePurpose;
 use referee::{GAUGES, Referee};
 use settings::{RETRIES, Settings};
 use stalls::StallWatch;
@@ -64,8 +66,8 @@ const FILES: usize = 600;
 #[command(after_help = "Examples:\n  \
     propylon-bench chaos\n  \
     propylon-bench chaos --seed 7 --duration 60s\n\n\
-    Starts six servers, two key servers, an engine and some forty clients on this machine. A seed draws what is done: servers\n\
-    and key servers are killed,\n\
+    Starts six servers, two key servers, an engine and some forty clients on this machine. Servers are spoken to in\n\
+    HTTP/1.1 and HTTP/2, each with TLS and without. A seed draws what is done: servers and key servers are killed,\n\
     stopped, slow, failing, flapping, deaf or closing connections at random; the configuration changes by SIGHUP and by the\n\
     admin API, also to what is none; certificates and ticket keys are exchanged; clients leave half-way. Each request that\n\
     fails must have a reason in what was done, each body is compared to the byte, what may not be repeated is carried out\n\
@@ -146,6 +148,8 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
     let (wardrobe, first) = Wardrobe::new()?;
     write_aside(&folder.join("site.pem"), &first)?;
     write_aside(&folder.join("ca.pem"), &wardrobe.ca_pem)?;
+    let servers = wardrobe.issue(SERVERS_NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
+    write_aside(&folder.join(cast::IDENTITY), &(servers.0 + &servers.1))?;
     let settings = Settings::first(arguments.cores);
     let setup = Setup { open: settings.names(), extra_route: settings.extra_route, certificate: wardrobe.shown() };
     let timeline = Arc::new(Mutex::new(Timeline::new(now(), setup)));
@@ -219,7 +223,7 @@ fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> O
     let Ended { gathered, metrics, rss_kib, files, done, operator } = ended;
     let mut engine = lock(&ring.engine);
     let status = engine.end()?;
-    let arrivals = journal::read_all(engine.folder())?;
+    let Journals { arrivals, protocols } = journal::read_all(engine.folder())?;
     let timeline = lock(&ring.timeline);
     let promises = Promises {
         retries: RETRIES,
@@ -248,6 +252,7 @@ fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> O
     let found = Found {
         tallies,
         done,
+        protocols,
         metrics: &metrics,
         rss_kib: &rss_kib,
         growth_kib,

@@ -304,7 +304,8 @@ impl Case<'_> {
 
     fn excuse_refused(&self, status: u16, reason: &str) -> Option<Excuse> {
         match (status, reason) {
-            (502, "connect-refused" | "connect-failed") | (504, "connect-timeout") => {
+            (502, "connect-refused" | "connect-failed" | "tls-handshake-failed" | "no-http2")
+            | (504, "connect-timeout" | "tls-timeout") => {
                 self.may_all_be(Trouble::refuses).then_some(Excuse::NobodyToConnectTo).or(self.out_of_repeats())
             }
             (502, "closed-before-response" | "closed-during-request" | "write-failed") => self.excuse_cut(),

@@ -1,29 +1,44 @@
-//! A server of a run, in a process of its own so that it can be killed: HTTP/1.1, WebSocket-like echo, and an echo without
-//! HTTP; its manners are changed by lines on standard input.
+//! A server of a run, in a process of its own so that it can be killed: HTTP/1.1 and HTTP/2 (`http2`), with TLS and
+//! without as the first bytes say, WebSocket-like echo, and an echo without HTTP; its manners are changed by lines on
+//! standard input.
 //!
 //! What a request wants is in its path: `/c/ID/BYTES/PIECE_MILLISECONDS`. Whatever is done is written down first.
 
 mod http;
+mod http2;
 mod manners;
 
 pub use manners::Manners;
 
 use super::content::{Content, Side};
-use super::journal::{Journal, Progress};
+use super::journal::{Journal, Progress, Protocol};
 use crate::failure::{Failure, Outcome, While};
+use crate::http2::wire::Wire;
+use crate::origin::tls::server_config;
 use http::{Head, Inbox};
+use rustls::ServerConfig;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, spawn_local};
 
 /// A piece of a body that is sent piece by piece.
 const PIECE_BYTES: u64 = 32 * 1024;
+/// Length of the start of a connection by which it is told what it speaks.
+const START_BYTES: usize = 2;
+/// First bytes of TLS, and of HTTP/2 by prior knowledge; no method of HTTP/1.1 that comes here begins so.
+const TLS_START: u8 = 0x16;
+const HTTP2_START: &[u8] = b"PR";
+/// For the rest of the start, where only a part of it has come.
+const START_INTERVAL: Duration = Duration::from_millis(1);
+/// Answer to the key of every upgrade: all of them come with the same.
+const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// A client that says nothing for so long is gone.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -42,6 +57,12 @@ pub struct Arguments {
     /// Where it echoes
     #[arg(long)]
     echo: SocketAddr,
+    /// Certificate and key, for connections that begin with TLS
+    #[arg(long)]
+    identity: PathBuf,
+    /// Agrees on HTTP/2 where TLS offers it
+    #[arg(long)]
+    http2: bool,
     /// File in which it writes down what it does
     #[arg(long)]
     journal: PathBuf,
@@ -50,6 +71,7 @@ pub struct Arguments {
 /// What every connection of the process shares.
 struct Server {
     name: String,
+    tls: Arc<ServerConfig>,
     manners: Cell<Manners>,
     journal: RefCell<Journal>,
     random: RefCell<fastrand::Rng>,
@@ -60,6 +82,10 @@ impl Server {
         self.journal.borrow_mut().note(progress, id)
     }
 
+    fn note_head(&self, id: u64, protocol: Protocol) -> io::Result<()> {
+        self.journal.borrow_mut().note_head(id, protocol)
+    }
+
     fn hits(&self, percent: u8) -> bool {
         percent > 0 && self.random.borrow_mut().u8(..100) < percent
     }
@@ -67,15 +93,20 @@ impl Server {
     /// Whether this connection ends at the place where this is asked. There are four such places on a request's way.
     fn cuts(&self) -> io::Result<()> {
         match self.hits(self.manners.get().cut_percent / 4) {
-            true => Err(io::Error::other("cut")),
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         }
     }
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let mut tls = (*server_config(&arguments.identity)?).clone();
+    if arguments.http2 {
+        tls.alpn_protocols.insert(0, b"h2".to_vec());
+    }
     let server = Rc::new(Server {
         name: arguments.name.clone(),
+        tls: Arc::new(tls),
         manners: Cell::default(),
         journal: RefCell::new(Journal::open(&arguments.journal)?),
         random: RefCell::new(fastrand::Rng::new()),
@@ -126,7 +157,7 @@ fn listen(server: &Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<Ve
                     let _ = socket.set_nodelay(true);
                     // However it ends, it ends with its socket.
                     let _ = match is_http {
-                        true => converse(&server, socket).await,
+                        true => greet(&server, socket).await,
                         false => echo_all(&server, socket).await,
                     };
                 });
@@ -137,27 +168,51 @@ fn listen(server: &Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<Ve
     Ok(handles)
 }
 
+/// Serves one connection in what it speaks, which its first bytes say.
+async fn greet(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
+    let mut start = [0; START_BYTES];
+    loop {
+        match tokio::time::timeout(IDLE_MAX, socket.peek(&mut start)).await.map_err(io::Error::other)?? {
+            0 => return Ok(()),
+            START_BYTES => break,
+            _ => tokio::time::sleep(START_INTERVAL).await,
+        }
+    }
+    if start[0] != TLS_START {
+        let wire = Wire::Plain(socket);
+        return match start == HTTP2_START {
+            true => http2::converse(server, wire, Protocol::Http2).await,
+            false => converse(server, wire, Protocol::Http1).await,
+        };
+    }
+    let wire = tokio::time::timeout(IDLE_MAX, Wire::accept(socket, &server.tls)).await.map_err(io::Error::other)??;
+    match matches!(&wire, Wire::Tls(stream) if stream.session.alpn_protocol() == Some(b"h2")) {
+        true => http2::converse(server, wire, Protocol::Http2OverTls).await,
+        false => converse(server, wire, Protocol::Http1OverTls).await,
+    }
+}
+
 /// One connection's requests, until either side ends it.
-async fn converse(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
-    let mut inbox = Inbox::new(socket);
+async fn converse(server: &Rc<Server>, wire: Wire, protocol: Protocol) -> io::Result<()> {
+    let mut inbox = Inbox::new(wire);
     loop {
         let head = tokio::time::timeout(IDLE_MAX, inbox.head()).await.map_err(io::Error::other)??;
         let Some(head) = head else { return Ok(()) };
         if head.path == "/healthz" {
-            inbox.socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+            inbox.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
             continue;
         }
         let Some(id) = head.id() else {
-            inbox.socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+            inbox.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
             return Ok(());
         };
-        server.note(Progress::Head, id)?;
+        server.note_head(id, protocol)?;
         server.cuts()?;
         if head.path.starts_with("/ws/") {
             return echo_upgraded(server, inbox, id).await;
         }
         take_body(server, &mut inbox, &head, id).await?;
-        answer(server, &mut inbox.socket, &head, id).await?;
+        answer(server, &mut inbox, &head, id).await?;
         if head.close {
             return Ok(());
         }
@@ -179,7 +234,7 @@ async fn take_body(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> 
     server.cuts()
 }
 
-async fn answer(server: &Server, socket: &mut TcpStream, head: &Head, id: u64) -> io::Result<()> {
+async fn answer(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io::Result<()> {
     let manners = server.manners.get();
     if manners.slow_ms > 0 {
         tokio::time::sleep(Duration::from_millis(manners.slow_ms)).await;
@@ -207,7 +262,7 @@ async fn answer(server: &Server, socket: &mut TcpStream, head: &Head, id: u64) -
         } else {
             out.extend_from_slice(&piece);
         }
-        socket.write_all(&out).await?;
+        inbox.send(&out).await?;
         out.clear();
         if offset < bytes {
             if head.wanted.piece_ms > 0 {
@@ -216,7 +271,7 @@ async fn answer(server: &Server, socket: &mut TcpStream, head: &Head, id: u64) -
             server.cuts()?;
         }
     }
-    socket.write_all(&out).await?;
+    inbox.send(&out).await?;
     server.note(Progress::Answered, id)
 }
 
@@ -224,14 +279,14 @@ async fn answer(server: &Server, socket: &mut TcpStream, head: &Head, id: u64) -
 async fn echo_upgraded(server: &Server, mut inbox: Inbox, id: u64) -> io::Result<()> {
     let name = &server.name;
     let head = format!(
-        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: chaos\r\nX-Chaos-Id: {id}\r\n\
-         X-Chaos-Server: {name}\r\n\r\n"
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: {WEBSOCKET_ACCEPT}\r\nX-Chaos-Id: {id}\r\nX-Chaos-Server: {name}\r\n\r\n"
     );
     server.note(Progress::Done, id)?;
-    inbox.socket.write_all(head.as_bytes()).await?;
+    inbox.send(head.as_bytes()).await?;
     let early = inbox.rest();
-    inbox.socket.write_all(&early).await?;
-    echo(server, &mut inbox.socket).await
+    inbox.send(&early).await?;
+    echo(server, &mut inbox.wire).await
 }
 
 /// The same without HTTP: it says its name first.
@@ -240,7 +295,7 @@ async fn echo_all(server: &Server, mut socket: TcpStream) -> io::Result<()> {
     echo(server, &mut socket).await
 }
 
-async fn echo(server: &Server, socket: &mut TcpStream) -> io::Result<()> {
+async fn echo(server: &Server, socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let count = socket.read(&mut buffer).await?;
@@ -249,5 +304,6 @@ async fn echo(server: &Server, socket: &mut TcpStream) -> io::Result<()> {
         }
         server.cuts()?;
         socket.write_all(&buffer[..count]).await?;
+        socket.flush().await?;
     }
 }

@@ -1,6 +1,7 @@
 //! Configurations of a run: what is drawn anew at each change, and the text of it.
 
 use super::cast::Place;
+use super::certificates::SERVERS_NAME;
 use super::engine::Doors;
 use super::plan::{SERVERS, SPARES};
 use super::timeline::ServerId;
@@ -23,6 +24,21 @@ const QUEUE_SECONDS: u64 = 30;
 const BALANCES: [&str; 5] = ["round-robin", "random", "least-connections", "p2c-ewma", "consistent-hash"];
 const REUSES: [&str; 3] = ["safe", "aggressive", "safe"];
 
+/// How the servers of `app` are spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerProtocol {
+    /// Over TLS, in HTTP/2 or HTTP/1.1 as each server agrees.
+    Auto,
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    Http2,
+}
+
+/// Protocols in their order, so that each has its turn in every run.
+const PROTOCOLS: [ServerProtocol; 3] = [ServerProtocol::Auto, ServerProtocol::Http1, ServerProtocol::Http2];
+/// Configurations that go by each, so that others change while it stays.
+const PROTOCOL_STAYS: u32 = 2;
+
 /// What differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -37,6 +53,7 @@ pub struct Settings {
     slow_start: bool,
     /// Connections that each server of HTTP may have: with a few the load has to wait in line.
     connections_max: Option<u16>,
+    protocol: ServerProtocol,
     pub workers: usize,
     /// Counts configurations, so that no two have the same text.
     serial: u32,
@@ -53,6 +70,7 @@ impl Settings {
             reuse: REUSES[0],
             slow_start: false,
             connections_max: None,
+            protocol: PROTOCOLS[0],
             workers,
             serial: 0,
         }
@@ -91,6 +109,7 @@ impl Settings {
         }
         next.slow_start = random.bool();
         next.idle_parts = random.u8(..4);
+        next.protocol = PROTOCOLS[(next.serial / PROTOCOL_STAYS) as usize % PROTOCOLS.len()];
         next
     }
 
@@ -106,10 +125,10 @@ impl Settings {
     /// In a word, for stories.
     pub fn told(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(|(server, weight)| format!("{server}*{weight}")).collect();
-        let Self { extra_route, balance, reuse, streams_max, .. } = self;
+        let Self { extra_route, balance, reuse, streams_max, protocol, .. } = self;
         let limit = self.connections_max.map_or("no limit".to_owned(), |max| format!("{max} connections"));
         format!(
-            "servers {}, {limit}, {balance}, reuse {reuse}, {streams_max} streams, route {extra_route}",
+            "servers {} ({protocol:?}), {limit}, {balance}, reuse {reuse}, {streams_max} streams, route {extra_route}",
             servers.join(" ")
         )
     }
@@ -136,6 +155,13 @@ impl Settings {
             self.servers.iter().map(one).collect::<Vec<_>>().join(", ")
         };
         let (servers, echoes) = (list(false), list(true));
+        let protocol = match self.protocol {
+            ServerProtocol::Auto => {
+                format!("protocol = \"auto\"\ntls = {{ ca = {authority}, server_name = \"{SERVERS_NAME}\" }}\n")
+            }
+            ServerProtocol::Http1 => String::new(),
+            ServerProtocol::Http2 => "protocol = \"h2\"\n".to_owned(),
+        };
         let slow_start = if self.slow_start { "slow_start = \"2s\"\n" } else { "" };
         let extra = match self.extra_route {
             true => "[[route]]\npath = \"/extra/\"\nbackend = \"app\"\n",
@@ -196,7 +222,7 @@ balance = "{balance}"
 reuse = "{reuse}"
 retries = {RETRIES}
 queue = {{ limit = 1000, timeout = "{QUEUE_SECONDS}s" }}
-{slow_start}timeouts = {{ connect = "2s", first_byte = "{FIRST_BYTE_SECONDS}s", body = "8s", idle = "4s" }}
+{protocol}{slow_start}timeouts = {{ connect = "2s", first_byte = "{FIRST_BYTE_SECONDS}s", body = "8s", idle = "4s" }}
 health = {{ path = "/healthz", interval = "300ms", timeout = "1s", rise = 2, fall = 2 }}
 outlier = {{ consecutive_failures = 5, interval = "1s", ejection = "1s", ejection_max = "3s" }}
 
@@ -253,6 +279,20 @@ backend = "echo"
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_are_spoken_to_in_everything_within_a_few_changes_whatever_the_seeds() {
+        for seed in 0..100 {
+            let mut settings = Settings::first(2);
+            let mut met = vec![settings.protocol];
+            for change in 0..4 {
+                settings = settings.drawn(seed * 10 + change);
+                met.push(settings.protocol);
+            }
+            assert!(PROTOCOLS.iter().all(|protocol| met.contains(protocol)), "{met:?}");
+            assert!(met.windows(2).any(|pair| pair[0] == pair[1]), "{met:?}");
+        }
+    }
 
     #[test]
     fn what_is_drawn_is_different_and_leaves_somebody_to_ask() {

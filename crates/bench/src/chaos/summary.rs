@@ -4,6 +4,7 @@ use super::Arguments;
 use super::clock::Micros;
 use super::deeds::Done;
 use super::engine::Metrics;
+use super::journal::Protocol;
 use super::model::{Excuse, Kind};
 use super::referee::{Tally, percentile};
 use crate::report::Table;
@@ -19,6 +20,8 @@ pub struct Summary {
     /// Failures that were allowed, by reason.
     allowed: BTreeMap<&'static str, u64>,
     disturbances: Done,
+    /// Requests to servers, repeats among them, by what they came in.
+    protocols: BTreeMap<&'static str, u64>,
     engine: EngineSummary,
     /// Moments at which this machine did not get round to what was due.
     stalls: usize,
@@ -31,6 +34,7 @@ pub struct Summary {
 pub struct Found<'a> {
     pub tallies: BTreeMap<Kind, Tally>,
     pub done: Done,
+    pub protocols: BTreeMap<Protocol, u64>,
     pub metrics: &'a Metrics,
     pub rss_kib: &'a [u64],
     pub growth_kib: i64,
@@ -71,7 +75,7 @@ struct EngineSummary {
 
 impl Summary {
     pub fn new(seed: u64, arguments: &Arguments, found: Found) -> Self {
-        let Found { tallies, done, metrics, rss_kib, growth_kib, files, stalls, quiet_stretches, violations } = found;
+        let Found { tallies, done, protocols, metrics, rss_kib, growth_kib, files, .. } = found;
         let mut allowed: BTreeMap<&'static str, u64> = BTreeMap::new();
         let all: Vec<(Excuse, u64)> = tallies.values().flat_map(|tally| tally.allowed.clone()).collect();
         all.into_iter().for_each(|(excuse, count)| *allowed.entry(excuse.name()).or_default() += count);
@@ -98,10 +102,11 @@ impl Summary {
             kinds,
             allowed,
             disturbances: done,
+            protocols: protocols.into_iter().map(|(protocol, count)| (protocol.name(), count)).collect(),
             engine,
-            stalls,
-            quiet_stretches,
-            violations,
+            stalls: found.stalls,
+            quiet_stretches: found.quiet_stretches,
+            violations: found.violations,
         }
     }
 
@@ -118,7 +123,12 @@ impl Summary {
         }
         table.print();
         println!();
-        for (title, rows) in [("failures that may be", &self.allowed), ("what was done", &self.disturbances)] {
+        let tables = [
+            ("failures that may be", &self.allowed),
+            ("what was done", &self.disturbances),
+            ("requests to servers in", &self.protocols),
+        ];
+        for (title, rows) in tables {
             let mut table = Table::with_head([title, "times"]).with_words(1);
             rows.iter().for_each(|(name, count)| table.row([(*name).to_owned(), count.to_string()]));
             table.print();

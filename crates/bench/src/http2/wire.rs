@@ -1,12 +1,14 @@
-//! A client's connection as the HTTP/2 library wants it: a socket, perhaps TLS over it, that can be polled.
+//! A connection as the HTTP/2 library wants it: a socket, perhaps TLS over it, that can be polled.
 
 use crate::link::Broken;
 use crate::stream::TlsStream;
 use crate::tally::{ErrorKind, Negotiated};
 use crate::target::Target;
+use rustls::{ServerConfig, ServerConnection};
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -29,6 +31,14 @@ impl Wire {
             }
             _ => Ok(wire),
         }
+    }
+
+    /// The server's side of TLS on a connection that was accepted.
+    pub async fn accept(socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Self> {
+        let session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        let mut stream = TlsStream::new(NonBlocking(socket), session.into());
+        poll_fn(|cx| poll_handshake(&mut stream, cx)).await?;
+        Ok(Self::Tls(Box::new(stream)))
     }
 
     /// Connected, whatever was agreed on.

@@ -6,7 +6,7 @@
 mod connection;
 pub mod raw;
 pub mod request;
-mod tls;
+pub mod tls;
 
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};

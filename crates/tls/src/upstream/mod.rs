@@ -117,8 +117,8 @@ impl UpstreamProfile {
         Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, beside }, findings))
     }
 
-    /// The same towards the servers that the backend has by now: what was read stays as it is. None where one of them has a
-    /// name that no certificate can be for; [`UpstreamProfile::load`] says which.
+    /// Turns what was read to the servers that the backend has by now. None where one of them has a name that no
+    /// certificate can be for; [`UpstreamProfile::load`] says which.
     #[must_use]
     pub fn towards(&self, backend: &Backend, tls: &BackendTls) -> Option<UpstreamProfile> {
         let names = backend.servers.iter().map(|server| ServerName::try_from(name_of(tls, &server.address)).ok());

@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 const MESSAGE_BYTES: std::ops::Range<u64> = 1..5_000;
 const LASTS_MILLISECONDS: std::ops::Range<u64> = 1_000..9_000;
 const PAUSE_MILLISECONDS: std::ops::Range<u64> = 10..80;
+/// Key of every upgrade, the same each time so that servers know the answer (RFC 6455 §1.3).
+const WEBSOCKET_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 /// A server's name and a line feed.
 const BANNER_BYTES_MAX: usize = 16;
 
@@ -38,7 +40,10 @@ async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
         let mut connection = Connection::new(wire, number);
         let name = crate::chaos::certificates::NAME;
         let id = draft.id;
-        let request = format!("GET /ws/{id} HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: chaos\r\n\r\n");
+        let request = format!(
+            "GET /ws/{id} HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {WEBSOCKET_KEY}\r\n\r\n"
+        );
         let head = connection.upgraded(id, &request).await?;
         Ok((connection, head))
     };

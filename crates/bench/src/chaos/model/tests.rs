@@ -140,9 +140,10 @@ fn a_repeat_that_was_not_affordable_excuses_what_can_be_repeated_and_nothing_els
 
 #[test]
 fn a_connect_is_tried_at_as_many_servers_as_there_are_attempts_whatever_the_method() {
-    for kind in [Kind::Post, Kind::Fresh, Kind::Upload] {
+    let reasons = [(502, "connect-refused"), (502, "tls-handshake-failed"), (504, "tls-timeout"), (502, "no-http2")];
+    for (kind, (status, reason)) in [Kind::Post, Kind::Fresh, Kind::Upload, Kind::WebSocket].into_iter().zip(reasons) {
         let connect = || {
-            let two = world(kind, refused(502, "connect-refused")).trouble(A, Trouble::Dead, T, T + SECOND);
+            let two = world(kind, refused(status, reason)).trouble(A, Trouble::Dead, T, T + SECOND);
             two.trouble(B, Trouble::Deaf, T, T + SECOND)
         };
         connect().may_not();

@@ -1,8 +1,8 @@
 //! Requests as a server of a run reads them: heads whole, bodies in pieces.
 
+use crate::http2::wire::Wire;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const FIELDS_MAX: usize = 64;
@@ -33,7 +33,7 @@ enum Framing {
 impl Head {
     /// `/c/ID/...`, `/extra/ID/...`, `/ws/ID`
     pub fn id(&self) -> Option<u64> {
-        self.path.split('/').nth(2)?.parse().ok()
+        id_of(&self.path)
     }
 
     fn parse(bytes: &[u8]) -> io::Result<(Self, bool)> {
@@ -60,24 +60,34 @@ impl Head {
     }
 }
 
-fn wanted(path: &str) -> Wanted {
+pub fn wanted(path: &str) -> Wanted {
     let mut words = path.split('/').skip(3);
     let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let (bytes, piece_ms) = (number(), number());
     Wanted { bytes, piece_ms, is_chunked: words.next() == Some("chunked") }
 }
 
+/// The number of a request, by its path.
+pub fn id_of(path: &str) -> Option<u64> {
+    path.split('/').nth(2)?.parse().ok()
+}
+
 /// A connection and what was read of it and not yet used.
 pub struct Inbox {
-    pub socket: TcpStream,
+    pub wire: Wire,
     bytes: Vec<u8>,
     /// Of a chunk, what is still to come; none between two.
     chunk_left: Option<u64>,
 }
 
 impl Inbox {
-    pub fn new(socket: TcpStream) -> Self {
-        Self { socket, bytes: Vec::new(), chunk_left: None }
+    pub fn new(wire: Wire) -> Self {
+        Self { wire, bytes: Vec::new(), chunk_left: None }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.wire.write_all(bytes).await?;
+        self.wire.flush().await
     }
 
     /// What was read beyond the head.
@@ -92,7 +102,7 @@ impl Inbox {
                 let (head, expects) = Head::parse(&self.bytes[..end + 4])?;
                 self.bytes.drain(..end + 4);
                 if expects {
-                    self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+                    self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 }
                 return Ok(Some(head));
             }
@@ -159,7 +169,7 @@ impl Inbox {
 
     async fn more(&mut self) -> io::Result<usize> {
         self.bytes.reserve(READ_BYTES);
-        self.socket.read_buf(&mut self.bytes).await
+        self.wire.read_buf(&mut self.bytes).await
     }
 }
 
