@@ -909,7 +909,7 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
             continue;
         };
         let same = match (&earlier.upstreams[place], &later.upstreams[place]) {
-            (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after) || before.same_files(after),
             (before, after) => before.is_none() == after.is_none(),
         };
         // A change that is written is told of by itself.

@@ -138,7 +138,12 @@ impl UpstreamProfile {
     /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its
     /// certificate.
     pub fn same_as(&self, other: &UpstreamProfile) -> bool {
-        self.names == other.names && self.roots == other.roots && self.chain == other.chain
+        self.names == other.names && self.same_files(other)
+    }
+
+    /// Whether the same was read of the files of both.
+    pub fn same_files(&self, other: &UpstreamProfile) -> bool {
+        self.roots == other.roots && self.chain == other.chain
     }
 
     /// For somebody who asks the servers for other protocols than requests need.
