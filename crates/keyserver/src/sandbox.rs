@@ -152,8 +152,6 @@ fn filter(config: &KeyServer) -> CallFilter {
     calls = calls.allow(&[
         libc::SYS_openat,
         libc::SYS_flock,
-        libc::SYS_faccessat,
-        libc::SYS_faccessat2,
         libc::SYS_pread64,
         libc::SYS_pwrite64,
         libc::SYS_ftruncate,
@@ -264,8 +262,10 @@ fn allowed() -> CallFilter {
         libc::SYS_fstat,
         libc::SYS_getdents64,
         libc::SYS_lseek,
-        // Where links lead, to say of a file whether it is out of reach.
+        // Where links lead, to know a file by one name and to say whether it is out of reach (behind `..` faccessat).
         libc::SYS_readlinkat,
+        libc::SYS_faccessat,
+        libc::SYS_faccessat2,
         libc::SYS_getcwd,
         // Memory. Not mlock: what the kernels lock is taken before, by `Kernels::install`.
         libc::SYS_brk,
@@ -383,12 +383,17 @@ mod tests {
 
     #[test]
     fn other_calls_than_those_of_serving_fail_and_those_go_through() {
-        let (read, write) = confined(move || {
+        let (read, known, write) = confined(move || {
             allowed().apply(Confined::ThisThread).expect("a filter");
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-            (std::fs::read(&path), std::fs::OpenOptions::new().append(true).open(&path))
+            let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/../src//./../Cargo.toml");
+            (
+                std::fs::read(&path),
+                std::fs::canonicalize(other).ok(),
+                std::fs::OpenOptions::new().append(true).open(&path),
+            )
         });
-        assert!(read.is_ok());
+        assert!(read.is_ok() && known.is_some_and(|path| path.ends_with("keyserver/Cargo.toml")));
         assert_eq!(write.expect_err("it is for reading").raw_os_error(), Some(libc::EPERM));
     }
 }

@@ -8,7 +8,9 @@ use propylon_crypto::key_process::{MESSAGE_BYTES_MAX, Order, Setup};
 use propylon_sys::{FILES_PER_MESSAGE_MAX, receive_message, send_message};
 
 /// Folders, and files, that a brief may name.
-pub const PATHS_MAX: usize = 200_000;
+const PATHS_MAX: usize = 200_000;
+/// Files with keys among them.
+pub const FILES_MAX: usize = PATHS_MAX / 2;
 
 pub struct Brief {
     pub setup: Setup,

@@ -17,6 +17,7 @@ use propylon_crypto::pem::{self, PemLabel};
 use propylon_crypto::{Key, PrivateKey, Ski, is_open_to_all};
 use zeroize::Zeroizing;
 
+use super::brief::FILES_MAX;
 use super::kept;
 use crate::keys::{Keys, Origin};
 
@@ -45,7 +46,7 @@ pub struct Files {
     kept: HashSet<Ski>,
     /// Where is to be known which files keys are in.
     supervisor: Option<OwnedFd>,
-    /// Files that it knows of, each with the keys that were in it.
+    /// Files that it knows of, each by one name and with the keys that were in it.
     told: HashMap<PathBuf, Vec<Ski>>,
     /// Others are to be found by who asks for signatures.
     changed: bool,
@@ -135,8 +136,9 @@ impl Files {
             Question::SignCsr { key, info } => kept::sign_csr(store, &key, &info),
             Question::SignRequest { key, header, payload } => kept::sign_request(store, &key, &header, &payload),
             Question::RemoveKept(key) => {
+                let path = fs::canonicalize(store.join(key.to_string()));
                 let outcome = kept::remove(store, &key);
-                self.untell(&store.join(key.to_string()));
+                path.iter().for_each(|path| self.untell(path));
                 done(outcome)
             }
             Question::Kept(account) => bytes(kept::list(store, &account).map(|names| names.join("\n").into_bytes())),
@@ -174,20 +176,26 @@ impl Files {
             }
         }
         file.has_dsa = text.windows(DSA.len()).any(|part| part == DSA);
-        let skis: Vec<Ski> = keys.iter().map(PrivateKey::ski).collect();
-        if may_be_held {
-            for key in keys {
-                if self.held.len() >= KEYS_MAX && !self.held.contains_key(&key.ski()) {
-                    return Answer::Unread(Unread::Failed(format!("there are more than {KEYS_MAX} keys")));
-                }
-                let held = self.held.entry(key.ski()).or_insert((key, stamp));
-                held.1 = held.1.max(stamp);
+        let held = if may_be_held { self.hold(path, keys, stamp) } else { Ok(()) };
+        held.map_or_else(Answer::Unread, |()| Answer::File(file))
+    }
+
+    fn hold(&mut self, path: &Path, keys: Vec<PrivateKey>, stamp: u64) -> Result<(), Unread> {
+        // A file has one name, in however many ways it is asked for.
+        let path = fs::canonicalize(path).map_err(|error| Unread::of(&error))?;
+        if !keys.is_empty() && self.told.len() >= FILES_MAX && !self.told.contains_key(&path) {
+            return Err(Unread::Failed(format!("there are more than {FILES_MAX} files with keys")));
+        }
+        let skis = keys.iter().map(PrivateKey::ski).collect();
+        for key in keys {
+            if self.held.len() >= KEYS_MAX && !self.held.contains_key(&key.ski()) {
+                return Err(Unread::Failed(format!("there are more than {KEYS_MAX} keys")));
             }
+            let held = self.held.entry(key.ski()).or_insert((key, stamp));
+            held.1 = held.1.max(stamp);
         }
-        if may_be_held {
-            self.tell(path, skis);
-        }
-        Answer::File(file)
+        self.tell(path, skis);
+        Ok(())
     }
 
     fn store(&self) -> io::Result<&Path> {
@@ -214,9 +222,10 @@ impl Files {
     fn remove(&mut self, name: &str) -> io::Result<()> {
         let store = self.store()?;
         let path = store.join(name);
+        let known = fs::canonicalize(&path);
         remove_if_there(&path)?;
         File::open(store)?.sync_all()?;
-        self.untell(&path);
+        known.iter().for_each(|path| self.untell(path));
         Ok(())
     }
 
@@ -228,12 +237,12 @@ impl Files {
     }
 
     /// Tells the supervisor, so that another process reads it again, should this one end.
-    fn tell(&mut self, path: &Path, skis: Vec<Ski>) {
-        if let Some(known) = self.told.get_mut(path) {
+    fn tell(&mut self, path: PathBuf, skis: Vec<Ski>) {
+        if let Some(known) = self.told.get_mut(&path) {
             *known = skis;
-        } else if !skis.is_empty() && self.told.len() < KEYS_MAX {
-            self.say(&Order::File(path.into()));
-            self.told.insert(path.into(), skis);
+        } else if !skis.is_empty() {
+            self.say(&Order::File(path.clone()));
+            self.told.insert(path, skis);
         }
     }
 
@@ -518,20 +527,52 @@ mod tests {
         assert!(!files.take_changed(), "nothing is another");
     }
 
+    /// What a supervisor has been told meanwhile.
+    fn said(supervisor: &OwnedFd) -> Vec<Order> {
+        let (mut buffer, mut all) = ([0; 1024], Vec::new());
+        while let Ok(length) = propylon_sys::try_receive_message(supervisor, &mut buffer) {
+            all.push(Order::parse(&buffer[..length]).expect("an order"));
+        }
+        all
+    }
+
+    #[test]
+    fn a_file_has_one_name_in_however_many_ways_it_is_asked_for() {
+        let folder = Folder::new("spellings");
+        let (own, supervisor) = propylon_sys::message_pair().expect("two sockets");
+        let mut files = files(Path::new("none"));
+        files.supervisor = Some(own);
+        let path = folder.write("a.pem", pem().0);
+        let name = folder.0.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
+        std::os::unix::fs::symlink(&folder.0, folder.0.join("again")).expect("a link");
+        std::os::unix::fs::symlink("a.pem", folder.0.join("b.pem")).expect("a link");
+        for other in ["a.pem", "./a.pem", "/a.pem", "/.//./a.pem", "again/again/a.pem", "b.pem"] {
+            let path = format!("{}/{other}", folder.0.display());
+            assert!(matches!(files.read(Path::new(&path), 1), Answer::File(_)), "{path}");
+        }
+        for steps in 0..50 {
+            let path = format!("{}{}//a.pem", folder.0.display(), format!("/../{name}").repeat(steps));
+            assert!(matches!(files.read(Path::new(&path), 1), Answer::File(_)), "{path}");
+        }
+        assert_eq!((files.told.len(), said(&supervisor)), (1, vec![Order::File(path.clone())]));
+        // However many there are, the supervisor can be told of as many.
+        let others = (1..FILES_MAX).map(|number| (PathBuf::from(format!("/{number}")), Vec::<Ski>::new()));
+        files.told.extend(others);
+        let one_more = folder.write("c.pem", pem().0);
+        let held = files.count();
+        let Answer::Unread(Unread::Failed(why)) = files.read(&one_more, 1) else { panic!("it is one too many") };
+        assert!(why.contains("100000 files"), "{why}");
+        assert!(matches!(files.read(&path, 1), Answer::File(_)), "it is known");
+        assert_eq!((files.count(), said(&supervisor).len()), (held, 0));
+    }
+
     #[test]
     fn files_whose_keys_are_forgotten_are_no_more_those_of_the_next_process() {
         let folder = Folder::new("taken-back");
         let (own, other) = propylon_sys::message_pair().expect("two sockets");
         let mut files = files(Path::new("none"));
         files.supervisor = Some(own);
-        let said = || {
-            let mut buffer = [0; 1024];
-            let mut all = Vec::new();
-            while let Ok(length) = propylon_sys::try_receive_message(&other, &mut buffer) {
-                all.push(Order::parse(&buffer[..length]).expect("an order"));
-            }
-            all
-        };
+        let said = || said(&other);
         let [(one, one_key), (two, two_key), (three, _)] = [pem(), pem(), pem()];
         let (a, b) = (folder.write("a.pem", one), folder.write("b.pem", two));
         files.read(&a, 1);

@@ -116,7 +116,7 @@ fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok((0, _)) | Err(_) => break,
             Ok((length, _)) => match Order::parse(&buffer[..length]) {
-                Ok(Order::File(path)) if paths.len() < brief::PATHS_MAX / 2 => drop(paths.insert(path)),
+                Ok(Order::File(path)) if paths.len() < brief::FILES_MAX => drop(paths.insert(path)),
                 Ok(Order::Removed(path)) => drop(paths.remove(&path)),
                 Ok(Order::Beat) => pulse.heard(),
                 _ => {}
