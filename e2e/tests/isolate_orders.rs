@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -19,11 +20,12 @@ use propylon_e2e::program::{run, signal};
 use propylon_e2e::secure::{SecureOrigin, read_request, send};
 use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Certificates, Client, Engine, Scratch, binaries, eventually, holds, memory};
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
+use socket2::{SockRef, Type};
 
 /// An order takes seconds, and RSA keys some more.
 const ORDER: Duration = Duration::from_secs(90);
@@ -327,6 +329,92 @@ fn keys_of_orders_that_come_to_nothing_are_removed() {
     seen.extend(place.kept(".account"));
     assert_eq!(seen.len(), 2, "{seen:?}");
     eventually(ORDER, "no key is left", || place.kept("").is_empty().then_some(()));
+}
+
+/// Whoever has got into an engine: he has its socket for questions about files.
+struct Hijacker {
+    socket: UnixDatagram,
+    /// Of his questions: the engine's have other numbers.
+    id: u32,
+}
+
+impl Hijacker {
+    fn of(engine: u32) -> Hijacker {
+        let pid = Pid::from_raw(engine.try_into().expect("a process")).expect("a process");
+        let process = pidfd_open(pid, PidfdFlags::empty()).expect("the engine");
+        let entries = fs::read_dir(format!("/proc/{engine}/fd")).expect("its files").flatten();
+        let numbers: BTreeSet<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        // The first that was made.
+        let socket = numbers.into_iter().find_map(|number| {
+            let file = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+            let kind = SockRef::from(&file).r#type();
+            kind.is_ok_and(|kind| kind == Type::SEQPACKET).then_some(file)
+        });
+        let socket = UnixDatagram::from(socket.expect("a socket to the key process"));
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        Hijacker { socket, id: 1 << 31 }
+    }
+
+    /// An answer as it comes, with its parts put together.
+    fn ask(&mut self, question: &[u8]) -> String {
+        self.id += 1;
+        self.socket.send(&[&self.id.to_be_bytes(), question].concat()).expect("room");
+        let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            let length = self.socket.recv(&mut buffer).expect("an answer");
+            if let Some((id, [more, part @ ..])) = buffer[..length].split_first_chunk()
+                && *id == self.id.to_be_bytes()
+            {
+                answer.extend_from_slice(part);
+                if *more == 0 {
+                    return String::from_utf8_lossy(&answer).into_owned();
+                }
+            }
+        }
+    }
+
+    /// Has a key made: 0 an account's, 1 a certificate's.
+    fn generate(&mut self, kind: u8, account: &str) -> String {
+        let length = u32::try_from(account.len()).expect("a name").to_be_bytes();
+        self.ask(&[&[b'g', kind], &length[..], account.as_bytes()].concat())
+    }
+}
+
+#[test]
+fn whoever_is_in_the_engine_has_keys_made_for_no_other_accounts_and_few_for_those() {
+    if !memory::may_look() {
+        return;
+    }
+    let (place, own) = (Place::new(), Scratch::new());
+    let pem = Certificates::shared().issue(&["localhost"], &rcgen::PKCS_ECDSA_P256_SHA256);
+    let certificate = format!("{:?}", own.write("own.pem", pem));
+    // Nothing is ordered, so that nobody else asks.
+    let text = format!("{WORKERS}{}", place.config("https://localhost:9/dir", "", &certificate));
+    let engine = Engine::start(&text);
+    let mut hijacker = Hijacker::of(engine.pid());
+    let said = hijacker.ask(b"c");
+    assert!(said.contains("isolate = true"), "he is heard: {said}");
+    for number in 0..300 {
+        let said = hijacker.generate(0, &format!("made-up-{number}"));
+        assert!(said.contains("no account was called"), "{said}");
+    }
+    assert_eq!(place.kept("").len(), 0);
+    for count in 1..=110 {
+        let said = hijacker.generate(0, "test");
+        assert_eq!(said.contains("there are 100 keys of the account \"test\""), count > 100, "{count}: {said}");
+    }
+    hijacker.generate(1, "test");
+    assert_eq!((place.kept(".account").len(), place.kept(".key").len()), (100, 1), "each kind has its own room");
+    // An account that comes later is one for the next process, told with its place.
+    let more = format!("{text}[acme.more]\nterms_agreed = true\nstate = {:?}\n", place.state.join("more"));
+    engine.rewrite(&more);
+    engine.reload();
+    let log = engine.stderr().join("\n");
+    assert!(log.contains("[acme.more] is no account that the key process was started with"), "{log}");
+    drop(engine);
+    let engine = Engine::start(&more);
+    let said = Hijacker::of(engine.pid()).generate(0, "more");
+    assert!(!said.contains("no account"), "{said}");
 }
 
 /// `propylon check` of a configuration.

@@ -7,6 +7,7 @@
 mod kept;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -31,6 +32,8 @@ const AWAY_REST: Duration = Duration::from_secs(5);
 /// Reads files with keys, by the process that holds these.
 pub struct KeyFiles {
     line: Mutex<Line>,
+    /// Accounts with authorities that the process was told of at its start.
+    accounts: BTreeSet<String>,
     /// How many files were read.
     stamp: AtomicU64,
 }
@@ -67,12 +70,12 @@ impl From<Failure> for io::Error {
 }
 
 impl KeyFiles {
-    /// By a socket whose other end a key process has, or will have.
+    /// By a socket whose other end a key process has, or will have, that keeps keys of these accounts.
     #[must_use]
-    pub fn new(socket: OwnedFd) -> KeyFiles {
+    pub fn new(socket: OwnedFd, accounts: BTreeSet<String>) -> KeyFiles {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
         let line = Line { socket: socket.into(), next_id: 0, rests_until: None, buffer };
-        KeyFiles { line: Mutex::new(line), stamp: AtomicU64::new(0) }
+        KeyFiles { line: Mutex::new(line), accounts, stamp: AtomicU64::new(0) }
     }
 
     /// Returns when the process answers for the first time; an error where it has ended before, or takes longer.
@@ -81,6 +84,11 @@ impl KeyFiles {
         let deadline = Instant::now() + patience;
         while line.receive(deadline)? != HERE.len() {}
         Ok(())
+    }
+
+    /// Whether keys of this account are made and used: others come to have some with the next start.
+    pub fn keeps_for(&self, account: &str) -> bool {
+        self.accounts.contains(account)
     }
 
     /// What is in a PEM file that may hold keys.
@@ -233,7 +241,7 @@ mod tests {
 
     fn pair() -> (KeyFiles, UnixDatagram) {
         let (one, other) = propylon_sys::message_pair().expect("two sockets");
-        (KeyFiles::new(one), other.into())
+        (KeyFiles::new(one, BTreeSet::new()), other.into())
     }
 
     fn next(socket: &UnixDatagram) -> Option<(u32, Question)> {

@@ -83,7 +83,7 @@ fn heed_no_signals() -> io::Result<()> {
 }
 
 fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
-    let Brief { setup, files: mut sockets, folders, paths } = brief;
+    let Brief { setup, files: mut sockets, folders, accounts, paths } = brief;
     let store = setup.store.as_deref();
     let unfit = store.and_then(|store| {
         let (error, store) = (files::prepare_store(store).err()?, store.display());
@@ -103,7 +103,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     let heard = supervisor.try_clone().and_then(|supervisor| heed(supervisor, Arc::clone(&doors)));
     heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
     let desk = sockets.remove(0);
-    let mut files = Files::new(&setup, Some(supervisor));
+    let mut files = Files::new(&setup, accounts, Some(supervisor));
     unfit.into_iter().for_each(|why| files.keep_nothing_new(why));
     let is_first = paths.is_empty();
     for path in paths {

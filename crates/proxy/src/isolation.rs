@@ -71,14 +71,15 @@ impl KeyProcess {
         let mut readable = folders(config);
         readable.extend(config_folder(path));
         let folders = readable.into_iter().collect();
-        let brief = Brief { setup, files: others, folders, paths: Vec::new() };
+        let accounts: BTreeSet<String> = config.acmes.iter().map(|acme| acme.name.clone()).collect();
+        let brief = Brief { setup, files: others, folders, accounts: accounts.clone(), paths: Vec::new() };
         let (channel, other) = propylon_sys::message_pair()?;
         let mut command = Command::new("/proc/self/exe");
         let supervisor = command.arg0("propylon").arg("key-supervisor").stdin(Stdio::from(other)).spawn()?;
         brief.send(&channel)?;
         // The other ends are theirs alone.
         drop(brief);
-        let files = Arc::new(KeyFiles::new(own.remove(0)));
+        let files = Arc::new(KeyFiles::new(own.remove(0), accounts));
         files.wait_until_here(START_WAIT).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it has ended; the log says why"),
             _ => error,

@@ -816,7 +816,8 @@ impl Sketch {
         if is_pushed {
             problems.extend(meant.said_otherwise(&before));
         }
-        let refused = sandbox.refused(&meant.config, &meant.source);
+        let mut refused = sandbox.refused(&meant.config, &meant.source);
+        refused.extend(sandbox::untold_accounts(&meant.config, &meant.source, &meant.file));
         if !refused.is_empty() {
             // Reading them would say the same once more, and less of why.
             problems.extend(refused);

@@ -19,7 +19,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
     Scope, path_beneath_rules,
 };
-use propylon_config::{Config, FileAccess, Problem, Severity, Source};
+use propylon_config::{Acme, Config, FileAccess, Problem, Severity, Source};
 use propylon_sys::{folder_of, is_out_of_reach, note_reach};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
@@ -276,6 +276,22 @@ pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Ve
         Some(format!("{}{}: {} cannot be {what}", source.name, at.unwrap_or_default(), file.path.display()))
     };
     Some(config.other_files().iter().filter_map(out).collect())
+}
+
+/// Accounts with authorities that the key process was not told of at its start, as errors: it neither makes nor uses
+/// keys for others, since it is not to take their names from this process. `file` is what the next one begins with.
+pub fn untold_accounts(config: &Config, source: &Source, file: &Source) -> Vec<Problem> {
+    let Some(files) = propylon_tls::key_files() else { return Vec::new() };
+    let problem = |acme: &Acme| {
+        let what = format!("[acme.{}] is no account that the key process was started with (keys.isolate)", acme.name);
+        let remedy = remedy(config, Path::new(&file.name));
+        let fix = match source.name == file.name {
+            true => format!("{remedy}: the new process takes what the file names then"),
+            false => format!("add it to {}, {remedy}, and do this again", file.name),
+        };
+        Problem::error(&source.name, Some(acme.at), what, fix)
+    };
+    config.acmes.iter().filter(|acme| !files.keeps_for(&acme.name)).map(problem).collect()
 }
 
 /// What begins a new process.

@@ -41,6 +41,8 @@ pub enum Order {
     Folder(PathBuf),
     /// A file whose keys were in use before.
     File(PathBuf),
+    /// An account with an authority whose keys, and those of what it orders, are made and used.
+    Account(String),
     /// No key of that file is held any more.
     Removed(PathBuf),
     /// Question whether it goes on; the same is the answer.
@@ -194,6 +196,9 @@ impl Order {
             Order::File(path) => {
                 writer.byte(b'f').path(path);
             }
+            Order::Account(name) => {
+                writer.byte(b'a').bytes(name.as_bytes());
+            }
             Order::Removed(path) => {
                 writer.byte(b'r').path(path);
             }
@@ -223,6 +228,7 @@ impl Order {
             b'm' => Order::More,
             b'd' => Order::Folder(reader.path()?),
             b'f' => Order::File(reader.path()?),
+            b'a' => Order::Account(reader.account()?),
             b'r' => Order::Removed(reader.path()?),
             b'b' => Order::Beat,
             b'e' => Order::End,
@@ -593,6 +599,7 @@ mod tests {
             Order::More,
             Order::Folder("/etc/keys".into()),
             Order::File(OsStr::from_bytes(b"/etc/\xff.pem").into()),
+            Order::Account("le".into()),
             Order::Removed("/var/lib/keys/a.pem".into()),
             Order::Beat,
             Order::End,

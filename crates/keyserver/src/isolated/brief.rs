@@ -1,5 +1,6 @@
 //! What a key process is told at its start, by its supervisor, and that one before by the engine.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -7,10 +8,10 @@ use std::path::PathBuf;
 use propylon_crypto::key_process::{MESSAGE_BYTES_MAX, Order, Setup};
 use propylon_sys::{FILES_PER_MESSAGE_MAX, receive_message, send_message};
 
-/// Folders, and files, that a brief may name.
-const PATHS_MAX: usize = 200_000;
+/// Folders, files and accounts that a brief may name.
+const NAMES_MAX: usize = 200_000;
 /// Files with keys among them.
-pub const FILES_MAX: usize = PATHS_MAX / 2;
+pub const FILES_MAX: usize = NAMES_MAX / 2;
 
 pub struct Brief {
     pub setup: Setup,
@@ -18,6 +19,8 @@ pub struct Brief {
     pub files: Vec<OwnedFd>,
     /// What may be read.
     pub folders: Vec<PathBuf>,
+    /// Accounts with authorities whose keys are made and used.
+    pub accounts: BTreeSet<String>,
     /// Files whose keys were in use before.
     pub paths: Vec<PathBuf>,
 }
@@ -33,6 +36,9 @@ impl Brief {
         for folder in &self.folders {
             send_message(&socket, &Order::Folder(folder.clone()).to_bytes(), &[])?;
         }
+        for account in &self.accounts {
+            send_message(&socket, &Order::Account(account.clone()).to_bytes(), &[])?;
+        }
         for path in &self.paths {
             send_message(&socket, &Order::File(path.clone()).to_bytes(), &[])?;
         }
@@ -47,18 +53,20 @@ impl Brief {
             Ok::<_, io::Error>((order, files))
         };
         let (Order::Begin(setup), files) = next()? else { return Err(ErrorKind::InvalidData.into()) };
-        let mut brief = Brief { setup, files, folders: Vec::new(), paths: Vec::new() };
+        let mut brief = Brief { setup, files, folders: Vec::new(), accounts: BTreeSet::new(), paths: Vec::new() };
         loop {
             let (order, files) = next()?;
             brief.files.extend(files);
             match order {
                 Order::More => {}
                 Order::Folder(path) => brief.folders.push(path),
+                Order::Account(name) => drop(brief.accounts.insert(name)),
                 Order::File(path) => brief.paths.push(path),
                 Order::End => break,
                 Order::Begin(_) | Order::Removed(_) | Order::Beat => return Err(ErrorKind::InvalidData.into()),
             }
-            if brief.folders.len() + brief.paths.len() > PATHS_MAX || brief.files.len() > usize::from(u16::MAX) {
+            let names = brief.folders.len() + brief.accounts.len() + brief.paths.len();
+            if names > NAMES_MAX || brief.files.len() > usize::from(u16::MAX) {
                 return Err(ErrorKind::InvalidData.into());
             }
         }
@@ -93,12 +101,15 @@ mod tests {
                 setup: setup.clone(),
                 files: (0..=links).map(|_| file()).collect(),
                 folders: (0..1000).map(|number| format!("/etc/{number}").into()).collect(),
+                accounts: BTreeSet::from(["le".into(), "zerossl".into()]),
                 paths: vec!["/etc/1/a.pem".into()],
             };
+            let accounts = brief.accounts.clone();
             let sender = file();
             let told = std::thread::spawn(move || brief.send(&sender).map(|()| brief.folders));
             let heard = Brief::receive(&other).expect("a brief");
             assert_eq!(heard.folders, told.join().expect("no panic").expect("sent"));
+            assert_eq!(heard.accounts, accounts);
             assert_eq!((heard.setup, heard.paths.len(), heard.files.len()), (setup, 1, usize::from(links) + 1));
         }
     }

@@ -3,7 +3,7 @@
 //! An engine that somebody has got into asks as well. It is told certificates, OCSP responses and its own configuration, and
 //! nothing of any other file but that it is none of these.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -38,6 +38,8 @@ pub struct Files {
     config: PathBuf,
     /// The folder of uploads.
     store: Option<PathBuf>,
+    /// Accounts whose keys are made and used: who asks does not get to name them.
+    accounts: BTreeSet<String>,
     /// Reason for which nothing new is kept there.
     store_is_unfit: Option<String>,
     /// Each with the highest stamp that it was read with.
@@ -53,11 +55,12 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn new(setup: &Setup, supervisor: Option<OwnedFd>) -> Files {
+    pub fn new(setup: &Setup, accounts: BTreeSet<String>, supervisor: Option<OwnedFd>) -> Files {
         Files {
             lax: setup.lax,
             config: setup.config.clone(),
             store: setup.store.clone(),
+            accounts,
             store_is_unfit: None,
             held: HashMap::new(),
             kept: HashSet::new(),
@@ -115,7 +118,7 @@ impl Files {
                 Ok(names) => Answer::Bytes(names.join("\n").into_bytes()),
                 Err(error) => Answer::Unread(Unread::of(&error)),
             },
-            question => match self.store().map(Path::to_owned) {
+            question => match self.store_of(&question).map(Path::to_owned) {
                 Ok(store) => self.answer_of_kept(&store, question),
                 Err(error) => Answer::Unread(Unread::of(&error)),
             },
@@ -200,6 +203,23 @@ impl Files {
 
     fn store(&self) -> io::Result<&Path> {
         self.store.as_deref().ok_or_else(|| io::Error::other("there is no folder for it (keys.store)"))
+    }
+
+    /// The folder for a question about keys that are made here, if it is about an account that this process was told of
+    /// at its start. Folders may be shared, and accounts of other engines be among them.
+    fn store_of(&self, question: &Question) -> io::Result<&Path> {
+        let account = match question {
+            Question::Generate { account, .. } | Question::Kept(account) => Some(account.as_str()),
+            Question::ReadKept { key, .. }
+            | Question::SignCsr { key, .. }
+            | Question::SignRequest { key, .. }
+            | Question::RemoveKept(key) => Some(key.account()),
+            _ => None,
+        };
+        match account.filter(|account| !self.accounts.contains(*account)) {
+            Some(account) => Err(io::Error::other(format!("no account was called {account:?} at its start"))),
+            None => self.store(),
+        }
     }
 
     fn fit_store(&self) -> io::Result<&Path> {
@@ -413,7 +433,7 @@ pub(super) fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use propylon_crypto::key_process::{NewKey, Secret};
+    use propylon_crypto::key_process::{KeptKey, NewKey, Purpose, Secret};
 
     use super::*;
 
@@ -443,7 +463,7 @@ mod tests {
     fn files(config: &Path) -> Files {
         let (user, config, store) = (None, config.into(), None);
         let setup = Setup { user, level: 0, links: 1, lax: false, batch: false, sandbox: false, config, store };
-        Files::new(&setup, None)
+        Files::new(&setup, BTreeSet::from(["le".into()]), None)
     }
 
     fn pem() -> (String, rcgen::KeyPair) {
@@ -564,6 +584,42 @@ mod tests {
         assert!(why.contains("100000 files"), "{why}");
         assert!(matches!(files.read(&path, 1), Answer::File(_)), "it is known");
         assert_eq!((files.count(), said(&supervisor).len()), (held, 0));
+    }
+
+    #[test]
+    fn keys_are_made_and_used_for_accounts_alone_that_were_told_at_the_start() {
+        let folder = Folder::new("accounts");
+        let mut files = files(Path::new("none"));
+        files.store = Some(folder.0.clone());
+        let account = |name: &str| name.to_owned();
+        let generate = |name| Question::Generate { account: account(name), key: NewKey::P256 };
+        let Answer::Bytes(public) = files.answer(generate("le")) else { panic!("no key") };
+        let ski = propylon_crypto::RemoteKey::new(0, &public).expect("a key").ski;
+        // Another engine's, which has the folder too.
+        let key = |name| KeptKey::new(name, ski, Purpose::Certificate).expect("a name");
+        fs::copy(folder.0.join(key("le").to_string()), folder.0.join(key("other").to_string())).expect("a file");
+        for (name, is_told) in [("le", true), ("other", false)] {
+            let questions = [
+                Question::ReadKept { key: key(name), stamp: 1 },
+                Question::SignCsr { key: key(name), info: b"info".to_vec() },
+                Question::Kept(account(name)),
+                generate(name),
+                Question::RemoveKept(key(name)),
+            ];
+            for question in questions {
+                let text = format!("{name}: {question:?}");
+                let answer = files.answer(question);
+                let is_refused = |why: &str| why.contains("no account was called") && why.contains(name);
+                let refused = matches!(&answer, Answer::Unread(Unread::Failed(why)) if is_refused(why));
+                assert_eq!(refused, !is_told, "{text}: {answer:?}");
+            }
+            let header = r#"{"alg":"ES256","kid":"k","nonce":"n","url":"u"}"#.to_owned();
+            let key = KeptKey::new(name, ski, Purpose::Account).expect("a name");
+            let answer = files.answer(Question::SignRequest { key, header, payload: String::new() });
+            assert_eq!(answer == Answer::Unread(Unread::Missing), is_told, "{answer:?}");
+        }
+        assert!(folder.0.join(key("other").to_string()).exists() && !folder.0.join(key("le").to_string()).exists());
+        assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 2);
     }
 
     #[test]

@@ -12,15 +12,24 @@ use propylon_crypto::{Hash, KeyKind, PrivateKey, Scheme};
 use super::authority;
 use super::files::{remove_if_there, text, write};
 
-/// Keys that are kept at once, of all accounts.
-const KEPT_MAX: usize = 10_000;
+/// Keys of an account's own that are kept at once: one for each authority, and some of attempts. Nobody removes them
+/// but whoever knows that they are of no use.
+const ACCOUNT_KEYS_MAX: usize = 100;
+/// Keys of certificates that an account has ordered, and is ordering.
+const CERTIFICATE_KEYS_MAX: usize = 10_000;
 /// RSA keys of 2,048 bits take 1.7 KB.
 const KEY_BYTES_MAX: u64 = 16 * 1024;
 
 /// Makes a key, and keeps it. Returns its SubjectPublicKeyInfo.
 pub fn generate(store: &Path, account: &str, new: NewKey) -> io::Result<Vec<u8>> {
-    if names(store)?.len() >= KEPT_MAX {
-        return Err(io::Error::other(format!("there are {KEPT_MAX} keys of accounts and ordered certificates")));
+    // Each account has room of its own.
+    let (max, of) = match new.purpose() {
+        Purpose::Account => (ACCOUNT_KEYS_MAX, "keys of the account"),
+        Purpose::Certificate => (CERTIFICATE_KEYS_MAX, "keys of certificates of the account"),
+    };
+    let own = |key: &KeptKey| key.account() == account && key.purpose() == new.purpose();
+    if names(store)?.iter().filter_map(|name| KeptKey::parse(name)).filter(own).count() >= max {
+        return Err(io::Error::other(format!("there are {max} {of} {account:?} in {}", store.display())));
     }
     let kind = match new {
         NewKey::Account | NewKey::P256 => KeyKind::P256,
@@ -149,11 +158,17 @@ mod tests {
         assert_eq!(list(&store, "other").expect("a folder").len(), 0);
         remove(&store, &account).expect("it is there");
         assert_eq!(sign_request(&store, &account, header, "{}"), Answer::Unread(Unread::Missing));
-        for number in 0..KEPT_MAX {
-            fs::File::create(store.join(format!("acme-other.{number:040x}.key"))).expect("a file");
+        for (max, kind, new) in
+            [(CERTIFICATE_KEYS_MAX, "key", NewKey::P256), (ACCOUNT_KEYS_MAX, "account", NewKey::Account)]
+        {
+            for number in 0..max {
+                fs::File::create(store.join(format!("acme-other.{number:040x}.{kind}"))).expect("a file");
+            }
+            let many = generate(&store, "other", new).expect_err("it is one too many");
+            assert!(many.to_string().contains(&format!("{max} keys of")), "{many}");
+            assert!(many.to_string().contains("account \"other\""), "{many}");
+            generate(&store, "le", new).expect("what another account has takes nobody's room");
         }
-        let many = generate(&store, "le", NewKey::P256).expect_err("it is one too many");
-        assert!(many.to_string().contains("10000 keys"), "{many}");
         fs::remove_dir_all(&store).expect("our own");
     }
 }
