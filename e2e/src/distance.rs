@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Takes connections and passes their bytes on, each piece as late as the distance says. Nothing overtakes anything.
@@ -18,6 +18,8 @@ struct Shared {
     delay: AtomicU64,
     stopped: AtomicBool,
     connections: AtomicU64,
+    /// Both ends of each that was made since the last cut.
+    sockets: Mutex<Vec<TcpStream>>,
 }
 
 const SWALLOWS: u64 = u64::MAX;
@@ -37,6 +39,7 @@ impl Distance {
             delay: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            sockets: Mutex::default(),
         });
         let distance = Distance { address, shared: Arc::clone(&shared) };
         distance.set(one_way);
@@ -47,6 +50,8 @@ impl Distance {
                 }
                 let Ok(server) = TcpStream::connect(shared.target) else { continue };
                 shared.connections.fetch_add(1, Ordering::SeqCst);
+                let both = [&socket, &server].map(|socket| socket.try_clone().expect("a socket"));
+                shared.sockets.lock().expect("no panic").extend(both);
                 for (from, to) in [(&socket, &server), (&server, &socket)] {
                     let _ = from.set_nodelay(true);
                     let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
@@ -74,6 +79,13 @@ impl Distance {
     /// Nothing arrives until the distance is set again; then all of it does.
     pub fn hold(&self) {
         self.shared.delay.store(HOLDS, Ordering::SeqCst);
+    }
+
+    /// Ends all connections. New ones are taken as ever.
+    pub fn cut(&self) {
+        for socket in self.shared.sockets.lock().expect("no panic").drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
     }
 
     /// Connections that were made so far.

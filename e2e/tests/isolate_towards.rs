@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use propylon_e2e::distance::Distance;
 use propylon_e2e::engine::complete;
 use propylon_e2e::isolation::{child, is_stopped, key_process, traces};
 use propylon_e2e::keyserver::KeyServer;
@@ -278,6 +279,45 @@ fn key_servers_are_shown_an_identity_whose_key_is_elsewhere() {
     }
     signed(3.0);
     pids.into_iter().for_each(|pid| signal(pid, Signal::CONT));
+}
+
+#[test]
+fn a_link_whose_identity_is_not_signed_for_is_told_by_its_cause() {
+    let vault = KeyServer::start("");
+    let scratch = Scratch::new();
+    let read = |name: &str| fs::read_to_string(vault.scratch.join(name)).expect("a file of the key server's");
+    let identity = scratch.write("engine.pem", read("engine.pem"));
+    let path = |name: &str| format!("{:?}", vault.scratch.join(name).display());
+    let way = Distance::new(vault.address(), Duration::ZERO);
+    let text = format!(
+        "[process]\nworkers = 1\n{ISOLATE}[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+         [[route]]\nrespond = {{ status = 204 }}\n[tls.public]\ncertificates = [{}]\nsigner = \"vault\"\n\
+         [signer.vault]\nservers = [{{ address = \"{}\", server_name = \"localhost\" }}]\nidentity = {:?}\nca = {}\n",
+        path("ec.crt"),
+        way.address(),
+        identity.display(),
+        path("ca.pem"),
+    );
+    let engine = Engine::start(&text);
+    let of_vault = |name: &str| engine.metric(name, &[("signer", "vault")]);
+    let up = || of_vault("propylon_signer_connections");
+    holds("every connection is up", || up() == 2.0);
+    let pids = [child(engine.pid(), "key-supervisor").expect("one"), key_process(engine.pid())];
+    for pid in pids {
+        signal(pid, Signal::STOP);
+        holds("all of it has stopped", || is_stopped(pid));
+    }
+    // New ones come as far as the question for a signature.
+    way.cut();
+    holds("attempts have failed", || of_vault("propylon_signer_identity_unsigned_total") >= 2.0);
+    let named = |id: &str| conditions(&engine).iter().any(|known| known == id);
+    holds("it is told whose fault it is", || named("signer-unsigned"));
+    assert!(!named("signer-connects-failed"), "{:?}", conditions(&engine));
+    assert_eq!(of_vault("propylon_signer_connect_failures_total"), 0.0);
+    let told = |line: &String| line.contains("cannot be reached: client-certificate-unsigned");
+    assert!(engine.stderr().iter().any(told), "{:#?}", engine.stderr());
+    pids.into_iter().for_each(|pid| signal(pid, Signal::CONT));
+    holds("every connection is up again", || up() == 2.0);
 }
 
 #[test]

@@ -493,6 +493,13 @@ pub const TABLE: &[Condition] = &[
         "look at the key server, and at what is between",
     ),
     rises(
+        "signer-unsigned",
+        "propylon_signer_identity_unsigned_total",
+        Warning,
+        "the key server cannot be connected to: nobody signs in time for the identity that it is shown",
+        "look at the key process (keys.isolate)",
+    ),
+    rises(
         "signer-refused",
         "propylon_signer_jobs_total",
         Problem,

@@ -71,6 +71,8 @@ pub struct Channel {
     pub leave: Leave,
     /// Why the connection has to end, if it has to.
     pub condemned: Option<&'static str>,
+    /// Nobody has signed for the identity that its server is shown.
+    pub unsigned: bool,
     pub sent: HashMap<u32, Sent>,
     next_id: u32,
     outgoing: Vec<u8>,
@@ -95,6 +97,7 @@ impl Channel {
             address: None,
             leave: Leave::No,
             condemned: None,
+            unsigned: false,
             sent: HashMap::new(),
             next_id: 0,
             outgoing: Vec::new(),

@@ -402,7 +402,10 @@ impl Dispatch {
                 self.unreachable |= 1 << server;
             }
         } else {
-            self.report.connect_failed(server, why);
+            match self.channels[at].unsigned {
+                true => self.report.unsigned(server, why),
+                false => self.report.connect_failed(server, why),
+            }
             if self.servers.links(server) == 0 && self.unreachable & 1 << server == 0 {
                 self.report.unreachable(server, why);
                 self.unreachable |= 1 << server;

@@ -110,7 +110,10 @@ impl Connection {
         let replaced = signer.with(|dispatch, _| dispatch.channel(at).drive_with(context.waker()));
         drop(replaced);
         if let Some(why) = signer.with(|dispatch, _| dispatch.channel(at).condemned) {
-            return Err(why.to_owned());
+            if self.work.is_none() {
+                return Err(why.to_owned());
+            }
+            return Err(self.fail(LinkError::unsigned_in_time(), signer));
         }
         if !self.connected {
             match self.socket.poll_connected(context) {
@@ -179,11 +182,17 @@ impl Connection {
             Ok(ended) => ended,
             Err(error) => {
                 self.say_why(context);
-                return Err(error.to_string());
+                return Err(self.fail(error, signer));
             }
         };
         understood.map_err(|malformed| format!("the server sends what is no reply: {malformed}"))?;
         if ended { Err("the server has closed the connection".into()) } else { Ok(()) }
+    }
+
+    /// Says whose fault it is.
+    fn fail(&self, error: LinkError, signer: &Signer) -> String {
+        signer.with(|dispatch, _| dispatch.channel(self.at).unsigned = error.is_unsigned());
+        error.to_string()
     }
 
     /// The alert that tells the server what we did not like about it.

@@ -38,6 +38,7 @@ struct ServerMetrics {
     duration: Histogram,
     connections: Gauge,
     connect_failures: Counter,
+    unsigned: Counter,
     ejections: Counter,
     ejected: Gauge,
     strays: Counter,
@@ -132,6 +133,11 @@ impl ServerMetrics {
             connect_failures: r.counter(
                 "propylon_signer_connect_failures_total",
                 "Connections that did not come up.",
+                by,
+            ),
+            unsigned: r.counter(
+                "propylon_signer_identity_unsigned_total",
+                "Connections that did not come up, since nobody signed for the identity that the server is shown.",
                 by,
             ),
             ejections: r.counter("propylon_signer_ejections_total", "Times that a core passed the server over.", by),
@@ -251,8 +257,16 @@ impl Report {
     }
 
     pub fn connect_failed(&mut self, server: usize, why: &str) {
-        let failures = self.metrics.servers[server].connect_failures;
-        self.column.increment(failures);
+        self.not_connected(server, self.metrics.servers[server].connect_failures, why);
+    }
+
+    /// No fault of the server's.
+    pub fn unsigned(&mut self, server: usize, why: &str) {
+        self.not_connected(server, self.metrics.servers[server].unsigned, why);
+    }
+
+    fn not_connected(&self, server: usize, counter: Counter, why: &str) {
+        self.column.increment(counter);
         log::debug!("signer \"{}\": key server {}: no connection: {why}", self.signer, self.servers[server]);
     }
 

@@ -20,6 +20,8 @@ use crate::certificates::load::{self, LoadedLink};
 use crate::certificates::wording;
 use crate::handshake::parked::{Parked, RunResult};
 use crate::parking::{Deferral, JobRouting, Parking};
+use crate::provider::captured::{self, Resumption};
+use crate::upstream::UpstreamFailure;
 
 /// Shared by all cores, which only make links of it.
 pub struct LinkProfile {
@@ -54,7 +56,11 @@ struct Received {
 
 /// Why a link has ended: it holds nothing secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkError(String);
+pub struct LinkError {
+    what: String,
+    /// Nobody has signed for the identity: no fault of the server's.
+    unsigned: bool,
+}
 
 /// Plaintext sealed at once: whole records, so that what is sent together arrives together.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -185,7 +191,7 @@ impl Link {
                 self.state = State::Ready(received.connection);
                 received.ended
             }
-            RunResult::Panicked(message) => Err(LinkError(message)),
+            RunResult::Panicked(message) => Err(LinkError::new(message)),
         }
     }
 
@@ -209,7 +215,16 @@ impl Link {
     }
 }
 
-fn receive(connection: &mut ClientConnection, mut records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+fn receive(connection: &mut ClientConnection, records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
+    if !connection.is_handshaking() {
+        return take(connection, records, plain);
+    }
+    let (ended, captured) = captured::capture(Resumption::default(), || take(connection, records, plain));
+    let failure = || captured.fault.and_then(UpstreamFailure::of_fault);
+    ended.map_err(|error| failure().map_or(error, LinkError::from))
+}
+
+fn take(connection: &mut ClientConnection, mut records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
     let mut ended = false;
     while !records.is_empty() && !ended {
         connection.read_tls(&mut records)?;
@@ -225,7 +240,23 @@ fn receive(connection: &mut ClientConnection, mut records: &[u8], plain: &mut Ve
 
 impl LinkError {
     fn not_ready() -> LinkError {
-        LinkError("its handshake is not over".to_owned())
+        LinkError::new("its handshake is not over")
+    }
+
+    fn new(what: impl Into<String>) -> LinkError {
+        LinkError { what: what.into(), unsigned: false }
+    }
+
+    /// The handshake's time was over while it waited for a signature.
+    #[must_use]
+    pub fn unsigned_in_time() -> LinkError {
+        UpstreamFailure::unsigned_in_time().into()
+    }
+
+    /// Whether the server has no part in it: nobody has signed for the identity that it is shown.
+    #[must_use]
+    pub fn is_unsigned(&self) -> bool {
+        self.unsigned
     }
 }
 
@@ -237,21 +268,28 @@ impl fmt::Debug for LinkProfile {
 
 impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.what)
     }
 }
 
 impl std::error::Error for LinkError {}
 
+impl From<UpstreamFailure> for LinkError {
+    fn from(failure: UpstreamFailure) -> LinkError {
+        let what = format!("{failure}; {}", failure.advice());
+        LinkError { what, unsigned: failure.is_own() }
+    }
+}
+
 impl From<rustls::Error> for LinkError {
     fn from(error: rustls::Error) -> LinkError {
-        LinkError(wording::of(&error))
+        LinkError::new(wording::of(&error))
     }
 }
 
 impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> LinkError {
-        LinkError(error.to_string())
+        LinkError::new(error.to_string())
     }
 }
 
@@ -344,7 +382,7 @@ mod tests {
                 Err(JobError::TimedOut)
             };
             let error = talk(&mut link, &mut server(&config), late).expect_err("no signature");
-            assert!(error.to_string().contains("signing failed"), "{error}");
+            assert!(error.is_unsigned() && error.to_string().contains(UpstreamFailure::UNSIGNED), "{error}");
             assert_eq!(jobs, counted);
         }
         assert_eq!((one.counts().remote, none.counts().refused), (0, 1));
