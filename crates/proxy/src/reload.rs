@@ -861,6 +861,8 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     };
     let (sender, receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
+        // What was sent as a configuration may be a private key.
+        propylon_sys::wipe_freed_memory();
         // Nobody waits any more when the process ends.
         let _ = sender.send(work());
     });
