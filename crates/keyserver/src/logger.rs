@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -23,6 +24,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 static QUEUE: LineQueue = LineQueue::new(lost_line);
 /// By whose name lines are told.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
+/// Panics, whichever thread they are of and whoever contains them.
+static PANICS: AtomicU64 = AtomicU64::new(0);
 
 struct Stderr;
 
@@ -87,6 +90,11 @@ pub fn write_aside() -> io::Result<()> {
     Ok(())
 }
 
+/// Panics of this process's threads since [`write_aside`], those included that are contained.
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
 /// Lines that nobody took, so far.
 pub fn lost() -> u64 {
     QUEUE.lost()
@@ -102,10 +110,25 @@ impl Drop for Flush {
 }
 
 fn tell_panic(panic: &PanicHookInfo<'_>) {
+    PANICS.fetch_add(1, Ordering::Relaxed);
     let name = thread::current().name().unwrap_or("without a name").to_owned();
     say(&line("error", format_args!("thread '{name}' {panic}")));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         say(&format!("{backtrace}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_count_though_they_are_contained() {
+        panic::set_hook(Box::new(tell_panic));
+        let before = panics();
+        assert!(panic::catch_unwind(|| panic!("as a test")).is_err());
+        assert!(thread::spawn(|| panic!("as a test")).join().is_err());
+        assert!(panics() >= before + 2);
     }
 }

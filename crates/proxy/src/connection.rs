@@ -780,10 +780,6 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Contained to this connection by the runtime, but a defect all the same.
-            self.core.metrics.increment(self.core.telemetry.process.panics);
-        }
         self.give_buffers_back();
         if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);

@@ -590,7 +590,6 @@ impl Core {
         }
         self.metrics.add(metrics.done_on_the_spot, now.done_on_the_spot - seen.done_on_the_spot);
         self.metrics.add(metrics.refused, now.refused - seen.refused);
-        self.metrics.add(self.telemetry.process.panics, now.panics - seen.panics);
         self.metrics.add(metrics.cancelled, now.cancelled - seen.cancelled);
     }
 

@@ -332,6 +332,7 @@ impl Main {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = FailureCounts::default();
         let mut lines_lost = 0;
+        let mut panics_seen = 0;
         let mut exports_seen = ExportCounts::default();
         let mut replaced = Vec::new();
         let end = loop {
@@ -352,6 +353,7 @@ impl Main {
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     lines_lost = self.count_lost_lines(lines_lost);
+                    panics_seen = self.count_panics(panics_seen);
                     replaced = self.report_replaced(&sandbox, replaced);
                     let snapshot = Arc::clone(&shown.borrow().snapshot);
                     self.exporter.start_if_needed(&snapshot);
@@ -548,6 +550,13 @@ impl Main {
     fn count_lost_lines(&self, seen: u64) -> u64 {
         let now = logger::lost();
         self.column().add(self.telemetry.process.log_lost, now - seen);
+        now
+    }
+
+    /// The same with panics: of all threads, since a task's is contained and nobody else may notice.
+    fn count_panics(&self, seen: u64) -> u64 {
+        let now = logger::panics();
+        self.column().add(self.telemetry.process.panics, now - seen);
         now
     }
 

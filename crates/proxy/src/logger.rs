@@ -1,6 +1,6 @@
 //! What the process says of itself, by the name of the engine; how is the key server's, whose code serves beside it.
 
-pub use propylon_keyserver::logger::{Flush, lost, write_aside};
+pub use propylon_keyserver::logger::{Flush, lost, panics, write_aside};
 
 /// Starts logging; called again, changes the level only.
 pub fn start(level: propylon_config::Level) {

@@ -666,7 +666,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             "Files of the system for look-ups of names that were replaced, and that the sandbox keeps the process from.",
             &[],
         ),
-        panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
+        panics: r.counter("propylon_panics_total", "Panics, most of which end one connection: defects in Propylon.", &[]),
         ticket_key_changes: r.counter(
             "propylon_tls_ticket_key_changes_total",
             "Times that keys of session tickets came or went.",
