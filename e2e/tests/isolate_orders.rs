@@ -444,8 +444,22 @@ fn what_was_ordered_before_keys_were_isolated_is_ordered_anew() {
     let told = |said: &str| said.contains("has a private key of before keys.isolate") && said.contains("mv ");
     assert!(end.status.code() == Some(1) && told(&end.stderr.join("\n")), "{:#?}", end.stderr);
     assert!(told(&check(&scratch, &isolated)));
-    let old = place.state.join("before");
-    fs::rename(place.account_folder(), old).expect("a rename");
+    // Beside itself it is within reach as well, and so it is in `process.state`; where the cure says it is not.
+    let moved = place.state.join("state/test.before");
+    fs::rename(place.account_folder(), &moved).expect("a rename");
+    let with_state = isolated.replace(WORKERS, &format!("{WORKERS}state = {:?}\n", place.state.join("state")));
+    assert!(!check(&scratch, &isolated).contains("before keys.isolate"), "nothing of it is read");
+    let said = check(&scratch, &with_state);
+    assert!(told(&said) && said.contains("test.before"), "{said}");
+    let beneath = place.state.join("state/mine/of");
+    fs::create_dir_all(&beneath).expect("folders");
+    fs::rename(&moved, beneath.join("old")).expect("a rename");
+    let said = check(&scratch, &with_state);
+    let (_, cure) = said.split_once("(mv ").expect(&said);
+    let (from, to) = cure.split_once(')').and_then(|(cure, _)| cure.split_once(' ')).expect(&said);
+    assert!(Path::new(from).starts_with(&beneath) && Path::new(to).starts_with(place.keys.path()), "{said}");
+    fs::rename(beneath, to).expect("as it was told");
+    assert!(!check(&scratch, &with_state).contains("before keys.isolate"), "{}", check(&scratch, &with_state));
     let engine = Engine::start(&isolated);
     await_orders(engine.admin(), 1);
     let client = trusting(&pebble.root());

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::{digest, hmac};
@@ -16,7 +16,6 @@ use propylon_crypto::key_process::{Failure, KeptKey, KeyFiles, NewKey, Purpose};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use zeroize::Zeroizing;
 
 use crate::chain::{self, PEM_BYTES_MAX};
 use crate::folder::{self, ACCOUNT_BYTES_MAX};
@@ -235,18 +234,6 @@ pub(crate) fn unused(files: &KeyFiles, account: &str, state: &Path) -> io::Resul
     }
     kept.retain(|key| !used.contains(key));
     Ok(kept)
-}
-
-/// A file of an account's folder with a private key in it, as there are where no other process holds them.
-pub fn file_with_key(state: &Path) -> Option<PathBuf> {
-    let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let has = |path: &PathBuf, what: &[u8]| {
-        let text = folder::read(path, PEM_BYTES_MAX).ok().flatten().map(Zeroizing::new);
-        text.is_some_and(|text| text.windows(what.len()).any(|part| part == what))
-    };
-    let accounts = entries(state.into()).filter(|path| has(path, b"\"key_pkcs8\""));
-    let certificates = entries(state.join("certificates")).filter(|path| has(path, b"PRIVATE KEY-----"));
-    accounts.chain(certificates).next()
 }
 
 /// Whether the key process has the key of a certificate that this account has ordered.

@@ -20,7 +20,6 @@ mod refusal;
 mod status;
 
 pub use answer::Answer;
-pub use beside::file_with_key;
 pub use keeper::{Issuer, Keeper, Publish, Wanted, issuers};
 pub use order::{Complaint, check};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

@@ -1,6 +1,8 @@
 //! Keys in a process of their own, beside this one (`keys.isolate`): its start, and what of it this process has. What that
 //! process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
 
+mod earlier;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +23,6 @@ use propylon_sys::{Account, folder_of, folders_of, is_broad};
 use crate::engine::worker_count;
 use crate::logger;
 use crate::snapshot::Snapshot;
-use crate::state;
 
 /// How long it may take to be there.
 const START_WAIT: Duration = Duration::from_secs(20);
@@ -128,8 +129,8 @@ pub fn find_ordered_keys(keys: &Keys) {
     }
 }
 
-/// As far as it is there.
-fn without_links(path: &Path) -> PathBuf {
+/// A path as far as it is there, without links in it.
+pub fn without_links(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
     match known.and_then(|(above, known)| Some((known, path.strip_prefix(above).ok()?))) {
@@ -253,7 +254,7 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
         Some(Problem::error(&source.name, Some(file.at), what, "put this, or the keys, in a folder of their own"))
     };
     let others = config.other_files().into_iter().filter_map(problem);
-    let earlier = earlier_uploads(config, source).into_iter().chain(earlier_orders(config, source));
+    let earlier = earlier::problems(config, source);
     broad.chain(others).chain(beside_uploads(config, source)).chain(earlier).collect()
 }
 
@@ -340,32 +341,6 @@ fn beside_uploads(config: &Config, source: &Source) -> Option<Problem> {
 fn is_upload(path: &Path, store: &Path) -> bool {
     let mark = path.file_stem().and_then(|stem| Path::new(stem).extension()?.to_str());
     folder_of(path) == store && mark.is_some_and(|mark| mark.len() == 16 && mark.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
-/// What was uploaded before this process was to have no keys lies where it writes.
-fn earlier_uploads(config: &Config, source: &Source) -> Option<Problem> {
-    let store = config.keys.store.as_ref()?;
-    let file = state::earlier_upload(&config.process.state.as_ref()?.path)?;
-    let what = format!("{} was uploaded without keys.isolate, and is where this process may read it", file.display());
-    let folder = folder_of(&file);
-    let fix = format!(
-        "move it, and what is beside it, to keys.store (mv {}/* {}), for the account of process.user",
-        folder.display(),
-        store.path.display()
-    );
-    Some(Problem::error(&source.name, Some(store.at), what, fix))
-}
-
-/// Orders from before this process was to have no keys: they lie, with their keys, where it reads and writes.
-fn earlier_orders(config: &Config, source: &Source) -> Option<Problem> {
-    let (acme, file) = config.acmes.iter().find_map(|acme| Some((acme, propylon_acme::file_with_key(&acme.state)?)))?;
-    let what = format!("{} has a private key of before keys.isolate, which this process may read", file.display());
-    let fix = format!(
-        "move {} aside (mv {0} {0}.before): an account and certificates with new keys are ordered at the start; until they are \
-         there the moved certificates can be served as files, from a folder of their own",
-        acme.state.display()
-    );
-    Some(Problem::error(&source.name, Some(acme.at), what, fix))
 }
 
 /// The log of the processes beside this one: `level` as in what they are told.

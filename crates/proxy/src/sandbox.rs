@@ -24,8 +24,8 @@ use propylon_sys::{folder_of, is_out_of_reach, note_reach};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 
-use folders::{Folders, SingleFile};
-pub use folders::{make_folders, warnings};
+use folders::SingleFile;
+pub use folders::{Folders, make_folders, warnings};
 
 use crate::{isolation, names};
 

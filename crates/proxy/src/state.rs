@@ -344,7 +344,7 @@ impl Uploads {
     pub fn of(config: &Config, folder: &Path) -> Uploads {
         match config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some()) {
             Some(store) => Uploads::Beside(store.path.clone()),
-            None => Uploads::Here(folder.join(CERTIFICATES)),
+            None => Uploads::Here(uploads_within(folder)),
         }
     }
 
@@ -466,7 +466,12 @@ impl Leftovers {
 /// Keys that the admin API was given before a process beside this one held them: a file of them.
 pub fn earlier_upload(state: &Path) -> Option<PathBuf> {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries(&state.join(CERTIFICATES)).flat_map(|profile| entries(&profile)).next()
+    entries(&uploads_within(state)).flat_map(|profile| entries(&profile)).next()
+}
+
+/// Where uploads are without such a process, by their profiles.
+pub fn uploads_within(state: &Path) -> PathBuf {
+    state.join(CERTIFICATES)
 }
 
 fn key_files() -> io::Result<&'static KeyFiles> {

@@ -209,8 +209,14 @@ impl Folders {
         [&self.read, &self.written, &self.devices].into_iter().flatten().cloned().collect()
     }
 
-    fn may_read(&self, path: &Path) -> bool {
+    pub fn may_read(&self, path: &Path) -> bool {
         is_beneath(&self.read, path) || is_beneath(&self.written, path)
+    }
+
+    /// Whether a file that is put here can be read by this process, or by the next one, which opens folders that have
+    /// come to be beside those of keys.
+    pub fn may_come_to_be_read(&self, path: &Path) -> bool {
+        self.may_read(path) || is_beneath(&self.listed, path)
     }
 
     /// A file that is made, changed or removed.
