@@ -149,10 +149,9 @@ impl KeyFiles {
         self.ask(&Question::Remove(name.into())).map(drop)
     }
 
-    /// The names of all uploads' files.
-    pub fn uploads(&self) -> Result<Vec<String>, Failure> {
-        let names = self.bytes(&Question::Uploads)?;
-        Ok(String::from_utf8_lossy(&names).lines().map(str::to_owned).collect())
+    /// Whether anything new can be kept in the folder of uploads and keys; if not, the failure says why.
+    pub fn try_store(&self) -> Result<(), Failure> {
+        self.ask(&Question::Store).map(drop)
     }
 
     fn ask(&self, question: &Question) -> Result<Answer, Failure> {

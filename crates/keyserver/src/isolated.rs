@@ -27,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 pub use brief::Brief;
+pub use files::unfit_store;
 pub use pair::Pair;
 pub use supervisor::supervise;
 
@@ -89,7 +90,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
         let (error, store) = (files::prepare_store(store).err()?, store.display());
         log::error!(
             "keys.store {store}: {error}; certificates cannot be uploaded, nor ordered, until it is given to the account that serves \
-             (install -d -o USER -m 700 {store}) and the engine is started again"
+             (install -d -o USER -m 700 {store}); a folder that is made for that takes a restart of the engine"
         );
         // The kernel says itself what it does not let us do.
         (error.kind() == io::ErrorKind::Other).then(|| error.to_string())

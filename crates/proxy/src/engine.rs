@@ -26,7 +26,7 @@ use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
 use crate::conditions::{self, Conditions};
 use crate::health::Health;
-use crate::isolation::{Forgetting, KeyProcess};
+use crate::isolation::{Forgetting, Keeping, KeyProcess};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::Meant;
@@ -226,6 +226,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
         forgetting: Forgetting::default(),
+        keeping: Keeping::default(),
         key_process: own_link,
     };
     let config = Arc::clone(&snapshot.config);
@@ -284,6 +285,7 @@ struct Main {
     /// What is wrong now; the admin address shows it.
     conditions: Rc<RefCell<Conditions>>,
     forgetting: Forgetting,
+    keeping: Keeping,
     /// To the process that holds this one's keys, until it is made use of.
     key_process: Option<OwnedFd>,
 }
@@ -360,6 +362,7 @@ impl Main {
                     exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
                     self.forgetting.tend(&snapshot, Instant::now());
+                    self.look_at_store(&snapshot);
                     self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
                     self.report_kernels();
                     self.report_lookups(&snapshot);
@@ -558,6 +561,14 @@ impl Main {
         let now = logger::panics();
         self.column().add(self.telemetry.process.panics, now - seen);
         now
+    }
+
+    /// Shows whether the key process can keep what is uploaded and ordered.
+    fn look_at_store(&mut self, snapshot: &Snapshot) {
+        let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
+        if let Some(is_unusable) = self.keeping.tend(store, Instant::now()) {
+            self.column().set(self.telemetry.process.unusable_store, i64::from(is_unusable));
+        }
     }
 
     /// Tells of files that look-ups of names need and the sandbox keeps away, since they were replaced. Returns them.

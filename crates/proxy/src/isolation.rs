@@ -2,6 +2,7 @@
 //! process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
 
 mod earlier;
+mod keeping;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,6 +20,8 @@ use propylon_crypto::Ski;
 use propylon_crypto::key_process::{Failure, KeyFiles, Setup};
 use propylon_keyserver::isolated::Brief;
 use propylon_sys::{Account, folder_of, folders_of, is_broad};
+
+pub use keeping::Keeping;
 
 use crate::engine::worker_count;
 use crate::logger;

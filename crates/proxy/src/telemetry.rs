@@ -170,6 +170,7 @@ pub struct ProcessMetrics {
     pub access_log_reopens: Counter,
     pub log_lost: Counter,
     pub replaced_files: Gauge,
+    pub unusable_store: Gauge,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
     pub certificate_reload_errors: Counter,
@@ -659,6 +660,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         access_log_reopens: r.counter(
             "propylon_access_log_reopen_errors_total",
             "Attempts to open the access log anew, after it was moved away, that failed.",
+            &[],
+        ),
+        unusable_store: r.gauge(
+            "propylon_key_store_unusable",
+            "1 while the key process can keep nothing new in keys.store.",
             &[],
         ),
         replaced_files: r.gauge(

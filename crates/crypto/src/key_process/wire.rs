@@ -91,8 +91,8 @@ pub enum Question {
     Put { name: String, pem: Secret },
     /// The file of this name among uploads is to be removed.
     Remove(String),
-    /// The names of all uploads, one in each line.
-    Uploads,
+    /// Whether anything new can be kept in the folder of uploads and keys.
+    Store,
     /// A key is to be made, and kept in a file of its own; the answer is its SubjectPublicKeyInfo.
     Generate { account: String, key: NewKey },
     /// The public part of a certificate's key, which is held with `stamp` as those of [`Question::Read`] are.
@@ -274,7 +274,7 @@ impl Question {
             Question::Remove(name) => {
                 writer.byte(b'd').bytes(name.as_bytes());
             }
-            Question::Uploads => {
+            Question::Store => {
                 writer.byte(b'l');
             }
             Question::Generate { account, key } => {
@@ -319,7 +319,7 @@ impl Question {
             b'x' => Question::Forget(reader.long()?),
             b'w' => Question::Put { name: reader.name()?, pem: Secret::new(reader.bytes()?) },
             b'd' => Question::Remove(reader.name()?),
-            b'l' => Question::Uploads,
+            b'l' => Question::Store,
             b'g' => {
                 let key = *NEW_KEYS.get(usize::from(reader.byte()?)).ok_or(Malformed)?;
                 Question::Generate { account: reader.account()?, key }
@@ -617,7 +617,7 @@ mod tests {
             Question::Forget(u64::MAX),
             Question::Put { name: "shop.1.pem".into(), pem: Secret::new(&[7; UPLOAD_BYTES_MAX]) },
             Question::Remove("shop.1.pem".into()),
-            Question::Uploads,
+            Question::Store,
             Question::Generate { account: "a.b".into(), key: NewKey::Account },
             Question::Generate { account: "le".into(), key: NewKey::Rsa2048 },
             Question::ReadKept { key: kept(), stamp: 8 },

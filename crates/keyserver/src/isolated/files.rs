@@ -42,6 +42,8 @@ pub struct Files {
     accounts: BTreeSet<String>,
     /// Reason for which nothing new is kept there.
     store_is_unfit: Option<String>,
+    /// Uploads that are taken before those in the folder are counted again: other engines may have theirs there.
+    room: usize,
     /// Each with the highest stamp that it was read with.
     held: HashMap<Ski, (PrivateKey, u64)>,
     /// Those that were said to be in use.
@@ -62,6 +64,7 @@ impl Files {
             store: setup.store.clone(),
             accounts,
             store_is_unfit: None,
+            room: 0,
             held: HashMap::new(),
             kept: HashSet::new(),
             supervisor,
@@ -114,10 +117,7 @@ impl Files {
             }
             Question::Put { name, pem } => done(self.put(&name, pem.bytes())),
             Question::Remove(name) => done(self.remove(&name)),
-            Question::Uploads => match self.store().and_then(uploads) {
-                Ok(names) => Answer::Bytes(names.join("\n").into_bytes()),
-                Err(error) => Answer::Unread(Unread::of(&error)),
-            },
+            Question::Store => done(self.try_store()),
             question => match self.store_of(&question).map(Path::to_owned) {
                 Ok(store) => self.answer_of_kept(&store, question),
                 Err(error) => Answer::Unread(Unread::of(&error)),
@@ -222,6 +222,15 @@ impl Files {
         }
     }
 
+    /// Tries to write there; where that was forbidden for the folder's owner or mode, it goes on once they are mended.
+    fn try_store(&mut self) -> io::Result<()> {
+        let tried = try_store(self.store()?);
+        // The kernel says itself what it does not let us do.
+        let unfit = tried.as_ref().err().filter(|error| error.kind() == io::ErrorKind::Other);
+        self.store_is_unfit = unfit.map(io::Error::to_string);
+        tried
+    }
+
     fn fit_store(&self) -> io::Result<&Path> {
         match &self.store_is_unfit {
             Some(why) => Err(io::Error::other(why.clone())),
@@ -230,12 +239,18 @@ impl Files {
     }
 
     /// Writes an upload. Whoever asks has it read next, as any other file.
-    fn put(&self, name: &str, pem: &[u8]) -> io::Result<()> {
+    fn put(&mut self, name: &str, pem: &[u8]) -> io::Result<()> {
+        if self.room == 0 {
+            // Half, for the key process of another engine that has the folder.
+            self.room = UPLOADS_MAX.saturating_sub(count_uploads(self.fit_store()?)?).div_ceil(2);
+        }
         let store = self.fit_store()?;
-        if uploads(store)?.len() >= UPLOADS_MAX {
+        if self.room == 0 {
             return Err(io::Error::other(format!("there are {UPLOADS_MAX} uploads")));
         }
-        write(store, name, pem)
+        write(store, name, pem)?;
+        self.room -= 1;
+        Ok(())
     }
 
     /// Its key is held until it is forgotten with others.
@@ -290,10 +305,6 @@ const DRAFT: &str = ".draft-";
 /// Makes the folder of uploads ready for this account: to be called before it is all that can be written to.
 pub fn prepare_store(store: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(store)?;
-    let metadata = fs::metadata(store)?;
-    if metadata.mode() & 0o022 != 0 {
-        return Err(io::Error::other("other accounts may write in it; chmod go-w it"));
-    }
     for entry in fs::read_dir(store)?.flatten() {
         let is_draft = entry.file_name().as_encoded_bytes().starts_with(DRAFT.as_bytes());
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
@@ -303,21 +314,37 @@ pub fn prepare_store(store: &Path) -> io::Result<()> {
             fs::remove_file(entry.path())?;
         }
     }
-    // Whether it can be written in.
+    try_store(store)
+}
+
+/// Whether the folder of uploads can be written in, and by nobody else.
+fn try_store(store: &Path) -> io::Result<()> {
     let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
     remove_if_there(&probe)?;
     let own = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?.metadata()?;
     fs::remove_file(&probe)?;
-    // Its owner may do as he likes there, whatever its mode is.
-    if !may_own(metadata.uid(), own.uid()) {
-        return Err(io::Error::other("another account owns it; chown it to that of process.user"));
+    match unfit_store(&fs::metadata(store)?, own.uid()) {
+        Some(what) => {
+            let store = store.display();
+            Err(io::Error::other(format!(
+                "{what}; give it to the account that serves (install -d -o USER -m 700 {store})"
+            )))
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Whether nobody but `user` and root can do with a folder as he likes.
-fn may_own(owner: u32, user: u32) -> bool {
-    owner == user || owner == 0
+/// Why the folder of uploads is none for an engine that runs as `user`: others could do there as they like.
+#[must_use]
+pub fn unfit_store(store: &Metadata, user: u32) -> Option<&'static str> {
+    if !store.is_dir() {
+        return Some("it is no folder");
+    }
+    if store.mode() & 0o022 != 0 {
+        return Some("other accounts may write in it");
+    }
+    // Its owner may do as he likes there, whatever its mode is.
+    (store.uid() != user && store.uid() != 0).then_some("another account owns it")
 }
 
 /// Writes a file for this account alone, whole or not at all, and so that it is there after a crash.
@@ -334,13 +361,14 @@ pub(super) fn write(store: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     written.and_then(|()| File::open(store)?.sync_all())
 }
 
-fn uploads(store: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
+fn count_uploads(store: &Path) -> io::Result<usize> {
+    let mut count = 0;
     for entry in fs::read_dir(store)? {
         let name = entry?.file_name();
-        names.extend(name.to_str().filter(|name| !name.starts_with('.') && name.ends_with(".pem")).map(str::to_owned));
+        let name = name.as_encoded_bytes();
+        count += usize::from(!name.starts_with(b".") && name.ends_with(b".pem"));
     }
-    Ok(names)
+    Ok(count)
 }
 
 pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
@@ -666,8 +694,9 @@ mod tests {
         let (text, key) = pem();
         assert_eq!(files.answer(put("a.pem", "before")), Answer::Done);
         assert_eq!(files.answer(put("a.pem", &text)), Answer::Done);
-        assert_eq!(files.answer(Question::Uploads), Answer::Bytes(b"a.pem".to_vec()));
         let path = store.join("a.pem");
+        let there: Vec<PathBuf> = fs::read_dir(&store).expect("a folder").flatten().map(|entry| entry.path()).collect();
+        assert_eq!(there, [path.clone()]);
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
         assert!(matches!(files.read(&path, 1), Answer::File(KeyFile { open_to_all: false, .. })));
         assert!(files.held.contains_key(&ski(&key)));
@@ -684,11 +713,38 @@ mod tests {
         assert_eq!(fs::read_dir(&store).expect("a folder").count(), 0);
         fs::set_permissions(&store, PermissionsExt::from_mode(0o777)).expect("our own folder");
         assert!(prepare_store(&store).is_err(), "others could write there");
-        assert!(may_own(0, 7) && may_own(7, 7) && !may_own(8, 7) && !may_own(8, 0));
         files.keep_nothing_new("no".into());
         let refused = Answer::Unread(Unread::Failed("no".into()));
         assert_eq!(files.answer(put("a.pem", &text)), refused);
         assert_eq!(files.answer(Question::Generate { account: "le".into(), key: NewKey::P256 }), refused);
+        // Asking tells what is wrong by now, and lets it be mended while this process lives.
+        let Answer::Unread(Unread::Failed(why)) = files.answer(Question::Store) else { panic!("others could write") };
+        assert!(why.contains("other accounts may write in it"), "{why}");
+        fs::set_permissions(&store, PermissionsExt::from_mode(0o700)).expect("our own folder");
+        assert_eq!(files.answer(Question::Store), Answer::Done);
+        assert_eq!(files.answer(put("a.pem", &text)), Answer::Done);
+        assert_eq!(fs::read_dir(&store).expect("a folder").count(), 1, "nothing is left of having tried");
+        fs::remove_dir_all(&store).expect("our own folder");
+        assert_eq!(files.answer(Question::Store), Answer::Unread(Unread::Missing));
+    }
+
+    #[test]
+    fn only_the_account_that_serves_or_root_may_own_the_folder_of_uploads() {
+        let folder = Folder::new("owned");
+        let metadata = || fs::metadata(&folder.0).expect("a folder");
+        fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o750)).expect("our own folder");
+        let own = metadata().uid();
+        assert_eq!(unfit_store(&metadata(), own), None);
+        assert_eq!(unfit_store(&metadata(), own + 1).is_none(), own == 0);
+        fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o770)).expect("our own folder");
+        assert!(unfit_store(&metadata(), own).is_some_and(|what| what.contains("may write")));
+        let file = fs::metadata(folder.write("a.pem", "")).expect("a file");
+        assert!(unfit_store(&file, own).is_some_and(|what| what.contains("no folder")));
+        if own == 0 {
+            std::os::unix::fs::chown(&folder.0, Some(7), None).expect("root may");
+            fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o700)).expect("root may");
+            assert_eq!([0, 7, 8].map(|user| unfit_store(&metadata(), user).is_none()), [false, true, false]);
+        }
     }
 
     #[test]
@@ -702,6 +758,11 @@ mod tests {
         let put = Question::Put { name: "one-more.pem".into(), pem: Secret::new(b"key") };
         let Answer::Unread(Unread::Failed(why)) = files.answer(put) else { panic!("it is one too many") };
         assert!(why.contains("uploads"), "{why}");
+        // Removing an upload makes room for another.
+        let put = |name: &str| Question::Put { name: name.into(), pem: Secret::new(b"key") };
+        assert_eq!(files.answer(Question::Remove("0.pem".into())), Answer::Done);
+        assert_eq!(files.answer(put("one-more.pem")), Answer::Done);
+        assert!(matches!(files.answer(put("another.pem")), Answer::Unread(_)));
     }
 
     #[test]

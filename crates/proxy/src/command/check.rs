@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{Config, Problem, Severity, Source};
+use propylon_keyserver::isolated::unfit_store;
 use propylon_sys::Account;
 use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
 
@@ -115,7 +116,7 @@ fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
     Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
 }
 
-/// A `keys.store` in which the account that serves may not write: without it nothing can be uploaded or ordered.
+/// A `keys.store` in which the account that serves may not write, or others may: nothing can be uploaded or ordered.
 /// Root judges by the modes, since it may write everywhere itself.
 fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
     let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
@@ -123,17 +124,21 @@ fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
         Some(user) => Account::find(user).ok()?,
         None => Account::own(),
     };
+    let shown = store.path.display();
+    let warning = |what: String| {
+        let fix =
+            format!("install -d -o {} -m 700 {shown}: certificates can be uploaded and ordered then", account.user);
+        Some(Problem::warning(&source.name, Some(store.at), what, fix))
+    };
+    if let Some(what) = fs::metadata(&store.path).ok().and_then(|metadata| unfit_store(&metadata, account.uid)) {
+        return warning(format!("keys.store {shown}: {what}"));
+    }
     let folder = store.path.ancestors().find(|folder| folder.is_dir())?;
     if account.uid == 0 || account.may_write_in(&fs::metadata(folder).ok()?) {
         return None;
     }
     let what = format!("{} may not write in {}, where keys.store is", account.user, folder.display());
-    let fix = format!(
-        "install -d -o {} -m 700 {}: certificates can be uploaded and ordered then",
-        account.user,
-        store.path.display()
-    );
-    Some(Problem::warning(&source.name, Some(store.at), what, fix))
+    warning(what)
 }
 
 /// A limit on open files, of whoever checks, that has no room for the clients; the engine may have another.

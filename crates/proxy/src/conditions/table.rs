@@ -450,6 +450,15 @@ pub const TABLE: &[Condition] = &[
         "the log says how it has ended; if nobody has ended it, please report it",
     ),
     above(
+        "key-store-unusable",
+        "propylon_key_store_unusable",
+        0,
+        Problem,
+        "nothing can be kept in keys.store: certificates cannot be uploaded, nor ordered or renewed",
+        "the log says why; give the folder to the account that serves (install -d -o USER -m 700); one that was made since takes a restart",
+    )
+    .told_elsewhere(),
+    above(
         "key-process-slow",
         "propylon_signer_ejected",
         0,

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use propylon_config::{AccessLog, Config, FileAccess};
+use propylon_keyserver::isolated::unfit_store;
 use propylon_sys::Account;
 
 use super::{Finding, LOOK_PATIENCE, OUT_OF_REACH_TOLD_MAX, State};
@@ -47,7 +48,8 @@ pub fn become_it(config: &Config) -> Option<Finding> {
 /// Findings about what this account can do of what the configuration asks for.
 pub fn findings(config: &Config) -> Vec<Finding> {
     let owner = Owner::of(config);
-    [files(config, &owner), upgrade(config, &owner), log_folder(config, &owner)].into_iter().flatten().collect()
+    let all = [files(config, &owner), store(config, &owner), upgrade(config, &owner), log_folder(config, &owner)];
+    all.into_iter().flatten().collect()
 }
 
 /// Whom the commands give files to, by names that chgrp(1) and install(1) know.
@@ -130,6 +132,16 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
         None => "",
     };
     Some(finding.fix(commands(told, owner).join("; ") + again))
+}
+
+/// Whether others could do as they like in the folder that the key process keeps keys in: then it keeps none.
+fn store(config: &Config, owner: &Owner) -> Option<Finding> {
+    let path = &config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?.path;
+    let account = config.process.user.as_deref().map_or_else(|| Ok(Account::own()), Account::find).ok()?;
+    let what = unfit_store(&fs::metadata(path).ok()?, account.uid)?;
+    let current = format!("{}: {what}", path.display());
+    let finding = Finding::new("keys.store", State::Bad, current, "a folder for the account that serves alone");
+    Some(finding.fix(owner.installs(path, 700)))
 }
 
 /// A file that this account may not have, or that is not there.

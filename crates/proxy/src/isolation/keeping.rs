@@ -1,0 +1,55 @@
+//! Whether the key process can keep anything new in `keys.store`, for as long as this process lives.
+
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use propylon_crypto::key_process::Failure;
+
+/// Time from one look at the folder to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Keeping looks at the folder every few seconds, beside the thread that asks for it.
+#[derive(Default)]
+pub struct Keeping {
+    due: Option<Instant>,
+    looking: Option<JoinHandle<Result<(), Failure>>>,
+    /// Absent before the first look; then why nothing can be kept.
+    last: Option<Option<String>>,
+}
+
+impl Keeping {
+    /// Returns whether nothing can be kept, where that has been found out anew. For every second.
+    pub fn tend(&mut self, store: Option<&Path>, now: Instant) -> Option<bool> {
+        let (store, files) = (store?, propylon_tls::key_files()?);
+        let found = self.looking.take_if(|thread| thread.is_finished()).map(JoinHandle::join);
+        if self.looking.is_none() && self.due.is_none_or(|due| now >= due) {
+            self.due = Some(now + LOOK_EVERY);
+            self.looking = thread::Builder::new().name("store".into()).spawn(move || files.try_store()).ok();
+        }
+        match found?.ok()? {
+            // Silence is told by other means, and says nothing of the folder.
+            Err(Failure::Away) => None,
+            outcome => {
+                let why = outcome.err().map(|failure| std::io::Error::from(failure).to_string());
+                let is_unusable = why.is_some();
+                self.tell(store, why);
+                Some(is_unusable)
+            }
+        }
+    }
+
+    fn tell(&mut self, store: &Path, why: Option<String>) {
+        let before = self.last.replace(why.clone());
+        match (before, why) {
+            // The key process itself has told what was wrong when it was started.
+            (None, _) => {}
+            (Some(before), why) if before == why => {}
+            (_, None) => log::info!("keys.store {}: certificates can be uploaded and ordered again", store.display()),
+            (_, Some(why)) => log::error!(
+                "keys.store {}: {why}; certificates cannot be uploaded, nor ordered, until that is mended",
+                store.display()
+            ),
+        }
+    }
+}
