@@ -113,12 +113,19 @@ impl Certificates {
     /// All files have been read again, and for these what was there before stays.
     pub fn keep_all_troubles(&self, config: &Config, kept: &[Finding]) {
         self.troubles.borrow_mut().clear();
+        self.keep_more_troubles(config, kept);
+    }
+
+    /// The same of some: what is known of other profiles stays.
+    pub fn keep_more_troubles(&self, config: &Config, kept: &[Finding]) {
         for tls in &config.tls {
             let is_own = |finding: &&Finding| {
                 tls.at == finding.at || tls.certificates.iter().any(|certificate| certificate.at == finding.at)
             };
             let own: Vec<Finding> = kept.iter().filter(is_own).cloned().collect();
-            self.keep_troubles("tls", &tls.name, &own);
+            if !own.is_empty() {
+                self.keep_troubles("tls", &tls.name, &own);
+            }
         }
     }
 

@@ -71,6 +71,8 @@ pub struct Start {
     pub path: PathBuf,
     pub meant: Meant,
     pub snapshot: Snapshot,
+    /// Files of uploads that could not be used.
+    pub unusable: Vec<Finding>,
     pub own: Own,
     /// Where that is another than this: the process that holds this one's keys.
     pub key_process: Option<KeyProcess>,
@@ -83,6 +85,7 @@ pub struct Prepared {
     path: PathBuf,
     meant: Meant,
     snapshot: Arc<Snapshot>,
+    unusable: Vec<Finding>,
     launcher: Option<Launcher>,
     key_process: Option<KeyProcess>,
     sandbox: Arc<Sandbox>,
@@ -98,7 +101,7 @@ pub struct Prepared {
 /// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
 /// this one cannot.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
-    let Start { path, meant, snapshot, own, key_process, mut takeover } = start;
+    let Start { path, meant, snapshot, unusable, own, key_process, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
     let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
         let failure = Failure { reason: "start", what: error.to_string() };
@@ -117,6 +120,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
         path,
         meant,
         snapshot,
+        unusable,
         launcher,
         key_process,
         sandbox,
@@ -163,7 +167,8 @@ pub enum Outcome {
 /// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
-    let (connections_max, mut key_process) = (prepared.connections_max, prepared.key_process);
+    let (connections_max, mut key_process, unusable) =
+        (prepared.connections_max, prepared.key_process, prepared.unusable);
     // Inside of the sandbox, and before any thread that serves.
     logger::write_aside().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
@@ -230,7 +235,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         key_process: own_link,
     };
     let config = Arc::clone(&snapshot.config);
-    let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };
+    let beginning = Beginning { path, meant, snapshot, unusable, sandbox, orders, publish };
     let scene = Scene { beginning, launcher, admin, upgrade, takeover, adopted, publication };
     let (outcome, kept, exporter) = runtime.block_on(main.watch(scene, threads))?;
     exporter.finish(SPANS_PATIENCE);

@@ -3,12 +3,13 @@
 use std::mem::swap;
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Config, PUSHED, PUSHED_JSON, Problem, Severity, Source};
+use propylon_config::{At, Config, PUSHED, PUSHED_JSON, Problem, Severity, Source};
+use propylon_sys::folder_of;
 use serde_json::Value;
 
 use crate::admin::effective;
 use crate::isolation;
-use crate::state::{FILE, ServerName, State};
+use crate::state::{FILE, ServerName, State, uploads_within};
 
 /// A configuration, and what it was made of.
 #[derive(Clone)]
@@ -141,6 +142,10 @@ fn lay_over(
             (source, config, more, effective::of_the_process(&of_the_file))
         }
     };
+    let problems = named_uploads(&config, &source);
+    if !problems.is_empty() {
+        return Err(Wrong { source, problems, is_unreadable: false });
+    }
     if let Some(changed) = changed {
         state.forget_the_same(&config, changed);
     }
@@ -150,6 +155,27 @@ fn lay_over(
     let warnings_of_state = warnings.clone();
     warnings.extend(more);
     Ok(Meant { source, file, state, config, warnings, warnings_of_state, said })
+}
+
+/// Files that a text names where uploads are kept. They go when these are replaced or deleted by the admin API, and
+/// then no process could start with that text.
+fn named_uploads(config: &Config, source: &Source) -> Vec<Problem> {
+    let within = config.process.state.as_ref().map(|state| isolation::without_links(&uploads_within(&state.path)));
+    let store = isolation::store(config);
+    let problem = |(path, at): (&Path, At)| {
+        let folders = [path.to_owned(), folder_of(path)].map(|folder| isolation::without_links(&folder));
+        let is_within =
+            |folder: &PathBuf| within.as_ref().is_some_and(|within| folder.ancestors().any(|each| each == within));
+        let name = match () {
+            () if store.as_ref().is_some_and(|store| folders.contains(store)) => "keys.store",
+            () if folders.iter().any(is_within) => "process.state",
+            () => return None,
+        };
+        let what = format!("{} lies in {name}, where files come and go by the admin API", path.display());
+        let fix = "leave it out if it was uploaded, since that is served without being named; else put it in a folder of its own";
+        Some(Problem::error(&source.name, Some(at), what, fix))
+    };
+    config.key_files().into_iter().filter_map(problem).collect()
 }
 
 /// Takes a setting from the file's configuration into the one that is pushed, whose own goes there.

@@ -168,6 +168,8 @@ pub struct Beginning {
     pub path: PathBuf,
     pub meant: Meant,
     pub snapshot: Arc<Snapshot>,
+    /// Files of uploads that could not be used.
+    pub unusable: Vec<Finding>,
     /// What this process may come by.
     pub sandbox: Arc<Sandbox>,
     /// Certificates are ordered there.
@@ -194,8 +196,9 @@ struct Draft {
 
 impl Keeper {
     pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
-        let Beginning { path, meant, snapshot, sandbox, orders, publish } = beginning;
+        let Beginning { path, meant, snapshot, unusable, sandbox, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
+        certificates.keep_all_troubles(&snapshot.config, &unusable);
         let origin = told_origin(&meant);
         let overrides = meant.state.overrides();
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
@@ -342,6 +345,7 @@ impl Keeper {
             self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
         } else {
             self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
+            self.certificates.keep_more_troubles(&draft.meant.config, &draft.kept);
         }
         let changed = !changes.is_empty();
         let before = std::mem::replace(&mut self.meant, draft.meant).state;

@@ -12,7 +12,7 @@ mod per_core;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -20,8 +20,8 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use propylon_config::canonical::route_key;
 use propylon_config::{
-    At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
-    TlsProfile,
+    At, Backend, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress,
+    ServerProtocol, Signer, TlsProfile,
 };
 use propylon_policy::balance::Loads;
 use propylon_policy::route::{Host, Path, Router, Rule};
@@ -189,8 +189,9 @@ pub enum Files {
 
 impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails; then all that
-    /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone. `unfound`: how bad it is
-    /// that a server's name is not found. As a warning the server is down until it is.
+    /// stands in the way is said, and warnings beside it. Errors beside a snapshot are of uploads that cannot be used.
+    /// `unfound`: how bad it is that a server's name is not found. As a warning the server is down until it is, and
+    /// uploads may be lost.
     pub fn compile(
         config: Config,
         tickets: Arc<Tickets>,
@@ -204,7 +205,7 @@ impl Snapshot {
         });
         let found = questions.into_iter().zip(found).collect();
         let built = Snapshot::build(config, sets, None, Files::ReadAgain, (&found, unfound))?;
-        Ok((built.snapshot, built.warnings))
+        Ok((built.snapshot, [built.warnings, built.kept].concat()))
     }
 
     /// Names of servers in a configuration whose places are this snapshot's, that have to be looked up before it is
@@ -258,7 +259,7 @@ impl Snapshot {
     ) -> Result<Compiled, Vec<Finding>> {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let (mut findings, mut kept) = (Vec::new(), Vec::new());
-        let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
+        let profiles = follow_profiles(&config, earlier, (files, unfound), &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
         let collector = Target::follow(&config, earlier, files, &mut findings);
@@ -381,11 +382,13 @@ impl Snapshot {
 fn follow_profiles(
     config: &Config,
     earlier: Option<&Snapshot>,
-    files: Files,
+    (files, unfound): (Files, Severity),
     findings: &mut Vec<Finding>,
     kept: &mut Vec<Finding>,
 ) -> Vec<Arc<Profile>> {
     let mut profiles = Vec::new();
+    let remembered = remembered(config, earlier, unfound);
+    let may_be_lost = |path: &path::Path| remembered.contains(path);
     for tls in &config.tls {
         let known = earlier.and_then(|earlier| {
             let place = earlier.config.tls.iter().position(|known| known.name == tls.name)?;
@@ -407,12 +410,13 @@ fn follow_profiles(
         };
         let loaded = match known {
             Some((_, before, profile)) if goes_on(before) => load_profile_again(profile, tls),
-            _ => load_profile(tls),
+            _ => Profile::load_without(tls, ALPN, &may_be_lost),
         };
         match loaded {
             Err(errors) => findings.extend(errors),
             Ok((profile, found)) => {
-                let is_kept = |finding: &Finding| is_same && finding.severity == Severity::Error;
+                let is_kept =
+                    |finding: &Finding| finding.severity == Severity::Error && (is_same || may_be_lost(&finding.path));
                 let (held, told): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
                 kept.extend(held);
                 findings.extend(told);
@@ -424,6 +428,31 @@ fn follow_profiles(
         }
     }
     profiles
+}
+
+/// Files of uploads that are left out where they cannot be used, as against those that were put a moment ago: nobody
+/// who could mend it is there when an engine starts, and the others can be served. Where another process serves, all
+/// of them are in use there.
+fn remembered<'c>(config: &'c Config, earlier: Option<&Snapshot>, unfound: Severity) -> HashSet<&'c path::Path> {
+    let mut uploads = uploads(config);
+    match earlier {
+        None if unfound == Severity::Error => uploads.clear(),
+        None => {}
+        Some(earlier) => {
+            let before = self::uploads(&earlier.config);
+            uploads.retain(|path| before.contains(path));
+        }
+    }
+    uploads
+}
+
+fn uploads(config: &Config) -> HashSet<&path::Path> {
+    let all = config.tls.iter().flat_map(|tls| &tls.certificates).filter(|certificate| certificate.uploaded);
+    all.filter_map(|certificate| match &certificate.source {
+        CertificateSource::Path(path) => Some(path.as_path()),
+        _ => None,
+    })
+    .collect()
 }
 
 /// Those of before where nothing about them has changed, and for what is retired.

@@ -117,6 +117,7 @@ impl State {
                 source: CertificateSource::Path(uploads.folder(&profile.name).join(file)),
                 ocsp: None,
                 default: false,
+                uploaded: true,
                 at: profile.at,
             });
             profile.certificates = uploaded.chain(std::mem::take(&mut profile.certificates)).collect();

@@ -56,7 +56,7 @@ fn ordered(directory: &Directory, file: &str, names: &[&str]) -> Certificate {
     let names = names.iter().map(|name| name.to_string()).collect();
     let files = vec![(KeyType::Ecdsa, directory.0.join(file))];
     let source = CertificateSource::Ordered(Ordered { acme: AcmeId(0), names, files });
-    Certificate { source, ocsp: None, default: false, at: Default::default() }
+    Certificate { source, ocsp: None, default: false, uploaded: false, at: Default::default() }
 }
 
 fn served(profile: &Profile) -> Vec<String> {

@@ -222,6 +222,7 @@ fn a_chain_and_its_key_may_be_two_files() {
         },
         ocsp: None,
         default: false,
+        uploaded: false,
         at: profile.at,
     });
     assert_eq!(findings(&profile), []);

@@ -133,6 +133,8 @@ pub struct Certificate {
     pub ocsp: Option<PathBuf>,
     /// Served where no other certificate fits. With none marked so it is the first.
     pub default: bool,
+    /// Came by the admin API, and is remembered by `process.state`: no text names it.
+    pub uploaded: bool,
     /// Where it is written.
     pub at: At,
 }

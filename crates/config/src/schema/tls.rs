@@ -93,7 +93,7 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>, signer: bool) -> Opti
         Value::String(text) => {
             let found = Found { value: text.as_ref(), span: node.span };
             let source = file(report, "certificates", found, context.base).map(CertificateSource::Path)?;
-            Some(Certificate { source, ocsp: None, default: false, at })
+            Some(Certificate { source, ocsp: None, default: false, uploaded: false, at })
         }
         Value::Table(_) => described(context, Section::of(report, node, "this certificate", node.span)?, signer, at),
         _ => mismatch(report, "certificates", CERTIFICATE_FORM, node),
@@ -129,7 +129,7 @@ fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, signer: bo
     let ocsp = optional(&mut section, "ocsp");
     let default = section.boolean("default").is_some_and(|found| found.value);
     section.close();
-    Some(Certificate { source: source?, ocsp, default, at })
+    Some(Certificate { source: source?, ocsp, default, uploaded: false, at })
 }
 
 /// An order of key types: of a profile, or of one listener.

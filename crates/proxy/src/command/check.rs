@@ -4,13 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use propylon_config::{Config, Problem, Severity, Source};
+use propylon_config::{Backend, Config, Problem, Severity, Signer, Source, TlsProfile};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_sys::Account;
 use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
 
 use crate::acme;
 use crate::opening::files_plan;
+use crate::origin::Meant;
+use crate::reload::with_path;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
 use crate::{admin, isolation, origin, sandbox, sticky, ticket_keys};
@@ -52,9 +54,7 @@ fn problems(source: &Source) -> Vec<Problem> {
     };
     // What is missing in a signer's section has been said; its stand-ins are no files.
     if !problems.iter().any(|problem| problem.severity == Severity::Error) {
-        findings.extend(load_signers(&certified.signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
-        let upstreams = load_upstreams(&certified.backends);
-        findings.extend(upstreams.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        findings.extend(shown_to_others(&certified.signers, &certified.backends));
         if let Some(tracing) = &certified.tracing {
             let target = Target::load(tracing, &propylon_config::Resolver::default());
             findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
@@ -73,6 +73,13 @@ fn problems(source: &Source) -> Vec<Problem> {
     problems
 }
 
+/// Findings about what is shown to key servers and servers, and about authorities.
+fn shown_to_others(signers: &[Signer], backends: &[Backend]) -> Vec<Finding> {
+    let mut findings = load_signers(signers).map_or_else(|findings| findings, |(_, warnings)| warnings);
+    findings.extend(load_upstreams(backends).map_or_else(|findings| findings, |(_, warnings)| warnings));
+    findings
+}
+
 /// What the admin API has changed, which `run` would lay over the file. Nothing is told where the file itself is wrong.
 fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
     if origin::has_error(problems) {
@@ -84,6 +91,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .chain(unknown_user(source, &meant.config))
             .chain(refused_store(source, &meant.config))
             .chain(few_files(source, &meant.config))
+            .chain(files_of_state(&meant))
             .chain(isolation::problems(&meant.config, source))
             .chain(isolation::unreadable(&meant.config, source))
             .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
@@ -97,6 +105,36 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
         }
         Err(wrong) => wrong.problems,
     }
+}
+
+/// Problems of files that `run` would read since the state names them, or a configuration that was pushed. Uploads that
+/// cannot be used are left out by it.
+fn files_of_state(meant: &Meant) -> Vec<Problem> {
+    let (source, config) = (&meant.source, &meant.config);
+    let with = |uploaded: bool| -> Vec<TlsProfile> {
+        let mut profiles = config.tls.clone();
+        profiles.iter_mut().for_each(|tls| tls.certificates.retain(|certificate| certificate.uploaded == uploaded));
+        profiles.retain(|tls| !tls.certificates.is_empty());
+        profiles
+    };
+    let of =
+        |profiles: &[TlsProfile]| load_profiles(profiles).map_or_else(|findings| findings, |(_, warnings)| warnings);
+    let uploads = of(&with(true)).into_iter().filter(|finding| finding.severity == propylon_tls::Severity::Error);
+    // Findings without a path are about the profile as a whole.
+    let uploads = uploads.filter(|finding| !finding.path.as_os_str().is_empty());
+    let mut problems: Vec<Problem> = uploads.map(|finding| left_out(problem(source, &finding))).collect();
+    if meant.state.pushed.is_some() {
+        let pushed = of(&with(false)).into_iter().chain(shown_to_others(&config.signers, &config.backends));
+        problems.extend(pushed.map(|finding| with_path(problem(source, &finding), &finding)));
+    }
+    problems
+}
+
+/// The problem of an upload that cannot be used: whoever starts an engine may have others to serve, and no copy.
+pub fn left_out(problem: Problem) -> Problem {
+    let what = format!("{}; it is not served until that is mended, and the others are", problem.what);
+    let fix = "put it again by the admin API, or delete it there, or bring its file back and reload".to_owned();
+    Problem { severity: Severity::Warning, what, fix, ..problem }
 }
 
 /// A token file by which nobody could change anything. It is read for each change, so the engine starts all the same.

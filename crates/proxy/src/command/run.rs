@@ -92,20 +92,31 @@ fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engin
     let generation = takeover.as_ref().map_or(0, |takeover| takeover.estate.generation);
     // Where nobody serves yet, most of it is better than nothing. Where somebody does, all of it is in use there.
     let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
-    let (meant, snapshot, key_process) = match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
-        Ok((meant, snapshot, key_process)) => (meant, snapshot.counted_after(generation), key_process),
-        Err(what) => {
-            let failure = Failure { reason: "configuration", what };
-            takeover.iter().for_each(|takeover| takeover.give_up(&failure));
-            return Err(None);
-        }
-    };
-    let start = Start { path: path.to_owned(), meant, snapshot, own, key_process, takeover };
+    let Loaded { meant, snapshot, unusable, key_process } =
+        match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
+            Ok(loaded) => loaded,
+            Err(what) => {
+                let failure = Failure { reason: "configuration", what };
+                takeover.iter().for_each(|takeover| takeover.give_up(&failure));
+                return Err(None);
+            }
+        };
+    let snapshot = snapshot.counted_after(generation);
+    let start = Start { path: path.to_owned(), meant, snapshot, unusable, own, key_process, takeover };
     engine::prepare(start).map_err(|error| Some(error.to_string()))
 }
 
+/// Configuration and snapshot that an engine begins with.
+struct Loaded {
+    meant: Meant,
+    snapshot: Snapshot,
+    /// Uploads that cannot be used.
+    unusable: Vec<Finding>,
+    key_process: Option<KeyProcess>,
+}
+
 /// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
-fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, Snapshot, Option<KeyProcess>), String> {
+fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, String> {
     let meant = match origin::read(path) {
         Ok(meant) => meant,
         Err(wrong) => {
@@ -136,10 +147,18 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, S
         problem if shows_lines => problem,
         problem => with_path(problem, finding),
     };
+    let starts = compiled.is_ok();
+    let told = |finding: &Finding| match told(finding) {
+        problem if starts && problem.severity == Severity::Error => check::left_out(problem),
+        problem => problem,
+    };
     let problems: Vec<Problem> = findings.iter().map(told).collect();
     print(&problems, &meant.source.text);
     match compiled {
-        Ok((snapshot, _)) => Ok((meant, snapshot, key_process)),
+        Ok((snapshot, mut findings)) => {
+            findings.retain(|finding| finding.severity == TlsSeverity::Error);
+            Ok(Loaded { meant, snapshot, unusable: findings, key_process })
+        }
         Err(findings) => {
             let problems = findings.iter().map(|finding| with_path(check::problem(&meant.source, finding), finding));
             Err(summary(&problems.collect::<Vec<Problem>>()))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -59,8 +59,18 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        Profile::load_without(profile, alpn, &|_| false)
+    }
+
+    /// As [`Profile::load`], and without those of these files that cannot be used, which are errors among the findings.
+    pub fn load_without(
+        profile: &TlsProfile,
+        alpn: &[&[u8]],
+        may_be_lost: &dyn Fn(&Path) -> bool,
+    ) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (credentials, findings) = load::credentials(profile, &[]);
-        match findings.iter().any(|finding| finding.severity == Severity::Error) {
+        let stands_in_the_way = |finding: &Finding| finding.severity == Severity::Error && !may_be_lost(&finding.path);
+        match findings.iter().any(stands_in_the_way) {
             // What else there is to say is said at once.
             true => {
                 let assembled = Profile::assemble(profile, alpn, credentials, findings, None);

@@ -117,7 +117,7 @@ mod tests {
         let source = CertificateSource::Path(path);
         TlsProfile {
             name: "public".into(),
-            certificates: vec![Certificate { source, ocsp: None, default: false, at: At::default() }],
+            certificates: vec![Certificate { source, ocsp: None, default: false, uploaded: false, at: At::default() }],
             policy: TlsPolicy::Modern,
             prefer: vec![KeyType::Rsa],
             strict_sni: false,

@@ -76,6 +76,7 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
                 source: CertificateSource::Path(path.to_path_buf()),
                 ocsp: None,
                 default: false,
+                uploaded: false,
                 at: At { line: index as u32 + 1, column: 1, length: 1 },
             })
             .collect(),

@@ -419,7 +419,13 @@ mod tests {
             let source = CertificateSource::Path(self.path.clone());
             TlsProfile {
                 name: "public".into(),
-                certificates: vec![Certificate { source, ocsp: None, default: false, at: At::default() }],
+                certificates: vec![Certificate {
+                    source,
+                    ocsp: None,
+                    default: false,
+                    uploaded: false,
+                    at: At::default(),
+                }],
                 policy: TlsPolicy::Modern,
                 prefer: vec![KeyType::Ecdsa],
                 strict_sni: false,
