@@ -183,8 +183,11 @@ fn crate_of(file: &Path) -> String {
     parts.next().unwrap_or_default().to_owned()
 }
 
-/// Modules and lines of a graph's largest circles, each with what it may be without a limit; and who is in the largest.
-fn circle_sizes(name: &str, graph: &Graph) -> ([(String, usize, usize); 2], Option<(String, String)>) {
+/// A figure's name, what it is, and what it may be without a limit.
+type Size = (String, usize, usize);
+
+/// Modules and lines of a graph's largest circles, and who is in the largest, by the name of the first.
+fn circle_sizes(name: &str, graph: &Graph) -> ([Size; 2], Option<(String, String)>) {
     let circles = circles(graph);
     let modules = circles.iter().map(|circle| circle.modules.len()).max().unwrap_or(0);
     let lines = circles.first().map_or(0, |circle| circle.lines);

@@ -696,7 +696,7 @@ mod tests {
         assert_eq!(files.answer(put("a.pem", &text)), Answer::Done);
         let path = store.join("a.pem");
         let there: Vec<PathBuf> = fs::read_dir(&store).expect("a folder").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(there, [path.clone()]);
+        assert_eq!(there, std::slice::from_ref(&path));
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
         assert!(matches!(files.read(&path, 1), Answer::File(KeyFile { open_to_all: false, .. })));
         assert!(files.held.contains_key(&ski(&key)));
