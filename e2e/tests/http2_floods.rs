@@ -531,7 +531,7 @@ fn what_clients_upload_to_servers_that_take_nothing_has_a_share_of_memory_togeth
     });
     let grown = engine.rss().saturating_sub(before) >> 20;
     println!("{} MiB of bodies are untaken, of {} that were on their way: {grown} MiB", most as u64 >> 20, {
-        (CONNECTIONS * STREAMS) as usize * 4 * FRAME >> 20
+        ((CONNECTIONS * STREAMS) as usize * 4 * FRAME) >> 20
     });
     assert!(grown < 256, "{grown} MiB");
     assert!((64 << 20..160 << 20).contains(&(most as u64)), "{most} bytes");
