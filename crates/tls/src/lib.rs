@@ -1,14 +1,14 @@
 //! TLS without sockets, towards clients and towards servers: certificates in, bytes in, bytes out.
 //!
-//! [`Profile`] is one `[tls.NAME]`, loaded once and shared by every core. Each core has an [`Acceptor`] of its own made
-//! of it (of [`AcceptorParts`], which any thread can make), which shares no reference count, cache or lock with another
-//! core's, and the acceptor makes a [`Session`] for each connection. A session owns neither a socket nor a buffer: the
-//! driver lends it both directions' bytes.
+//! [`Profile`] is one `[tls.NAME]`, loaded once and shared by every core. Each core makes an [`Acceptor`] of its own
+//! from it (from [`AcceptorParts`], which any thread can make); the acceptors of two cores share no reference count,
+//! cache or lock. An acceptor makes a [`Session`] for each connection. A session owns neither a socket nor a buffer:
+//! the driver lends it the bytes of both directions.
 //!
-//! Private-key operations and key agreement are jobs of `propylon-crypto`. An acceptor that is told to defer some has
-//! its handshakes parked until whoever drives them brings the outcome; otherwise they are done on the spot.
+//! Private-key operations and key agreement are jobs of `propylon-crypto`. The handshakes of an acceptor that defers
+//! jobs are parked until the driver brings the outcome; otherwise jobs are done on the spot.
 //!
-//! The library underneath does not show in this interface, so that it can be replaced.
+//! The TLS library underneath does not show in this interface, so that it can be replaced.
 
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]

@@ -1,8 +1,8 @@
-//! Which clients' certificates are good enough, and for how long a ticket may stand in for one.
+//! Verification of clients' certificates, and of sessions that were begun with them.
 //!
-//! The library verifies: chain, times, purpose, signatures, revocation. Around it stand bounds on what a client may
-//! send, and a look at every ticket: a session is resumed only under the very rules that its client was verified by,
-//! and only as long as nothing it was verified with is out of date.
+//! The library verifies chain, times, purpose, signatures and revocation. This module bounds what a client may send,
+//! and rechecks every ticket: a session is resumed only under the rules by which its client was verified, and only
+//! while its certificates and revocation lists are in date.
 
 use std::sync::Arc;
 
@@ -21,24 +21,25 @@ use x509_parser::prelude::FromDer;
 use crate::certificates::dated::Dated;
 use crate::parking::fiber::on_parent_stack;
 
-/// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
+/// Authorities and revocation lists of a profile, shared read-only by all cores.
 #[derive(Debug)]
 pub(crate) struct ClientTrust {
     verifier: Arc<dyn ClientCertVerifier>,
     pub forward: ForwardIdentity,
-    /// Of everything that decides whether a client is let in, but for the time.
+    /// Digest of everything that decides whether a client is accepted, but for the time.
     rules: [u8; 32],
-    /// When the first of the revocation lists must have been replaced; none if that does not matter.
+    /// Time at which the first of the revocation lists expires; none where expired lists are accepted.
     fresh_until: Option<UnixTime>,
-    /// The revocation lists that say when the next one is due.
+    /// Revocation lists with the times of their next updates.
     pub dated: Vec<Dated>,
 }
 
-/// A client's own certificate. In Client-Cert it is a third longer, which servers' limits on a field still allow.
+/// Limit of a client's own certificate. In Client-Cert it is a third longer, which servers' limits of a field still
+/// allow.
 pub(crate) const LEAF_BYTES_MAX: usize = 8 * 1024;
-/// All that a client sends, its own included.
+/// Limit of all certificates that a client sends.
 pub(crate) const CHAIN_BYTES_MAX: usize = 32 * 1024;
-/// The name of subject or issuer, encoded; as text it is at most three times that.
+/// Limit of the encoded name of subject or issuer; as text it is at most three times as long.
 pub(crate) const NAME_BYTES_MAX: usize = 1024;
 
 impl ClientTrust {
@@ -50,7 +51,7 @@ impl ClientTrust {
         fresh_until: Option<UnixTime>,
     ) -> Result<ClientTrust, VerifierBuilderError> {
         let rules = rules(auth, &roots, &crls);
-        // Of a provider only its algorithms of verification count here.
+        // The verifier uses only the provider's verification algorithms.
         let algorithms = rustls::crypto::aws_lc_rs::default_provider();
         let mut builder = WebPkiClientVerifier::builder_with_provider(roots.into(), algorithms.into()).with_crls(crls);
         if auth.mode == ClientAuthMode::Optional {
@@ -73,7 +74,7 @@ impl ClientTrust {
         Ok(ClientTrust { verifier, forward: auth.forward, rules, dated, fresh_until })
     }
 
-    /// Whether clients would see no difference; both are of the same `client_auth`.
+    /// Whether both accept the same clients; both are of the same `client_auth`.
     pub fn same_as(&self, other: &ClientTrust) -> bool {
         self.rules == other.rules
     }
@@ -82,12 +83,12 @@ impl ClientTrust {
         self.verifier.clone()
     }
 
-    /// The same with a look at what comes out of tickets.
+    /// Wraps a ticketer so that resumed sessions are rechecked.
     pub fn ticketer(&self, inner: Arc<dyn ProducesTickets>) -> Arc<dyn ProducesTickets> {
         Arc::new(RecheckedSessions { inner, rules: self.rules, fresh_until: self.fresh_until })
     }
 
-    /// The same with a look at sessions that come back by their ID.
+    /// Wraps a session store so that resumed sessions are rechecked.
     pub fn store(&self, inner: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSessions> {
         Arc::new(RecheckedSessions { inner, rules: self.rules, fresh_until: self.fresh_until })
     }
@@ -115,15 +116,15 @@ fn rules(auth: &ClientAuth, roots: &RootCertStore, crls: &[CertificateRevocation
     rules
 }
 
-/// The library's verifier, with bounds before it: nothing of what comes after can be made long by a client.
+/// The library's verifier behind limits on what a client may send, which bound the work of everything that follows.
 #[derive(Debug)]
 struct BoundedVerifier {
     inner: Arc<dyn ClientCertVerifier>,
-    /// Certificates beside the client's own.
+    /// Limit of certificates beside the client's own.
     depth: usize,
 }
 
-/// More, or longer, certificates than a client may send.
+/// Error: more, or longer, certificates than a client may send.
 #[derive(Debug)]
 pub(crate) struct TooLarge(String);
 
@@ -173,8 +174,7 @@ impl ClientCertVerifier for BoundedVerifier {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Of a TLS 1.2 client all of this is done where its handshake may be parked; a signature of P-521 alone would
-        // use most of such a stack.
+        // TLS 1.2 handshakes verify on a fiber, whose stack is small: a signature of P-521 alone would use most of it.
         on_parent_stack(|| {
             self.check(leaf, others)?;
             self.inner.verify_client_cert(leaf, others, now)
@@ -204,9 +204,9 @@ impl ClientCertVerifier for BoundedVerifier {
     }
 }
 
-/// Lets a session come back only under the rules that it began under, and only while the certificates in it, and the
-/// revocation lists they were held against, are in date. Where they are not the client is asked for its certificate
-/// again, and the verifier finds the words for what is wrong.
+/// Ticketer or session store that lets a session be resumed only under the rules that it began under, and only while
+/// its certificates and the revocation lists are in date. Otherwise the client is asked for its certificate again, and
+/// the verifier reports what is wrong.
 #[derive(Debug)]
 struct RecheckedSessions<T: ?Sized> {
     inner: Arc<T>,
@@ -215,7 +215,7 @@ struct RecheckedSessions<T: ?Sized> {
 }
 
 impl<T: ?Sized> RecheckedSessions<T> {
-    /// The state with the rules in front of it. One that could not be looked into later is not worth keeping.
+    /// The session state behind the digest of the rules; none for a state that could not be rechecked later.
     fn wrap(&self, state: &[u8]) -> Option<Vec<u8>> {
         client_chain(state)?;
         Some([&self.rules, state].concat())
@@ -278,8 +278,8 @@ impl StoresServerSessions for RecheckedSessions<dyn StoresServerSessions> {
     }
 }
 
-/// The client's certificates in the library's session state, whose form is its own business. None if it has changed;
-/// then no session is resumed, and a test fails.
+/// The client's certificates in the library's session state, whose format is not documented. None if the format has
+/// changed; then no session is resumed, and a test fails.
 fn client_chain(state: &[u8]) -> Option<Vec<&[u8]>> {
     let mut state = Reader(state);
     if state.take(1)? == [1] {
@@ -314,7 +314,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// Bytes behind their count, which has that many bytes itself.
+    /// Bytes behind their length, which is encoded in `width` bytes.
     fn prefixed(&mut self, width: usize) -> Option<&'a [u8]> {
         let count = self.take(width)?.iter().fold(0, |count, byte| count << 8 | usize::from(*byte));
         self.take(count)
@@ -360,8 +360,8 @@ mod tests {
         rechecked.unwrap(&rechecked.wrap(state).unwrap(), now).as_deref() == Some(state)
     }
 
-    /// A certificate with an extension of `padding` bytes, for a place whose name has `name` bytes. Of the same length
-    /// each time.
+    /// A certificate with an extension of `padding` bytes and a locality of `name` bytes. Its length is the same each
+    /// time.
     fn padded(padding: usize, name: usize) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.serial_number = Some(vec![1].into());
@@ -432,7 +432,7 @@ mod tests {
         let good = certificate(2020, 2030);
         assert!(comes_back(&rechecked(1, Some(NOW)), &state(&[&good])));
         assert!(!comes_back(&rechecked(1, Some(NOW - 1)), &state(&[&good])));
-        // Who has shown nothing is not on any list.
+        // Clients without a certificate are on no revocation list.
         assert!(comes_back(&rechecked(1, Some(NOW - 1)), &state(&[])));
     }
 

@@ -1,5 +1,5 @@
-//! A chain and its key, found to belong together, in the form in which they wait until a client asks for them: 50,000
-//! of them are to take little more memory than their files take on disk.
+//! Credentials: chains with their keys, as they are kept until a client asks for them. 50,000 of them take little more
+//! memory than their files take on disk.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,38 +15,38 @@ use super::file_stamp::FileStamp;
 use crate::provider::compression::Compressed;
 use crate::provider::signing::KeyKind;
 
-/// What is served to clients of one profile.
+/// A certificate of one profile, with its chain, key and OCSP response.
 pub(crate) struct Credential {
-    /// Shared with whatever took this one's place and was made of the same files.
+    /// Contents of the files, shared with other credentials made from the same files.
     pub material: Arc<Material>,
-    /// Of the material's names, those that an earlier certificate stands for.
+    /// Names of the certificate for which an earlier certificate is served.
     pub hidden: Vec<Box<str>>,
-    /// Meant for clients that name nothing that any certificate stands for.
+    /// The certificate is marked as default, for clients that send no name that any certificate is for.
     pub default: bool,
     pub staple: Option<Staple>,
-    /// Where the configuration names it.
+    /// Position in the configuration.
     pub at: At,
-    /// The message that it is sent in, without and with the staple; empty where it goes as it is.
+    /// Compressed Certificate messages, without and with the staple; empty where the certificate is sent uncompressed.
     pub compressed: OnceLock<[Option<Arc<Compressed>>; 2]>,
 }
 
-/// What the files of a chain and its key hold.
+/// Contents of the files of a chain and its key.
 pub(crate) struct Material {
     pub chain: Chain,
     pub key: CredentialKey,
     pub kind: KeyKind,
-    /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
+    /// DNS names of the certificate: lower case, no trailing dot, maybe `*.` in front.
     pub names: Box<[Box<str>]>,
-    /// IP addresses it is for.
+    /// IP addresses of the certificate.
     pub addresses: Box<[IpAddr]>,
     pub validity: Validity,
-    /// Clients are to refuse it without a stapled response (RFC 7633).
+    /// Clients must refuse the certificate without a stapled response (RFC 7633).
     pub must_staple: bool,
-    /// The chain's file.
+    /// File of the chain.
     pub path: PathBuf,
-    /// The key's, where it is another.
+    /// File of the key, where it is another.
     pub key_path: Option<PathBuf>,
-    /// What the files looked like when they were read; absent where they must be read again to be sure.
+    /// Metadata of the files when they were read; absent where they must be read again to be sure.
     pub stamps: Option<FileStamps>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct FileStamps {
     pub key: Option<FileStamp>,
 }
 
-/// Seconds since 1970.
+/// Validity period, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub not_before: i64,
@@ -64,13 +64,13 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Both ends belong to it (RFC 5280 §4.1.2.5).
+    /// Whether a moment is in the period; both ends belong to it (RFC 5280 §4.1.2.5).
     pub fn holds(self, now: i64) -> bool {
         (self.not_before..=self.not_after).contains(&now)
     }
 }
 
-/// A leaf, and those that have issued it, which many leaves share.
+/// A leaf certificate and its issuers, which many leaves share.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub leaf: CertificateDer<'static>,
@@ -79,46 +79,46 @@ pub(crate) struct Chain {
 
 pub(crate) type Issuers = Arc<[CertificateDer<'static>]>;
 
-/// Keeps one copy of what many chains have behind their leaves.
+/// Keeps one copy of the issuers that many chains have in common.
 #[derive(Default)]
 pub(crate) struct Interner(Mutex<HashSet<Issuers>>);
 
-/// An OCSP response that clients are shown, for as long as it may be.
+/// An OCSP response to staple, and until when.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Staple {
     pub response: Vec<u8>,
-    /// Seconds since 1970; absent: newer information is always to be had, and this will do.
+    /// Time of the next update, in seconds since 1970; absent where the response does not say.
     pub until: Option<i64>,
 }
 
-/// Where a certificate's key is.
+/// Location of a certificate's key.
 #[derive(PartialEq, Eq)]
 pub(crate) enum CredentialKey {
     Local(Zeroizing<PrivateKeyDer<'static>>),
-    /// At the profile's signer.
+    /// The profile's signer holds the key.
     Remote(RemoteKey),
-    /// In the process that holds this process's keys.
+    /// The key process of this engine holds the key (`keys.isolate`).
     Beside(RemoteKey),
 }
 
-/// Why a certificate is shown to a client.
+/// Reason why a certificate is chosen for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameMatch {
-    /// It is for the name that the client asked for.
+    /// The certificate has the name that the client asked for.
     Exact,
-    /// It is for all names beside that one.
+    /// The certificate has a wildcard that matches the name.
     Wildcard,
-    /// No other is for that name, or the client asked for none.
+    /// No certificate matches the name, or the client asked for none.
     Default,
 }
 
 impl Credential {
-    /// Those that it stands for.
+    /// Names for which this certificate is served.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.material.names.iter().filter(|name| !self.hidden.contains(name)).map(|name| &**name)
     }
 
-    /// Brotli takes its time: once for all cores, and for whatever is made of the same parts.
+    /// Compresses the Certificate messages, once for all cores and all credentials of the same parts: brotli is slow.
     pub fn compress(&self) {
         self.compressed.get_or_init(|| {
             let chain = &self.material.chain;
@@ -140,7 +140,7 @@ impl Credential {
         }
     }
 
-    /// Files may have been written anew with what they held.
+    /// Whether both are the same to clients. Files may have been rewritten with the same content.
     pub fn same_as(&self, other: &Credential) -> bool {
         let same_material = || {
             let (one, other) = (&self.material, &other.material);
@@ -151,13 +151,13 @@ impl Credential {
 }
 
 impl Material {
-    /// Whether one of its files is this one, or in this folder.
+    /// Whether one of the files is `path`, or is in the folder `path`.
     pub fn is_of(&self, path: &Path) -> bool {
         self.path.starts_with(path) || self.key_path.as_ref().is_some_and(|own| own.starts_with(path))
     }
 
-    /// Its place among those of one folder: what is in one file first, by name; then by the key's file; then those
-    /// whose keys are elsewhere.
+    /// Sort key among the certificates of one folder: those in one file first, by name; then by the key's file; then
+    /// those with remote keys.
     pub fn place(&self) -> (u8, &Path) {
         match &self.key_path {
             Some(key_path) => (1, key_path),
@@ -166,7 +166,7 @@ impl Material {
         }
     }
 
-    /// A handle on its key of the caller's own. What is kept is DER: a key that is ready for use takes kilobytes.
+    /// The key, parsed anew for the caller. Only its DER is kept: an expanded key takes kilobytes.
     pub fn key(&self) -> Key {
         match &self.key {
             CredentialKey::Local(key) => {
@@ -176,17 +176,17 @@ impl Material {
         }
     }
 
-    /// At the profile's signer.
+    /// Whether the key is at the profile's signer.
     pub fn is_remote(&self) -> bool {
         matches!(self.key, CredentialKey::Remote(_))
     }
 
-    /// Its signatures are somebody else's to make, and are waited for.
+    /// Whether the key is in another process, whose signatures have to be waited for.
     pub fn is_elsewhere(&self) -> bool {
         !matches!(self.key, CredentialKey::Local(_))
     }
 
-    /// Of a key in the process beside this one: its name there.
+    /// Name of the key at this engine's key process, if it is there.
     pub fn ski_beside(&self) -> Option<Ski> {
         match &self.key {
             CredentialKey::Beside(key) => Some(key.ski),
@@ -196,10 +196,10 @@ impl Material {
 }
 
 impl Chain {
-    /// The leaf first. Of a chain that was found to have one.
+    /// Splits a chain, which is not empty, into the leaf and its issuers.
     pub fn new(mut chain: Vec<CertificateDer<'static>>, interner: &Interner) -> Chain {
         let issuers = interner.intern(chain.split_off(1));
-        // What a PEM file is read into has room to spare.
+        // The buffer of a PEM reader has spare capacity.
         let leaf = chain.pop().map_or_else(|| Vec::new().into(), |leaf| leaf.as_ref().to_vec().into());
         Chain { leaf, issuers }
     }
@@ -210,7 +210,7 @@ impl Chain {
 }
 
 impl Interner {
-    /// Knows what these have.
+    /// An interner that knows the issuers of these credentials.
     pub fn of<'a>(credentials: impl Iterator<Item = &'a Arc<Credential>>) -> Interner {
         let known = credentials.map(|credential| credential.material.chain.issuers.clone());
         Interner(Mutex::new(known.collect()))

@@ -1,4 +1,4 @@
-//! What is good until a moment (certificates, revocation lists, OCSP responses), and when it is time to speak of it.
+//! Expiry of certificates, revocation lists and OCSP responses, and the steps before it at which users are warned.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,36 +6,36 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use propylon_config::At;
 
-/// Something that was read from a file and is good until a moment.
+/// An object from a file that has an end of its validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dated {
     pub kind: DatedKind,
-    /// Whom it is for, where it says so.
+    /// Name of the certificate, where it has one.
     pub name: String,
-    /// The file that it came from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Seconds since 1970; absent where its beginning is not known.
+    /// Start of validity in seconds since 1970, where it is known.
     pub from: Option<i64>,
-    /// Seconds since 1970.
+    /// End of validity in seconds since 1970.
     pub until: i64,
-    /// Where the configuration names it.
+    /// Position in the configuration.
     pub at: At,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DatedKind {
-    /// Shown to clients.
+    /// Certificate served to clients.
     ServerCertificate,
-    /// Shown to servers.
+    /// Client certificate for servers.
     ClientCertificate,
-    /// Shown to key servers.
+    /// Client certificate for key servers.
     SignerIdentity,
     RevocationList,
     OcspResponse,
 }
 
 impl DatedKind {
-    /// As in metrics.
+    /// Name as in metrics.
     pub fn name(self) -> &'static str {
         match self {
             DatedKind::ServerCertificate => "server-certificate",
@@ -59,21 +59,21 @@ impl fmt::Display for DatedKind {
     }
 }
 
-/// How near its end something is.
+/// Urgency of an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Nearness {
-    /// Somebody might plan for it: 30 days or less.
+    /// 30 days or less are left: time to plan the renewal.
     Known,
-    /// It should have been renewed: 14 days or less, or the last third of a short life.
+    /// 14 days or less, or the last third of a short life: renewal is due.
     Soon,
-    /// A day or less, or the last tenth of a short life.
+    /// A day or less, or the last ninth of a short life.
     Now,
     Over,
 }
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-/// Seconds left at which something is told of again.
+/// Seconds before the end at which users are warned.
 const STEPS: [(i64, Nearness); 6] = [
     (30 * DAY, Nearness::Known),
     (14 * DAY, Nearness::Soon),
@@ -83,16 +83,16 @@ const STEPS: [(i64, Nearness); 6] = [
     (HOUR, Nearness::Now),
 ];
 
-/// Whether between two looks, the earlier of which was at `last`, something that is good from `from` to `until` has
-/// come nearer to its end by a step; the last of these steps. All in seconds since 1970.
+/// The last step towards its end that an object which is valid from `from` to `until` has reached between `last` and
+/// `now`, if any. All times are in seconds since 1970.
 ///
-/// What is short-lived by design is renewed late by design: of it a step counts in the last third of its life alone.
+/// Short-lived objects are renewed late by design: for them steps count only in the last third of their life.
 pub fn step_between(from: Option<i64>, until: i64, last: i64, now: i64) -> Option<Nearness> {
-    // It is over a second after its last.
+    // `until` is the last second of validity.
     if last <= until && until < now {
         return Some(Nearness::Over);
     }
-    // What there is no beginning of is replaced just in time.
+    // Objects without a known start (OCSP responses) are replaced just in time.
     let third = until.saturating_sub(from?) / 3;
     let passed = |left: i64| last < until.saturating_sub(left) && until.saturating_sub(left) <= now;
     let by_days = STEPS.iter().filter(|(left, _)| *left < third && passed(*left)).map(|(_, step)| *step);
@@ -101,7 +101,7 @@ pub fn step_between(from: Option<i64>, until: i64, last: i64, now: i64) -> Optio
     by_days.chain(by_life).max()
 }
 
-/// In seconds since 1970.
+/// Converts to seconds since 1970.
 pub(crate) fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_secs() as i64,

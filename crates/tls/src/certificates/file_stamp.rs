@@ -10,12 +10,12 @@ pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
-    /// Since 1970; wraps around, as it is only compared.
+    /// Nanoseconds since 1970; wraps around, since it is only compared.
     modified_ns: i64,
     changed_ns: i64,
 }
 
-/// File systems note times in steps, of two seconds at the coarsest (FAT).
+/// Coarsest step of a file system's times: two seconds (FAT).
 const TIME_STEP: Duration = Duration::from_secs(2);
 
 impl FileStamp {
@@ -58,7 +58,8 @@ impl FileStamp {
     }
 }
 
-/// One from the future is what somebody's clock says, and no reason to read it for ever.
+/// Whether a file is older than a step. A time in the future is taken for another clock's, not for a reason to read the
+/// file again and again.
 fn is_old(modified: SystemTime, now: SystemTime) -> bool {
     now.duration_since(modified).map_or(true, |age| age >= TIME_STEP)
 }

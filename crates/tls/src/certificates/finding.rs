@@ -1,4 +1,4 @@
-//! What is wrong with a certificate or a key, and what to do about it.
+//! Findings: faults of certificates and keys, and what to do about them.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use propylon_config::At;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,
-    /// Where the configuration names the certificate.
+    /// Position of the certificate in the configuration.
     pub at: At,
-    /// The file or directory it is about.
+    /// File or directory at fault.
     pub path: PathBuf,
     pub what: String,
-    /// What to do; never empty.
+    /// Remedy; never empty.
     pub fix: String,
-    /// Error of the system that it comes from, if this process met one.
+    /// System error behind the finding, if this process met one.
     pub error: Option<ErrorKind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The profile works; somebody should look.
+    /// The profile works.
     Warning,
     /// The profile cannot be used.
     Error,

@@ -1,4 +1,4 @@
-//! Who a client has proved to be: what its certificate says, in forms that headers and logs can hold.
+//! Identity of a client from its verified certificate, in forms that headers and logs can hold.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64ct::{Base64, Encoding};
@@ -14,11 +14,11 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 pub struct Identity {
     /// Distinguished name after RFC 4514, the most specific part first.
     pub subject: Box<str>,
-    /// The name of whoever signed it, likewise.
+    /// Distinguished name of the issuer, likewise.
     pub issuer: Box<str>,
-    /// Hexadecimal, upper case, as `openssl x509 -serial` prints it.
+    /// Serial number in hexadecimal, upper case, as `openssl x509 -serial` prints it.
     pub serial: Box<str>,
-    /// Of the certificate's DER: hexadecimal, lower case.
+    /// Digest of the certificate's DER: hexadecimal, lower case.
     pub sha256: Box<str>,
     /// The value of Client-Cert (RFC 9440 §2.2), where servers are told.
     pub certificate: Option<Box<str>>,
@@ -27,8 +27,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a chain that was verified, the client's own certificate first. None if it cannot be read, which verification
-    /// would have found.
+    /// Identity from a verified chain, the client's own certificate first. None if the certificate cannot be parsed,
+    /// which verification would have found.
     pub(crate) fn new(chain: &[CertificateDer<'_>], forward: ForwardIdentity) -> Option<Identity> {
         let (leaf, others) = chain.split_first()?;
         let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
@@ -55,7 +55,7 @@ fn byte_sequences(chain: &[CertificateDer<'_>]) -> Box<str> {
     text.into()
 }
 
-/// Without the zero that keeps a number positive.
+/// Serial number without the leading zero that keeps the number positive.
 fn serial(bytes: &[u8]) -> String {
     let digits = match bytes {
         [0, rest @ ..] if !rest.is_empty() => rest,

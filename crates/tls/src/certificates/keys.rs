@@ -1,5 +1,5 @@
-//! One core's certificates and signing keys as handshakes use them, made when a client first asks for them and kept as
-//! long as there is room: in this form a certificate takes several times its file's size, and every core has its own.
+//! One core's cache of certificates with expanded signing keys, made when a client first asks for one. An expanded
+//! certificate takes several times its file's size, and every core has its own.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,20 +13,21 @@ use crate::parking::fiber;
 use crate::provider::compression::PerCore;
 use crate::provider::signing::CertificateKey;
 
-/// Certificates that a core keeps ready, over all its acceptors. With an EC key one takes some 5 KB, with RSA-2048 some
-/// 20 KB once the kernels have their form of the key.
+/// Limit of cached certificates per core, over all its acceptors. With an EC key one takes some 5 KB, with RSA-2048
+/// some 20 KB once the kernels have their form of the key.
 pub const READY_PER_CORE_MAX: usize = 4096;
 
-/// One core's: what is kept ready now, and how often something had to be made, or to make room.
+/// Counters of one core's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadyCounts {
-    /// Now.
+    /// Gauge: certificates in the cache.
     pub kept: usize,
     pub made: u64,
     pub evicted: u64,
 }
 
-/// Forgets what no configuration has any more, so that its keys are wiped. For each core, now and then.
+/// Drops certificates that no configuration has any more, so that their keys are wiped. To be called on each core from
+/// time to time.
 pub fn tend_ready() -> ReadyCounts {
     READY.with_borrow_mut(|ready| {
         ready.sweep();
@@ -34,11 +35,11 @@ pub fn tend_ready() -> ReadyCounts {
     })
 }
 
-/// A certificate, ready to be served by one core.
+/// A certificate with its expanded key, as one core serves it.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub key: Arc<CertifiedKey>,
-    /// The same with an OCSP response, and until when that may be shown, in seconds since 1970.
+    /// The certificate with an OCSP response, and until when that may be stapled, in seconds since 1970.
     stapled: Option<(Arc<CertifiedKey>, Option<i64>)>,
     pub compressed: [Option<PerCore>; 2],
 }
@@ -46,7 +47,7 @@ pub(crate) struct Entry {
 impl Entry {
     fn new(credential: &Credential) -> Entry {
         let material = &*credential.material;
-        // A handshake's own stack is small.
+        // A fiber's stack is small.
         let key = fiber::on_parent_stack(|| material.key());
         let chain = material.chain.iter().cloned().collect();
         let key = CertifiedKey::new(chain, Arc::new(CertificateKey::new(key)));
@@ -66,12 +67,12 @@ impl Entry {
     }
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub(crate) fn now() -> i64 {
     UnixTime::now().as_secs() as i64
 }
 
-/// This core's, of this credential.
+/// This core's expanded form of a credential.
 pub(crate) fn ready(credential: &Arc<Credential>) -> Entry {
     READY.with_borrow_mut(|ready| ready.entry(credential))
 }
@@ -80,10 +81,11 @@ thread_local! {
     static READY: RefCell<Ready> = RefCell::new(Ready::new(READY_PER_CORE_MAX));
 }
 
-/// Where there is no room, what has not been asked for in a while goes (the clock algorithm).
+/// Cache with the clock algorithm: a full cache drops what has not been asked for since the hand came by.
 struct Ready {
     room: usize,
-    /// By the credential's address, which nobody else gets while the slot has a reference: its place in `slots`.
+    /// Index in `slots` by the credential's address, which no other credential gets while the slot has a weak
+    /// reference.
     places: HashMap<usize, usize>,
     slots: Vec<Slot>,
     hand: usize,
@@ -94,7 +96,7 @@ struct Ready {
 struct Slot {
     credential: Weak<Credential>,
     entry: Entry,
-    /// Since the hand was here.
+    /// Asked for since the hand came by.
     asked_for: bool,
 }
 
@@ -125,7 +127,7 @@ impl Ready {
     }
 
     fn replace(&mut self, slot: Slot) -> usize {
-        // At most once around: then nothing is asked for.
+        // The hand goes round once at most: then all marks are cleared.
         while std::mem::take(&mut self.slots[self.hand].asked_for) {
             self.hand = (self.hand + 1) % self.slots.len();
         }
@@ -137,7 +139,7 @@ impl Ready {
         place
     }
 
-    /// Without what is in use nowhere else.
+    /// Drops slots whose credential is gone.
     fn sweep(&mut self) {
         let is_gone = |slot: &Slot| slot.credential.strong_count() == 0;
         if !self.slots.iter().any(is_gone) {

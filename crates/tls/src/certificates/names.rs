@@ -1,4 +1,4 @@
-//! Which certificates stand for which names, and in which order they are chosen.
+//! Choice of certificates by server name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use propylon_config::KeyType;
 
 use super::credential::Credential;
 
-/// Which certificates stand for a name, by their index, the preferred ones first.
+/// Indices of certificates by name, the preferred ones first.
 #[derive(Debug)]
 pub(crate) struct Names {
     exact: HashMap<Box<str>, Box<[u32]>>,
-    /// By what follows `*.`; stands for one label (RFC 9525 §6.3).
+    /// Wildcards, by what follows `*.`, which stands for one label (RFC 9525 §6.3).
     wildcard: HashMap<Box<str>, Box<[u32]>>,
-    /// For clients that name nothing, or nothing we have: the certificates marked for it, or else the first, and others
-    /// for the same names. Empty where such clients are refused.
+    /// Certificates for clients that send no name, or an unknown one: those marked as default, or else the first, and
+    /// others for the same names. Empty where such clients are refused.
     pub default: Box<[u32]>,
 }
 
@@ -34,21 +34,22 @@ impl Names {
         let rank = |index: &u32| rank(credentials[*index as usize].material.kind.key_type(), prefer);
         let sets = exact.values_mut().chain(wildcard.values_mut());
         for set in sets.chain([&mut default]).filter(|set| set.len() > 1) {
-            // Stable: of two with the same rank, the one configured first.
+            // The sort is stable: of two with the same rank the one configured first is preferred.
             set.sort_by_key(rank);
         }
         exact.shrink_to_fit();
         Names { exact, wildcard, default }
     }
 
-    /// Those that stand for the name itself.
+    /// Certificates that match the name, without the defaults.
     pub fn named(&self, name: &str) -> impl Iterator<Item = u32> + Clone {
         let exact = self.exact.get(name);
         let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         exact.into_iter().chain(wildcard).flat_map(|set| set.iter().copied())
     }
 
-    /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.
+    /// Certificates for a name in order of choice. An exact match goes before a wildcard; defaults are used only where
+    /// there is neither.
     pub fn candidates(&self, name: Option<&str>) -> impl Iterator<Item = u32> + Clone {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
         let exact = name.and_then(|name| self.exact.get(name)).map_or(&[][..], |set| set);
@@ -64,7 +65,7 @@ impl Names {
     }
 }
 
-/// Nearly every set stays one of one: it takes no more room than that. One type of key comes once at most.
+/// Adds an index to the set of a name. Nearly all sets have one element, and take no more room than that.
 fn add(map: &mut HashMap<Box<str>, Box<[u32]>>, name: &str, index: u32) {
     match map.get_mut(name) {
         Some(set) => *set = set.iter().copied().chain([index]).collect(),
@@ -72,8 +73,8 @@ fn add(map: &mut HashMap<Box<str>, Box<[u32]>>, name: &str, index: u32) {
     }
 }
 
-/// Where a type stands in an order of preference; a type that it does not name comes last, but for Ed25519, which then
-/// stands with ECDSA.
+/// Rank of a key type in an order of preference. A type that is not in it comes last, but for Ed25519, which then ranks
+/// with ECDSA.
 fn rank(key_type: KeyType, prefer: &[KeyType]) -> usize {
     let position = |wanted| prefer.iter().position(|preferred| *preferred == wanted);
     let with_ecdsa = || if key_type == KeyType::Ed25519 { position(KeyType::Ecdsa) } else { None };

@@ -1,4 +1,4 @@
-//! One `[tls.NAME]`, loaded: which certificates there are, and for which names.
+//! One `[tls.NAME]`, loaded: its certificates and its rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,35 +20,35 @@ use crate::certificates::load;
 use crate::provider::{Use, use_of};
 use crate::tickets::sessions::Sessions;
 
-/// Shared by all cores, which only make their acceptors of it.
+/// Loaded `[tls.NAME]`. Cores share it and make their acceptors from it.
 pub struct Profile {
     pub(crate) name: Box<str>,
     pub(crate) policy: TlsPolicy,
     strict_sni: bool,
-    /// The order of key types that `names` is made for.
+    /// Order of key types that `names` is made for.
     prefer: Vec<KeyType>,
     pub(crate) compresses: bool,
-    /// Most preferred first.
+    /// Protocols, the most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
-    /// In the order in which they were configured; none where all are ordered and not there yet.
+    /// Credentials in the order of the configuration; none where all are ordered from an authority and not there yet.
     pub(crate) credentials: Arc<[Arc<Credential>]>,
     pub(crate) names: Arc<Names>,
-    /// By the orders of key types of listeners that have their own.
+    /// Names for the orders of key types of listeners that have their own.
     other_names: Mutex<Vec<(Vec<KeyType>, Arc<Names>)>>,
-    /// There are such listeners.
+    /// Some listeners have an order of key types of their own.
     pub(crate) orders_differ: Arc<AtomicBool>,
-    /// Some key signs elsewhere.
+    /// Some keys are in another process.
     pub(crate) remote: bool,
-    /// Those that expire first, at most [`SHOWN_MAX`] of them.
+    /// Indices of the certificates that expire first, at most [`SHOWN_MAX`].
     soonest: Vec<u32>,
-    /// When each of them expires, the first first, in seconds since 1970.
+    /// Expiry of all certificates in seconds since 1970, the earliest first.
     ends: Box<[i64]>,
-    /// Given after a full handshake; 0: none at all.
+    /// Tickets issued after a full handshake; 0 disables them.
     pub(crate) tickets: u8,
     pub(crate) sessions: Arc<Sessions>,
-    /// Absent: clients are not asked who they are.
+    /// Rules for client certificates; absent where clients are not asked for one.
     pub(crate) client_trust: Option<ClientTrust>,
-    /// Clients' fingerprints are computed.
+    /// Clients' JA4 fingerprints are computed.
     pub(crate) ja4: bool,
 }
 
@@ -71,7 +71,7 @@ impl Profile {
         let (credentials, findings) = load::credentials(profile, &[]);
         let stands_in_the_way = |finding: &Finding| finding.severity == Severity::Error && !may_be_lost(&finding.path);
         match findings.iter().any(stands_in_the_way) {
-            // What else there is to say is said at once.
+            // Further findings are reported at once.
             true => {
                 let assembled = Profile::assemble(profile, alpn, credentials, findings, None);
                 Err(assembled.map_or_else(|all| all, |(_, all)| all))
@@ -80,8 +80,8 @@ impl Profile {
         }
     }
 
-    /// The same `[tls.NAME]` once more: what the files are now, and the sessions as they were. Files that look as they
-    /// did are not read. Those that cannot be used are errors among the findings, and what they held before stays.
+    /// Reloads the `[tls.NAME]` from its files, and keeps the sessions. Files with unchanged metadata are not read.
+    /// Files that cannot be used are errors among the findings, and their previous content stays in use.
     pub fn load_again(&self, profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (credentials, findings) = load::credentials(profile, &self.credentials);
         if credentials.is_empty() && findings.iter().any(|finding| finding.severity == Severity::Error) {
@@ -91,7 +91,7 @@ impl Profile {
         Ok((next.succeeding(self), findings))
     }
 
-    /// Errors that are among the findings already are not this one's.
+    /// Makes the profile of what has been loaded. Errors that are in `findings` already do not make it fail.
     fn assemble(
         profile: &TlsProfile,
         alpn: &[&[u8]],
@@ -113,7 +113,7 @@ impl Profile {
         if profile.certificate_compression {
             load::compress(&credentials[..credentials.len().min(COMPRESSED_MAX)]);
         }
-        // Where nothing is different, what 50,000 names take is not to be taken twice.
+        // Names of unchanged credentials are shared: 50,000 names are not to be kept twice.
         let same = earlier.filter(|earlier| {
             let (one, other) = (credentials.iter(), earlier.credentials.iter());
             one.map(Arc::as_ptr).eq(other.map(Arc::as_ptr))
@@ -154,7 +154,7 @@ impl Profile {
         &self.name
     }
 
-    /// How many certificates there are.
+    /// Number of certificates.
     pub fn count(&self) -> usize {
         self.credentials.len()
     }
@@ -165,30 +165,30 @@ impl Profile {
         self.served_at_most(SHOWN_MAX)
     }
 
-    /// The same for fewer.
+    /// Same as [`Profile::served`], with another limit.
     pub fn served_at_most(&self, max: usize) -> impl Iterator<Item = Served> {
         let mut shown: Vec<u32> = self.soonest.iter().take(max).copied().collect();
         shown.sort_unstable();
         shown.into_iter().map(|index| served(&self.credentials[index as usize]))
     }
 
-    /// The same, the first to expire first.
+    /// Certificates by expiry, the earliest first.
     pub fn soonest(&self, max: usize) -> impl Iterator<Item = Served> {
         self.soonest.iter().take(max).map(|&index| served(&self.credentials[index as usize]))
     }
 
-    /// When the first of them expires, in seconds since 1970.
+    /// Expiry of the first certificate to expire, in seconds since 1970.
     pub fn soonest_expiry(&self) -> i64 {
         self.ends.first().copied().unwrap_or(0)
     }
 
-    /// How many of them expire before this moment, in seconds since 1970.
+    /// Number of certificates that expire before this moment, in seconds since 1970.
     pub fn expiring_before(&self, moment: i64) -> usize {
         self.ends.partition_point(|end| *end < moment)
     }
 
-    /// Everything about it that ends, and how near its end it has come between two looks, in seconds since 1970; at
-    /// most `max` of them, those that expire first.
+    /// Objects of the profile that have come a step nearer to their end between `last` and `now`, in seconds since
+    /// 1970; at most `max`, those that expire first.
     pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, Nearness)> {
         let certificates = self.credentials.iter().filter_map(|credential| {
             let Validity { not_before, not_after } = credential.material.validity;
@@ -210,14 +210,14 @@ impl Profile {
         lists.chain(self.credentials.iter().filter_map(response))
     }
 
-    /// Warnings of those that have expired or soon will, the soonest first. Not of all, if they are very many.
+    /// Warnings of certificates that have expired or soon will, the earliest first; bounded where there are very many.
     pub fn expiring(&self, now: SystemTime) -> Vec<Finding> {
         load::expiring(self.soonest.iter().map(|&index| &self.credentials[index as usize]), now)
     }
 
-    /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
-    /// profile's own), the preferred certificate first, those out of date last; it gets the first that it can verify.
-    /// Empty: it is refused.
+    /// Certificates that a client which asks for this name may be served, by a listener with this order of key types
+    /// (none: the profile's own). The preferred one comes first, expired ones last; the client gets the first that it
+    /// can verify. Empty where the client is refused.
     pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
         let names = self.names_by(prefer);
         let now = seconds(SystemTime::now());
@@ -227,7 +227,7 @@ impl Profile {
         candidates.into_iter().map(|credential| (served(credential), credential.matches(name))).collect()
     }
 
-    /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
+    /// Whether both are the same to clients; both are of the same `[tls.NAME]`.
     pub fn same_as(&self, other: &Profile) -> bool {
         let pairs = self.credentials.iter().zip(other.credentials.iter());
         let trusts = match (&self.client_trust, &other.client_trust) {
@@ -239,13 +239,13 @@ impl Profile {
             && pairs.into_iter().all(|(one, two)| Arc::ptr_eq(one, two) || one.same_as(two))
     }
 
-    /// With the sessions kept by ID of the one that it takes the place of; both are of the same `[tls.NAME]`.
+    /// Takes over the stored sessions of the profile that it replaces; both are of the same `[tls.NAME]`.
     #[must_use]
     pub fn succeeding(self, earlier: &Profile) -> Profile {
         Profile { sessions: Arc::clone(&earlier.sessions), ..self }
     }
 
-    /// Made once for each order that some listener has.
+    /// Names for an order of key types, made once for each.
     pub(crate) fn names_by(&self, prefer: Option<&[KeyType]>) -> Arc<Names> {
         let Some(prefer) = prefer else { return Arc::clone(&self.names) };
         let mut others = self.other_names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,7 +264,7 @@ impl Profile {
     ///
     /// A client that connects to an address cannot name it: whatever certificate it was shown, it has taken it.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
-        // Asked for every request, and nearly always so.
+        // Fast path: this is asked for every request, and is nearly always so.
         if server_name == Some(host) {
             return true;
         }
@@ -283,45 +283,45 @@ impl Profile {
         self.credentials[index as usize].material.addresses.contains(&address)
     }
 
-    /// Certificates whose keys are elsewhere.
+    /// Number of certificates whose keys are at the signer.
     pub fn remote_keys(&self) -> usize {
         self.credentials.iter().filter(|credential| credential.material.is_remote()).count()
     }
 
-    /// Those in the process that holds this process's keys.
+    /// Names of the keys that are in this engine's key process.
     pub fn keys_beside(&self) -> impl Iterator<Item = Ski> {
         self.credentials.iter().filter_map(|credential| credential.material.ski_beside())
     }
 
-    /// Forgets the sessions that are too old. For the main thread, now and then.
+    /// Drops sessions that are too old. For the main thread, from time to time.
     pub fn purge_sessions(&self, now: SystemTime) {
         self.sessions.purge(now);
     }
 
-    /// The sessions kept by ID, for a process that succeeds this one: messages of at most so many bytes.
+    /// The stored sessions, for the process that takes over: messages of at most `message_bytes`.
     pub fn hand_over_sessions(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
         self.sessions.hand_over(message_bytes, now)
     }
 
-    /// Keeps the sessions of such a message; returns how many.
+    /// Stores the sessions of such a message, and returns their number.
     pub fn take_over_sessions(&self, message: &[u8]) -> usize {
         self.sessions.take_over(message)
     }
 
-    /// What every ticket is bound to.
+    /// Context that every ticket is bound to.
     pub(crate) fn ticket_context(&self) -> Box<[u8]> {
         ticket_context(&self.name)
     }
 }
 
-/// Certificates of a profile that are told of one by one, where all are: those that expire first.
+/// Limit of certificates of a profile that are reported one by one: those that expire first.
 pub const SHOWN_MAX: usize = 1000;
 
-/// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to
-/// keep. Others are sent as they are.
+/// Limit of chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5
+/// KB of memory. Others are sent uncompressed.
 const COMPRESSED_MAX: usize = 256;
 
-/// A host as it stands in a request: IPv6 in brackets (RFC 3986 §3.2.2).
+/// Address in a request's host: IPv6 in brackets (RFC 3986 §3.2.2).
 fn address_of(host: &str) -> Option<IpAddr> {
     match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
@@ -362,7 +362,7 @@ fn ends(credentials: &[Arc<Credential>]) -> Box<[i64]> {
     ends
 }
 
-/// By their index, the first to expire first.
+/// Indices of the certificates that expire first, the earliest first.
 fn soonest(credentials: &[Arc<Credential>]) -> Vec<u32> {
     let mut all: Vec<u32> = (0..credentials.len() as u32).collect();
     all.sort_by_key(|&index| credentials[index as usize].material.validity.not_after);
@@ -371,7 +371,7 @@ fn soonest(credentials: &[Arc<Credential>]) -> Vec<u32> {
     all
 }
 
-/// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
+/// Context of tickets, made of the profile's name. Rules for clients are in the ticket itself; see `client_auth`.
 fn ticket_context(name: &str) -> Box<[u8]> {
     [b"propylon ticket 1", name.as_bytes()].concat().into()
 }
@@ -382,21 +382,21 @@ impl fmt::Debug for Profile {
     }
 }
 
-/// What can be told of a certificate that is served.
+/// Description of a certificate that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// The first of the names that it is served for; empty: it is served where no other fits.
+    /// First of the names that the certificate is served for; empty where it is served only as a last resort.
     pub name: String,
     pub key_type: KeyType,
-    /// Seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub not_after: i64,
-    /// The chain's file.
+    /// File of the chain.
     pub path: PathBuf,
-    /// It comes with an OCSP response.
+    /// An OCSP response is stapled.
     pub stapled: bool,
 }
 
-/// Types of certificates that a policy of the user's own leaves without a version in which they can be served.
+/// Findings about key types that a custom policy leaves without a suite.
 fn unusable(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Vec<Finding> {
     let TlsPolicy::Custom(policy) = &profile.policy else { return Vec::new() };
     let mut findings = Vec::new();

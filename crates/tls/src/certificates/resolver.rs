@@ -1,4 +1,4 @@
-//! Which certificate a client gets.
+//! Choice of the certificate for a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,26 +16,27 @@ use crate::provider::facts::Scheme;
 use crate::provider::signing::KeyKind;
 use crate::provider::signing::schemes;
 
-/// What all cores read and none writes. What handshakes count references of is each core's own; see `keys`.
+/// Certificate resolver of the library. It is read-only; reference counts that handshakes change are in each core's
+/// cache, see `keys`.
 pub(crate) struct Resolver {
     names: Arc<Names>,
-    /// Indexed as `names` says.
+    /// Credentials that `names` has the indices of.
     credentials: Arc<[Arc<Credential>]>,
 }
 
 impl Resolver {
-    /// `names` are made for these credentials.
+    /// Resolver of these credentials, for which `names` was made.
     pub fn new(names: Arc<Names>, credentials: &Arc<[Arc<Credential>]>) -> Resolver {
         Resolver { names, credentials: Arc::clone(credentials) }
     }
 }
 
 impl Resolver {
-    /// The first, or if that one's time is not now, the first of the others whose time is. If there is none it is the
-    /// first all the same: the client may be one that does not mind, and refuses it by itself otherwise.
+    /// The first certificate, or where it is not valid now the first of the others that is. Where none is valid the
+    /// first is used all the same: clients that check refuse it by themselves.
     fn in_date(&self, first: u32, mut others: impl Iterator<Item = u32> + Clone) -> u32 {
         let holds = |index: u32, now| self.credentials[index as usize].material.validity.holds(now);
-        // Most names have one certificate, and there is nothing to choose.
+        // Fast path: most names have one certificate.
         if others.clone().next().is_none() {
             return first;
         }
@@ -54,15 +55,15 @@ impl fmt::Debug for Resolver {
 }
 
 impl ResolvesServerCert for Resolver {
-    /// The first certificate for the name that the client can verify and that has not expired; an expired one where
-    /// there is no other. Before it one of the type that the client's session began with. When it can verify none, the
-    /// first of all: the library then refuses with the alert that says so.
+    /// The first certificate for the name that the client can verify and that is valid now; an expired one where there
+    /// is no other. A certificate of the type that the client's session began with is preferred. Where the client can
+    /// verify none, the first is returned: the library then refuses with the right alert.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         let kind = |index: u32| self.credentials[index as usize].material.kind;
         let mut candidates = self.names.candidates(name);
         let verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
-        // A session goes on with a suite for the type of key that it began with.
+        // A session is resumed only with its suite, which is for the key type that it began with.
         let began_with_rsa = captured::resumption().began_with_rsa;
         let begun_with = |index: &u32| began_with_rsa == Some(kind(*index).key_type() == KeyType::Rsa);
         let known = verifiable.clone().find(begun_with);
@@ -88,13 +89,13 @@ impl ResolvesServerCert for Resolver {
     }
 }
 
-/// What a key of this kind signs with for this client.
+/// Signature scheme of a key of this kind for this client.
 fn offered_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureScheme> {
     schemes(kind).iter().copied().find(|scheme| hello.signature_schemes().contains(scheme))
 }
 
-/// The same, unless the client does not know the key's curve. Up to TLS 1.2 the list of groups speaks of certificates
-/// as well (RFC 8422 §5.1), in TLS 1.3 the scheme says it all (RFC 8446 §4.2.3).
+/// Same as [`offered_scheme`], where the client also knows the key's curve. Up to TLS 1.2 the list of groups applies to
+/// certificates as well (RFC 8422 §5.1); in TLS 1.3 the scheme implies the curve (RFC 8446 §4.2.3).
 fn verifying_scheme(hello: &ClientHello<'_>, kind: KeyKind) -> Option<SignatureScheme> {
     let scheme = offered_scheme(hello, kind)?;
     let curve = match kind {

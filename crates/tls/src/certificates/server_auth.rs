@@ -9,8 +9,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::parking::fiber::on_parent_stack;
 
-/// Verifies where there is room, should the handshake run on a small stack of its own: chains and curves take more
-/// than that has.
+/// Verifier that runs on the parent's stack, should the handshake run on a fiber: chains and curves need more than a
+/// fiber's stack.
 #[derive(Debug)]
 pub(crate) struct ParentStackVerifier(pub Arc<dyn ServerCertVerifier>);
 
@@ -49,7 +49,7 @@ impl ServerCertVerifier for ParentStackVerifier {
     }
 }
 
-/// Takes every certificate, and still asks for proof that the server has its key: a mistake shows that way.
+/// Verifier that accepts every certificate, and still demands proof that the server has its key, so that mistakes show.
 #[derive(Debug)]
 pub(crate) struct AcceptAnyCertificate(pub WebPkiSupportedAlgorithms);
 

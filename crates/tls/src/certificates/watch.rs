@@ -1,4 +1,4 @@
-//! Whether the files behind a profile have changed since they were read.
+//! Detection of changed files behind a profile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,35 +10,36 @@ use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
 use super::file_stamp::FileStamp;
 use super::load::{folder, ocsp_path};
 
-/// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change
+/// Metadata of a profile's files at a moment. Symbolic links are followed: a link that leads elsewhere is a change
 /// (that is how Kubernetes swaps a secret), and so is a file renamed over another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Of their paths and looks, so that 50,000 files take no more room than one; absent: nobody has looked.
+    /// Digest of paths and metadata, so that 50,000 files take no more room than one; absent before the first look.
     files: Option<[u8; 32]>,
-    /// A file was so new that it may yet change without looking any different.
+    /// Some file was so new that it may change again with the same metadata.
     unsettled: bool,
 }
 
 impl Stamp {
-    /// Of files that were read at a moment that nobody noted: the next look finds them changed.
+    /// Stamp of files that were read at an unknown time: the next look finds them changed.
     pub fn unread() -> Stamp {
         Stamp { files: None, unsettled: true }
     }
 
-    /// To be taken before the files are read: what changes meanwhile is then seen as a change.
+    /// Takes the stamp of a profile's files. It has to be taken before they are read: a change meanwhile is then
+    /// detected.
     pub fn take(profile: &TlsProfile, now: SystemTime) -> Stamp {
         Stamp::of(paths(profile), now)
     }
 
-    /// Of what a signer's links show and trust; otherwise as [`Stamp::take`].
+    /// Takes the stamp of the identity and the authorities of a signer; otherwise as [`Stamp::take`].
     pub fn of_signer(signer: &Signer, now: SystemTime) -> Stamp {
         let mut paths = vec![signer.identity.path.clone()];
         with_files_of(&signer.ca.path, &mut paths);
         Stamp::of(paths, now)
     }
 
-    /// Of what is shown to a backend's servers and trusted of them; otherwise as [`Stamp::take`].
+    /// Takes the stamp of the client certificate and the authorities of a backend; otherwise as [`Stamp::take`].
     pub fn of_backend(tls: &BackendTls, now: SystemTime) -> Stamp {
         let mut paths: Vec<PathBuf> = tls.certificate.iter().map(|certificate| certificate.path.clone()).collect();
         tls.ca.iter().for_each(|trust| with_files_of(&trust.path, &mut paths));
@@ -51,7 +52,7 @@ impl Stamp {
         for path in paths {
             let metadata = fs::metadata(&path).ok();
             unsettled |= metadata.as_ref().is_some_and(|metadata| !FileStamp::is_settled(metadata, now));
-            // No path holds a zero byte, and a look is of one length: no two lists read the same.
+            // No path holds a zero byte, and metadata is of one length: two different lists have different digests.
             files.update(path.as_os_str().as_encoded_bytes());
             files.update(&[0]);
             files.update(&metadata.map_or([0; 40], |metadata| FileStamp::of(&metadata).bytes()));
@@ -59,13 +60,13 @@ impl Stamp {
         Stamp { files: files.finish().as_ref().try_into().ok(), unsettled }
     }
 
-    /// Whether `later` calls for the files to be read again.
+    /// Whether the files have to be read again, by the stamp `later`.
     pub fn is_changed(&self, later: &Stamp) -> bool {
         self.unsettled || self.files != later.files
     }
 }
 
-/// Every file that loading the profile reads. Whoever makes it read more adds them here.
+/// All files that loading the profile reads. Whoever makes it read more adds them here.
 fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for certificate in &profile.certificates {
@@ -77,7 +78,7 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
             CertificateSource::Path(path) if path.is_dir() => {
                 let folder::Listing { files, responses } = folder::list(path, &mut Vec::new());
                 paths.extend(files);
-                // By name: a set has no order of its own.
+                // Sorted, since a set has no order.
                 let before = paths.len();
                 paths.extend(responses);
                 paths[before..].sort();
@@ -98,7 +99,7 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
     paths
 }
 
-/// The file, or those of the folder.
+/// Adds the file, or the files of the folder.
 fn with_files_of(path: &Path, paths: &mut Vec<PathBuf>) {
     match path.is_dir() {
         true => paths.extend(folder::pem_files(path, &mut Vec::new())),

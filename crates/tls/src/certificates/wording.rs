@@ -1,12 +1,11 @@
-//! What is wrong with certificates and revocation lists, in words for people: the library's own are its variants'
-//! names.
+//! Errors of certificates and revocation lists in words for people: the library shows the names of variants.
 
 use rustls::{CertRevocationListError, CertificateError, Error, ExtendedKeyPurpose};
 use rustls_pki_types::{ServerName, UnixTime};
 use time::OffsetDateTime;
 use x509_parser::der_parser::asn1_rs::{FromDer, Oid};
 
-/// One sentence without a full stop; holds nothing secret. "The certificate" is that of whoever is at the other end.
+/// The error as one sentence without a full stop or secrets. "The certificate" is the peer's.
 pub(crate) fn of(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => certificate(why),
@@ -16,7 +15,7 @@ pub(crate) fn of(error: &Error) -> String {
     }
 }
 
-/// What is wrong with a certificate, its chain, or the signature that proves who holds it.
+/// Error of a certificate, its chain, or the signature that proves who holds it.
 #[expect(deprecated, reason = "the library has variants with and without context")]
 pub(crate) fn certificate(why: &CertificateError) -> String {
     use CertificateError::*;
@@ -66,7 +65,7 @@ pub(crate) fn certificate(why: &CertificateError) -> String {
     }
 }
 
-/// What is wrong with a revocation list.
+/// Error of a revocation list.
 #[expect(deprecated, reason = "the library has variants with and without context")]
 pub(crate) fn revocation_list(why: &CertRevocationListError) -> String {
     use CertRevocationListError::*;
@@ -97,7 +96,7 @@ pub(crate) fn revocation_list(why: &CertRevocationListError) -> String {
     }
 }
 
-/// What the library's verifier finds and the library has no variant for, and whatever else it may find.
+/// Error of the verifier for which the library has no variant, and any other.
 pub(crate) fn chain(why: &webpki::Error) -> String {
     use webpki::Error::*;
     let words = match why {
@@ -139,7 +138,7 @@ pub(crate) fn chain(why: &webpki::Error) -> String {
     words.into()
 }
 
-/// A variant of a later version of the library, told as words: `NotOnAMonday` is "not on a monday".
+/// Name of an unknown variant as words: `NotOnAMonday` is "not on a monday".
 fn unforeseen(name: String) -> String {
     let name = name.split(['(', '{']).next().unwrap_or_default().trim();
     let mut words = String::new();
@@ -153,7 +152,7 @@ fn unforeseen(name: String) -> String {
 }
 
 fn not_for(expected: &ServerName<'_>, presented: &[String]) -> String {
-    // As text an address and a name are quoted alike.
+    // `ServerName` shows addresses and names alike in quotes.
     let plain: Vec<String> = presented.iter().map(|name| plain_name(name)).collect();
     format!("the certificate is not for {}, only for {}", expected.to_str(), listed(&plain, "nothing"))
 }
@@ -165,7 +164,7 @@ fn plain_name(name: &str) -> String {
     quoted.or(bracketed).unwrap_or(name).to_owned()
 }
 
-/// As many as people read.
+/// A list in words, with as many items as people read.
 fn listed(all: &[String], none: &str) -> String {
     const SHOWN_MAX: usize = 8;
     match all.len() {
