@@ -1,10 +1,10 @@
-//! tls-alpn-01 (RFC 8737): handshakes by which an authority asks whether a name leads here.
+//! tls-alpn-01 (RFC 8737): handshakes by which an authority checks that a name leads here.
 //!
-//! Such a handshake offers `acme-tls/1` and nothing else, and names a server whose challenge is outstanding; it gets
-//! the challenge's certificate, is asked for none, and nothing follows it. No other handshake ever comes by that
-//! certificate, and one for a name without a challenge is refused as any other that offers no protocol of ours.
+//! Such a handshake offers the protocol `acme-tls/1` alone, and names a server with an outstanding challenge. It is
+//! served the challenge's certificate, is not asked for one, and nothing follows it. No other handshake is served that
+//! certificate, and one for a name without a challenge is refused like any other without a protocol of ours.
 //!
-//! What is outstanding is the process's: whichever listener an authority is led to answers.
+//! Challenges are the process's: any listener that an authority connects to answers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,23 +23,23 @@ use crate::hello::client_hello::Peeker;
 use crate::provider::captured::SecretsLog;
 use crate::provider::{provider, versions};
 
-/// A certificate that answers one challenge, and its key, both DER.
+/// The certificate that answers one challenge, and its key, both in DER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChallengeCertificate {
-    /// Lower case.
+    /// Server name, in lower case.
     pub name: String,
     pub certificate: Vec<u8>,
-    /// PKCS #8.
+    /// Private key, as PKCS #8.
     pub key: Vec<u8>,
 }
 
 const ACME_TLS: &[u8] = b"acme-tls/1";
 
 static OUTSTANDING: LazyLock<ArcSwap<HashMap<String, Arc<ServerConfig>>>> = LazyLock::new(ArcSwap::default);
-/// What every handshake looks at: nearly always there is nothing.
+/// Whether any challenge is outstanding, for the fast path of all handshakes.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// From now on these challenges are answered, and no others. What cannot be used is left out.
+/// Answers these challenges from now on, and no others. Challenges that cannot be used are skipped.
 pub fn publish_challenges(challenges: Vec<ChallengeCertificate>) {
     let config = |challenge: ChallengeCertificate| Some((challenge.name.clone(), config(challenge)?));
     let outstanding: HashMap<_, _> = challenges.into_iter().filter_map(config).collect();
@@ -48,7 +48,7 @@ pub fn publish_challenges(challenges: Vec<ChallengeCertificate>) {
     ANY.store(any, Ordering::Release);
 }
 
-/// How a client is to be answered whose hello is at the front; none where it is one like all others.
+/// Configuration for the client whose hello is at the front, if it asks for a challenge.
 pub(crate) fn answer(buffer: &[u8]) -> Option<Arc<ServerConfig>> {
     if !ANY.load(Ordering::Acquire) {
         return None;
@@ -68,7 +68,7 @@ fn config(challenge: ChallengeCertificate) -> Option<Arc<ServerConfig>> {
     let key = any_supported_type(&key).ok()?;
     let chain = vec![CertificateDer::from(challenge.certificate)];
     let resolver = ChallengeResolver(Arc::new(CertifiedKey::new(chain, key)));
-    // The authority chooses the version, from TLS 1.2 on (RFC 8737 §3), whatever other clients are offered.
+    // The authority chooses the version, TLS 1.2 or later (RFC 8737 §3), whatever other clients are offered.
     let policy = TlsPolicy::Intermediate;
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&policy)))
         .with_protocol_versions(&versions(&policy))

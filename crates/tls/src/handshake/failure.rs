@@ -1,4 +1,4 @@
-//! Why a handshake failed, by what the library and our own jobs say of it, and with which alert the client is told.
+//! Failures of handshakes, from errors of the library and of jobs, and the alerts for them.
 
 use propylon_crypto::JobError;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
@@ -9,7 +9,7 @@ use crate::provider::captured::Fault;
 use crate::records::failure::Failure;
 use crate::records::wire::Alert;
 
-/// None where the library has the right word itself.
+/// Failure for a job that failed; none where the library's own error is right.
 pub(super) fn failure_of(fault: Fault) -> Option<Failure> {
     let (reason, detail) = match fault {
         Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
@@ -23,7 +23,7 @@ pub(super) fn failure_of(fault: Fault) -> Option<Failure> {
     Some(Failure::new(reason, detail))
 }
 
-/// What a client is told where the library has no word for it.
+/// Alert for failures for which the library sends none.
 pub(super) fn alert_of(failure: &Failure) -> Alert {
     match failure.reason {
         "decrypt-error" => Alert::BadRecordMac,
@@ -33,8 +33,8 @@ pub(super) fn alert_of(failure: &Failure) -> Alert {
     }
 }
 
-/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
-/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
+/// Replaces certificate_required, which the library sends in TLS 1.2 as well, by handshake_failure (RFC 5246 §7.4.6).
+/// In TLS 1.3 the alert is encrypted by then and has another form.
 pub(super) fn use_tls12_alert(failure: &Failure, out: &mut [u8]) {
     const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
     const HANDSHAKE_FAILURE: u8 = 40;
@@ -100,7 +100,7 @@ fn reason(error: &Error) -> &'static str {
     }
 }
 
-/// A server is shown no certificates but clients'.
+/// Reason for a bad certificate, which towards a server is a client's.
 fn client_certificate(why: &CertificateError) -> &'static str {
     match why {
         CertificateError::UnknownIssuer => "client-certificate-unknown-ca",

@@ -1,4 +1,4 @@
-//! The life of a handshake: the library is shown one record at a time, and its answers are gathered.
+//! Handshakes with clients: the library is passed one record at a time, and its output is collected.
 
 pub(crate) mod challenge;
 mod failure;
@@ -33,34 +33,34 @@ pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
     config: Arc<ServerConfig>,
     pub captured: CapturedSecrets,
-    /// Absent where no work is set aside.
+    /// Routing of deferred jobs; absent where no job is deferred.
     pub routing: Option<JobRouting>,
-    /// Until its keys are agreed on.
+    /// Present until the key exchange is complete.
     pending_key_exchange: Option<PendingKeyExchange>,
-    /// What of the client's certificate is for servers.
+    /// Parts of the client's certificate that are forwarded to servers.
     forward: ForwardIdentity,
-    /// Absent where nobody asks for a fingerprint.
+    /// Scanner for the JA4 fingerprint, where the profile has `ja4`.
     ja4_scanner: Option<Box<Ja4Scanner>>,
-    /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
-    /// It keeps positions within them, so the front must stay as it is until they are consumed.
+    /// Bytes at the buffer's front that the library has seen and still needs: records that hold part of a message. The
+    /// library keeps positions within them, so they must stay as they are until they are consumed.
     retained: usize,
     classifier: HelloClassifier,
-    /// The start of a hello has come, and it is one that can be gone into.
+    /// The start of a hello has been received, and is fit for the library.
     is_hello: bool,
-    /// Something has been sent, after which an alert may have to be encrypted.
+    /// Something has been sent, after which alerts may have to be encrypted.
     has_sent: bool,
-    /// The first record has come.
+    /// The first record has been received.
     has_begun: bool,
-    /// Which certificate a client is shown may depend on the listener, and so may which sessions are resumed.
+    /// Listeners of the profile differ in their order of key types, so which session can be resumed may depend on the
+    /// certificate.
     orders_differ: bool,
-    /// It is an authority's question; see `challenge`.
+    /// The handshake is an authority's challenge; see [`challenge`].
     pub challenge: bool,
 }
 
-/// The library ends some handshakes without a word; before any keys are in use the word can be ours.
-/// Where the library would say access_denied (RFC 6066 §3).
+/// Alert unrecognized_name, where the library would send access_denied (RFC 6066 §3), or none.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-/// To a client of TLS 1.3 that names no server where it has to (RFC 8446 §9.2).
+/// Alert for a TLS 1.3 client without a server name where one is required (RFC 8446 §9.2).
 const MISSING_EXTENSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 109];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
@@ -93,8 +93,7 @@ impl Handshake {
         }
     }
 
-    /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or
-    /// else it is one like all others.
+    /// Detects an authority's challenge before the library sees any of it. Only a hello in one record is taken for one.
     pub fn begin_challenge(&mut self, buffer: &[u8]) {
         if self.has_begun || record_len(buffer).is_none() {
             return;
@@ -103,7 +102,7 @@ impl Handshake {
         let Some(config) = challenge::answer(buffer) else { return };
         let Ok(connection) = UnbufferedServerConnection::new(Arc::clone(&config)) else { return };
         (self.connection, self.config, self.challenge) = (connection, config, true);
-        // Its key signs here and now.
+        // The challenge's key signs on the spot.
         (self.routing, self.pending_key_exchange) = (None, None);
         self.forward = ForwardIdentity::Nothing;
     }
@@ -116,8 +115,8 @@ impl Handshake {
         }
         let before = out.len();
         let mut consumed = 0;
-        // One more record at a time: were the library shown all of them, it would go on to decrypt application data
-        // that came with the client's Finished, and what follows a finished handshake is not for this state.
+        // One more record at a time: if the library saw all of them, it would go on to decrypt application data that
+        // follows the client's Finished, which is not for this state.
         loop {
             let next = &buffer[consumed + self.retained..];
             self.check_record(next, out)?;
@@ -129,7 +128,7 @@ impl Handshake {
             let end = consumed + self.retained;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
             if let_go > 0 {
-                // What it has walked over is gone; the next hello, if there is to be one, comes whole.
+                // The classifier's bytes have been consumed; a second hello starts from the front.
                 self.classifier = HelloClassifier::default();
             }
             consumed += let_go;
@@ -138,7 +137,7 @@ impl Handshake {
             if self.pending_key_exchange.is_some() && self.has_its_keys() {
                 self.pending_key_exchange = None;
             }
-            // What follows a hello does not look like one.
+            // Messages after the hello do not look like one.
             self.is_hello |= consumed > 0;
             if !self.connection.is_handshaking() {
                 return Ok((consumed, Step::Done));
@@ -148,8 +147,8 @@ impl Handshake {
         Ok((consumed, step))
     }
 
-    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all
-    /// whole records, at most as many as a buffer has to hold.
+    /// Bytes at the buffer's front to pass to a fiber, if that may lead to deferred jobs: all complete records, at most
+    /// as many as a buffer must hold.
     pub fn bytes_to_park(&self, buffer: &[u8]) -> Option<usize> {
         if !self.routing.as_ref().is_some_and(JobRouting::may_defer) || self.has_its_keys() {
             return None;
@@ -161,26 +160,26 @@ impl Handshake {
         (end > self.retained).then_some(end)
     }
 
-    /// See `Session::greeting`.
+    /// See `Session::hello_class`.
     pub fn hello_class(&mut self, buffer: &[u8]) -> Option<HelloClass> {
         if self.has_its_keys() { None } else { self.classifier.classify(buffer) }
     }
 
-    /// Nothing more is agreed on or signed.
+    /// Whether key exchange and signature are done.
     fn has_its_keys(&self) -> bool {
         let connection = &self.connection;
         connection.negotiated_key_exchange_group().is_some()
             || connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
-    /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the
-    /// library would miss an extension in its hello first, and say that.
+    /// Rejects clients that do not speak TLS, at their first byte and without an alert: they could not read one, and
+    /// the driver may have an answer that they can. Clients of older versions are told so here, since the library would
+    /// complain of a missing extension first.
     pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
         const CLIENT_HELLO: u8 = 1;
         const TLS12: u8 = 3;
-        // What the library has seen it may have moved about.
+        // The library may have moved retained bytes about.
         if self.is_hello || buffer.is_empty() || self.retained > 0 {
             return Ok(());
         }
@@ -193,7 +192,7 @@ impl Handshake {
             };
             return Err(Failure::new("not-tls", format!("first byte {first:#04x}: {what}")));
         }
-        // The library looks at what is inside of a message before it looks whether that message may come.
+        // The library parses a message before it checks whether that message is expected.
         if let [HANDSHAKE, 3, _, _, _, message, ..] = *buffer
             && message != CLIENT_HELLO
             && buffer[3..5] != [0, 0]
@@ -213,7 +212,7 @@ impl Handshake {
             return Ok(());
         }
         if minor < TLS12 {
-            // What it lists counts, if it lists anything, whatever stands here (RFC 8446 §4.2.1).
+            // supported_versions overrides the legacy version (RFC 8446 §4.2.1).
             match lists_versions(buffer) {
                 Listed::Spoken => self.is_hello = true,
                 Listed::NotYet => {}
@@ -230,7 +229,7 @@ impl Handshake {
         Failure::new("version", format!("the client speaks no later version than {}", old_version(minor)))
     }
 
-    /// What is wrong with a record's header, the library calls a decoding error whatever it is.
+    /// Checks a record's header, for which the library has a single error, decode_error.
     fn check_record(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let &[kind, 3, _, high, low, ..] = record else { return Ok(()) };
         let payload = usize::from(u16::from_be_bytes([high, low]));
@@ -247,11 +246,11 @@ impl Handshake {
         if payload > payload_max {
             return Err(self.refuse(Alert::RecordOverflow, "record-overflow", "a record is too long", out));
         }
-        // Once there are keys only an alert may be in the clear, of a client that has not got them (RFC 8446 §5).
+        // Once there are keys only alerts may be in the clear, of a client that has not derived them (RFC 8446 §5).
         if kind == HANDSHAKE && self.is_tls13() && self.has_its_keys() {
             return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a message in the clear", out));
         }
-        // The library would wait for more (RFC 8446 §6.1).
+        // The library would wait for more after a close_notify (RFC 8446 §6.1).
         if let &[ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = record {
             return Err(Failure::new("peer-alert", "the client has closed the session before it began"));
         }
@@ -267,7 +266,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Ends the handshake with a word of ours, encrypted if the client expects that.
+    /// Ends the handshake with an alert of ours, encrypted if the client expects that.
     fn refuse(&mut self, alert: Alert, reason: &'static str, detail: &str, out: &mut Vec<u8>) -> Failure {
         const FATAL: u8 = 2;
         let message = [FATAL, alert as u8];
@@ -286,8 +285,8 @@ impl Handshake {
         self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 
-    /// The keys of what we send, once there are some in use: in TLS 1.3 with our flight, in TLS 1.2 with our Finished,
-    /// behind which nothing comes here. Takes them: it is for the last word.
+    /// Keys of the records that we send, once they are in use: in TLS 1.3 with our flight, in TLS 1.2 with our
+    /// Finished, after which no alert is sent here. They are taken, for the last alert.
     fn sealing(&mut self) -> Option<Protection> {
         if !self.is_tls13() {
             return None;
@@ -298,7 +297,7 @@ impl Handshake {
         Protection::new(Version::Tls13, suite, self.captured.secrets.server.take(), key)
     }
 
-    /// Runs the library over the records shown to it. Returns how many bytes it let go of.
+    /// Passes records to the library. Returns the bytes that it has consumed.
     fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
         let mut discarded = 0;
         loop {
@@ -318,8 +317,8 @@ impl Handshake {
                     let lacks_extension = lacks_extension(&error, &records[discarded..]);
                     let failure = Failure::from(error);
                     if let Some(failure) = self.captured.fault.and_then(failure_of) {
-                        // What the library wanted to send cannot be followed up, and what it says of this is the
-                        // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
+                        // A failed job ends the handshake. The library's error would blame the client. Jobs are done
+                        // before anything is encrypted, so the alert is in the clear.
                         out.extend_from_slice(&INTERNAL_ERROR);
                         return Err(failure);
                     }
@@ -344,7 +343,7 @@ impl Handshake {
         }
     }
 
-    /// Where names are strict: what to say in place of the library, and why.
+    /// Alert and failure for `strict_sni`, in place of the library's.
     fn no_certificate(&self) -> ([u8; 7], Failure) {
         let tls13 = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         let (alert, detail) = match &self.captured.server_name {
@@ -357,16 +356,16 @@ impl Handshake {
         (alert, Failure::new("no-certificate", detail))
     }
 
-    /// What the callbacks of the next call go by.
+    /// Use of tickets and session IDs so far, for the callbacks of the next call.
     fn resumption(&self) -> captured::Resumption {
         let captured = self.captured.resumption;
         let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
-        // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
+        // A ticket that decrypts may still not be used (if it is for another name): then a new session begins.
         let born = captured.born.filter(|_| resumed);
         captured::Resumption { resumed, born, kept: None, ..captured }
     }
 
-    /// Once `advance` has answered `Done`.
+    /// Facts about the client, once `advance` has answered `Done`.
     pub fn hello_info(&mut self) -> ClientHelloInfo {
         let chain = self.connection.peer_certificates().unwrap_or_default();
         ClientHelloInfo {
@@ -376,7 +375,7 @@ impl Handshake {
         }
     }
 
-    /// Once `advance` has failed; `buffer` is what it was shown then.
+    /// Facts about the client, once `advance` has failed with this `buffer`.
     pub fn hello_info_of_failed(&mut self, buffer: &[u8]) -> ClientHelloInfo {
         match self.captured.server_name {
             // A certificate that was shown in a handshake that failed proves nothing.
@@ -385,7 +384,7 @@ impl Handshake {
         }
     }
 
-    /// Once `advance` has answered `Done`.
+    /// Negotiated parameters, once `advance` has answered `Done`.
     pub fn facts(&self) -> Facts {
         let connection = &self.connection;
         let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
@@ -411,7 +410,7 @@ impl Handshake {
     }
 }
 
-/// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
+/// One call of the library. Returns the bytes that it has consumed, and whether it may have more to do.
 fn turn(
     connection: &mut UnbufferedServerConnection,
     records: &mut [u8],
@@ -422,7 +421,7 @@ fn turn(
     let more = match status.state? {
         ConnectionState::EncodeTlsData(mut chunk) => {
             append(&mut chunk, out);
-            // With everything written and the handshake over, another turn would start on what follows it.
+            // After the handshake's end, another call would start on what follows it.
             connection.wants_write() || connection.is_handshaking()
         }
         ConnectionState::TransmitTlsData(transmit) => {
@@ -436,8 +435,7 @@ fn turn(
     Ok((discard, more))
 }
 
-/// A hello of TLS 1.3 is refused for an extension that it must have (RFC 8446 §9.2); the library says
-/// handshake_failure.
+/// Whether a TLS 1.3 hello lacks a mandatory extension (RFC 8446 §9.2), for which the library sends handshake_failure.
 fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
     let Error::PeerIncompatible(why) = error else { return false };
     let lacks = match why {
@@ -450,7 +448,7 @@ fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
     lacks && class::offers_tls13(hello)
 }
 
-/// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
+/// Appends the alert that a failed call has left behind, if any. Without the check another call would parse on.
 pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records: &mut [u8], out: &mut Vec<u8>) {
     while connection.wants_write() {
         match connection.process_tls_records(records).state {
@@ -471,10 +469,10 @@ pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Dat
 }
 
 const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
-/// Whether a hello lists versions of its client's that are spoken here.
+/// Whether a hello lists a supported version.
 enum Listed {
     Spoken,
-    /// It is not whole.
+    /// The hello is not complete.
     NotYet,
     None,
 }
@@ -488,7 +486,7 @@ fn lists_versions(buffer: &[u8]) -> Listed {
             let is_spoken = |listed: Numbers<'_>| listed.iter().any(|version| version == TLS12 || version == TLS13);
             if hello.supported_versions.is_some_and(is_spoken) { Listed::Spoken } else { Listed::None }
         }
-        // The library has an alert for what is wrong with it, and would say another thing first.
+        // The hello is malformed: the legacy version decides.
         Err(_) => Listed::None,
     }
 }

@@ -1,4 +1,4 @@
-//! A handshake that is set aside: where it runs, what it takes along, and what is left of it when nobody comes back.
+//! Parked handshakes: fibers, the data that they own, and their cancellation.
 
 use std::rc::Rc;
 
@@ -9,15 +9,15 @@ use crate::parking::fiber::{Fiber, FiberState};
 use crate::parking::{JobRouting, Parking};
 use crate::provider::jobs::with_routing;
 
-/// How a turn of a handshake that may be set aside ended.
+/// Result of running a handshake on a fiber.
 pub(crate) enum RunResult<T: 'static> {
     Parked(Box<Parked<T>>),
     Finished(T),
-    /// A defect of ours, which ends this handshake and no other.
+    /// A panic, which ends this handshake and no other.
     Panicked(String),
 }
 
-/// What a handshake takes along, since the driver's buffers cannot be lent to it beyond one call, and brings back.
+/// A handshake on a fiber with copies of the buffers, since the driver's cannot be lent to it beyond one call.
 pub(crate) struct DetachedHandshake<H, E> {
     pub handshake: Box<H>,
     pub records: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct DetachedHandshake<H, E> {
 }
 
 impl<H, E> DetachedHandshake<H, E> {
-    /// Shows some records to a handshake.
+    /// Advances a handshake by some records.
     pub fn advance(mut handshake: Box<H>, mut records: Vec<u8>, advance: Advance<H, E>) -> DetachedHandshake<H, E> {
         let mut out = Vec::new();
         let progress = advance(&mut handshake, &mut records, &mut out);
@@ -34,27 +34,27 @@ impl<H, E> DetachedHandshake<H, E> {
     }
 }
 
-/// Takes a handshake as far as some records allow, and appends what is to be sent.
+/// Function that advances a handshake by some records, and appends output.
 type Advance<H, E> = fn(&mut H, &mut [u8], &mut Vec<u8>) -> Result<(usize, Step), E>;
 
-/// A handshake that waits for a job; `T` is what it comes back with.
+/// A handshake that waits for a job; `T` is the result of its run.
 pub(crate) struct Parked<T: 'static> {
-    /// Absent once it has been resumed.
+    /// The suspended run; absent once it has been resumed.
     fiber: Option<Fiber<T>>,
     job: Option<Job>,
     kind: JobKind,
     parking: Rc<Parking>,
-    /// Bytes at the buffer's front of which it has a copy.
+    /// Bytes at the buffer's front that the handshake has a copy of.
     pub copied: usize,
 }
 
 impl<T: 'static> Parked<T> {
-    /// Takes a turn of a handshake whose work may be set aside, with a copy of so many bytes.
+    /// Runs part of a handshake on a fiber, with a copy of so many bytes.
     pub fn begin(routing: &JobRouting, copied: usize, turn: impl FnOnce() -> T + 'static) -> RunResult<T> {
         let own_routing = routing.clone();
         match Fiber::start(&routing.parking.stacks, move || with_routing(own_routing, turn)) {
             Ok(turn) => Parked::of_state(turn, &routing.parking, copied),
-            // Without a stack the work is done on the spot.
+            // Without a stack jobs are done on the spot.
             Err(call) => RunResult::Finished(call()),
         }
     }
@@ -66,7 +66,7 @@ impl<T: 'static> Parked<T> {
     pub fn resume(mut self: Box<Self>, outcome: Outcome) -> RunResult<T> {
         let Some(fiber) = self.fiber.take() else { return RunResult::Panicked("resumed twice".into()) };
         let (parking, copied) = (self.parking.clone(), self.copied);
-        // Its place is free while it runs, and the next one that it may take is counted anew.
+        // A running handshake does not count as parked.
         drop(self);
         Parked::of_state(fiber.resume(outcome), &parking, copied)
     }

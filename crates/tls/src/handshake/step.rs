@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
-    /// More bytes from the client; nothing to send.
+    /// Wait for more bytes from the client; nothing to send.
     Read,
-    /// `out` has something for the client; send it, then read.
+    /// Send `out` to the client, then read.
     Write,
-    /// A job, which is to be had from [`Session::take_job`](crate::Session::take_job) and whose outcome goes to
-    /// [`Session::resume`](crate::Session::resume). Meanwhile nothing is consumed, nothing is to be sent, and what the
-    /// client sends waits in the buffer.
+    /// Have a job done: [`Session::take_job`](crate::Session::take_job) gives it out, and its outcome goes to
+    /// [`Session::resume`](crate::Session::resume). Meanwhile nothing is consumed and nothing is to be sent; bytes from
+    /// the client wait in the buffer.
     Work,
-    /// The handshake is over. `out` may still hold its end, which may be sent together with the first response.
+    /// The handshake is over. `out` may hold its last flight, which may be sent together with the first response.
     Done,
 }

@@ -1,4 +1,4 @@
-//! One core's way to make sessions: its own library configuration, signing keys and resolver.
+//! Acceptors: one core's library configuration, resolver and ticketer, from which sessions are made.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::session::Session;
 use crate::tickets::sessions::Store;
 use crate::tickets::{Ticketer, Tickets};
 
-/// Early data that a client may send in vain, with a ticket that another server of our name has given it; then the
-/// handshake fails. In bytes of records, and the library counts a record again whenever another follows it: 64 KiB in
-/// the longest records count as 230 KiB, 14 KiB in records of a packet each as 90 KiB.
+/// Limit of early data that is skipped, which a client may send with a ticket of another server of our name; above it
+/// the handshake fails. In bytes of records, and the library counts a record again whenever another follows it: 64 KiB
+/// in the longest records count as 230 KiB, 14 KiB in records of a packet each as 90 KiB.
 const EARLY_DATA_SKIPPED_MAX: u32 = 512 * 1024;
 
-/// What takes time in the making of an [`Acceptor`], done, for one core and by any thread.
+/// The expensive parts of an [`Acceptor`], for one core, which any thread can make.
 #[derive(Clone)]
 pub struct AcceptorParts {
     config: Arc<ServerConfig>,
-    /// Some key signs elsewhere.
+    /// Some keys are in another process.
     remote: bool,
     forward: ForwardIdentity,
     ja4: bool,
-    /// Another listener of the profile may have another order of key types; read, and never written, by cores.
+    /// Listeners of the profile differ in their order of key types. Cores only read it.
     orders_differ: Arc<AtomicBool>,
 }
 
@@ -44,13 +44,13 @@ pub struct Acceptor {
 }
 
 impl Profile {
-    /// For one core, which the caller of this is.
+    /// Makes the acceptor of the calling core.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
         self.acceptor_parts(None, &[], tickets).assemble()
     }
 
-    /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
-    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
+    /// Makes the parts of one core's acceptor, with a configuration and resolver of its own: cores share only
+    /// certificates and `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
     ///
     /// `withheld` protocols of the profile's list are not offered here.
     pub fn acceptor_parts(
@@ -75,32 +75,34 @@ impl AcceptorParts {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
-        // A name without a byte, which no client can offer (RFC 7301 §3.1), so that the others keep their positions.
+        // Withheld protocols become empty names, which no client can offer (RFC 7301 §3.1), so that the others keep
+        // their positions.
         config.alpn_protocols.iter_mut().filter(|ours| withheld.contains(&ours.as_slice())).for_each(Vec::clear);
         config.ticketer =
             Arc::new(Ticketer::new(tickets, profile.ticket_context(), profile.tickets > 0, &profile.sessions));
-        // For TLS 1.2 clients that take no tickets, which carry the state of all others.
+        // Stored sessions are for TLS 1.2 clients without tickets.
         config.session_storage = Arc::new(Store::new(&profile.sessions));
         if let Some(trust) = trust {
             config.ticketer = trust.ticketer(config.ticketer);
             config.session_storage = trust.store(config.session_storage);
         }
         config.send_tls13_tickets = profile.tickets.into();
-        // Not to accept any: that takes a stored session of TLS 1.3, and the store has none. It is what is skipped.
+        // Early data is never accepted, which would take a stored TLS 1.3 session; this is how much is skipped.
         config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
-        // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.
+        // Server preference is what graders ask for; all suites are strong, so the order is by cost: AES-128 first.
         config.ignore_client_order = true;
-        // Compressed beforehand: a cache would search its entries, and one too small would compress in handshakes.
+        // Messages are compressed beforehand: a cache would have to be searched, and a small one would compress in
+        // handshakes.
         config.cert_compressors = if profile.compresses { COMPRESSORS.to_vec() } else { Vec::new() };
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
-        // Established sessions are kept by `records`, not by the library.
+        // Established sessions leave the library for `records`.
         config.key_log = Arc::new(SecretsLog);
         let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
         let orders_differ = Arc::clone(&profile.orders_differ);
         AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4, orders_differ }
     }
 
-    /// The same with other protocols to agree on than the profile's, the one liked best first.
+    /// Replaces the profile's protocols, the most preferred first.
     #[must_use]
     pub fn with_alpn(mut self, protocols: &[String]) -> AcceptorParts {
         let config = Arc::make_mut(&mut self.config);
@@ -108,20 +110,20 @@ impl AcceptorParts {
         self
     }
 
-    /// On the core that it is for: from here on references are counted there alone.
+    /// Makes the acceptor on the core that it is for: from here on references are counted there alone.
     pub fn assemble(&self) -> Acceptor {
         Acceptor { parts: self.clone(), routing: None }
     }
 }
 
 impl Acceptor {
-    /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it
-    /// all work is done on the spot, and none by a remote key.
+    /// Defers these jobs of handshakes from here on, and all jobs of remote keys ([`Step::Work`]). Otherwise jobs are
+    /// done on the spot, and those of remote keys fail.
     ///
     /// [`Step::Work`]: crate::Step::Work
     #[must_use]
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
-        // Where nothing can come of it no handshake is to be prepared for it.
+        // Without anything to defer, handshakes need not run on fibers.
         let useful = self.parts.remote || deferral != Deferral::default();
         self.routing = useful.then(|| JobRouting { deferral, parking: parking.clone(), remote: self.parts.remote });
         self

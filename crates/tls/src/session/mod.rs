@@ -1,4 +1,4 @@
-//! One connection's TLS, without its socket and its buffers.
+//! TLS of one connection from a client, without socket and buffers.
 
 pub(crate) mod acceptor;
 
@@ -23,7 +23,7 @@ pub struct Session {
 
 enum State {
     Handshake(Box<Handshake>),
-    /// Set aside until its job is done.
+    /// Parked until its job is done.
     Parked(Box<Parked<DetachedHandshake<Handshake, Failure>>>),
     Established(Box<Established>),
     /// Failed; nothing more can be done.
@@ -37,21 +37,21 @@ struct Established {
 }
 
 impl Session {
-    /// A handshake makes progress with every record, but a message that is spread over several is kept in the buffer
-    /// until it is whole: 64 KiB for the longest ClientHello there can be, and its record headers.
+    /// Largest buffer that a handshake needs. It consumes every record, but a message split over several is kept in the
+    /// buffer until it is complete: 64 KiB for the longest ClientHello, and its record headers.
     pub const WANT_MAX: usize = 68 * 1024;
 
-    /// The longest record. A buffer for [`Session::open`] that is smaller may never see a whole one.
+    /// Length of the longest record. A smaller buffer for [`Session::open`] may never hold a complete one.
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
         Session { state: State::Handshake(Box::new(handshake)), hello_info: None }
     }
 
-    /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
-    /// from its front, and the others must be there again, in front of what comes next. Bytes for the client are
-    /// appended to `out`. After `Done` the rest of the buffer is for [`Session::open`], at once: application data may
-    /// have come with the handshake's end.
+    /// Advances the handshake as far as the bytes received allow. `buffer` holds them; consumed bytes must be removed
+    /// from its front, and the others must be there again, in front of later ones. Bytes for the client are appended to
+    /// `out`. After `Done` the rest of the buffer must go to [`Session::open`] at once: application data may follow the
+    /// handshake's end.
     ///
     /// When the step is `Read` or `Write` and the buffer is full, it must grow, up to [`Session::WANT_MAX`].
     pub fn handshake(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
@@ -66,8 +66,8 @@ impl Session {
         self.conclude(progress, buffer)
     }
 
-    /// What the client asks for, if `buffer` holds a whole hello that has not been answered: the next call of
-    /// [`Session::handshake`] with it is a dear one. Cheap, whatever the client does.
+    /// Class of the ClientHello, if `buffer` holds a complete one that has not been answered: then the next call of
+    /// [`Session::handshake`] is expensive. This check is cheap, whatever the client sends.
     pub fn hello_class(&mut self, buffer: &[u8]) -> Option<HelloClass> {
         match &mut self.state {
             State::Handshake(handshake) => handshake.hello_class(buffer),
@@ -83,8 +83,8 @@ impl Session {
         }
     }
 
-    /// Goes on with a handshake that waits for its job. `buffer` begins with what it began with when the step was
-    /// `Work`, and may have grown. All else is as with [`Session::handshake`].
+    /// Resumes a handshake that waits for its job. `buffer` begins with what it began with when the step was `Work`,
+    /// and may have grown. Otherwise as [`Session::handshake`].
     pub fn resume(&mut self, outcome: Outcome, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         let parked = match std::mem::replace(&mut self.state, State::Over) {
             State::Parked(parked) => parked,
@@ -99,13 +99,13 @@ impl Session {
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
-        // Whole records may have come meanwhile, and nothing else need ever come that would have them looked at.
+        // Complete records may have been received meanwhile, and the client may send nothing more.
         let (more, next) = self.handshake(&mut buffer[consumed..], out)?;
         let step = if next == Step::Read && out.len() > before { Step::Write } else { next };
         Ok((consumed + more, step))
     }
 
-    /// Takes the handshake on where it can be set aside, with a copy of the records that are shown to it.
+    /// Advances the handshake on a fiber, with a copy of the records.
     fn handshake_aside(
         &mut self,
         copied: usize,
@@ -118,7 +118,7 @@ impl Session {
         let Some(routing) = handshake.routing.clone() else {
             return Err(Failure::new("internal", "a handshake without a way aside"));
         };
-        // It looks at more than whole records.
+        // This check needs incomplete records as well.
         handshake.check_start(buffer, out)?;
         let records = buffer[..copied].to_vec();
         let result =
@@ -140,7 +140,7 @@ impl Session {
             }
             RunResult::Finished(end) => {
                 out.extend_from_slice(&end.out);
-                // The library moves the parts of a message together in front of it, and expects to find them there.
+                // The library moves the parts of a message together in its buffer, and expects to find them there.
                 let Some(front) = buffer.get_mut(..copied) else {
                     return Err(Failure::new("internal", "the buffer has shrunk while the handshake was parked"));
                 };
@@ -201,10 +201,9 @@ impl Session {
         opened
     }
 
-    /// Encrypts `plain` into records at the front of `out`. Returns the bytes written. None are, however long `plain`,
-    /// before the handshake is over, after [`Session::close`] and after a failure; and when the key of a TLS 1.2
-    /// session is worn out (2^24 records, 256 GiB): see [`Session::is_worn_out`]. A TLS 1.3 session goes on to new keys
-    /// by itself.
+    /// Encrypts `plain` into records at the front of `out`, and returns the bytes written. Nothing is written before
+    /// the handshake is over, after [`Session::close`], after a failure, and when the key of a TLS 1.2 session is worn
+    /// out (2^24 records, 256 GiB): see [`Session::is_worn_out`]. A TLS 1.3 session updates its keys by itself.
     ///
     /// # Panics
     /// If `out` is shorter than [`Session::sealed_len`].
@@ -215,18 +214,18 @@ impl Session {
         }
     }
 
-    /// Half of what may be sealed has been, and there will be no other key (TLS 1.2): time to end the session in order.
-    /// The other half is for what is in progress.
+    /// Whether half of the key's records are used up, and there is no key update (TLS 1.2): the session should be ended
+    /// in order. The other half is for requests in progress.
     pub fn is_wearing(&self) -> bool {
         matches!(&self.state, State::Established(established) if established.records.is_wearing())
     }
 
-    /// [`Session::seal`] has refused to seal more: the session can only be closed, for which there is room.
+    /// Whether [`Session::seal`] has refused to seal more: the session can only be closed, for which there is room.
     pub fn is_worn_out(&self) -> bool {
         matches!(&self.state, State::Established(established) if established.records.is_worn_out())
     }
 
-    /// Upper bound of what the next [`Session::seal`] makes of that many bytes.
+    /// Upper bound of the length that the next [`Session::seal`] makes of that many bytes.
     pub fn sealed_len(&self, plain_len: usize) -> usize {
         match &self.state {
             State::Established(established) => established.records.sealed_len(plain_len),
@@ -234,8 +233,8 @@ impl Session {
         }
     }
 
-    /// For a session that is about to be idle: frees what can be remade from its keys. The next record each way then
-    /// costs a little more; see `examples/session_cost.rs`.
+    /// Frees memory of a session that is about to be idle, which can be made again from its keys. The next record each
+    /// way then costs a little more; see `examples/session_cost.rs`.
     pub fn rest(&mut self) {
         if let State::Established(established) = &mut self.state {
             established.records.rest();
@@ -249,7 +248,7 @@ impl Session {
         }
     }
 
-    /// What was agreed on.
+    /// Negotiated parameters.
     ///
     /// # Panics
     /// Before [`Session::handshake`] has answered `Done`, and after a failure.
@@ -260,17 +259,17 @@ impl Session {
         }
     }
 
-    /// An authority has asked whether a name leads here, and has its answer: nothing is to follow.
+    /// Whether this was an authority's challenge, which has been answered: nothing is to follow.
     pub fn was_challenge(&self) -> bool {
         matches!(&self.state, State::Established(established) if established.challenge)
     }
 
-    /// What the client has said of itself, once the handshake is over or has failed.
+    /// Facts about the client, once the handshake is over or has failed.
     pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
         self.hello_info.as_deref()
     }
 
-    /// Gives up what nobody will ask for again.
+    /// Drops the facts about the client, which nobody will ask for again.
     pub fn forget_hello_info(&mut self) {
         self.hello_info = None;
     }

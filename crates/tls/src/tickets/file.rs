@@ -1,14 +1,13 @@
-//! A file of ticket keys that several engines share: read when it changes, and, by an engine that is told to, made and
-//! rotated.
+//! Files of ticket keys that several engines share: read when they change, and made and rotated by engines that are
+//! told to.
 //!
-//! A line for each key, the oldest first: `TIME KEY`. From TIME on (Unix seconds) the key seals; KEY is the base64 of
-//! its name (16 bytes) and secret (32, or 64). Engines that read the file a little later than others do no harm, since
-//! the next key is in it one rotation before its time. Lines without TIME are those of HAProxy's `tls-ticket-keys`: at
-//! least three, of which the last but one seals; such a file is only read. `#` begins a line of comment.
+//! Each key has a line, the oldest first: `TIME KEY`. From TIME on (Unix seconds) the key seals; KEY is the base64 of
+//! its name (16 bytes) and secret (32, or 64). Engines may read the file a little later than others, since the next key
+//! is in it one rotation before its time. Lines without TIME are those of HAProxy's `tls-ticket-keys`: at least three,
+//! of which the last but one seals; such a file is only read. `#` begins a comment line.
 //!
-//! Writers take turns by a lock on `FILE.lock`, look again once they hold it, and put the new file in the old one's
-//! place by a rename, so that readers see a whole one always. Of two engines that would rotate at once, one does, and
-//! the other finds it done.
+//! Writers lock `FILE.lock`, read the file again once they hold the lock, and replace it by a rename, so that readers
+//! always see a complete file. Of two engines that want to rotate at once one does it, and the other finds it done.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -24,24 +23,24 @@ use zeroize::Zeroizing;
 use super::ring::{KEYS_MAX, Key, NAME_LEN, Order, Ring, SECRET_LENS};
 
 const FILE_BYTES_MAX: u64 = 16 * 1024;
-/// A key whose time is further off was written with a wrong clock, and nothing would ever follow it.
+/// Limit of a key's time in the future: a later one was written with a wrong clock, and no key would ever follow it.
 const FUTURE_SECONDS_MAX: u64 = 31 * 24 * 3600;
-/// As HAProxy has it: one that sealed, one that seals, one that will.
+/// Least number of keys without times, as with HAProxy: the previous, the current and the next key.
 const KEYS_WITHOUT_TIME_MIN: usize = 3;
-/// How long a start waits for another engine that is writing the file.
+/// Limit of tries to get the lock while another engine is writing the file.
 const LOCK_TRIES_MAX: u32 = 100;
-/// A file that cannot be written is tried again after this.
+/// Interval at which a file that cannot be written is tried again.
 const RETRY_SECONDS: u64 = 60;
 const LOCK_TRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is wrong with a file of keys, and what to do about it.
+/// Error of a file of keys, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFileError {
     pub path: PathBuf,
     pub what: String,
-    /// Never empty.
+    /// Remedy; never empty.
     pub fix: String,
-    /// Error of the system that it comes from, if it comes from one.
+    /// System error behind it, if any.
     pub error: Option<io::ErrorKind>,
 }
 
@@ -55,15 +54,15 @@ impl std::error::Error for KeyFileError {}
 
 pub(crate) struct KeyFile {
     path: PathBuf,
-    /// Seconds; none: the file is only read.
+    /// Rotation period in seconds; none where the file is only read.
     period: Option<u64>,
-    /// What the file was like when it was last read.
+    /// Metadata of the file when it was last read.
     seen: Option<Stamp>,
-    /// Seconds; what failed is not tried or told again before.
+    /// Time in seconds before which a failed action is neither tried nor reported again.
     retry_at: u64,
 }
 
-/// Changes whenever a file is written or replaced.
+/// Metadata that changes whenever a file is written or replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -78,7 +77,7 @@ impl KeyFile {
         KeyFile { path: path.into(), period, seen: None, retry_at: 0 }
     }
 
-    /// The keys at the start; the file is made if it is ours to make.
+    /// Reads the keys at the start; makes the file if this engine rotates it.
     pub fn open(&mut self, now: u64) -> Result<Ring, KeyFileError> {
         for _ in 0..LOCK_TRIES_MAX {
             if let Some(ring) = self.read(now)? {
@@ -89,7 +88,7 @@ impl KeyFile {
                 std::thread::sleep(LOCK_TRY_INTERVAL);
                 continue;
             };
-            // It may have been made between the look and the lock.
+            // Another engine may have made the file before the lock was taken.
             if let Some(ring) = self.read(now)? {
                 return Ok(ring);
             }
@@ -100,7 +99,7 @@ impl KeyFile {
         Err(self.error("another process holds its lock", "see who does: fuser FILE.lock"))
     }
 
-    /// What would keep `open` from working, as far as it can be told without making anything.
+    /// Checks whether `open` would work, as far as that is possible without making anything.
     pub fn check(&mut self, now: u64) -> Result<(), KeyFileError> {
         match (self.read(now)?, self.period) {
             (Some(_), _) => Ok(()),
@@ -112,9 +111,9 @@ impl KeyFile {
         }
     }
 
-    /// Looks whether there are other keys than `ring`, or should be: to be called every second or so. Nothing is
-    /// returned, and nothing was done, where all is as it was. What is wrong with a file is told once, and not again
-    /// until it has changed; what keeps it from being rotated is told once a minute.
+    /// Reads changed keys, or rotates them when they are due. To be called about every second. Returns none where
+    /// nothing has changed. A fault of the file is returned once, and not again until it changes; what prevents a
+    /// rotation is returned once a minute.
     pub fn tend(&mut self, ring: &Ring, now: u64) -> Result<Option<Ring>, KeyFileError> {
         let (stamp, news) = match self.stamp() {
             Ok(stamp) if stamp.is_some() && stamp != self.seen => {
@@ -146,14 +145,14 @@ impl KeyFile {
     }
 
     fn rotate(&mut self, ring: &Ring, period: u64, now: u64) -> Result<Option<Ring>, KeyFileError> {
-        // Somebody else is at it: the next look will find what was done.
+        // Another engine is writing: the next call will find the result.
         let Some(_lock) = self.lock()? else {
             return Ok(None);
         };
         let next = match self.read(now)? {
             Some(theirs) if !theirs.is_due(now) => return Ok(Some(theirs).filter(|theirs| !theirs.same_keys(ring))),
             Some(theirs) => theirs.rotated(now, period),
-            // Gone: put back, since others need to know what this engine seals with.
+            // The file is gone: it is written again, since other engines need this engine's keys.
             None if ring.is_due(now) => ring.rotated(now, period),
             None => ring.clone(),
         };
@@ -169,7 +168,7 @@ impl KeyFile {
         }
     }
 
-    /// Nothing if there is no file.
+    /// Reads the keys; none if there is no file.
     fn read(&mut self, now: u64) -> Result<Option<Ring>, KeyFileError> {
         let mut file = match OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&self.path) {
             Ok(file) => file,
@@ -213,7 +212,7 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Held until the file is closed; nothing if another process has it.
+    /// Takes the lock, which is held until the file is closed; none if another process has it.
     fn lock(&self) -> Result<Option<File>, KeyFileError> {
         let path = beside(&self.target(), ".lock");
         let file = open_lock(&path).map_err(|error| self.failed("its lock file cannot be opened", &error))?;
@@ -224,7 +223,7 @@ impl KeyFile {
         }
     }
 
-    /// With the lock held.
+    /// Replaces the file; the lock must be held.
     fn replace(&mut self, ring: &Ring) -> Result<(), KeyFileError> {
         let target = self.target();
         let new = beside(&target, ".new");
@@ -233,13 +232,13 @@ impl KeyFile {
             let _ = fs::remove_file(&new);
             return Err(self.failed("it cannot be written", &error));
         }
-        // The rename itself reaches the disk with the folder; without it an older file is found after a power cut.
+        // The folder is synced as well: otherwise the old file may be back after a power cut.
         let _ = File::open(folder(&target)).and_then(|folder| folder.sync_all());
         self.seen = self.stamp()?;
         Ok(())
     }
 
-    /// A mounted secret is a link: what it leads to is replaced.
+    /// Replaces the target of a link, as mounted secrets are.
     fn target(&self) -> PathBuf {
         fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone())
     }
@@ -288,7 +287,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Root may be in a folder of another account here: a link is not followed, and what was there already not given away.
+/// Opens the lock file. Root may work in another account's folder here: links are not followed, and an existing file's
+/// owner is not changed.
 fn open_lock(path: &Path) -> io::Result<File> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
@@ -303,7 +303,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    // Left over by a writer that died: the lock says that nobody is writing it.
+    // The file was left by a writer that died: the lock says that nobody is writing it.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -314,7 +314,7 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What root makes before it becomes another account is given to whom the folder belongs to.
+/// Gives a file that root makes, before it drops its privileges, to the owner of the folder.
 fn like_its_folder(file: &File, path: &Path) {
     if let Ok(owner) = fs::metadata(folder(path)) {
         // Only root may, and only root needs to.
@@ -337,7 +337,7 @@ fn written(ring: &Ring) -> Zeroizing<Vec<u8>> {
     text
 }
 
-/// What is wrong names lines, and shows nothing of them.
+/// Parses the keys. Errors name lines, and quote nothing of them.
 fn parse(text: &[u8], now: u64) -> Result<Ring, String> {
     let mut keys: Vec<Key> = Vec::new();
     let mut timed = 0;

@@ -1,8 +1,8 @@
-//! Session tickets: keys that all cores share, and maybe other engines, and what is sealed with them.
+//! Session tickets (RFC 5077): keys that all cores share, maybe with other engines, and sealing.
 //!
-//! A ticket is `key name (16) | nonce (12) | AES-256-GCM(birth of the session (8) | its state) | tag (16)`, after RFC
-//! 5077 §4 with an AEAD in place of CBC and HMAC. What the profile is called and what it asks of clients are
-//! authenticated with it, so a ticket of one profile is worth nothing at another that may ask more.
+//! A ticket is `key name (16) | nonce (12) | AES-256-GCM(start of the session (8) | its state) | tag (16)`, after RFC
+//! 5077 §4 with an AEAD in place of CBC and HMAC. The profile's name and its rules for clients are authenticated with
+//! it, so a ticket of one profile is rejected by another.
 
 mod file;
 mod ring;
@@ -24,16 +24,15 @@ pub use file::KeyFileError;
 use ring::Ring;
 use sessions::{Sessions, seconds};
 
-/// A session ends for good at this age, however often it was resumed: the keys of a TLS 1.2 session stay the same from
-/// one ticket to the next (RFC 5246 §F.1.4 advises a day), and a client's certificate is looked at in full handshakes
-/// only.
+/// Limit of a session's age, however often it is resumed: the keys of a TLS 1.2 session stay the same from one ticket
+/// to the next (RFC 5246 §F.1.4 advises a day), and a client's certificate is verified in full handshakes only.
 pub(crate) const SESSION_SECONDS_MAX: u64 = 24 * 3600;
-/// Tickets looked at in one handshake. There is room for a thousand in a ClientHello, which would cost more to open
-/// than a handshake; clients send one or two, and once more after a HelloRetryRequest.
+/// Limit of tickets tried in one handshake. A ClientHello has room for a thousand, which would cost more to open than a
+/// handshake; clients send one or two, and once more after a HelloRetryRequest.
 const TRIED_MAX: u8 = 8;
-/// What clients are told at most.
+/// Limit of the lifetime that clients are told.
 const LIFETIME_SECONDS_MAX: u64 = SESSION_SECONDS_MAX;
-/// What they are told where somebody else rotates: as with keys of our own.
+/// Lifetime that clients are told where another program rotates the keys: as with our own.
 const LIFETIME_SECONDS: u64 = 2 * PERIOD_SECONDS;
 const PERIOD_SECONDS: u64 = 6 * 3600;
 
@@ -47,14 +46,14 @@ pub struct Tickets {
     source: Mutex<Source>,
 }
 
-/// The main thread's alone.
+/// Source of keys, used by the main thread alone.
 enum Source {
     Memory { period_seconds: u64 },
     File(KeyFile),
 }
 
 impl Tickets {
-    /// Keys of this process, gone with it.
+    /// Makes keys in memory, which end with the process.
     #[allow(clippy::new_without_default)] // makes keys; a default that is random would surprise
     pub fn new() -> Tickets {
         Tickets::with(
@@ -64,19 +63,19 @@ impl Tickets {
         )
     }
 
-    /// The keys of a process that this one succeeds, as [`Tickets::to_bytes`] gave them there. None where they are not
-    /// that.
+    /// Takes over the keys of the process that this one replaces, from [`Tickets::to_bytes`]. None where the bytes are
+    /// malformed.
     pub fn from_bytes(bytes: &[u8], now: SystemTime) -> Option<Tickets> {
         let ring = Ring::from_bytes(bytes, seconds(now))?;
         Some(Tickets::with(ring, Source::Memory { period_seconds: PERIOD_SECONDS }, LIFETIME_SECONDS))
     }
 
-    /// The keys, for a process that succeeds this one, and for nobody else.
+    /// The keys, for the process that replaces this one, and for nobody else.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         self.ring.load().to_bytes()
     }
 
-    /// Keys in a file, which others may read and write as well. With `rotate` it is made if there is none.
+    /// Opens a file of keys, which others may read and write as well. With `rotate` it is made if there is none.
     pub fn from_file(path: &Path, rotate: Option<Duration>, now: SystemTime) -> Result<Tickets, KeyFileError> {
         let period = rotate.map(|rotate| rotate.as_secs().max(1));
         let mut file = KeyFile::new(path, period);
@@ -85,7 +84,7 @@ impl Tickets {
         Ok(Tickets::with(ring, Source::File(file), lifetime))
     }
 
-    /// What would keep `from_file` from working, as far as it can be told without making anything.
+    /// Checks whether `from_file` would work, as far as that is possible without making anything.
     pub fn check_file(path: &Path, rotate: Option<Duration>, now: SystemTime) -> Result<(), KeyFileError> {
         KeyFile::new(path, rotate.map(|rotate| rotate.as_secs())).check(seconds(now))
     }
@@ -95,9 +94,8 @@ impl Tickets {
         Tickets { ring: ArcSwap::from_pointee(ring), lifetime_seconds, source: Mutex::new(source) }
     }
 
-    /// Does what the time asks for: another key, or a look at the file. To be called about every second, by one thread.
-    /// Says whether keys have come or gone. On an error the keys are as before; it is told once for each change of the
-    /// file.
+    /// Rotates keys in memory, or looks at the file. To be called about every second, by one thread. Returns whether
+    /// keys have changed. On an error the keys stay; it is returned once for each change of the file.
     pub fn tend(&self, now: SystemTime) -> Result<bool, KeyFileError> {
         let now = seconds(now);
         let ring = self.ring.load_full();
@@ -108,14 +106,14 @@ impl Tickets {
         let changed = matches!(news, Ok(Some(_)));
         let next = news.as_ref().ok().and_then(Option::clone);
         let latest = next.as_ref().unwrap_or(&ring);
-        // Whatever becomes of the file, the key whose time has come seals.
+        // The sealing key is changed on time even if the file is faulty.
         if let Some(next) = latest.advanced(now).or(next) {
             self.ring.store(Arc::new(next));
         }
         news.map(|_| changed)
     }
 
-    /// As if a whole rotation had passed.
+    /// Rotates the keys at once.
     pub fn rotate(&self) {
         let ring = self.ring.load();
         let last = ring.keys().last().map_or(0, |last| last.from);
@@ -128,7 +126,7 @@ impl Tickets {
 
     fn open(&self, context: &[u8], ticket: &[u8], now: u64) -> Result<(u64, Vec<u8>), Unopened> {
         let (born, state) = self.ring.load().open(context, ticket)?;
-        // The clocks of engines that share keys may differ a little.
+        // The subtraction saturates: clocks of engines that share keys may differ a little.
         match now.saturating_sub(born) < SESSION_SECONDS_MAX {
             true => Ok((born, state)),
             false => Err(Unopened::Expired),
@@ -145,9 +143,9 @@ impl fmt::Debug for Tickets {
 /// One core's view of the shared keys, for one profile.
 pub(crate) struct Ticketer {
     tickets: Arc<Tickets>,
-    /// What a ticket is bound to.
+    /// Context that tickets are bound to.
     context: Box<[u8]>,
-    /// Tickets are given and taken.
+    /// Tickets are issued and accepted.
     enabled: bool,
     sessions: Arc<Sessions>,
 }
@@ -183,7 +181,7 @@ impl ProducesTickets for Ticketer {
         self.tickets.lifetime_seconds
     }
 
-    /// None where the client has enough of them: the library then sends none.
+    /// Seals a ticket; none where the client has enough of them: the library then sends none.
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let captured = captured::resumption();
         if captured.resumed && captured.issued > 0 {
@@ -191,8 +189,8 @@ impl ProducesTickets for Ticketer {
         }
         let born = captured.born.unwrap_or_else(|| seconds(SystemTime::now()));
         let ticket = self.tickets.seal(&self.context, born, plain)?;
-        // The library keeps a TLS 1.2 session before it asks for a ticket. A client that has one does not come back
-        // with the ID.
+        // The library stores a TLS 1.2 session before it asks for a ticket. A client with a ticket does not use the
+        // session ID.
         if let Some(id) = captured.kept {
             self.sessions.forget(&id);
         }
@@ -288,7 +286,7 @@ mod tests {
         let now = seconds(SystemTime::now());
         let (first, _) = captured::capture(Default::default(), || ticketer.encrypt(b"state").unwrap());
         assert!(tickets.open(b"", &first, now).unwrap().0 >= now);
-        // In one call, as in TLS 1.2, and in two, as in TLS 1.3.
+        // Both in one call, as in TLS 1.2, and in two, as in TLS 1.3.
         let old = tickets.seal(b"", now - 1000, b"state").unwrap();
         let call = || (ticketer.decrypt(&old).unwrap(), ticketer.encrypt(b"state").unwrap());
         let ((_, renewed), captured) = captured::capture(Default::default(), call);

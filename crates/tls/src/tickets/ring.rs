@@ -1,4 +1,4 @@
-//! The keys of tickets, in order of time: which one seals, which ones open, and what follows them.
+//! Ring of ticket keys in order of time: which one seals, which ones open, and what follows them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,16 +10,15 @@ use zeroize::Zeroizing;
 
 use crate::provider::facts::Unopened;
 
-/// What follows a key's name: 32 bytes as we make them, 64 as `openssl rand -base64 80` does.
+/// Lengths of the secret behind a key's name: 32 bytes as we make them, 64 as from `openssl rand -base64 80`.
 pub(super) const SECRET_LENS: [usize; 2] = [32, 64];
 pub(super) const NAME_LEN: usize = 16;
-/// Longer tickets are neither made nor opened. State is some 150 bytes; with a client's certificates it may be
-/// thousands.
+/// Limit of a ticket's length. State is some 150 bytes, with client certificates up to thousands.
 pub(super) const TICKET_BYTES_MAX: usize = 4096;
-/// Time that a ticket adds in front of the session's state: when its session began, in seconds.
+/// Length of the session's start, in seconds, in front of its state.
 const BORN_LEN: usize = 8;
 
-/// Oldest first; at least one.
+/// Keys, the oldest first; at least one.
 #[derive(Clone)]
 pub(crate) struct Ring {
     keys: Vec<Arc<Key>>,
@@ -28,18 +27,18 @@ pub(crate) struct Ring {
     order: Order,
 }
 
-/// What says which key seals.
+/// Rule for which key seals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The last one whose time has come. All engines change to it at once, however late they read it.
+    /// The last key whose time has come. All engines change to it at once, however late they read it.
     Time,
-    /// Keys without times: the last but one, so that the last is known everywhere before it seals.
+    /// The last key but one, where keys have no times: so the last is known everywhere before it seals.
     Position,
 }
 
 pub(crate) struct Key {
     pub name: [u8; NAME_LEN],
-    /// Seals from here on, in Unix seconds; 0 in a ring that goes by position.
+    /// Time from which the key seals, in Unix seconds; 0 with [`Order::Position`].
     pub from: u64,
     pub secret: Zeroizing<Vec<u8>>,
     cipher: LessSafeKey,
@@ -52,13 +51,13 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// One that seals at once, and the one after it.
+    /// A ring of a key that seals at once, and the next one.
     pub fn new(now: u64, period: u64) -> Ring {
         let keys = vec![Arc::new(Key::random(now)), Arc::new(Key::random(now + period))];
         Ring { keys, sealing: 0, order: Order::Time }
     }
 
-    /// `keys` in order, at least one.
+    /// A ring of `keys`, which are in order; at least one.
     pub fn of(keys: Vec<Key>, order: Order, now: u64) -> Ring {
         let keys = keys.into_iter().map(Arc::new).collect();
         let mut ring = Ring { keys, sealing: 0, order };
@@ -69,29 +68,29 @@ impl Ring {
     fn sealing_at(&self, now: u64) -> usize {
         match self.order {
             Order::Position => self.keys.len().saturating_sub(2),
-            // A clock behind all of them means the oldest: everybody has it.
+            // A clock before all times chooses the oldest key, which everybody has.
             Order::Time => self.keys.iter().rposition(|key| key.from <= now).unwrap_or(0),
         }
     }
 
-    /// The same keys with another one sealing, if its time has come.
+    /// The ring with the next sealing key, if its time has come.
     pub fn advanced(&self, now: u64) -> Option<Ring> {
         let sealing = self.sealing_at(now);
         (sealing != self.sealing).then(|| Ring { sealing, ..self.clone() })
     }
 
-    /// The last key's time has come, so one is missing that follows it.
+    /// Whether the last key's time has come, so that a new one is needed.
     pub fn is_due(&self, now: u64) -> bool {
         self.order == Order::Time && self.keys.last().is_none_or(|last| last.from <= now)
     }
 
-    /// With a key more at the end, and without those that no ticket in use was sealed with: a key seals until the next
-    /// one's time, and opens for two periods after that.
+    /// The ring with a new key at the end, and without keys that no ticket in use was sealed with: a key seals until
+    /// the next one's time, and opens for two periods after that.
     pub fn rotated(&self, now: u64, period: u64) -> Ring {
         let mut keys = self.keys.clone();
         let mut next = keys.last().map_or(now, |last| last.from.saturating_add(period));
         if next <= now {
-            // Nobody was there to do this for a whole period.
+            // A whole period was missed.
             keys.push(Arc::new(Key::random(now)));
             next = now + period;
         }
@@ -109,10 +108,10 @@ impl Ring {
         &self.keys
     }
 
-    /// For another process, which takes it by [`Ring::from_bytes`]: name, time and secret of each key.
+    /// The ring for another process, see [`Ring::from_bytes`]: name, time and secret of each key.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let bytes = self.keys.iter().map(|key| NAME_LEN + 8 + 1 + key.secret.len()).sum();
-        // Of the size it will have: what grows leaves copies behind.
+        // The buffer is allocated once: one that grows would leave copies behind.
         let mut out = Zeroizing::new(Vec::with_capacity(bytes));
         for key in &self.keys {
             out.extend_from_slice(&key.name);
@@ -123,7 +122,7 @@ impl Ring {
         out
     }
 
-    /// None where this is not such a ring.
+    /// Parses a ring; none where the bytes are malformed.
     pub fn from_bytes(mut bytes: &[u8], now: u64) -> Option<Ring> {
         let mut keys = Vec::new();
         while !bytes.is_empty() {
@@ -149,12 +148,12 @@ impl Ring {
         self.keys.len() == other.keys.len() && self.keys.iter().zip(&other.keys).all(same)
     }
 
-    /// A ticket of a session that began at `born`.
+    /// Seals a ticket of a session that began at `born`.
     pub fn seal(&self, context: &[u8], born: u64, state: &[u8]) -> Option<Vec<u8>> {
         self.keys[self.sealing].seal(context, born, state)
     }
 
-    /// When its session began, and its state.
+    /// Opens a ticket: when its session began, and its state.
     pub fn open(&self, context: &[u8], ticket: &[u8]) -> Result<(u64, Vec<u8>), Unopened> {
         if ticket.len() > TICKET_BYTES_MAX {
             return Err(Unopened::Damaged);
@@ -165,7 +164,8 @@ impl Ring {
         key.open(context, *nonce, sealed).ok_or(Unopened::Damaged)
     }
 
-    /// Looks at all of them, and at each in constant time: how long it takes says nothing about the names.
+    /// Finds a key by its name. All names are compared, each in constant time, so that timing reveals nothing about
+    /// them.
     fn named(&self, name: &[u8; NAME_LEN]) -> Option<&Key> {
         let mut found = None;
         for key in &self.keys {
@@ -177,7 +177,7 @@ impl Ring {
     }
 }
 
-/// More than three and the next one, for files that somebody else fills.
+/// Limit of keys: more than the four that we keep, for files of other programs.
 pub(super) const KEYS_MAX: usize = 16;
 
 impl Key {
@@ -185,7 +185,8 @@ impl Key {
         Key::new(random(), from, Zeroizing::new(random::<32>().to_vec()))
     }
 
-    /// The cipher's key is derived, so that a file that another server uses as well gives both different keys.
+    /// Makes a key. The cipher's key is derived from the secret, so that another program with the same file has a
+    /// different one.
     pub fn new(name: [u8; NAME_LEN], from: u64, secret: Zeroizing<Vec<u8>>) -> Key {
         let extracted = Salt::new(HKDF_SHA256, b"propylon session tickets").extract(&secret);
         let key = extracted.expand(&[b"aes-256-gcm"], &AES_256_GCM).map(UnboundKey::from);
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn keys_that_were_left_alone_for_long_are_begun_anew() {
         let ring = Ring::new(1000, PERIOD).rotated(5050, PERIOD);
-        // The second has no successor until now: what it sealed a moment ago must open.
+        // The second key had no successor until now: tickets that it sealed a moment ago must open.
         assert_eq!(times(&ring), [1100, 5050, 5150]);
         assert_eq!(ring.keys[ring.sealing].from, 5050);
     }

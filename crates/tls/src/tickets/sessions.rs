@@ -1,9 +1,8 @@
-//! Sessions of TLS 1.2 clients that take no tickets: kept in memory under the ID that the client will come back with
-//! (RFC 5246 §7.4.1.2).
+//! Stored sessions of TLS 1.2 clients without tickets, kept in memory by session ID (RFC 5246 §7.4.1.2).
 //!
-//! One store for all cores, since a client comes back to any of them; in shards by the ID, which is random. Nobody
-//! waits for a shard: if another core is in it at that moment, the session counts as unknown, or is not kept, and the
-//! price is a full handshake. Clients with tickets, and all of TLS 1.3, do not come here.
+//! All cores share one store, since a client may come back to any of them. It is sharded by the ID, which is random.
+//! Nobody waits for a shard: if another core is in it, the session counts as unknown, or is not stored, and the price
+//! is a full handshake. Clients with tickets, and all of TLS 1.3, do not use it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,23 +15,23 @@ use zeroize::Zeroizing;
 use crate::provider::captured::{self, SessionId};
 use crate::provider::facts::IdUse;
 
-/// A session of that age is forgotten; in memory for longer, its keys would be worth more to a thief.
+/// Limit of a stored session's age; in memory for longer, its keys would be worth more to a thief.
 pub(crate) const KEPT_SECONDS: u64 = 3600;
-/// State with a long chain of client certificates is not worth the room.
+/// Limit of a session's state: a long chain of client certificates is not worth the memory.
 const STATE_BYTES_MAX: usize = 4096;
 const SHARDS: usize = 64;
 
-/// A profile's sessions.
+/// Stored sessions of a profile.
 pub(crate) struct Sessions {
     shards: Vec<Mutex<Shard>>,
-    /// Zero: none are kept.
+    /// Limit of sessions per shard; zero disables the store.
     shard_sessions_max: usize,
 }
 
 #[derive(Default)]
 struct Shard {
     sessions: HashMap<SessionId, Kept>,
-    /// The oldest first; may name some that are gone.
+    /// IDs, the oldest first; some may be gone.
     order: VecDeque<SessionId>,
 }
 
@@ -71,9 +70,8 @@ impl Sessions {
         self.shard(id, |shard| shard.forget(id));
     }
 
-    /// All of them, for another process: messages of at most so many bytes, each to be taken by
-    /// [`Sessions::take_over`]. For the main thread; a core that comes to a shard meanwhile finds it busy, for some
-    /// microseconds.
+    /// All sessions, for another process: messages of at most `message_bytes`, for [`Sessions::take_over`]. For the
+    /// main thread; a core that uses a shard meanwhile finds it busy for some microseconds.
     pub fn hand_over(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
         let now = seconds(now);
         let mut messages: Vec<Zeroizing<Vec<u8>>> = Vec::new();
@@ -97,7 +95,7 @@ impl Sessions {
         messages
     }
 
-    /// Keeps what another process has handed over; returns how many there were. What is not such a message is left.
+    /// Stores the sessions of another process's message, and returns their number. Malformed rests are ignored.
     pub fn take_over(&self, mut message: &[u8]) -> usize {
         let mut taken = 0;
         while let Some((id, rest)) = message.split_first_chunk::<32>()
@@ -111,7 +109,7 @@ impl Sessions {
         taken
     }
 
-    /// Forgets what is too old. For the main thread, now and then.
+    /// Drops sessions that are too old. For the main thread, from time to time.
     pub fn purge(&self, now: SystemTime) {
         let now = seconds(now);
         for shard in &self.shards {
@@ -123,8 +121,8 @@ impl Sessions {
 }
 
 impl Shard {
-    /// One more than `max` may be kept for the moment: it may be forgotten before the call is over, and should not have
-    /// cost another its place.
+    /// Stores a session. One more than `max` may be stored for the moment: it may be dropped before the call is over,
+    /// and must not cost another its place.
     fn keep(&mut self, id: SessionId, kept: Kept, max: usize) {
         self.purge(kept.born);
         while self.order.len() > max
@@ -165,7 +163,7 @@ impl Shard {
     }
 }
 
-/// What the library sees of a profile's sessions: one for each core.
+/// A core's handle on a profile's sessions, for the library.
 pub(crate) struct Store {
     sessions: Arc<Sessions>,
 }
@@ -208,8 +206,8 @@ impl StoresServerSessions for Store {
         found.map(|(_, state)| state)
     }
 
-    /// Asked with tickets of TLS 1.3 where tickets are off: there they are worth nothing, and what a client has seen in
-    /// a stranger's handshake must not end the stranger's session.
+    /// Never gives out a session: it is asked for tickets of TLS 1.3 where tickets are off, and what a client has seen
+    /// in a stranger's handshake must not end the stranger's session.
     fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -219,7 +217,7 @@ impl StoresServerSessions for Store {
     }
 }
 
-/// Seconds since 1970.
+/// Converts to seconds since 1970.
 pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -316,7 +314,7 @@ mod tests {
         sessions.keep(id(2), NOW + KEPT_SECONDS, b"again".to_vec());
         assert_eq!(held(&sessions), (1, 1), "one ID has one place");
         sessions.keep(id(3), NOW + KEPT_SECONDS, b"three".to_vec());
-        // Not the one that came last: the other one's place is not its to give up.
+        // The last ID in the order belongs to another session, and must stay.
         sessions.forget(&id(2));
         assert!(sessions.find(&id(3), NOW + KEPT_SECONDS).is_some());
         sessions.purge(std::time::UNIX_EPOCH + std::time::Duration::from_secs(NOW + 2 * KEPT_SECONDS));

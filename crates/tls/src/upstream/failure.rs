@@ -1,4 +1,4 @@
-//! Why TLS with a server came to nothing: one word for metrics and clients, one sentence for the log, and what to do.
+//! Failures of TLS with servers: one word for metrics and clients, one sentence for the log, and a remedy.
 
 use propylon_crypto::JobError;
 use rustls::{AlertDescription, CertificateError, Error};
@@ -7,17 +7,17 @@ use crate::certificates::wording;
 use crate::provider::captured::Fault;
 use crate::records::failure::Failure;
 
-/// The session is over; an alert for the server, where one is due, has been appended to `out`.
+/// Failure that ends a session with a server. An alert, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamFailure {
     /// One of [`UpstreamFailure::REASONS`].
     pub reason: &'static str,
-    /// For the log; holds nothing secret.
+    /// Sentence for the log, without secrets.
     pub detail: String,
 }
 
 impl UpstreamFailure {
-    /// Nobody has signed with the key of the certificate that was to be shown: no fault of the server's.
+    /// Reason where the client certificate's key has not signed: no fault of the server's.
     pub const UNSIGNED: &'static str = "client-certificate-unsigned";
 
     /// Every `reason`, for metrics that want their label sets made at start.
@@ -44,7 +44,7 @@ impl UpstreamFailure {
         UpstreamFailure::new("tls-handshake-failed", "the server has closed the connection in the handshake")
     }
 
-    /// Why a handshake could not go on for want of a signature.
+    /// Failure of a handshake for want of a signature.
     pub(crate) fn of_fault(fault: Fault) -> Option<UpstreamFailure> {
         match fault {
             Fault::Busy => Some(UpstreamFailure::new(Self::UNSIGNED, "as many handshakes wait for signatures as may")),
@@ -58,12 +58,12 @@ impl UpstreamFailure {
         UpstreamFailure::new(Self::UNSIGNED, JobError::TimedOut.to_string())
     }
 
-    /// Whether the server has no part in it.
+    /// Whether the failure is ours, not the server's.
     pub fn is_own(&self) -> bool {
         self.reason == Self::UNSIGNED
     }
 
-    /// What an operator can do about it.
+    /// Remedy for operators.
     pub fn advice(&self) -> &'static str {
         match self.reason {
             "certificate-untrusted" => "name the authority that signed its certificate in the backend's tls.ca",
@@ -78,7 +78,7 @@ impl UpstreamFailure {
         }
     }
 
-    /// The server has ended it itself, and is owed no alert.
+    /// Whether the server is to be sent an alert: it is not where it has sent one.
     pub(crate) fn owes_alert(&self) -> bool {
         self.reason != "tls-alert"
     }
@@ -92,14 +92,14 @@ impl std::fmt::Display for UpstreamFailure {
 
 impl std::error::Error for UpstreamFailure {}
 
-/// In a handshake.
+/// Failure of a handshake.
 impl From<Error> for UpstreamFailure {
     fn from(error: Error) -> UpstreamFailure {
         UpstreamFailure::new(reason(&error), wording::of(&error))
     }
 }
 
-/// After the handshake.
+/// Failure of an established session.
 impl From<Failure> for UpstreamFailure {
     fn from(failure: Failure) -> UpstreamFailure {
         let reason = if failure.reason == "peer-alert" { "tls-alert" } else { "tls-failure" };

@@ -1,4 +1,4 @@
-//! A handshake in which the other side is the server: the library is shown one record at a time.
+//! Handshakes with servers: the library is passed one record at a time.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ pub(super) struct Handshake {
     connection: UnbufferedClientConnection,
     config: Arc<ClientConfig>,
     captured: CapturedSecrets,
-    /// Absent where no signature is waited for.
+    /// Routing of deferred signatures; absent where none is deferred.
     pub routing: Option<JobRouting>,
-    /// Bytes at the buffer's front that the library has seen and not let go of; see the other [`crate::handshake`].
+    /// Bytes at the buffer's front that the library has seen and still needs; see [`crate::handshake`].
     retained: usize,
-    /// Our hello is out.
+    /// The ClientHello has been written.
     has_begun: bool,
-    /// The server's first byte was that of a record.
+    /// The server's first byte has been checked.
     has_answered: bool,
 }
 
@@ -59,9 +59,9 @@ impl Handshake {
         }
         self.check_start(buffer)?;
         let mut consumed = 0;
-        // One more record at a time: what follows a finished handshake is not for this state.
+        // One more record at a time: what follows the handshake is not for this state.
         while let Some(record) = record_len(&buffer[consumed + self.retained..]) {
-            // The library would wait for more (RFC 8446 §6.1).
+            // The library would wait for more after a close_notify (RFC 8446 §6.1).
             if let [ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = buffer[consumed + self.retained..] {
                 return Err(UpstreamFailure::closed());
             }
@@ -78,7 +78,7 @@ impl Handshake {
         Ok((consumed, step))
     }
 
-    /// As of the other [`crate::handshake`].
+    /// Bytes at the buffer's front to pass to a fiber; see [`crate::handshake`].
     pub fn bytes_to_park(&self, buffer: &[u8]) -> Option<usize> {
         self.routing.as_ref()?;
         let mut end = self.retained;
@@ -88,7 +88,7 @@ impl Handshake {
         (end > self.retained).then_some(end)
     }
 
-    /// A server that speaks something else is told apart at its first byte.
+    /// Rejects servers that do not speak TLS, at their first byte.
     fn check_start(&mut self, buffer: &[u8]) -> Result<(), UpstreamFailure> {
         let Some(&first) = buffer.first().filter(|_| !self.has_answered) else { return Ok(()) };
         self.has_answered = true;
@@ -102,7 +102,7 @@ impl Handshake {
         Err(UpstreamFailure::new("tls-not-spoken", format!("the server's first byte is {first:#04x}: {what}")))
     }
 
-    /// Runs the library over the records shown to it. Returns how many bytes it let go of.
+    /// Passes records to the library. Returns the bytes that it has consumed.
     fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, UpstreamFailure> {
         let mut discarded = 0;
         loop {
@@ -140,7 +140,7 @@ impl Handshake {
         }
     }
 
-    /// Once `advance` has answered `Done`: the connection leaves the library, but for what takes tickets.
+    /// Takes the connection out of the library, but for its processing of tickets, once `advance` has answered `Done`.
     pub fn finish(mut self) -> Result<(Records, Messages, UpstreamFacts), UpstreamFailure> {
         let connection = &self.connection;
         let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
@@ -164,7 +164,7 @@ impl Handshake {
     }
 }
 
-/// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
+/// One call of the library. Returns the bytes that it has consumed, and whether it may have more to do.
 fn turn(
     connection: &mut UnbufferedClientConnection,
     records: &mut [u8],

@@ -1,8 +1,8 @@
-//! A connection to a key server, without its socket: TLS as a client that shows a certificate.
+//! TLS of a connection to a key server, without its socket: a client with a certificate.
 //!
-//! [`LinkProfile`] is one `[signer.NAME]`, loaded once; [`Link`] is one connection. Records go in and come out as
-//! bytes; what is inside them is the caller's. A handshake whose identity has its key elsewhere is parked for the
-//! signature, as those of clients are.
+//! [`LinkProfile`] is one `[signer.NAME]`, loaded once; [`Link`] is one connection. Records and plaintext are bytes;
+//! the plaintext's protocol is the caller's. A handshake whose identity has its key in the key process is parked for
+//! the signature, like those of clients.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -23,38 +23,38 @@ use crate::parking::{Deferral, JobRouting, Parking};
 use crate::provider::captured::{self, Resumption};
 use crate::upstream::UpstreamFailure;
 
-/// Shared by all cores, which only make links of it.
+/// Loaded `[signer.NAME]`. Cores share it and make their links from it.
 pub struct LinkProfile {
     config: Arc<rustls::ClientConfig>,
-    /// By server.
+    /// Names to verify, by server.
     names: Vec<ServerName<'static>>,
     identity: Option<Dated>,
-    /// The name of its key in the process beside this one, if it is there.
+    /// Name of the identity's key at the key process, if it is there.
     beside: Option<Ski>,
 }
 
-/// One connection's TLS. After an error it is of no further use.
+/// TLS of one connection. It is of no use after an error.
 pub struct Link {
     state: State,
-    /// The room in which its handshake waits for a signature, if it may.
+    /// Routing of the signature, where the handshake may wait for one.
     routing: Option<JobRouting>,
 }
 
 enum State {
     Ready(Box<ClientConnection>),
-    /// Set aside until there is a signature.
+    /// Parked until there is a signature.
     Parked(Box<Parked<Received>>),
     Over,
 }
 
-/// Records that came while a connection might be set aside, and what it has made of them.
+/// Result of processing records on a fiber.
 struct Received {
     connection: Box<ClientConnection>,
     plain: Vec<u8>,
     ended: Result<bool, LinkError>,
 }
 
-/// Why a link has ended: it holds nothing secret.
+/// Reason why a link has ended, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkError {
     what: String,
@@ -62,7 +62,7 @@ pub struct LinkError {
     unsigned: bool,
 }
 
-/// Plaintext sealed at once: whole records, so that what is sent together arrives together.
+/// Plaintext sealed at once, in full records, so that what is sent together arrives together.
 const PIECE_BYTES: usize = 16 * 1024;
 
 impl LinkProfile {
@@ -92,21 +92,21 @@ impl LinkProfile {
         }
     }
 
-    /// When what is shown to key servers ends.
+    /// Expiry of the identity.
     pub fn dated(&self) -> Option<&Dated> {
         self.identity.as_ref()
     }
 
-    /// The name of the identity's key in the process that holds this process's keys, if it is there.
+    /// Name of the identity's key at the key process, if it is there.
     pub fn key_beside(&self) -> Option<Ski> {
         self.beside
     }
 
-    /// A new connection's, to this server. Where the key is elsewhere, the handshake waits for the signature in this
-    /// room; without one it fails.
+    /// Makes the link of a new connection to this server. Where the identity's key is in the key process, the handshake
+    /// is parked in `room` for the signature; without a room it fails.
     pub fn link(&self, server: usize, room: Option<&Rc<Parking>>) -> Result<Link, LinkError> {
         let mut connection = ClientConnection::new(self.config.clone(), self.names[server].clone())?;
-        // What is sealed is taken out at once; the bound is the caller's, who knows how much there may be.
+        // The library's buffer is emptied at once; the caller bounds the plaintext.
         connection.set_buffer_limit(None);
         let routing = |parking: &Rc<Parking>| JobRouting {
             deferral: Deferral::default(),
@@ -135,9 +135,9 @@ impl Link {
         matches!(&self.state, State::Ready(connection) if !connection.is_handshaking())
     }
 
-    /// Takes what came from the server, and appends what was inside. True when the server has ended the connection in
-    /// order. An alert for the server may have to be sent even after an error. Where there is a job afterwards
-    /// ([`Link::take_job`]), nothing more is to be taken before [`Link::resume`].
+    /// Takes records from the server, and appends their plaintext. Returns whether the server has ended the connection
+    /// in order. An alert for the server may have to be sent even after an error. If there is a job afterwards
+    /// ([`Link::take_job`]), nothing more may be passed in before [`Link::resume`].
     pub fn receive(&mut self, records: &[u8], plain: &mut Vec<u8>) -> Result<bool, LinkError> {
         let mut connection = match std::mem::replace(&mut self.state, State::Over) {
             State::Ready(connection) => connection,
@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    /// Goes on with a handshake that waits for its job; as [`Link::receive`].
+    /// Resumes a handshake that waits for its job; as [`Link::receive`].
     pub fn resume(&mut self, outcome: Outcome, plain: &mut Vec<u8>) -> Result<bool, LinkError> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Parked(parked) => self.finish_run(parked.resume(outcome), plain),
@@ -205,7 +205,7 @@ impl Link {
         Ok(())
     }
 
-    /// Appends what TLS itself has to say: the handshake, alerts, answers to key updates.
+    /// Appends output of TLS itself: the handshake, alerts, answers to key updates.
     pub fn send(&mut self, out: &mut Vec<u8>) -> Result<(), LinkError> {
         let State::Ready(connection) = &mut self.state else { return Ok(()) };
         while connection.wants_write() {
@@ -302,7 +302,7 @@ mod tests {
     use crate::parking::ParkingLimits;
     use crate::upstream::tests::{Holder, KINDS, NAME, demanding, server};
 
-    /// A profile whose key somebody else holds.
+    /// A profile whose key is in another process.
     fn profile(holder: &Holder) -> LinkProfile {
         let mut roots = RootCertStore::empty();
         roots.add(holder.authority()).expect("an authority");

@@ -1,7 +1,7 @@
 //! TLS to the servers of a backend, without sockets: this side is the client.
 //!
-//! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions
-//! that it may go on with; [`UpstreamHandshake`] is the begin of one connection, and [`UpstreamSession`] the rest.
+//! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions to
+//! resume; [`UpstreamHandshake`] is the handshake of one connection, and [`UpstreamSession`] the established session.
 
 mod facts;
 mod failure;
@@ -30,27 +30,27 @@ pub use failure::UpstreamFailure;
 pub use session::{UpstreamHandshake, UpstreamSession};
 use store::Store;
 
-/// Shared by all cores, which only make their connectors of it.
+/// Loaded `tls` of a `[backend.NAME]`. Cores share it and make their connectors from it.
 #[derive(Clone)]
 pub struct UpstreamProfile {
     config: ClientConfig,
-    /// By server of the backend.
+    /// Names to verify, by server of the backend.
     names: Vec<ServerName<'static>>,
     resume: bool,
-    /// What it was made of, to be told from another of the same configuration.
+    /// Authorities, to compare with a later load.
     roots: Vec<TrustAnchor<'static>>,
     chain: Vec<CertificateDer<'static>>,
     identity: Option<Dated>,
-    /// The name of its key in the process beside this one, if it is there.
+    /// Name of the client certificate's key at the key process, if it is there.
     beside: Option<Ski>,
 }
 
-/// One core's way to make sessions with the servers of one backend.
+/// One core's connector to the servers of one backend.
 pub struct Connector {
     servers: Vec<Target>,
-    /// The key of what is shown to servers signs elsewhere.
+    /// The client certificate's key is in the key process.
     remote: bool,
-    /// The room in which handshakes wait for signatures.
+    /// Routing of jobs of handshakes that wait for signatures.
     routing: Option<JobRouting>,
 }
 
@@ -74,7 +74,7 @@ impl UpstreamProfile {
         UpstreamProfile::load_for(&servers, tls, alpn)
     }
 
-    /// The same for servers that are nobody's backend, each with where it is written.
+    /// Same as [`UpstreamProfile::load`], for servers without a backend, each with its position in the configuration.
     pub fn load_for(
         servers: &[(&ServerAddress, At)],
         tls: &BackendTls,
@@ -125,18 +125,18 @@ impl UpstreamProfile {
         Some(UpstreamProfile { names: names.collect::<Option<_>>()?, ..self.clone() })
     }
 
-    /// When what is shown to servers ends.
+    /// Expiry of the client certificate.
     pub fn dated(&self) -> Option<&Dated> {
         self.identity.as_ref()
     }
 
-    /// The name of the client certificate's key in the process that holds this process's keys, if it is there.
+    /// Name of the client certificate's key at the key process, if it is there.
     pub fn key_beside(&self) -> Option<Ski> {
         self.beside
     }
 
-    /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its
-    /// certificate.
+    /// Whether both verify the same and show the same certificate; both are of the same `[backend.NAME]`. Keys are told
+    /// by their certificates.
     pub fn same_as(&self, other: &UpstreamProfile) -> bool {
         self.names == other.names && self.same_files(other)
     }
@@ -146,16 +146,16 @@ impl UpstreamProfile {
         self.roots == other.roots && self.chain == other.chain
     }
 
-    /// For somebody who asks the servers for other protocols than requests need.
+    /// Makes a connector with other protocols, for callers that send no requests.
     pub fn connector_for(&self, alpn: &[&[u8]]) -> Connector {
         let mut config = self.config.clone();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         self.connector_of(&config)
     }
 
-    /// For one core, which the caller of this is: cores share neither sessions nor reference counts of their own.
+    /// Makes the connector of the calling core: cores share neither sessions nor reference counts.
     ///
-    /// Sessions are kept for each server by itself: servers of one name need not know each other's tickets.
+    /// Sessions are kept per server: servers of one name need not know each other's tickets.
     pub fn connector(&self) -> Connector {
         self.connector_of(&self.config)
     }
@@ -173,20 +173,20 @@ impl UpstreamProfile {
     }
 }
 
-/// What the certificate of a server has to be for.
+/// Name that a server's certificate has to be for.
 fn name_of(tls: &BackendTls, address: &ServerAddress) -> String {
     match (&tls.server_name, address) {
         (Some(name), _) => name.trim_start_matches('[').trim_end_matches(']').to_string(),
         (None, ServerAddress::Ip(address)) => address.ip().to_string(),
         (None, ServerAddress::Name { host, .. }) => host.clone(),
-        // The hosts behind a service come from the network, unsigned: they are no names to trust.
+        // Hosts of an SRV record come from the network, unsigned: they must not be trusted as names.
         (None, ServerAddress::Srv { name }) => name.splitn(3, '.').last().unwrap_or_default().to_string(),
     }
 }
 
 impl Connector {
-    /// From here on handshakes wait for signatures of keys that are elsewhere ([`Step::Work`](crate::Step::Work)), in
-    /// this room. Without it they fail.
+    /// Parks handshakes that wait for signatures of remote keys ([`Step::Work`](crate::Step::Work)) from here on.
+    /// Otherwise such handshakes fail.
     #[must_use]
     pub fn deferring(mut self, parking: &Rc<Parking>) -> Connector {
         self.routing =
@@ -194,7 +194,7 @@ impl Connector {
         self
     }
 
-    /// A new connection's, to this server of the backend.
+    /// Begins the handshake of a new connection to this server of the backend.
     pub fn connect(&self, server: usize) -> Result<UpstreamHandshake, UpstreamFailure> {
         let target = &self.servers[server];
         UpstreamHandshake::new(&target.config, &target.name, self.routing.clone())

@@ -1,4 +1,4 @@
-//! One connection to a server: its TLS, without its socket and its buffers.
+//! TLS of one connection to a server, without socket and buffers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::parking::JobRouting;
 use crate::records::messages::Messages;
 use crate::records::{Opened, Peer, Records};
 
-/// One connection's handshake. It stays on its core, while the session that it ends in may go to another.
+/// Handshake of one connection. It stays on its core; the session may go to another.
 pub struct UpstreamHandshake {
     state: State,
 }
 
 enum State {
     Handshake(Box<Handshake>),
-    /// Set aside until there is a signature.
+    /// Parked until there is a signature.
     Parked(Box<Parked<Detached>>),
     Done(UpstreamSession),
     /// Failed; nothing more can be done.
@@ -32,7 +32,7 @@ enum State {
 
 type Detached = DetachedHandshake<Handshake, UpstreamFailure>;
 
-/// One connection, once its handshake is over. Without what it was made of it has failed, and nothing more can be done.
+/// Established session of one connection; empty after a failure.
 pub struct UpstreamSession(Option<Box<Established>>);
 
 struct Established {
@@ -42,8 +42,7 @@ struct Established {
 }
 
 impl UpstreamHandshake {
-    /// The longest message of a handshake that is taken, and its record headers: a buffer that holds more will never be
-    /// of use.
+    /// Largest buffer that a handshake needs: the longest message that is accepted, and its record headers.
     pub const WANT_MAX: usize = 68 * 1024;
 
     pub(super) fn new(
@@ -54,10 +53,10 @@ impl UpstreamHandshake {
         Ok(UpstreamHandshake { state: State::Handshake(Box::new(Handshake::new(config, name, routing)?)) })
     }
 
-    /// Takes the handshake as far as the bytes received allow; the first call needs none. As with
-    /// [`Session::handshake`](crate::Session::handshake): those consumed must be removed from the buffer's front, bytes
+    /// Advances the handshake as far as the bytes received allow; the first call needs none. As with
+    /// [`Session::handshake`](crate::Session::handshake), consumed bytes must be removed from the buffer's front, bytes
     /// for the server are appended to `out`, and after `Done` the rest is for [`UpstreamSession::open`], at once. After
-    /// [`Step::Work`], which there is only with a [`Connector`](crate::Connector) that defers, go on with
+    /// [`Step::Work`], which only a [`Connector`](crate::Connector) that defers leads to, go on with
     /// [`UpstreamHandshake::take_job`] and [`UpstreamHandshake::resume`].
     ///
     /// After an error, too, `out` may hold something for the server.
@@ -104,7 +103,7 @@ impl UpstreamHandshake {
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
-        // Whole records may have come meanwhile.
+        // Complete records may have been received meanwhile.
         let (more, next) = self.advance(&mut buffer[consumed..], out)?;
         let step = if next == Step::Read && out.len() > before { Step::Write } else { next };
         Ok((consumed + more, step))
@@ -124,7 +123,7 @@ impl UpstreamHandshake {
             }
             RunResult::Finished(end) => {
                 out.extend_from_slice(&end.out);
-                // The library moves the parts of a message together in front of it, and expects to find them there.
+                // The library moves the parts of a message together in its buffer, and expects to find them there.
                 let Some(front) = buffer.get_mut(..copied) else {
                     return Err(UpstreamFailure::new(
                         "tls-failure",
@@ -151,7 +150,7 @@ impl UpstreamHandshake {
         progress
     }
 
-    /// What it has come to, once after [`Step::Done`].
+    /// The established session, once after [`Step::Done`].
     pub fn finish(&mut self) -> Option<UpstreamSession> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Done(session) => Some(session),
@@ -208,8 +207,8 @@ impl UpstreamSession {
         }
     }
 
-    /// For a session that has answered and is about to be idle: frees what can be remade from its keys, and what waited
-    /// for tickets.
+    /// Frees memory of a session that is about to be idle, which can be made again from its keys, and stops waiting for
+    /// tickets.
     pub fn rest(&mut self) {
         if let Some(established) = &mut self.0 {
             established.records.rest();
@@ -224,7 +223,7 @@ impl UpstreamSession {
         }
     }
 
-    /// Absent after a failure.
+    /// Negotiated parameters; none after a failure.
     pub fn facts(&self) -> Option<UpstreamFacts> {
         self.0.as_ref().map(|established| established.facts)
     }

@@ -1,4 +1,4 @@
-//! The sessions that one core may go on with at one server.
+//! Sessions that one core can resume with one server.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,11 +8,11 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls_pki_types::ServerName;
 
-/// Tickets of TLS 1.3 kept, of some 1 KB each: so many connections can be made in a row without a full handshake.
-/// Servers give one or two with each.
+/// Limit of TLS 1.3 tickets kept, of some 1 KB each: so many connections in a row need no full handshake. Servers issue
+/// one or two per connection.
 const TICKETS_MAX: usize = 32;
 
-/// The lock is the library's wish: nobody else ever holds it.
+/// Session store. The library demands a lock; it is never contended.
 #[derive(Default)]
 pub(super) struct Store(Mutex<Kept>);
 
@@ -20,7 +20,7 @@ pub(super) struct Store(Mutex<Kept>);
 struct Kept {
     group: Option<NamedGroup>,
     tls12: Option<Tls12ClientSessionValue>,
-    /// The newest last.
+    /// Tickets of TLS 1.3, the newest last.
     tls13: VecDeque<Tls13ClientSessionValue>,
 }
 
@@ -30,7 +30,7 @@ impl Store {
     }
 }
 
-/// Names are not looked at: a store is one server's.
+/// Names are ignored: a store is for one server.
 impl ClientSessionStore for Store {
     fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
         self.kept().group = Some(group);
@@ -60,7 +60,7 @@ impl ClientSessionStore for Store {
         kept.tls13.push_back(value);
     }
 
-    /// Each is used once (RFC 8446 §C.4).
+    /// Takes a ticket out: each is used once (RFC 8446 §C.4).
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         self.kept().tls13.pop_back()
     }

@@ -1,4 +1,4 @@
-//! What is offered to servers, and which of their certificates are good enough.
+//! The library's configuration for connections to servers: what is offered, and how certificates are verified.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::provider::exchange;
 use crate::provider::suites;
 use crate::provider::versions;
 
-/// The library's configuration, but for what differs by core and server.
+/// Makes the configuration, but for what differs by core and server.
 pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig, String> {
-    // Never the library's own suites: what sessions live on is heard of through ours.
+    // The library's own suites are never used: ours record the keys.
     let provider = CryptoProvider {
         cipher_suites: suites::all(),
         kx_groups: exchange::groups_to_servers(),
@@ -43,7 +43,7 @@ pub(super) fn config(tls: &BackendTls, loaded: Upstream) -> Result<ClientConfig,
         }
     };
     config.enable_sni = tls.sni;
-    // Established sessions are kept by `records`, and only what takes tickets stays with the library.
+    // Established sessions leave the library for `records`, but for its processing of tickets.
     config.key_log = Arc::new(SecretsLog);
     config.enable_secret_extraction = true;
     Ok(config)

@@ -17,7 +17,7 @@ pub(super) struct Bundle {
     pub key_path: PathBuf,
     pub chain: Vec<CertificateDer<'static>>,
     pub keys: Vec<FoundKey>,
-    /// Absent where reading the two files again could give another bundle, however they look.
+    /// Metadata of the files; absent where reading the two again could give another bundle even with the same metadata.
     pub stamps: Option<FileStamps>,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn bundle(
     bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, allow_world_readable, troubles)
 }
 
-/// One that was ordered: its key may be with the process that has made it.
+/// Bundle of an ordered certificate, whose key may be in the key process.
 pub(super) fn ordered_bundle(path: &Path, allow_world_readable: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
     bundle_of(pem::read_ordered(path), path, path, allow_world_readable, troubles)
 }
@@ -65,8 +65,7 @@ fn bundle_of(
     Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, stamps })
 }
 
-/// Whether a key that every account can get at is to be used all the same: where that is allowed
-/// (`allow_world_readable`).
+/// Whether a key from a world-readable file may be used: only with `allow_world_readable`, with a warning.
 pub(super) fn may_be_used(
     file: &pem::Contents,
     path: &Path,
@@ -108,7 +107,7 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
     let key = only_key(keys, &key_path)?;
     let certificates = Parsed::new(&chain, &chain_path)?;
     let Some(public) = key.public_info() else {
-        // The usual reason shows in the certificate that is meant for it.
+        // The certificate usually shows the reason.
         certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
@@ -136,7 +135,7 @@ fn credential_key(key: FoundKey) -> Option<CredentialKey> {
     }
 }
 
-/// A chain whose key is at a signer: the first certificate is taken for the server's own.
+/// Checks a chain whose key is at a signer: its first certificate is taken for the leaf.
 fn check_remote(
     bundle: Bundle,
     signer: SignerId,
@@ -145,7 +144,7 @@ fn check_remote(
 ) -> Result<Material, Trouble> {
     let Bundle { chain_path, chain, stamps, .. } = bundle;
     let certificates = Parsed::new(&chain, &chain_path)?;
-    // The usual reason why a key cannot be used shows in the certificate.
+    // The certificate usually shows why a key cannot be used.
     certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
     let public_key = certificates.public_key();
     let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);

@@ -1,4 +1,4 @@
-//! What certificates say: which one the key belongs to, in which order they follow, whom they are for.
+//! Parsing of chains: the leaf that the key belongs to, the order, the names.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,22 +18,22 @@ use super::trouble::{Trouble, no_certificate};
 use crate::certificates::credential::Validity;
 use crate::provider::signing::KeyKind;
 
-/// The certificates of a file, each of which could be read; at least one.
+/// Parsed certificates of a file; at least one.
 pub(super) struct Parsed<'a>(Vec<X509Certificate<'a>>);
 
-/// What is needed of a leaf once it is loaded.
+/// Properties of a leaf that are kept once it is loaded.
 pub(super) struct Leaf {
-    /// Or the name of a type that is not supported.
+    /// Kind of the key, or the name of a kind that is not supported.
     pub kind: Result<KeyKind, String>,
     pub names: Vec<Box<str>>,
     pub addresses: Vec<IpAddr>,
     pub validity: Validity,
-    /// Clients are to refuse it without a stapled response (RFC 7633).
+    /// Clients must refuse the certificate without a stapled response (RFC 7633).
     pub must_staple: bool,
     signed_with_sha1: bool,
 }
 
-/// The places of certificates in a chain that is in order; none where it is as it should be.
+/// Indices that put a chain in order; none where it is in order.
 pub(super) type Order = Option<Vec<usize>>;
 
 impl<'a> Parsed<'a> {
@@ -57,13 +57,13 @@ impl<'a> Parsed<'a> {
         }
     }
 
-    /// SubjectPublicKeyInfo of the first.
+    /// SubjectPublicKeyInfo of the first certificate.
     pub fn public_key(&self) -> SubjectPublicKeyInfoDer<'static> {
         self.0[0].public_key().raw.to_vec().into()
     }
 
-    /// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is
-    /// already so is left alone, and one that can be put in order in one way only is.
+    /// Order with the certificate of this key first, and each other one behind one that it has issued. A chain in order
+    /// is left alone; one out of order is accepted only if there is one way to order it.
     pub fn order(
         &self,
         public_key: &SubjectPublicKeyInfoDer<'_>,
@@ -88,7 +88,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// The chain in this order, and a warning if it was not.
+/// Puts the chain in this order, with a warning if it was not.
 pub(super) fn put_in_order(
     chain: Vec<CertificateDer<'static>>,
     order: Order,
@@ -103,8 +103,8 @@ pub(super) fn put_in_order(
     (repaired, Some(Trouble::warning(path, what, fix)))
 }
 
-/// Every certificate behind the first has issued one before it. A bundle with cross-signed intermediates is not a
-/// line, but passes.
+/// Whether every certificate behind the first has issued an earlier one. A bundle with cross-signed intermediates is no
+/// line, but is accepted.
 fn is_in_order(parsed: &[X509Certificate<'_>]) -> bool {
     (1..parsed.len()).all(|index| {
         let subject = parsed[index].subject().as_raw();
@@ -136,7 +136,7 @@ fn ambiguous(path: &Path, why: &str) -> Trouble {
 }
 
 impl Leaf {
-    /// What does not stop it from being served, but for its age.
+    /// Warnings about a leaf that can be served, but for its expiry.
     pub fn worries(&self, path: &Path) -> Vec<Trouble> {
         let mut worries = Vec::new();
         if self.names.is_empty() {
@@ -152,7 +152,7 @@ impl Leaf {
     }
 }
 
-/// What the age of a leaf that is served gives reason to say.
+/// Warning about the validity period of a leaf, where there is reason for one.
 pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<Trouble> {
     let invalid = invalidity(validity, now, path);
     if invalid.is_some() {
@@ -163,19 +163,18 @@ pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<
     Some(Trouble::warning(path, what, "renew it: it is read again at SIGHUP, or with `watch` by itself"))
 }
 
-/// Whether it is the certificate of an authority, which is not meant to be served by itself.
+/// Whether this is the certificate of an authority, which is not meant to be served by itself.
 pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
-/// The SubjectPublicKeyInfo of those that can be read.
+/// SubjectPublicKeyInfo of all certificates that can be parsed.
 pub(super) fn public_keys(chain: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
     let key = |(_, certificate): (&[u8], X509Certificate<'_>)| certificate.public_key().raw.to_vec();
     chain.iter().filter_map(|der| X509Certificate::from_der(der).ok().map(key)).collect()
 }
 
-/// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
-/// design, less than a third of its life.
+/// Time left of a certificate whose renewal is due: less than two weeks, or less than a third of a short life.
 fn ends_soon(Validity { not_before, not_after }: Validity, now: SystemTime) -> Option<Duration> {
     let left =
         Duration::seconds(not_after) - Duration::try_from(now.duration_since(SystemTime::UNIX_EPOCH).ok()?).ok()?;
@@ -185,7 +184,7 @@ fn ends_soon(Validity { not_before, not_after }: Validity, now: SystemTime) -> O
 
 const RENEWAL: Duration = Duration::days(14);
 
-/// Of a certificate that is shown to others than clients.
+/// Validity period of a client certificate.
 pub(super) fn validity_of(leaf: &CertificateDer<'_>) -> Option<Validity> {
     Some(validity(&X509Certificate::from_der(leaf).ok()?.1))
 }
@@ -215,7 +214,7 @@ fn seconds(time: SystemTime) -> i64 {
     OffsetDateTime::from(time).unix_timestamp()
 }
 
-/// In UTC.
+/// Date in UTC.
 fn date(seconds: i64) -> String {
     OffsetDateTime::from_unix_timestamp(seconds).map_or_else(|_| "?".into(), |time| time.date().to_string())
 }
@@ -223,7 +222,7 @@ fn date(seconds: i64) -> String {
 const SHA1_SIGNATURES: [Oid<'static>; 3] = [oid!(1.2.840.113549.1.1.5), oid!(1.2.840.10045.4.1), oid!(1.3.14.3.2.29)];
 const TLS_FEATURE: Oid<'static> = oid!(1.3.6.1.5.5.7.1.24);
 
-/// A span that is told in days, unless it is less than two of them.
+/// A time span in days, or in a smaller unit below two days.
 pub(super) fn days(span: Duration) -> String {
     let (count, unit) = match span {
         span if span >= Duration::days(2) => (span.whole_days(), "day"),

@@ -1,5 +1,5 @@
-//! A folder of certificates: files with chain and key together, or keys and the chains that belong to them apart, as
-//! certbot (`fullchain.pem`, `privkey.pem`) and Kubernetes (`tls.crt`, `tls.key`) leave them.
+//! Folders of certificates: files with chain and key together, or with keys and chains apart, as certbot
+//! (`fullchain.pem`, `privkey.pem`) and Kubernetes (`tls.crt`, `tls.key`) leave them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirEntry, FileType};
@@ -12,7 +12,7 @@ use super::chain;
 use super::pem::{Contents, FoundKey};
 use super::trouble::{SUPPORTED_KEYS, Trouble, unreadable};
 
-/// What is looked at; a folder may hold a README and OCSP responses as well.
+/// Extensions of files that are read; a folder may hold a README and OCSP responses as well.
 const EXTENSIONS: [&str; 4] = ["pem", "crt", "cer", "key"];
 
 /// A file with certificates and no key.
@@ -29,8 +29,7 @@ struct Keys {
     keys: Vec<FoundKey>,
 }
 
-/// Puts together what files hold that have chains or keys alone. With a signer chains without keys are as good as those
-/// with them.
+/// Pairs chains with keys from files that hold one of them alone. With a signer, chains without keys are good as well.
 pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     let (mut bundles, mut chains, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for (path, file) in parts {
@@ -39,7 +38,7 @@ pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut
             false => keys.push(Keys { path, keys: file.keys }),
         }
     }
-    // Read once each, and not again for every key: a folder may hold them by the ten thousands.
+    // Certificates are parsed once, not for every key: a folder may hold tens of thousands.
     let mut by_key: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
     for (index, chain) in chains.iter().enumerate().filter(|_| !keys.is_empty()) {
         for key in chain::public_keys(&chain.certificates) {
@@ -60,7 +59,7 @@ pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut
     bundles
 }
 
-/// All that may be part of a certificate, by name, and the OCSP responses beside it.
+/// Files that may hold parts of certificates, by name, and the OCSP responses beside them.
 pub(crate) struct Listing {
     pub files: Vec<PathBuf>,
     pub responses: HashSet<PathBuf>,
@@ -73,7 +72,7 @@ pub(crate) fn list(directory: &Path, troubles: &mut Vec<Trouble>) -> Listing {
     Listing { files, responses: responses.into_iter().collect() }
 }
 
-/// The `*.pem` alone: where no keys belong, of authorities and revocation lists.
+/// The `*.pem` files of a folder of authorities or revocation lists.
 pub(crate) fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
     let before = troubles.len();
     let files = named(directory, &["pem"], troubles);
@@ -84,7 +83,7 @@ pub(crate) fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<Pa
     files
 }
 
-/// By name; hidden files (`..data` of a mounted secret) are not looked at.
+/// Files with these extensions, sorted by name. Hidden files (`..data` of a mounted secret) are skipped.
 fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -98,7 +97,7 @@ fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> 
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         extensions.iter().any(|known| known.eq_ignore_ascii_case(extension)) && !hidden
     };
-    // The listing knows of all but links what they are.
+    // The listing has the types of all entries but links.
     let is_folder =
         |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir() || leads_to_folder(kind, entry));
     let entries = entries.flatten().filter(|entry| is_meant(&entry.path()) && !is_folder(entry));
@@ -111,7 +110,7 @@ fn leads_to_folder(kind: FileType, entry: &DirEntry) -> bool {
     kind.is_symlink() && entry.path().is_dir()
 }
 
-/// The longest chain of each certificate.
+/// The longest chain of each leaf.
 fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
     chains.sort_by_key(|chain| std::cmp::Reverse(chain.certificates.len()));
     let mut bundles: Vec<Bundle> = Vec::new();
@@ -126,7 +125,7 @@ fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
     bundles
 }
 
-/// A key with the longest chain that is for it: certbot's folder has the leaf alone beside the whole chain.
+/// Pairs a key with the longest chain that is for it: certbot's folder has the leaf alone as well.
 fn with_chain(
     file: Keys,
     chains: &mut [Chain],

@@ -1,4 +1,4 @@
-//! What must hold for any file whatever that is named as a certificate: shared by the fuzz target and by a test.
+//! Properties that hold for any file named as a certificate: shared by the fuzz target and a test.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! What an engine shows to key servers, and whom it takes for one: files of `[signer.NAME]`.
+//! Files of `[signer.NAME]`: the engine's identity, and the authorities of key servers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::certificates::server_auth::ParentStackVerifier;
 use crate::provider::exchange::groups_to_key_servers;
 use crate::provider::signing::CertificateKey;
 
-/// The library's configuration, unless something is wrong; and every finding.
+/// Loads the configuration of a signer's links, unless something is wrong, and all findings.
 pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut roots = RootCertStore::empty();
@@ -51,14 +51,13 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding
     }
 }
 
-/// The library's configuration, by what files hold.
+/// The library's configuration for links to key servers.
 pub(crate) fn config(
     roots: RootCertStore,
     chain: Vec<CertificateDer<'static>>,
     key: Arc<dyn SigningKey>,
 ) -> Result<ClientConfig, VerifierBuilderError> {
-    // But for its groups the ordinary provider: what this crate makes of it, for clients by the thousand, is of no use
-    // here.
+    // The library's provider, but for its groups: capture of keys and batches are for clients by the thousands.
     let provider = Arc::new(CryptoProvider { kx_groups: groups_to_key_servers(), ..default_provider() });
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
     let config = ClientConfig::builder_with_provider(provider)
@@ -66,37 +65,38 @@ pub(crate) fn config(
         .expect("the provider has suites for both versions")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(ParentStackVerifier(verifier)));
-    // Not by the door that takes the key's encoding: it would leave a copy of it behind.
+    // The method that takes the key's encoding would leave a copy of the key behind.
     let shown = SingleCertAndKey::from(CertifiedKey::new(chain, key));
     Ok(config.with_client_cert_resolver(Arc::new(shown)))
 }
 
-/// Files of one `[signer.NAME]`, loaded.
+/// Loaded files of one `[signer.NAME]`.
 pub(crate) struct LoadedLink {
     pub config: ClientConfig,
-    /// The end of what is shown.
+    /// Expiry of the identity's certificate.
     pub dated: Option<Dated>,
-    /// The name of its key in the process beside this one, if it is there.
+    /// Name of the identity's key at the key process, if it is there.
     pub beside: Option<Ski>,
 }
 
 pub(super) struct Identity {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Arc<dyn SigningKey>,
-    /// The name of its key in the process beside this one, if it is there.
+    /// Name of the identity's key at the key process, if it is there.
     pub beside: Option<Ski>,
     validity: Option<Validity>,
 }
 
 impl Identity {
-    /// When it ends.
+    /// Expiry of the certificate.
     pub fn dated(&self, kind: DatedKind, path: &Path, at: At) -> Option<Dated> {
         let Validity { not_before, not_after } = self.validity?;
         Some(Dated { kind, name: String::new(), path: path.into(), from: Some(not_before), until: not_after, at })
     }
 }
 
-/// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
+/// Loads a client certificate with its key; none, with troubles, if it cannot be used. Its names do not matter: servers
+/// check who has signed it.
 pub(super) fn identity(
     path: &Path,
     allow_world_readable: bool,
@@ -131,8 +131,8 @@ pub(super) fn identity(
     }
 }
 
-/// A signing key, its SubjectPublicKeyInfo in DER, and its name if it is in the process beside this one. None for what
-/// is no key that can be used.
+/// A signing key, its SubjectPublicKeyInfo in DER, and its name at the key process if it is there; none for a key that
+/// cannot be used.
 fn signing_key(key: FoundKey) -> Option<(Arc<dyn SigningKey>, SubjectPublicKeyInfoDer<'static>, Option<Ski>)> {
     match key {
         FoundKey::Here(key) => {

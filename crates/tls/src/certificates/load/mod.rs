@@ -1,4 +1,4 @@
-//! Certificates and keys from files, with everything that is wrong with them.
+//! Loading of certificates and keys from files, with findings about everything that is wrong.
 
 mod beside;
 mod bundle;
@@ -35,15 +35,15 @@ pub(crate) use upstream::{Upstream, upstream};
 use super::credential::Credential;
 use super::finding::{Finding, Severity};
 
-/// Every credential that can be used, and every finding, in the order of the configuration. What looks as it did when
-/// `earlier` was made of it is not read again, and what cannot be used any more stays as it was there.
+/// All usable credentials and all findings, in the order of the configuration. Files with the same metadata as in
+/// `earlier` are not read again, and credentials whose files cannot be used any more are kept.
 pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> (Vec<Arc<Credential>>, Vec<Finding>) {
     let loading = Loading::new(profile, earlier);
     let mut findings = Vec::new();
     let (entries, items): (Vec<_>, Vec<_>) = profile.certificates.iter().map(Entry::list).unzip();
     let lens: Vec<usize> = items.iter().map(Vec::len).collect();
     let items: Vec<Item<'_>> = items.into_iter().flatten().collect();
-    // Of what is read again the rest of the cores have work of their own.
+    // A reload leaves most cores to their work.
     let cores = if earlier.is_empty() { usize::MAX } else { side_by_side::QUARTER };
     let mut read = side_by_side::map(items, cores, |item| loading.read(item)).into_iter();
     let mut candidates = Vec::new();
@@ -64,17 +64,17 @@ pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> 
     let new = credentials.iter().filter(|credential| !loading.knows(credential));
     let mut findings = bounded(findings);
     findings.extend(expiring(new, loading.now));
-    // Stable: what is said of one entry stays in its order.
+    // The sort is stable: findings of one entry stay in order.
     findings.sort_by_key(|finding| (finding.at.line, finding.at.column));
     (credentials, findings)
 }
 
-/// Brotli takes milliseconds for a chain.
+/// Compresses the Certificate messages, on all cores: brotli takes milliseconds for a chain.
 pub(crate) fn compress(credentials: &[Arc<Credential>]) {
     side_by_side::map(credentials.iter().collect(), usize::MAX, |credential| credential.compress());
 }
 
-/// Warnings of those that have expired or soon will, as many as people read, in the order in which they come.
+/// Warnings of certificates that have expired or soon will, in order; bounded where there are very many.
 pub(crate) fn expiring<'a>(credentials: impl Iterator<Item = &'a Arc<Credential>>, now: SystemTime) -> Vec<Finding> {
     let aging = |credential: &Arc<Credential>| {
         let material = &credential.material;
@@ -83,10 +83,10 @@ pub(crate) fn expiring<'a>(credentials: impl Iterator<Item = &'a Arc<Credential>
     bounded(credentials.filter_map(aging).collect())
 }
 
-/// Findings of one weight that are told one by one.
+/// Limit of findings of one severity that are reported one by one.
 const TOLD_MAX: usize = 100;
 
-/// What is wrong with every one of 50,000 files is the same with most of them.
+/// Bounds the findings: with 50,000 files most have the same fault.
 fn bounded(findings: Vec<Finding>) -> Vec<Finding> {
     let (mut told, mut more) = (Vec::new(), Vec::new());
     for severity in [Severity::Error, Severity::Warning] {

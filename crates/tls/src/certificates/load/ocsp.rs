@@ -1,5 +1,5 @@
-//! A stapled OCSP response (RFC 6960): whether it is for this certificate, says that it is good, and how long it may be
-//! shown. Its signature is the client's to verify.
+//! OCSP responses to staple (RFC 6960): whether one is for this certificate, says that it is good, and how long it may
+//! be used. Its signature is verified by clients.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,10 +17,10 @@ use super::trouble::{Trouble, unreadable};
 use crate::certificates::credential::Staple;
 use crate::certificates::finding::Severity;
 
-/// Responses are 0.5 to 3 KB.
+/// Limit of a response, of which most have 0.5 to 3 KB.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Where the response for a chain is: as configured, or beside the chain, as HAProxy has it.
+/// Path of the response for a chain: as configured, or beside the chain, as with HAProxy.
 pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
     certificate.ocsp.clone().unwrap_or_else(|| {
         let mut beside = chain.as_os_str().to_owned();
@@ -29,7 +29,7 @@ pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
     })
 }
 
-/// The response in this file, if it can be stapled. A file that was not asked for by name may be absent.
+/// The response in this file, if it can be stapled. A file that was not named in the configuration may be absent.
 pub(super) fn staple(
     path: &Path,
     named: bool,
@@ -43,7 +43,7 @@ pub(super) fn staple(
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => return None,
         Err(error) => {
             let trouble = unreadable(path, &error);
-            // A file that was found, and not asked for, is no reason to serve nothing.
+            // A file that was found, not named in the configuration, is no reason to fail.
             let severity = if named { Severity::Error } else { Severity::Warning };
             troubles.push(Trouble { severity, ..trouble });
             return None;
@@ -58,7 +58,7 @@ pub(super) fn staple(
     }
 }
 
-/// Or what speaks against stapling it.
+/// The response, or the reason why it cannot be stapled.
 pub(super) fn read_response(der: &[u8], leaf: &CertificateDer<'_>, now: SystemTime) -> Result<Staple, String> {
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let answer = parse(der).ok_or_else(|| "this is not an OCSP response in DER".to_string())?;
@@ -67,10 +67,10 @@ pub(super) fn read_response(der: &[u8], leaf: &CertificateDer<'_>, now: SystemTi
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // It lies beside the chain, and so perhaps beside the key.
+    // The response may lie in the folder of a key, which only the key process can read.
     if let Some(files) = beside::key_files() {
         match files.response(path).map_err(std::io::Error::from) {
-            // Or beside one that was ordered, where there is no key, and that is this process's own.
+            // Ordered certificates are in a folder of this process, which has no keys.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             read => return read,
         }
@@ -80,7 +80,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(der)
 }
 
-/// Until when it may be shown.
+/// Time until which the response may be stapled.
 fn judge(answer: &Answer<'_>, leaf: &CertificateDer<'_>, now: i64) -> Result<Option<i64>, String> {
     let single = match answer {
         Answer::Unsuccessful(status) => {
@@ -105,23 +105,23 @@ fn judge(answer: &Answer<'_>, leaf: &CertificateDer<'_>, now: i64) -> Result<Opt
     }
 }
 
-/// Clocks of responders are not ours.
+/// Tolerance for the clocks of responders.
 const CLOCK_SKEW_SECONDS: i64 = 300;
 
 enum Answer<'a> {
-    /// The responder's reason (RFC 6960 §4.2.1).
+    /// Status of an unsuccessful response (RFC 6960 §4.2.1).
     Unsuccessful(u8),
     Singles(Vec<Single<'a>>),
 }
 
-/// What is said of one certificate.
+/// Status of one certificate in a response.
 struct Single<'a> {
-    /// DER of the algorithm by which the issuer's name is hashed.
+    /// DER of the hash algorithm of the issuer's name.
     algorithm: &'a [u8],
     issuer_name_hash: &'a [u8],
     serial: &'a [u8],
     status: Status,
-    /// Seconds since 1970.
+    /// Time of the update in seconds since 1970.
     this_update: i64,
     next_update: Option<i64>,
 }
@@ -142,7 +142,7 @@ impl Single<'_> {
         let same_issuer = match self.algorithm {
             SHA1 => digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, issuer).as_ref() == self.issuer_name_hash,
             SHA256 => digest::digest(&digest::SHA256, issuer).as_ref() == self.issuer_name_hash,
-            // Another hash than any responder uses; the serial number has to do.
+            // No responder uses another hash; the serial number decides alone.
             _ => true,
         };
         same_issuer && leaf.raw_serial() == self.serial
@@ -155,11 +155,11 @@ const OCTETS: u8 = 0x04;
 const OID: u8 = 0x06;
 const ENUMERATED: u8 = 0x0a;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0]`, constructed.
+/// Tag `[0]`, constructed.
 const FIRST: u8 = 0xa0;
 const SINGLES_MAX: usize = 64;
 
-/// RFC 6960 §4.2.1, as far as it matters here.
+/// Parses the parts of a response that matter here (RFC 6960 §4.2.1).
 fn parse(der: &[u8]) -> Option<Answer<'_>> {
     let mut response = Der(Der(der).only(SEQUENCE)?);
     match response.take(ENUMERATED)? {
@@ -204,7 +204,7 @@ fn single(mut der: Der<'_>) -> Option<Single<'_>> {
     Some(Single { algorithm, issuer_name_hash, serial, status, this_update, next_update })
 }
 
-/// `YYYYMMDDHHMMSSZ`, the one form that DER has (RFC 5280 §4.1.2.5.2).
+/// Time `YYYYMMDDHHMMSSZ`, the one form in DER (RFC 5280 §4.1.2.5.2), in seconds since 1970.
 fn seconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     if text.len() != 14 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -217,7 +217,7 @@ fn seconds(text: &[u8]) -> Option<i64> {
     Some(time::PrimitiveDateTime::new(date, time).assume_utc().unix_timestamp())
 }
 
-/// DER, one element after the other.
+/// Reader of DER, one element after the other.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {

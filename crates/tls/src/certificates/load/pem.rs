@@ -1,4 +1,4 @@
-//! One PEM file: its certificates and keys, in whatever order.
+//! PEM files with certificates and keys, in any order.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -20,21 +20,21 @@ pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,
     pub keys: Vec<FoundKey>,
     pub open_to_all: bool,
-    /// Absent where the file must be read again to be sure of what it holds.
+    /// Metadata of the file; absent where it is too new to tell changes by it.
     pub file_stamp: Option<FileStamp>,
 }
 
 /// A private key of a file.
 pub(super) enum FoundKey {
     Here(Zeroizing<PrivateKeyDer<'static>>),
-    /// In the process that holds this process's keys.
+    /// The key process holds the key.
     Beside(RemoteKey),
-    /// It cannot be read as a key.
+    /// The section cannot be parsed as a key.
     Unusable,
 }
 
 impl FoundKey {
-    /// SubjectPublicKeyInfo, DER; none where it is no key that can be used.
+    /// SubjectPublicKeyInfo in DER; none where the key cannot be used.
     pub fn public_info(&self) -> Option<Vec<u8>> {
         match self {
             FoundKey::Here(key) => Some(PrivateKey::from_der(key.secret_der()).ok()?.public_info().to_vec()),
@@ -44,7 +44,8 @@ impl FoundKey {
     }
 }
 
-/// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
+/// Limit of a file with chain and key, which take some 10 KB: a longer one is another kind of file, or an endless
+/// device.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
@@ -53,7 +54,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     Ok(Contents { file_stamp, ..parse(&text, open_to_all, path)? })
 }
 
-/// A file that may hold keys of this process: read by whoever holds these, if that is another.
+/// Reads a file that may hold keys, by the key process where there is one.
 pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
     let Some(files) = beside::key_files() else { return read(path) };
     let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
@@ -68,7 +69,8 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
     })
 }
 
-/// A file of what is ordered ([`Ordered`]): chain and key or, where another process makes keys, the chain alone.
+/// Reads a file of an ordered certificate ([`Ordered`]): chain and key or, where a key process makes the keys, the
+/// chain alone.
 pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
     const ANEW: &str = "it is set aside, and another ordered in its place";
     let (files, folder) = (beside::key_files(), beside::ordered_keys());
@@ -99,7 +101,7 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
     Ok(Contents { keys, open_to_all, ..contents })
 }
 
-/// The name of the key that a chain's first certificate has.
+/// Name under which the key of a chain's first certificate is stored.
 fn kept_key(path: &Path, contents: &Contents) -> Option<KeptKey> {
     let public = chain::public_keys(&contents.certificates).into_iter().next()?;
     let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
@@ -133,20 +135,20 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
     Ok(contents)
 }
 
-/// Sections that are neither certificate nor key (curve parameters, a CSR) are no business of ours.
+/// The private key of a section; none for other sections (curve parameters, a CSR).
 fn private_key(mut section: PemSection) -> Option<FoundKey> {
-    // Moved, not copied: who holds the key now wipes it.
+    // The DER is moved, not copied: the key's owner wipes it.
     let der = std::mem::take(&mut *section.der);
     Some(FoundKey::Here(Zeroizing::new(match section.label {
         PemLabel::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
         PemLabel::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
         PemLabel::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
-        // Not decoded: empty.
+        // These sections are not decoded, and empty.
         PemLabel::Certificate | PemLabel::EncryptedPrivateKey | PemLabel::Other => return None,
     })))
 }
 
-/// A file that holds nothing secret.
+/// Reads a file without secrets.
 pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes));
@@ -159,10 +161,10 @@ pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
 }
 
 fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
-    // Of the very file that is read: one renamed over it meanwhile looks different.
+    // Metadata of the opened file: one renamed over it meanwhile has other metadata.
     let file = File::open(path)?;
     let metadata = file.metadata()?;
-    // Room for all of it at once: a buffer that grows leaves copies of the key behind.
+    // The buffer is allocated once: one that grows would leave copies of the key behind.
     let room = metadata.len().min(FILE_BYTES_MAX) as usize + 2;
     let mut text = Zeroizing::new(Vec::with_capacity(room));
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;

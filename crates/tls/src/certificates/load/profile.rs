@@ -1,4 +1,4 @@
-//! All certificates of a profile: which files there are, which of them need to be read, and what becomes of those that
+//! Loading of a profile's certificates: which files there are, which have to be read, and what replaces those that
 //! cannot be used.
 
 use std::collections::{HashMap, HashSet};
@@ -19,52 +19,52 @@ use crate::certificates::credential::{Credential, FileStamps, Interner, Material
 use crate::certificates::file_stamp::FileStamp;
 use crate::certificates::finding::{Finding, Severity};
 
-/// What all of a profile's files are read with.
+/// Context in which all files of a profile are read.
 pub(super) struct Loading<'a> {
     signer: Option<SignerId>,
-    /// Keys that every account can get at are used.
+    /// World-readable keys may be used.
     allow_world_readable: bool,
     earlier: &'a [Arc<Credential>],
-    /// By the chain's file.
+    /// Earlier credentials by the chain's file.
     by_path: HashMap<&'a Path, &'a Arc<Credential>>,
-    /// By the key's, where it is another.
+    /// Earlier credentials by the key's file, where it is another.
     by_key_path: HashMap<&'a Path, &'a Arc<Credential>>,
     interner: Interner,
     pub now: SystemTime,
 }
 
-/// Files beside an ordered one that are looked at while it is not there.
+/// Limit of files that are looked at for a stand-in while an ordered one is missing.
 const STAND_INS_MAX: usize = 1000;
 
-/// One of `certificates`.
+/// One entry of `certificates`.
 pub(super) struct Entry<'a> {
     pub certificate: &'a Certificate,
-    /// A folder, and what was wrong with it as a whole.
+    /// The entry's folder, and troubles with the folder itself.
     folder: Option<(&'a Path, Vec<Trouble>)>,
 }
 
-/// Something to be read: a chain and its key, or what a folder has of them in one file.
+/// A file, or pair of files, to read.
 pub(super) struct Item<'a> {
     certificate: &'a Certificate,
     chain: PathBuf,
-    /// Where it is another file.
+    /// File of the key, where it is another.
     key: Option<&'a Path>,
     in_folder: bool,
-    /// A response may be there.
+    /// An OCSP response may exist.
     response: bool,
 }
 
-/// What an item came to, and what is to be said of it.
+/// Result of reading an item, with its troubles.
 pub(super) type Outcome = (Read, Vec<Trouble>);
 
 pub(super) enum Read {
     Whole(Candidate),
-    /// A file of a folder with a chain or keys alone.
+    /// A file of a folder with chains or keys alone.
     Part(PathBuf, Contents),
     Nothing,
 }
 
-/// A chain with its key, before it is known which names are left for it.
+/// A chain with its key, before duplicate names are resolved.
 pub(super) struct Candidate {
     certificate: Place,
     material: Arc<Material>,
@@ -115,13 +115,13 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Whether it is made of what was there before.
+    /// Whether the credential is made of what an earlier one was made of.
     pub fn knows(&self, credential: &Credential) -> bool {
         let known = self.by_path.get(credential.material.path.as_path());
         known.is_some_and(|known| Arc::ptr_eq(&known.material, &credential.material))
     }
 
-    /// On any thread.
+    /// Reads an item, on any thread.
     pub fn read(&self, item: Item<'_>) -> Outcome {
         let is_new = !self.by_path.contains_key(item.chain.as_path());
         if let CertificateSource::Ordered(ordered) = &item.certificate.source
@@ -133,8 +133,8 @@ impl<'a> Loading<'a> {
         self.read_what_is_there(item)
     }
 
-    /// Of what has been ordered and is not there yet. One that was ordered for some of the names stands in, as it does
-    /// when a name is added to a list: clients of the others are not to miss it.
+    /// Result for an ordered certificate that is not there yet. One that was ordered for some of its names stands in,
+    /// as when a name has been added: clients of the other names go on being served.
     fn await_order(&self, item: &Item<'_>, ordered: &Ordered) -> Outcome {
         let stand_in = self.stand_in(&item.chain, &ordered.names);
         let fix = match &stand_in {
@@ -146,7 +146,7 @@ impl<'a> Loading<'a> {
         (stand_in.map_or(Read::Nothing, whole), troubles)
     }
 
-    /// Of the files beside this one, with keys of the same type, the one for most of the names that has not ended.
+    /// The unexpired certificate for most of the names, among the files beside the missing one with the same key type.
     fn stand_in(&self, wanted: &Path, names: &[String]) -> Option<Arc<Material>> {
         let kind = |path: &Path| path.file_stem().map(Path::new).and_then(Path::extension).map(OsStr::to_owned);
         let now = self.now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
@@ -205,7 +205,7 @@ impl<'a> Loading<'a> {
         assemble(bundle, self.signer, &self.interner, troubles).map(Arc::new)
     }
 
-    /// What the item's files were found to hold earlier, if they look as they did then.
+    /// Content of the item's files from an earlier load, if their metadata is unchanged.
     fn unchanged(&self, item: &Item<'_>) -> Option<Arc<Material>> {
         let material = &self.by_path.get(item.chain.as_path())?.material;
         if material.key_path.as_deref() != item.key {
@@ -220,7 +220,7 @@ impl<'a> Loading<'a> {
         (material.stamps == Some(FileStamps { chain, key })).then(|| Arc::clone(material))
     }
 
-    /// With the OCSP response, which has an age of its own and is read each time.
+    /// Adds the OCSP response, which is read each time, since it changes on its own.
     fn candidate(
         &self,
         certificate: &Certificate,
@@ -240,8 +240,8 @@ impl<'a> Loading<'a> {
         Candidate { certificate: Place { default: certificate.default, at: certificate.at }, material, staple }
     }
 
-    /// All that an entry has come to: what was read of it, what of that belongs together, and what stays as it was
-    /// because its files cannot be used now.
+    /// Everything that an entry has come to: what was read, which parts belong together, and what is kept because its
+    /// files cannot be used now.
     pub fn conclude(
         &self,
         entry: Entry<'_>,
@@ -279,7 +279,7 @@ impl<'a> Loading<'a> {
         }
         self.keep_what_was_good(certificate, &mut candidates, &found);
         if let CertificateSource::Ordered(_) = certificate.source {
-            // No reason not to start, or not to go on: it is set aside, and another ordered in its place.
+            // Troubles with an ordered certificate are only warnings: it is set aside, and another is ordered.
             found.iter_mut().for_each(|trouble| trouble.severity = Severity::Warning);
         }
         (candidates, found)
@@ -295,7 +295,7 @@ impl<'a> Loading<'a> {
             let chain = self.by_path.get(path).into_iter();
             chain.chain(self.by_key_path.get(path)).copied().collect::<Vec<_>>()
         };
-        // It may have been a folder, and that may be gone.
+        // The whole folder may be gone.
         let whole = match &certificate.source {
             CertificateSource::Path(path) => broken.contains(path.as_path()).then_some(path),
             CertificateSource::Pair { .. } | CertificateSource::Ordered(_) => None,
@@ -310,11 +310,12 @@ impl<'a> Loading<'a> {
                 candidates.push(Candidate { certificate: place, material, staple });
             }
         }
-        // Where they were: the first may be the default. Those in one file came first, by name; then those in two.
+        // Kept ones go where they were, since the first may be the default: those in one file first, by name; then
+        // those in two.
         candidates.sort_by(|one, other| one.material.place().cmp(&other.material.place()));
     }
 
-    /// Those that there are names for: without the names that an earlier one of the same key type already stands for.
+    /// Credentials that have a name left that no earlier one of the same key type has.
     pub fn admit(&self, candidates: &[Candidate], findings: &mut Vec<Finding>) -> Vec<Arc<Credential>> {
         let mut taken: HashSet<(_, &str)> = HashSet::with_capacity(candidates.len());
         let mut credentials = Vec::with_capacity(candidates.len());
@@ -339,7 +340,7 @@ impl<'a> Loading<'a> {
         credentials
     }
 
-    /// The very one that was there, where nothing is different: with all that has been made of it.
+    /// The earlier credential itself, where nothing differs, with everything that was made of it.
     fn credential(
         &self,
         Place { default, at }: &Place,
@@ -361,7 +362,7 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// A file with both.
+/// The bundle of a file with both chain and key.
 fn together(path: PathBuf, file: Contents) -> Bundle {
     let stamps = file.file_stamp.map(|file_stamp| FileStamps { chain: file_stamp, key: None });
     Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, stamps }
@@ -455,7 +456,7 @@ mod tests {
         credentials.iter().map(|credential| credential.names().next().unwrap()).collect()
     }
 
-    /// By their place: those that are the very ones that were there.
+    /// Positions at which both have the same object.
     fn same(one: &[Arc<Credential>], other: &[Arc<Credential>]) -> Vec<bool> {
         one.iter().zip(other).map(|(one, other)| Arc::ptr_eq(one, other)).collect()
     }

@@ -1,15 +1,15 @@
-//! Work on many things at once, on threads that live no longer than the work.
+//! Parallel work on threads that live as long as the work.
 
 use std::num::NonZero;
 use std::thread;
 
-/// As a number of cores: one in four.
+/// Number of cores that stands for a quarter of them.
 pub(super) const QUARTER: usize = 0;
 
-/// So few are done sooner by one thread.
+/// Fewer items than this per thread are done sooner by one thread.
 const ITEMS_PER_THREAD_MIN: usize = 64;
 
-/// What becomes of the items, in their order, on up to so many cores.
+/// Maps the items in order, on up to so many cores.
 pub(super) fn map<T: Send, R: Send>(items: Vec<T>, cores: usize, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let available = thread::available_parallelism().map_or(1, NonZero::get);
     let cores = if cores == QUARTER { available.div_ceil(4) } else { cores.min(available) };

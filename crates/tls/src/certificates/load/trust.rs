@@ -1,4 +1,4 @@
-//! Authorities and revocation lists from files, with everything that is wrong with them.
+//! Loading of authorities and revocation lists from files, with findings about everything that is wrong.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -21,12 +21,12 @@ use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::wording;
 
-/// A warning, and an error in a process that is to have no keys.
+/// Finding that is a warning, and an error in a process that must have no keys.
 pub const KEY_BESIDE_AUTHORITIES: &str = "there is a private key beside the authorities";
-/// Lists of large authorities have some 100,000 entries of 40 bytes each.
+/// Limit of a file of revocation lists. Large authorities' have some 100,000 entries of 40 bytes each.
 const CRL_BYTES_MAX: u64 = 64 << 20;
 
-/// What `client_auth` names, loaded, if nothing is wrong with it; and every finding.
+/// Loads what `client_auth` names, if nothing is wrong with it, and all findings.
 pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut findings = Vec::new();
@@ -77,7 +77,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
         if !contents.keys.is_empty() {
             let fix = "keep an authority's private key away from servers";
             let what = KEY_BESIDE_AUTHORITIES;
-            // Where this process is to have no key, this is one.
+            // With a key process, this process must have no key.
             troubles.push(match beside::key_files() {
                 None => Trouble::warning(&file, what, fix),
                 Some(_) => Trouble::error(&file, what, fix),
@@ -94,7 +94,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
     troubles
 }
 
-/// What is odd about an authority. Its own dates do not decide: trust in it is the configuration's (RFC 5280 §6.1.1).
+/// Warning about an authority. Its own dates do not matter: trust in it is configured (RFC 5280 §6.1.1).
 fn authority(der: &CertificateDer<'_>, now: SystemTime, file: &Path) -> Option<Trouble> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let name = certificate.subject();
@@ -120,7 +120,7 @@ struct List {
     path: PathBuf,
 }
 
-/// Since 1970, as the list says.
+/// Times of this and of the next update, since 1970.
 struct Updates {
     this: i64,
     next: Option<Duration>,
@@ -133,7 +133,7 @@ impl Updates {
     }
 }
 
-/// The lists of a file or folder, each with when the next one is due.
+/// Revocation lists of a file or folder, each with the time of its next update.
 fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<List>, Vec<Trouble>) {
     let mut troubles = Vec::new();
     let mut lists = Vec::new();
@@ -184,7 +184,7 @@ fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Update
     let Some(next) = list.next_update() else {
         return Err(unusable("it does not say when the next one is due (RFC 5280 §5.1.2.5)"));
     };
-    // The very eyes that clients' certificates will be looked at with.
+    // The verifier's own parser has the last word.
     let verifiers = BorrowedCertRevocationList::from_der(der).map_err(|why| unusable(&wording::chain(&why)))?;
     if let Some(why) = verifiers.into_iter().find_map(Result::err) {
         return Err(unusable(&wording::chain(&why)));
@@ -193,7 +193,7 @@ fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Update
     Ok(Updates { this: list.last_update().timestamp(), next })
 }
 
-/// What `openssl ca -gencrl` makes of a configuration without `crlnumber` and `crl_extensions`.
+/// Remedy for lists that `openssl ca -gencrl` makes without `crlnumber` and `crl_extensions`.
 const VERSION_2: &str = "make it again as version 2: with openssl, name a `crlnumber` file in the authority's section, \
                          with `echo 01` in it, or add `crl_extensions`, and run `openssl ca -gencrl` once more";
 

@@ -1,4 +1,4 @@
-//! Whom to trust among servers, and what to show to them: files of `tls` of `[backend.NAME]`.
+//! Files of `tls` of `[backend.NAME]`: authorities, and the client certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
 
 pub(crate) struct Upstream {
-    /// Empty where certificates are not verified.
+    /// Authorities; empty where certificates are not verified.
     pub roots: RootCertStore,
-    /// Empty where there is nothing to show.
+    /// Chain of the client certificate; empty without one.
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Option<Arc<dyn SigningKey>>,
-    /// The name of its key in the process beside this one, if it is there.
+    /// Name of the client certificate's key at the key process, if it is there.
     pub beside: Option<Ski>,
-    /// When the first of the chain ends.
+    /// Expiry of the client certificate.
     pub dated: Option<Dated>,
 }
 
-/// What the files hold, unless something is wrong; and every finding.
+/// Loads the files, unless something is wrong, and all findings.
 pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut findings = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     ((!failed).then_some(loaded), findings)
 }
 
-/// What the system's own programs trust. Single ones that cannot be read are no reason to trust none.
+/// Adds the system's authorities. Single ones that cannot be read are skipped.
 fn system_authorities(roots: &mut RootCertStore) -> Option<Trouble> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
