@@ -98,7 +98,7 @@ pub(crate) enum CredentialKey {
     /// The profile's signer holds the key.
     Remote(RemoteKey),
     /// The key process of this engine holds the key (`keys.isolate`).
-    Beside(RemoteKey),
+    KeyProcess(RemoteKey),
 }
 
 /// Reason why a certificate is chosen for a client.
@@ -172,7 +172,7 @@ impl Material {
             CredentialKey::Local(key) => {
                 Key::Local(PrivateKey::from_der(key.secret_der()).expect("parsed once when it was loaded"))
             }
-            CredentialKey::Remote(key) | CredentialKey::Beside(key) => Key::Remote(key.clone()),
+            CredentialKey::Remote(key) | CredentialKey::KeyProcess(key) => Key::Remote(key.clone()),
         }
     }
 
@@ -187,9 +187,9 @@ impl Material {
     }
 
     /// Name of the key at this engine's key process, if it is there.
-    pub fn ski_beside(&self) -> Option<Ski> {
+    pub fn key_process_ski(&self) -> Option<Ski> {
         match &self.key {
-            CredentialKey::Beside(key) => Some(key.ski),
+            CredentialKey::KeyProcess(key) => Some(key.ski),
             CredentialKey::Local(_) | CredentialKey::Remote(_) => None,
         }
     }

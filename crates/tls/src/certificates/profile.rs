@@ -290,7 +290,7 @@ impl Profile {
 
     /// Names of the keys that are in this engine's key process.
     pub fn keys_beside(&self) -> impl Iterator<Item = Ski> {
-        self.credentials.iter().filter_map(|credential| credential.material.ski_beside())
+        self.credentials.iter().filter_map(|credential| credential.material.key_process_ski())
     }
 
     /// Drops sessions that are too old. For the main thread, from time to time.

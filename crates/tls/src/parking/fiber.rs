@@ -500,7 +500,7 @@ mod tests {
             drop(copy);
         };
         let fiber = suspended(start(&stacks, call));
-        // Where its stack is: there is but one.
+        // The slab begins with its stack, which is the only one.
         let slab = stacks.slab.get().expect("opened").base.as_ptr();
         drop(fiber);
         assert_eq!(Rc::strong_count(&held), 1);

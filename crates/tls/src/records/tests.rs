@@ -69,7 +69,7 @@ impl Pair {
         (plain, self.read(out))
     }
 
-    /// What the client makes of bytes from the server; it follows key updates.
+    /// Records that the client opens in bytes from the server; key updates are applied.
     fn read(&mut self, mut bytes: Vec<u8>) -> Vec<(u8, Vec<u8>)> {
         let mut messages = Vec::new();
         let mut bytes = bytes.as_mut_slice();
@@ -86,7 +86,7 @@ impl Pair {
         messages
     }
 
-    /// What a record leads to that the client has not made now.
+    /// Answer to a record that was not sealed by this client.
     fn open_unread(&mut self, record: &[u8]) -> Answer {
         let (plain, out) = self.open(record);
         (plain, self.read(out))
@@ -101,7 +101,7 @@ impl Pair {
     }
 }
 
-/// What a record led to: plaintext or a reason, and the answer as the client reads it.
+/// Answer to a record: plaintext or a reason, and what the client receives.
 type Answer = (Result<Vec<u8>, &'static str>, Vec<(u8, Vec<u8>)>);
 
 fn refused((plain, answer): Answer, reason: &'static str, alert: Alert) {
@@ -287,7 +287,7 @@ fn nothing_is_said_behind_our_own_close_notify() {
         pair.server.close(&mut out);
         assert!(out.is_empty(), "once");
         assert_eq!(pair.server.seal(b"late", &mut sealed), 0);
-        // What the client still sends is taken in, and what would be an answer is not given.
+        // Data that the client still sends is accepted, but no longer answered.
         assert_eq!(pair.send(APPLICATION_DATA, b"ping"), (Ok(b"ping".to_vec()), vec![]));
         let asking: &[u8] = if kind.0 == Version::Tls13 { &[KEY_UPDATE, 0, 0, 1, 1] } else { &[1, 0, 0, 0] };
         assert_eq!(pair.send(HANDSHAKE, asking), (Ok(vec![]), vec![]));
@@ -483,7 +483,7 @@ fn a_tls_1_2_session_says_that_its_key_wears_when_half_of_it_is_left() {
     }
 }
 
-/// What follows data that was refused would be read in its place.
+/// Later data must not be sealed after data was refused: the peer would read it in the wrong place.
 #[test]
 fn a_worn_out_session_seals_nothing_more_however_little_it_is() {
     let mut pair = Pair::new(TLS12);
@@ -557,7 +557,7 @@ fn flipped_and_cut_records_never_panic() {
     }
 }
 
-/// What a record of a server leads to.
+/// Answer to a record from a server.
 fn from_server(pair: &mut Pair, messages: &mut Messages, content: u8, plain: &[u8]) -> Answer {
     let mut record = pair.record(content, plain);
     let (len, mut out) = (record.len(), Vec::new());

@@ -30,7 +30,7 @@ pub struct LinkProfile {
     names: Vec<ServerName<'static>>,
     identity: Option<Dated>,
     /// Name of the identity's key at the key process, if it is there.
-    beside: Option<Ski>,
+    key_process_ski: Option<Ski>,
 }
 
 /// TLS of one connection. It is of no use after an error.
@@ -85,8 +85,8 @@ impl LinkProfile {
             }
         }
         match config {
-            Some(LoadedLink { config, dated, beside }) if names.len() == signer.servers.len() => {
-                Ok((LinkProfile { config: Arc::new(config), names, identity: dated, beside }, findings))
+            Some(LoadedLink { config, dated, key_process_ski }) if names.len() == signer.servers.len() => {
+                Ok((LinkProfile { config: Arc::new(config), names, identity: dated, key_process_ski }, findings))
             }
             _ => Err(findings),
         }
@@ -99,7 +99,7 @@ impl LinkProfile {
 
     /// Name of the identity's key at the key process, if it is there.
     pub fn key_beside(&self) -> Option<Ski> {
-        self.beside
+        self.key_process_ski
     }
 
     /// Makes the link of a new connection to this server. Where the identity's key is in the key process, the handshake
@@ -113,7 +113,7 @@ impl LinkProfile {
             parking: parking.clone(),
             remote: true,
         };
-        let routing = room.filter(|_| self.beside.is_some()).map(routing);
+        let routing = room.filter(|_| self.key_process_ski.is_some()).map(routing);
         Ok(Link { state: State::Ready(Box::new(connection)), routing })
     }
 }
@@ -308,7 +308,7 @@ mod tests {
         roots.add(holder.authority()).expect("an authority");
         let config = load::link_config(roots, holder.chain(), holder.signing_key()).expect("a configuration");
         let names = vec![NAME.try_into().expect("a name")];
-        LinkProfile { config: Arc::new(config), names, identity: None, beside: Some(holder.ski()) }
+        LinkProfile { config: Arc::new(config), names, identity: None, key_process_ski: Some(holder.ski()) }
     }
 
     fn room(remote: usize) -> Rc<Parking> {

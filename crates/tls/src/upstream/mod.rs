@@ -42,7 +42,7 @@ pub struct UpstreamProfile {
     chain: Vec<CertificateDer<'static>>,
     identity: Option<Dated>,
     /// Name of the client certificate's key at the key process, if it is there.
-    beside: Option<Ski>,
+    key_process_ski: Option<Ski>,
 }
 
 /// One core's connector to the servers of one backend.
@@ -98,7 +98,7 @@ impl UpstreamProfile {
         }
         let Some(loaded) = loaded.filter(|_| names.len() == servers.len()) else { return Err(findings) };
         let (roots, chain, identity) = (loaded.roots.roots.clone(), loaded.chain.clone(), loaded.dated.clone());
-        let beside = loaded.beside;
+        let key_process_ski = loaded.key_process_ski;
         let mut config = match trust::config(tls, loaded) {
             Ok(config) => config,
             Err(why) => {
@@ -114,7 +114,7 @@ impl UpstreamProfile {
             }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, beside }, findings))
+        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, key_process_ski }, findings))
     }
 
     /// Turns what was read to the servers that the backend has by now. None where one of them has a name that no
@@ -132,7 +132,7 @@ impl UpstreamProfile {
 
     /// Name of the client certificate's key at the key process, if it is there.
     pub fn key_beside(&self) -> Option<Ski> {
-        self.beside
+        self.key_process_ski
     }
 
     /// Whether both verify the same and show the same certificate; both are of the same `[backend.NAME]`. Keys are told
@@ -169,7 +169,11 @@ impl UpstreamProfile {
             };
             Target { config: Arc::new(config), name: name.clone() }
         };
-        Connector { servers: self.names.iter().map(target).collect(), remote: self.beside.is_some(), routing: None }
+        Connector {
+            servers: self.names.iter().map(target).collect(),
+            remote: self.key_process_ski.is_some(),
+            routing: None,
+        }
     }
 }
 

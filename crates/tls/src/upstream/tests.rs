@@ -88,11 +88,13 @@ impl Holder {
         };
         let mut roots = RootCertStore::empty();
         roots.add(self.authority()).expect("an authority");
-        let (chain, beside) = (self.chain(), Some(self.ski()));
-        let loaded = Upstream { roots, chain: chain.clone(), key: Some(self.signing_key()), beside, dated: None };
+        let (chain, key_process_ski) = (self.chain(), Some(self.ski()));
+        let loaded =
+            Upstream { roots, chain: chain.clone(), key: Some(self.signing_key()), key_process_ski, dated: None };
         let config = trust::config(&tls, loaded).expect("a configuration");
         let names = vec![NAME.try_into().expect("a name")];
-        UpstreamProfile { config, names, resume: false, roots: Vec::new(), chain, identity: None, beside }.connector()
+        UpstreamProfile { config, names, resume: false, roots: Vec::new(), chain, identity: None, key_process_ski }
+            .connector()
     }
 }
 

@@ -129,8 +129,8 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
 
 fn credential_key(key: FoundKey) -> Option<CredentialKey> {
     match key {
-        FoundKey::Here(key) => Some(CredentialKey::Local(key)),
-        FoundKey::Beside(key) => Some(CredentialKey::Beside(key)),
+        FoundKey::Local(key) => Some(CredentialKey::Local(key)),
+        FoundKey::KeyProcess(key) => Some(CredentialKey::KeyProcess(key)),
         FoundKey::Unusable => None,
     }
 }

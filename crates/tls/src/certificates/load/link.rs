@@ -18,7 +18,7 @@ use super::bundle::{bundle, only_key};
 use super::pem::FoundKey;
 use super::trouble::{SUPPORTED_KEYS, Trouble};
 use super::trust::authorities;
-use super::{beside, chain};
+use super::{chain, key_process};
 use crate::certificates::credential::Validity;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
@@ -40,9 +40,9 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding
     }
     let Some(identity) = identity else { return (None, findings) };
     let dated = identity.dated(DatedKind::SignerIdentity, &signer.identity.path, signer.identity.at);
-    let beside = identity.beside;
+    let key_process_ski = identity.key_process_ski;
     match config(roots, identity.chain, identity.key) {
-        Ok(config) => (Some(LoadedLink { config, dated, beside }), findings),
+        Ok(config) => (Some(LoadedLink { config, dated, key_process_ski }), findings),
         Err(error) => {
             let trouble = Trouble::error(&signer.ca.path, error.to_string(), "export the authorities again");
             findings.push(trouble.at(signer.ca.at));
@@ -76,14 +76,14 @@ pub(crate) struct LoadedLink {
     /// Expiry of the identity's certificate.
     pub dated: Option<Dated>,
     /// Name of the identity's key at the key process, if it is there.
-    pub beside: Option<Ski>,
+    pub key_process_ski: Option<Ski>,
 }
 
 pub(super) struct Identity {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Arc<dyn SigningKey>,
     /// Name of the identity's key at the key process, if it is there.
-    pub beside: Option<Ski>,
+    pub key_process_ski: Option<Ski>,
     validity: Option<Validity>,
 }
 
@@ -113,15 +113,15 @@ pub(super) fn identity(
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
             Trouble::error(path, what, SUPPORTED_KEYS)
         };
-        let (key, public_key, beside) = signing_key(only_key(bundle.keys, path)?).ok_or_else(unusable)?;
+        let (key, public_key, key_process_ski) = signing_key(only_key(bundle.keys, path)?).ok_or_else(unusable)?;
         let order = chain::Parsed::new(&bundle.chain, path)?.order(&public_key, path, path)?;
         let (chain, repaired) = chain::put_in_order(bundle.chain, order, path);
         troubles.extend(repaired);
         let validity = chain::validity_of(&chain[0]);
         troubles.extend(validity.and_then(|validity| chain::aging(validity, now, path)));
-        Ok(Identity { chain, key, beside, validity })
+        Ok(Identity { chain, key, key_process_ski, validity })
     };
-    let published = |identity: &Identity| identity.beside.and_then(|_| beside::publish());
+    let published = |identity: &Identity| identity.key_process_ski.and_then(|_| key_process::publish());
     match load().and_then(|identity| published(&identity).map_or(Ok(identity), Err)) {
         Ok(identity) => Some(identity),
         Err(trouble) => {
@@ -135,12 +135,12 @@ pub(super) fn identity(
 /// cannot be used.
 fn signing_key(key: FoundKey) -> Option<(Arc<dyn SigningKey>, SubjectPublicKeyInfoDer<'static>, Option<Ski>)> {
     match key {
-        FoundKey::Here(key) => {
+        FoundKey::Local(key) => {
             let key = any_supported_type(&key).ok()?;
             let public = key.public_key()?.into_owned();
             Some((key, public, None))
         }
-        FoundKey::Beside(key) => {
+        FoundKey::KeyProcess(key) => {
             let (public, ski) = (SubjectPublicKeyInfoDer::from(key.public.to_vec()), key.ski);
             Some((Arc::new(CertificateKey::new(Key::Remote(key))), public, Some(ski)))
         }

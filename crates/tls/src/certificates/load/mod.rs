@@ -1,11 +1,11 @@
 //! Loading of certificates and keys from files, with findings about everything that is wrong.
 
-mod beside;
 mod bundle;
 mod chain;
 pub(crate) mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod key_process;
 mod link;
 mod ocsp;
 mod pem;
@@ -21,7 +21,7 @@ use std::time::SystemTime;
 
 use propylon_config::TlsProfile;
 
-pub use beside::{find_ordered_keys_in, hold_keys_beside, key_files};
+pub use key_process::{find_ordered_keys_in, hold_keys_beside, key_files};
 #[cfg(test)]
 pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
@@ -58,7 +58,7 @@ pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> 
         let fix = "list at least one file under `certificates`";
         findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
     }
-    findings.extend(beside::publish().map(|trouble| trouble.at(profile.at)));
+    findings.extend(key_process::publish().map(|trouble| trouble.at(profile.at)));
     let credentials = loading.admit(&candidates, &mut findings);
     findings.extend(idle_signer(profile, &credentials));
     let new = credentials.iter().filter(|credential| !loading.knows(credential));

@@ -12,7 +12,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::beside;
+use super::key_process;
 use super::trouble::{Trouble, unreadable};
 use crate::certificates::credential::Staple;
 use crate::certificates::finding::Severity;
@@ -68,7 +68,7 @@ pub(super) fn read_response(der: &[u8], leaf: &CertificateDer<'_>, now: SystemTi
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     // The response may lie in the folder of a key, which only the key process can read.
-    if let Some(files) = beside::key_files() {
+    if let Some(files) = key_process::key_files() {
         match files.response(path).map_err(std::io::Error::from) {
             // Ordered certificates are in a folder of this process, which has no keys.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}

@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::trouble::{ONE_CHAIN, TOO_LONG, Trouble, encrypted, malformed, unreadable, unsupported};
-use super::{beside, chain};
+use super::{chain, key_process};
 use crate::certificates::file_stamp::FileStamp;
 
 pub(super) struct Contents {
@@ -26,9 +26,9 @@ pub(super) struct Contents {
 
 /// A private key of a file.
 pub(super) enum FoundKey {
-    Here(Zeroizing<PrivateKeyDer<'static>>),
+    Local(Zeroizing<PrivateKeyDer<'static>>),
     /// The key process holds the key.
-    Beside(RemoteKey),
+    KeyProcess(RemoteKey),
     /// The section cannot be parsed as a key.
     Unusable,
 }
@@ -37,8 +37,8 @@ impl FoundKey {
     /// SubjectPublicKeyInfo in DER; none where the key cannot be used.
     pub fn public_info(&self) -> Option<Vec<u8>> {
         match self {
-            FoundKey::Here(key) => Some(PrivateKey::from_der(key.secret_der()).ok()?.public_info().to_vec()),
-            FoundKey::Beside(key) => Some(key.public.to_vec()),
+            FoundKey::Local(key) => Some(PrivateKey::from_der(key.secret_der()).ok()?.public_info().to_vec()),
+            FoundKey::KeyProcess(key) => Some(key.public.to_vec()),
             FoundKey::Unusable => None,
         }
     }
@@ -56,14 +56,14 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
 
 /// Reads a file that may hold keys, by the key process where there is one.
 pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
-    let Some(files) = beside::key_files() else { return read(path) };
-    let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
+    let Some(files) = key_process::key_files() else { return read(path) };
+    let file = files.read(path).map_err(|failure| key_process::trouble(path, failure))?;
     if file.keys.is_empty() && file.has_dsa {
         return Err(unsupported(path, "DSA"));
     }
     Ok(Contents {
         certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
-        keys: file.keys.into_iter().map(found_beside).collect(),
+        keys: file.keys.into_iter().map(found_in_key_process).collect(),
         open_to_all: file.open_to_all,
         file_stamp: FileStamp::of_numbers(file.look, SystemTime::now()),
     })
@@ -73,7 +73,7 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
 /// chain alone.
 pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
     const ANEW: &str = "it is set aside, and another ordered in its place";
-    let (files, folder) = (beside::key_files(), beside::ordered_keys());
+    let (files, folder) = (key_process::key_files(), key_process::ordered_keys());
     let contents = read(path)?;
     if files.is_none() && folder.is_none() {
         return Ok(contents);
@@ -85,9 +85,9 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
     let lost = || Trouble::error(path, "the key process does not have its key", ANEW);
     let (keys, open_to_all) = match (files, folder) {
         (Some(files), _) => match files.read_kept(&kept) {
-            Ok(file) => (file.keys.into_iter().map(found_beside).collect(), file.open_to_all),
+            Ok(file) => (file.keys.into_iter().map(found_in_key_process).collect(), file.open_to_all),
             Err(Failure::Unread(Unread::Missing)) => return Err(lost()),
-            Err(failure) => return Err(beside::trouble(path, failure)),
+            Err(failure) => return Err(key_process::trouble(path, failure)),
         },
         (None, folder) => {
             let file = folder.map(|folder| folder.join(kept.to_string())).unwrap_or_default();
@@ -108,9 +108,9 @@ fn kept_key(path: &Path, contents: &Contents) -> Option<KeptKey> {
     KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
 }
 
-fn found_beside(public: Option<Vec<u8>>) -> FoundKey {
+fn found_in_key_process(public: Option<Vec<u8>>) -> FoundKey {
     let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
-    key.map_or(FoundKey::Unusable, FoundKey::Beside)
+    key.map_or(FoundKey::Unusable, FoundKey::KeyProcess)
 }
 
 pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {
@@ -139,11 +139,11 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
 fn private_key(mut section: PemSection) -> Option<FoundKey> {
     // The DER is moved, not copied: the key's owner wipes it.
     let der = std::mem::take(&mut *section.der);
-    Some(FoundKey::Here(Zeroizing::new(match section.label {
+    Some(FoundKey::Local(Zeroizing::new(match section.label {
         PemLabel::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
         PemLabel::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
         PemLabel::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
-        // These sections are not decoded, and empty.
+        // Other sections are not decoded, and are empty.
         PemLabel::Certificate | PemLabel::EncryptedPrivateKey | PemLabel::Other => return None,
     })))
 }

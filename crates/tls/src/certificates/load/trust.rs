@@ -15,7 +15,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Version;
 
 use super::trouble::Trouble;
-use super::{beside, chain, folder, pem};
+use super::{chain, folder, key_process, pem};
 use crate::certificates::client_auth::ClientTrust;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
@@ -78,7 +78,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
             let fix = "keep an authority's private key away from servers";
             let what = KEY_BESIDE_AUTHORITIES;
             // With a key process, this process must have no key.
-            troubles.push(match beside::key_files() {
+            troubles.push(match key_process::key_files() {
                 None => Trouble::warning(&file, what, fix),
                 Some(_) => Trouble::error(&file, what, fix),
             });

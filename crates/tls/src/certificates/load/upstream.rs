@@ -23,7 +23,7 @@ pub(crate) struct Upstream {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Option<Arc<dyn SigningKey>>,
     /// Name of the client certificate's key at the key process, if it is there.
-    pub beside: Option<Ski>,
+    pub key_process_ski: Option<Ski>,
     /// Expiry of the client certificate.
     pub dated: Option<Dated>,
 }
@@ -33,7 +33,7 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut findings = Vec::new();
     let mut loaded =
-        Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, beside: None, dated: None };
+        Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, key_process_ski: None, dated: None };
     for trust in tls.ca.iter().filter(|_| tls.verify) {
         let troubles = authorities(&trust.path, now, &mut loaded.roots);
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
@@ -45,7 +45,7 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
         let mut troubles = Vec::new();
         if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut troubles) {
             loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
-            loaded.beside = identity.beside;
+            loaded.key_process_ski = identity.key_process_ski;
             (loaded.chain, loaded.key) = (identity.chain, Some(identity.key));
         }
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));

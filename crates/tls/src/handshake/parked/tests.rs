@@ -1,4 +1,4 @@
-//! What takes the library's own types to be set up: keys that are elsewhere, and clients with certificates.
+//! Parked handshakes with remote keys and with client certificates, set up with the library's own types.
 
 use propylon_config::{ForwardIdentity, TlsPolicy};
 use std::io::Read;
@@ -134,7 +134,7 @@ impl Identity {
         Identity { local, remote, certificate: certificate.der().clone() }
     }
 
-    /// What a key server does.
+    /// Signs as a key server does.
     fn answer(&self, job: Job) -> Outcome {
         match job {
             Job::Remote { key, scheme, input } => {

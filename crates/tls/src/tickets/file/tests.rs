@@ -136,7 +136,7 @@ fn of_many_owners_at_once_exactly_one_rotates() {
             }
             ring = ring.advanced(now).unwrap_or(ring);
             together.wait();
-            // Whoever did not get the lock finds out now.
+            // An engine that did not get the lock finds the new keys now.
             if let Some(next) = owner.tend(&ring, now).unwrap() {
                 ring = next;
             }
