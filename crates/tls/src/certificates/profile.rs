@@ -62,7 +62,8 @@ impl Profile {
         Profile::load_without(profile, alpn, &|_| false)
     }
 
-    /// As [`Profile::load`], and without those of these files that cannot be used, which are errors among the findings.
+    /// Same as [`Profile::load`], but skips unusable files for which `may_be_lost` holds; these are still errors among
+    /// the findings.
     pub fn load_without(
         profile: &TlsProfile,
         alpn: &[&[u8]],

@@ -14,6 +14,7 @@ use propylon_crypto::{Job, Outcome, Ski};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 
+use super::failure::UpstreamFailure;
 use crate::certificates::dated::Dated;
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load::{self, LoadedLink};
@@ -21,7 +22,6 @@ use crate::certificates::wording;
 use crate::handshake::parked::{Parked, RunResult};
 use crate::parking::{Deferral, JobRouting, Parking};
 use crate::provider::captured::{self, Resumption};
-use crate::upstream::UpstreamFailure;
 
 /// Loaded `[signer.NAME]`. Cores share it and make their links from it.
 pub struct LinkProfile {

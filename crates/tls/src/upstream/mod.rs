@@ -117,8 +117,8 @@ impl UpstreamProfile {
         Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, key_process_ski }, findings))
     }
 
-    /// Turns what was read to the servers that the backend has by now. None where one of them has a name that no
-    /// certificate can be for; [`UpstreamProfile::load`] says which.
+    /// Applies the loaded files to the servers that the backend has by now. None where a server has a name that no
+    /// certificate can be for; [`UpstreamProfile::load`] reports which.
     #[must_use]
     pub fn towards(&self, backend: &Backend, tls: &BackendTls) -> Option<UpstreamProfile> {
         let names = backend.servers.iter().map(|server| ServerName::try_from(name_of(tls, &server.address)).ok());
@@ -141,7 +141,7 @@ impl UpstreamProfile {
         self.names == other.names && self.same_files(other)
     }
 
-    /// Whether the same was read of the files of both.
+    /// Whether the files of both hold the same.
     pub fn same_files(&self, other: &UpstreamProfile) -> bool {
         self.roots == other.roots && self.chain == other.chain
     }
