@@ -1,4 +1,4 @@
-//! What a long certificate chain costs in a full handshake, sent as it is and compressed.
+//! Cost of a long certificate chain in a full handshake, sent uncompressed and compressed.
 //!
 //! `cargo run --release -p propylon-tls --example certificate_cost`
 //!
@@ -56,7 +56,7 @@ fn main() {
     keys(&directory);
 }
 
-/// What it takes to make an acceptor of a profile with one key, which a reload does once for each core and listener.
+/// Cost of making an acceptor of a profile with one key, which a reload does once for each core and listener.
 fn keys(directory: &Directory) {
     for (name, pem) in [("P-256", ec(&[NAME])), ("RSA-2048", rsa(&[NAME]))] {
         let profile = load(&tls_profile(&[&directory.write("key.pem", pem)]));

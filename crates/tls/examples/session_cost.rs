@@ -1,4 +1,4 @@
-//! What sessions cost on this machine: memory of an idle one, time of a handshake, speed of records.
+//! Cost of sessions on this machine: memory of an idle one, time of a handshake, speed of records.
 //!
 //! `cargo run --release -p propylon-tls --example session_cost`
 //!
@@ -76,8 +76,8 @@ fn main() {
     }
 }
 
-/// What tickets cost: of each number of them a full handshake, which gives them all, and a resumed one, which gives
-/// one. And a session that is kept by its ID.
+/// Cost of tickets: for each number of them a full handshake, which issues them all, and a resumed one, which issues
+/// one. And of a session stored by its ID.
 fn resumptions() {
     for tickets in [0, 1, 2] {
         let acceptor = acceptor_with(Resumption { tickets, ..Resumption::default() });
@@ -155,7 +155,7 @@ fn handshake(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> Duration {
         spent += start.elapsed();
         dialogue.deliver(&out).unwrap();
         if step == Step::Done {
-            // What a session holds must also be freed.
+            // Memory of a session must also be freed.
             let start = Instant::now();
             drop(dialogue.session);
             return spent + start.elapsed();
@@ -246,13 +246,13 @@ fn crowd(acceptor: &Acceptor, config: &Arc<ClientConfig>, at_once: usize) -> f64
     (spent + cpu_time() - start).as_nanos() as f64 / 1000.0 / at_once as f64
 }
 
-/// Of this thread; neighbours do not show in it.
+/// CPU time of this thread, without neighbours.
 fn cpu_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// What a parked handshake holds: its stack, its copy of the hello, and the library's state.
+/// Memory of a parked handshake: its stack, its copy of the hello, and the library's state.
 fn parked_memory(signing: bool) {
     let parking = parking();
     let deferral = Deferral { ecdsa: signing, x25519: !signing, ..Deferral::default() };

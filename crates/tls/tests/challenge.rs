@@ -8,7 +8,7 @@ use common::*;
 use propylon_config::{AcmeId, Certificate, CertificateSource, KeyType, Ordered};
 use propylon_tls::{Acceptor, ChallengeCertificate, Profile, Tickets, publish_challenges};
 
-/// What is outstanding is the process's: one story in one test.
+/// Challenges are the process's: one story in one test.
 #[test]
 fn an_authority_gets_its_certificate_and_nobody_else_does() {
     let directory = Directory::new();
@@ -72,7 +72,7 @@ fn what_is_ordered_may_not_be_there_yet_and_what_was_ordered_for_some_of_its_nam
     assert_eq!((first.count(), findings.len()), (0, 1));
     assert!(findings[0].what.contains("not there yet"), "{findings:?}");
 
-    // Of other names, of another type, broken: none of them stands in.
+    // Files of other names, of another key type, or broken do not stand in.
     directory.write("c.test-1.ecdsa.pem", ec(&["c.test"]));
     directory.write("a.test-1.rsa.pem", rsa(&["a.test"]));
     directory.write("a.test-0.ecdsa.pem", "broken");

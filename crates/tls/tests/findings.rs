@@ -1,4 +1,4 @@
-//! What is said of certificates and keys that are wrong.
+//! Findings about faulty certificates and keys.
 
 mod common;
 
@@ -303,7 +303,7 @@ fn a_key_that_every_account_can_get_at_is_refused_wherever_it_is() {
         (tls_profile(&[&folder]), alone_in_folder),
     ];
     for (profile, key_path) in profiles {
-        // Who may change a key may have put another in its place.
+        // An account that may write a key may have replaced it.
         for mode in [0o604, 0o602, 0o644] {
             fs::set_permissions(key_path, fs::Permissions::from_mode(mode)).unwrap();
             let found = findings(&profile);
@@ -318,7 +318,7 @@ fn a_key_that_every_account_can_get_at_is_refused_wherever_it_is() {
         let found = findings(&profile);
         assert!(found.iter().all(|finding| finding.severity == Severity::Warning), "{found:#?}");
     }
-    // What every account may read of a chain alone is nobody's secret.
+    // A world-readable chain without a key is no secret.
     fs::set_permissions(&chain_path, fs::Permissions::from_mode(0o644)).unwrap();
     let mut profile = tls_profile(&[whole]);
     profile.certificates[0].source = propylon_config::CertificateSource::Pair { chain: chain_path, key: alone.clone() };
@@ -375,7 +375,7 @@ fn a_folder_puts_keys_and_their_chains_together() {
         [("one.example", "ecdsa"), ("three.example", "ecdsa"), ("two.example", "rsa")]
             .map(|(name, kind)| (name.to_string(), kind))
     );
-    // What has no other half is named.
+    // Chains without keys, and keys without chains, are named.
     fs::remove_file(directory.0.join("tls.key")).unwrap();
     error_in(&directory, "tls.crt", "no private key for this certificate");
     fs::remove_file(directory.0.join("tls.crt")).unwrap();

@@ -1,4 +1,4 @@
-//! Who can shake hands, on what, with which certificate.
+//! Handshakes: versions, suites, groups and certificates, by what clients support.
 
 mod common;
 
@@ -140,7 +140,7 @@ fn a_certificate_out_of_date_gives_way_to_one_of_another_type_and_to_nothing_els
         let acceptor = profile.acceptor(&Arc::new(Tickets::new()));
         for client in [Client::tls12, Client::tls13] {
             assert_eq!(served(&acceptor, client(), NAME).0, Some(expected));
-            // Who can verify one type alone gets that, whatever its dates are.
+            // A client that can verify one type alone gets it, whatever its dates are.
             let only = |schemes: &[_]| Client { schemes: schemes.to_vec(), ..client() };
             assert_eq!(served(&acceptor, only(EC_SCHEMES), NAME).0, Some(KeyType::Ecdsa));
             assert_eq!(served(&acceptor, only(RSA_SCHEMES), NAME).0, Some(KeyType::Rsa));

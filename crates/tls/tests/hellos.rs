@@ -22,7 +22,7 @@ fn peek<T>(bytes: &[u8], look: impl FnOnce(&ClientHello<'_>) -> T) -> T {
     look(&hello)
 }
 
-/// What two readers can agree on.
+/// Fields of a hello that two parsers can agree on.
 #[derive(Debug, PartialEq, Eq)]
 struct View {
     server_name: Option<String>,
@@ -49,7 +49,7 @@ fn librarys(bytes: &[u8]) -> View {
     librarys_if_good(bytes).expect("a good hello")
 }
 
-/// None where the library takes no such hello.
+/// Fields as the library reads them; none where it rejects the hello.
 fn librarys_if_good(mut bytes: &[u8]) -> Option<View> {
     let mut witness = Witness::default();
     while !bytes.is_empty() {

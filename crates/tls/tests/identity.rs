@@ -1,4 +1,5 @@
-//! Who a client is: asked, verified, refused with the right alert, remembered by tickets only as long as it may be.
+//! Client certificates: requested, verified, refused with the right alert, remembered by tickets only as long as they
+//! may be.
 
 mod common;
 
@@ -92,7 +93,7 @@ struct Credentials {
     key: Vec<u8>,
 }
 
-/// What a client shows: nothing, or this.
+/// Certificate of a client, or none.
 fn showing(client: Client, credentials: Option<&Credentials>) -> Arc<ClientConfig> {
     let mut config = Arc::into_inner(client.config()).unwrap();
     if let Some(Credentials { chain, key }) = credentials {
@@ -148,7 +149,8 @@ fn stack_used(profile: &Profile, config: &Arc<ClientConfig>, is_known: bool) -> 
     parking.counts().stack_high_water_bytes
 }
 
-/// What a client shows is verified elsewhere: a chain that is dear to verify is no danger to the stack.
+/// Client certificates are verified on the parent's stack: a chain that is expensive to verify is no danger to the
+/// fiber's.
 #[test]
 fn a_parked_handshake_uses_little_of_its_stack_whatever_the_client_shows() {
     const MORE_MAX: usize = 1024;
@@ -521,7 +523,7 @@ fn findings_name_the_file_and_what_to_do() {
     assert!(found[0].starts_with("this revocation list cannot be used: it is damaged: "), "{found:?}");
 }
 
-/// What `openssl ca -gencrl` makes of this configuration of an authority's.
+/// A revocation list as `openssl ca -gencrl` makes it with this configuration of an authority.
 fn openssl_crl(stage: &Stage, name: &str, section: &str) -> PathBuf {
     let folder = &stage.directory.0;
     let issuer = &stage.authority.issuer;

@@ -1,5 +1,5 @@
-//! What no well-behaved client sends, at every stage of a session: each gets the alert that the RFC asks for, and the
-//! session is over. The tables are to be read with RFC 8446 and RFC 5246 beside them.
+//! Input that no well-behaved client sends, at every stage of a session: each gets the alert that the RFC asks for, and
+//! the session is over. The tables are to be read with RFC 8446 and RFC 5246 beside them.
 
 mod common;
 
@@ -115,8 +115,8 @@ impl Hello {
     }
 }
 
-/// What a session says to bytes from its client; its driver's part. The step is none when it has ended.
-fn tell(session: &mut Session, pieces: &[&[u8]]) -> (Option<Step>, Vec<u8>) {
+/// Passes bytes from the client to a session, as its driver does. The step is none when the session has ended.
+fn feed(session: &mut Session, pieces: &[&[u8]]) -> (Option<Step>, Vec<u8>) {
     let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), Step::Read);
     for piece in pieces {
         buffer.extend_from_slice(piece);
@@ -136,7 +136,7 @@ fn not_refused(cases: &[(&str, Vec<u8>, u8)]) -> Vec<String> {
     let server = acceptor();
     let wrong = |(what, bytes, alert): &(&str, Vec<u8>, u8)| {
         let mut session = server.accept();
-        let (step, out) = tell(&mut session, &[bytes]);
+        let (step, out) = feed(&mut session, &[bytes]);
         let over = session.handshake(&mut Hello::tls13().record(), &mut Vec::new()).is_err();
         let told = matches!(out[..], [ALERT, 3, 1..=3, 0, 2, 2, told] if told == *alert);
         (step.is_some() || !over || !told).then(|| format!("{what}: {step:?}, {out:?} for {alert}"))
@@ -149,7 +149,7 @@ fn not_refused_halfway(config: &Arc<ClientConfig>, cases: &[(&str, Vec<u8>, u8)]
     let server = acceptor();
     let wrong = |(what, bytes, alert): &(&str, Vec<u8>, u8)| {
         let (mut dialogue, _) = halfway(&server, config);
-        let (step, out) = tell(&mut dialogue.session, &[bytes]);
+        let (step, out) = feed(&mut dialogue.session, &[bytes]);
         let told = heard(&mut dialogue, &out);
         (step.is_some() || told != Some((*alert).into())).then(|| format!("{what}: {step:?}, {told:?} for {alert}"))
     };
@@ -159,7 +159,7 @@ fn not_refused_halfway(config: &Arc<ClientConfig>, cases: &[(&str, Vec<u8>, u8)]
 #[test]
 fn the_hello_that_the_others_are_made_from_is_answered() {
     for hello in [Hello::tls13(), Hello::tls12()] {
-        let (step, out) = tell(&mut acceptor().accept(), &[&hello.record()]);
+        let (step, out) = feed(&mut acceptor().accept(), &[&hello.record()]);
         assert_eq!((step, out[0]), (Some(Step::Write), HANDSHAKE));
     }
 }
@@ -189,7 +189,7 @@ fn the_versions_that_a_hello_lists_count_and_not_the_one_in_front() {
         for cut in [11, 40, bytes.len()] {
             let mut session = acceptor.accept();
             let pieces = [&bytes[..cut], &bytes[cut..]];
-            let (step, out) = tell(&mut session, &pieces[..1 + usize::from(cut < bytes.len())]);
+            let (step, out) = feed(&mut session, &pieces[..1 + usize::from(cut < bytes.len())]);
             let case = format!("{minor} {listed:?} {cut}: {step:?} {out:?}");
             match is_spoken {
                 true => assert_eq!(step, Some(Step::Write), "{case}"),
@@ -308,7 +308,7 @@ fn one_or_two_changes_of_cipher_in_a_tls_1_3_handshake_are_ignored() {
     // The client has sent one of its own accord (RFC 8446 appendix D.4).
     assert_eq!(answer[..6], [CHANGE, 3, 3, 0, 1, 1]);
     let bytes = [&answer[..6], &answer].concat();
-    assert_eq!(tell(&mut dialogue.session, &[&bytes]).0, Some(Step::Done));
+    assert_eq!(feed(&mut dialogue.session, &[&bytes]).0, Some(Step::Done));
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn in_the_middle_of_a_tls_1_2_handshake_order_and_form_are_held_to() {
 fn a_client_that_ends_a_handshake_is_not_answered() {
     let server = acceptor();
     for bytes in [[1, CLOSE_NOTIFY], [2, CLOSE_NOTIFY], [2, HANDSHAKE_FAILURE], [2, 200]] {
-        let (step, out) = tell(&mut server.accept(), &[&record(ALERT, &bytes)]);
+        let (step, out) = feed(&mut server.accept(), &[&record(ALERT, &bytes)]);
         assert_eq!((step, out), (None, vec![]), "alert {bytes:?}");
     }
 }
@@ -348,13 +348,13 @@ fn warnings_before_a_hello_are_few_or_the_session_ends() {
     let mut session = acceptor().accept();
     let warning = record(ALERT, &[1, 112]);
     let mut sent = 0;
-    while tell(&mut session, &[&warning]).0.is_some() {
+    while feed(&mut session, &[&warning]).0.is_some() {
         sent += 1;
         assert!(sent < 32, "as many warnings as it likes");
     }
 }
 
-/// What comes of a hello of so many bytes in records of so many, in pieces of so many; and what is kept of it.
+/// Result of a hello of so many bytes in records of so many, in pieces of so many; and the bytes kept of it.
 fn shown_in_pieces(hello_bytes: usize, payload_max: usize, segment: usize) -> (Step, usize) {
     let padding = hello_bytes - Hello::tls13().again(21, []).message().len();
     let hello = Hello::tls13().again(21, vec![0; padding]).message();

@@ -53,7 +53,7 @@ struct Visit {
     /// Bytes that arrive at once.
     chunk: usize,
     end: Option<Result<(), Failure>>,
-    /// What the client said when the handshake failed on its side.
+    /// Error of the client, when the handshake failed on its side.
     refusal: Option<rustls::Error>,
 }
 

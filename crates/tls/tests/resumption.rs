@@ -59,7 +59,7 @@ fn a_client_comes_back_at_a_listener_with_another_order_of_key_types() {
             }
         }
     }
-    // By the session's ID.
+    // Resumption by session ID.
     for (first, second) in [(&own, &other), (&other, &own)] {
         let mut config = Arc::into_inner(Client::tls12().config()).unwrap();
         let store = Arc::new(ClientSessionMemoryCache::new(10));
@@ -70,7 +70,7 @@ fn a_client_comes_back_at_a_listener_with_another_order_of_key_types() {
             assert!(visit(acceptor, &config));
         }
     }
-    // By the session's ID where no tickets are given, of a client that would take one.
+    // Resumption by session ID where no tickets are issued, of a client that would take one.
     config.resumption.tickets = 0;
     let without = load(&config);
     let first = without.acceptor(&tickets);
@@ -373,7 +373,7 @@ fn visit_stranger(server: &Arc<rustls::ServerConfig>, config: &Arc<ClientConfig>
     }
 }
 
-/// What a client gets that sends so much early data, in records of so many bytes, with a ticket that is not ours.
+/// Result for a client that sends so much early data, in records of so many bytes, with a ticket that is not ours.
 fn early_data(len: usize, record: usize) -> Result<(), propylon_tls::Failure> {
     let mut client = Client::tls13();
     client.provider.kx_groups = vec![X25519];

@@ -191,7 +191,7 @@ fn what_is_not_tls_is_told_apart_at_its_first_byte() {
 fn a_client_of_an_older_version_is_told_so() {
     let mut hello = Dialogue::new(&acceptor(), &Client::tls12().config(), NAME).client_bytes();
     hello[10] = 2;
-    // What it lists counts: TLS 1.2 alone, and now 1.1 alone.
+    // The list of versions decides: TLS 1.2 alone, and now 1.1 alone.
     let listed = hello.windows(7).position(|part| part == [0, 43, 0, 3, 2, 3, 3]).expect("supported_versions");
     hello[listed + 6] = 2;
     let mut out = Vec::new();

@@ -131,7 +131,7 @@ impl Dialogue {
                 self.server.write_tls(&mut sent).unwrap();
             }
             if sent.is_empty() {
-                // Whoever still waits then waits for ever.
+                // A side that still waits then waits for ever.
                 panic!("the handshake has stopped: {heard:?}");
             }
             let mut pieces = sent.chunks(self.pieces);
@@ -156,7 +156,7 @@ impl Dialogue {
         dialogue
     }
 
-    /// What the session makes of all that the server has sent; its answers are delivered.
+    /// Passes all that the server has sent to the session; its answers are delivered.
     fn hear(&mut self) -> Result<Vec<u8>, UpstreamFailure> {
         let mut sent = Vec::new();
         while self.server.wants_write() {

@@ -116,7 +116,7 @@ pub fn acceptor() -> Acceptor {
     profile().acceptor(&Arc::new(Tickets::new()))
 }
 
-/// What a client can do.
+/// Capabilities of a client.
 pub struct Client {
     pub provider: CryptoProvider,
     pub versions: Vec<&'static SupportedProtocolVersion>,
@@ -293,7 +293,7 @@ impl Dialogue {
         bytes
     }
 
-    /// The server name of the introduction.
+    /// Server name that the client asked for.
     pub fn asked_for(&self) -> Option<&str> {
         self.session.hello_info()?.server_name.as_deref()
     }
