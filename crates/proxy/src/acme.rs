@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use arc_swap::ArcSwap;
 use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Keeper};
 use propylon_config::{Acme, AcmeChallenge, CertificateSource, Config, Listener, Protocol};
-use propylon_metrics::{Counter, Registry, counter_text, gauge_text};
+use propylon_metrics::{counter_text, gauge_text};
 use propylon_tls::{ChallengeCertificate, Finding, Severity, publish_challenges};
 use serde_json::{Value, json};
 
@@ -22,22 +22,6 @@ const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 static OUTSTANDING: LazyLock<ArcSwap<HashMap<String, Arc<str>>>> = LazyLock::new(ArcSwap::default);
 /// What every request in plaintext looks at: nearly always there is nothing.
 static ANY: AtomicBool = AtomicBool::new(false);
-
-/// Challenges that were answered.
-pub struct AcmeMetrics {
-    pub http: Counter,
-    pub tls_alpn: Counter,
-}
-
-impl AcmeMetrics {
-    pub fn new(r: &mut Registry) -> AcmeMetrics {
-        let mut slot = |kind: AcmeChallenge| {
-            let help = "Questions of certificate authorities that were answered, by type of challenge.";
-            r.counter("propylon_acme_challenges_answered_total", help, &[("type", kind.name())])
-        };
-        AcmeMetrics { http: slot(AcmeChallenge::Http), tls_alpn: slot(AcmeChallenge::TlsAlpn) }
-    }
-}
 
 /// Orders nothing before it is told what. All keys are in the key process, where there is one.
 pub fn keeper() -> Keeper {

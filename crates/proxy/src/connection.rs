@@ -28,9 +28,9 @@ use crate::gate::Queued;
 use crate::http2::{self, PREFACE};
 use crate::proxied;
 use crate::relay;
-use crate::shortage::Reason;
 use crate::signer::Work;
 use crate::snapshot::is_http2;
+use crate::telemetry::Reason;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
 

@@ -31,11 +31,10 @@ use crate::names::Names;
 use crate::notice::{Door, Target};
 use crate::signer::Beside;
 use crate::snapshot::{Server, Snapshot, server_alpn};
+use crate::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
-use probe::{Failure, NOT_MADE, SUCCESS, probe};
+use probe::{Failure, probe};
 use turns::{Kind, Turns};
-
-pub use probe::RESULTS;
 
 /// Probes under way at once; the others wait for their turn. Each has a socket.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
@@ -291,7 +290,7 @@ impl Health {
 
     async fn ask(&self, board: &Board, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
         let config = &board.snapshot.config.backends[backend];
-        let Some(check) = &config.health else { return Err(Failure::new(NOT_MADE, "")) };
+        let Some(check) = &config.health else { return Err(Failure::new(PROBE_NOT_MADE, "")) };
         let due = Instant::now();
         let _turn = self.0.turns.take(backend, board.kind(backend, server)).await;
         board.count_wait(backend, due.elapsed(), check.interval);
@@ -299,8 +298,8 @@ impl Health {
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
         let found = probe(check, config.protocol, address, &host, secure).await;
-        let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
-        let place = RESULTS.iter().position(|known| *known == word);
+        let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
+        let place = PROBE_RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
             board.column().increment(probes[place]);
         }
@@ -527,7 +526,7 @@ impl Board {
         for (address, found) in found {
             match found {
                 Ok(()) => verdict = Some(Ok(())),
-                Err(failure) if failure.word == NOT_MADE => {
+                Err(failure) if failure.word == PROBE_NOT_MADE => {
                     log::warn!("a health check of {label} was not made: {failure}")
                 }
                 Err(failure) => {

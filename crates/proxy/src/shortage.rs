@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use propylon_config::MemoryLimit;
-use propylon_metrics::{Column, Counter, Gauge, Registry};
+use propylon_metrics::Column;
 use propylon_policy::memory::{Pressure, Relief, SHARE_ALL, refused_share};
 use propylon_policy::sources::Sources;
 use propylon_sys::MemoryGroup;
+
+use crate::telemetry::ShortageMetrics;
 
 use files::FilesPlan;
 
@@ -93,14 +95,6 @@ impl Shared {
     }
 }
 
-/// Why a client's connection was refused or closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    Memory,
-    Files,
-    Source,
-}
-
 /// What came of making room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -109,54 +103,6 @@ pub enum Room {
     Later,
     /// Nobody is idle here.
     None,
-}
-
-pub struct ShortageMetrics {
-    /// In the order of `Reason`.
-    refused: [Counter; 3],
-    closed: [Counter; 2],
-    /// Of open files.
-    files: Gauge,
-    /// The limit that is needed, where it is lower.
-    files_needed: Gauge,
-    limit: Gauge,
-    used: Gauge,
-    refusing: Gauge,
-}
-
-impl ShortageMetrics {
-    pub fn new(r: &mut Registry) -> ShortageMetrics {
-        let mut refused = |reason| {
-            let help = "Client connections reset at their accept, because memory or files ran short, or their source had its share.";
-            r.counter("propylon_connections_refused_total", help, &[("reason", reason)])
-        };
-        let refused = [refused("memory"), refused("files"), refused("source")];
-        let mut closed = |reason| {
-            let help = "Idle client connections closed before their time, because memory or files ran short.";
-            r.counter("propylon_idle_closed_total", help, &[("reason", reason)])
-        };
-        ShortageMetrics {
-            refused,
-            closed: [closed("memory"), closed("files")],
-            files: r.gauge("propylon_files_limit", "Files that the process may have open at once.", &[]),
-            files_needed: r.gauge(
-                "propylon_files_needed",
-                "Files that the process needs at once for its clients, where its limit is lower; else 0.",
-                &[],
-            ),
-            limit: r.gauge("propylon_memory_limit_bytes", "process.memory_limit; 0 where there is none.", &[]),
-            used: r.gauge("propylon_memory_used_bytes", "What counts against process.memory_limit.", &[]),
-            refusing: r.gauge("propylon_memory_refused_percent", "New connections refused for want of memory.", &[]),
-        }
-    }
-
-    pub fn refused(&self, reason: Reason) -> Counter {
-        self.refused[reason as usize]
-    }
-
-    pub fn closed(&self, reason: Reason) -> Counter {
-        self.closed[reason as usize % 2]
-    }
 }
 
 /// The main thread's part: measures, decides, tells.

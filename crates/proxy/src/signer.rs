@@ -32,11 +32,11 @@ use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
 use crate::snapshot::SignerProfile;
+use crate::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
 pub use beside::Beside;
 use dispatch::{Dispatch, JobId, Settings};
 pub use places::{Found, Places, start as start_resolver};
 use report::Report;
-pub use report::SignerMetrics;
 
 /// One core's, for one `[signer.NAME]`.
 pub struct Signer {
@@ -67,10 +67,6 @@ enum Place {
 
 /// How long a handshake waits for a signature of the process beside this one, should that have to be started again in between.
 const BESIDE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What it is called where signers have names.
-pub const BESIDE_NAME: &str = "keys.isolate";
-pub const BESIDE_SERVER: &str = "key process";
-
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
 pub enum Work {
     Here(Pending),

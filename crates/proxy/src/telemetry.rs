@@ -3,9 +3,14 @@
 //! Everything a configuration names is registered before that configuration is published, so that the request path only
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
+mod acme;
+mod batches;
 mod ledger;
 mod reasons;
 mod server_health;
+mod shortage;
+mod signers;
+mod traces;
 mod upgrades;
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,19 +21,17 @@ use propylon_metrics::{Column, Counter, Gauge, Growing, Histogram, Registry, Sto
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
-use crate::acme::AcmeMetrics;
-use crate::batches::BatchMetrics;
-use crate::http2::{ERRORS, FLOODS};
-use crate::shortage::ShortageMetrics;
-use crate::shortage::files::LimitedBy;
-use crate::signer::SignerMetrics;
-use crate::trace::TraceMetrics;
+pub use acme::AcmeMetrics;
+pub use batches::BatchMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
 use propylon_http::proxy_protocol::Malformed;
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};
+pub use shortage::{LimitedBy, Reason, ShortageMetrics};
+pub use signers::{BESIDE_NAME, BESIDE_SERVER, CONCLUSIONS, LOOKUPS, OUTCOMES, SignerMetrics};
+pub use traces::{ExportCounts, TraceMetrics};
 use upgrades::UpgradeMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -366,14 +369,14 @@ impl Http2Metrics {
                 "propylon_http2_floods_total",
                 "Client connections ended (or, for streams, streams refused) because there was too much of something.",
                 label,
-                FLOODS,
+                HTTP2_FLOODS,
             ),
             errors: ByReason::new(
                 r,
                 "propylon_http2_errors_total",
                 "Client connections ended because the client broke the protocol.",
                 label,
-                ERRORS,
+                HTTP2_ERRORS,
             ),
         }
     }

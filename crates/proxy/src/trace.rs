@@ -6,7 +6,6 @@
 
 mod collector;
 mod export;
-mod metrics;
 mod record;
 mod span;
 mod target;
@@ -17,8 +16,7 @@ use propylon_config::{TraceTrust, Tracing};
 use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
-pub use self::export::{ExportCounts, Exporter, Outbox};
-pub use self::metrics::TraceMetrics;
+pub use self::export::{Exporter, Outbox};
 pub use self::record::{Reached, Went, end_attempt, finish};
 use self::span::{STATE_BYTES_MAX, Span};
 pub use self::target::Target;

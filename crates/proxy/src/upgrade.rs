@@ -25,6 +25,7 @@ mod message;
 pub mod predecessors;
 pub mod takeover;
 
+use crate::telemetry::UPGRADE_FAILURES;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -46,9 +47,6 @@ const SOCKETS_MAX: usize = 16 * 1024;
 /// How long the kernel may take to end a process whose files it has closed already.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// Why an upgrade came to nothing: the metric's label.
-pub const FAILURES: &[&str] = &["configuration", "start", "ended", "timeout", "protocol", "refused", "forbidden"];
-
 /// A conversation that another process has begun.
 pub fn listen_to(socket: OwnedFd) -> io::Result<Channel> {
     Channel::new(socket)
@@ -57,7 +55,7 @@ pub fn listen_to(socket: OwnedFd) -> io::Result<Channel> {
 /// Whatever a successor's logs, and ours, say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One of [`FAILURES`].
+    /// One of [`UPGRADE_FAILURES`].
     pub reason: &'static str,
     pub what: String,
 }
@@ -69,7 +67,7 @@ impl Failure {
 
     /// A word that came from elsewhere.
     fn told(reason: &str, what: String) -> Failure {
-        let known = FAILURES.iter().find(|known| **known == reason);
+        let known = UPGRADE_FAILURES.iter().find(|known| **known == reason);
         Failure { reason: known.copied().unwrap_or("protocol"), what }
     }
 }

@@ -13,8 +13,9 @@ use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::probe::{Failure, NOT_MADE};
+use super::probe::Failure;
 use crate::signer::Beside;
+use crate::telemetry::PROBE_NOT_MADE;
 
 pub enum Line {
     Plain(TcpStream),
@@ -39,7 +40,7 @@ impl Line {
         awaits_signature: &Cell<bool>,
     ) -> Result<Line, Failure> {
         let failed = |failure: UpstreamFailure| {
-            let word = if failure.is_own() { NOT_MADE } else { "tls-failed" };
+            let word = if failure.is_own() { PROBE_NOT_MADE } else { "tls-failed" };
             Failure::new(word, failure.to_string())
         };
         let handshake = connector.connect(server).map_err(failed)?;

@@ -14,30 +14,12 @@ use tokio::time::timeout;
 use super::line::Line;
 use super::{grpc, http, http2};
 use crate::signer::Beside;
-
-/// Everything that a probe can come to; the labels of its counters.
-pub const RESULTS: &[&str] = &[
-    SUCCESS,
-    "connect-refused",
-    "connect-failed",
-    "connect-timeout",
-    "tls-failed",
-    "timeout",
-    "closed",
-    "bad-response",
-    "unexpected-status",
-    "body-mismatch",
-    "not-serving",
-    NOT_MADE,
-];
-pub const SUCCESS: &str = "success";
-/// This machine could not ask: that says nothing about the server.
-pub const NOT_MADE: &str = "not-made";
+use crate::telemetry::PROBE_NOT_MADE;
 
 /// Why a probe did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One of [`RESULTS`].
+    /// One of [`PROBE_RESULTS`].
     pub word: &'static str,
     /// What there is to say beside; may be empty.
     pub detail: String,
@@ -111,7 +93,7 @@ pub async fn probe(
     };
     timeout(check.timeout, asked).await.unwrap_or_else(|_| {
         let word = match (connected.get(), awaits_signature.get()) {
-            (_, true) => NOT_MADE,
+            (_, true) => PROBE_NOT_MADE,
             (true, false) => "timeout",
             (false, false) => "connect-timeout",
         };
@@ -121,7 +103,7 @@ pub async fn probe(
 
 fn not_connected(error: &io::Error) -> Failure {
     let word = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => NOT_MADE,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => PROBE_NOT_MADE,
         Some(Errno::CONNREFUSED) => "connect-refused",
         _ => "connect-failed",
     };

@@ -643,16 +643,6 @@ fn reason_name(reason: Option<Reason>) -> &'static str {
     }
 }
 
-/// What the library ends a connection for: `reason` of `propylon_http2_errors_total`.
-pub const ERRORS: &[&str] = &[
-    "protocol-error",
-    "flow-control-error",
-    "frame-size-error",
-    "compression-error",
-    "stream-closed",
-    "settings-timeout",
-];
-
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &Link) {
     let core = &link.core;

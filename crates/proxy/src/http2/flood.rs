@@ -5,6 +5,7 @@
 //! before they were accepted.
 
 use super::intake::Moment;
+use crate::telemetry::HTTP2_FLOODS;
 
 /// Length of a frame's header (RFC 9113 §4.1).
 pub const FRAME_HEADER_BYTES: usize = 9;
@@ -19,21 +20,6 @@ const BYTES_PER_UPDATE: u64 = 1024;
 const UPDATE_CREDIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Streams after which the past counts half when resets are compared with what was begun.
 const STREAMS_REMEMBERED: u32 = 2_048;
-
-/// What a connection can be ended for: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
-pub const FLOODS: &[&str] = &[
-    "settings",
-    "ping",
-    "priority",
-    "reset",
-    "continuation",
-    "empty-data",
-    "window-update",
-    "unknown-frame",
-    "stream-error",
-    "library",
-    "streams",
-];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -103,7 +89,7 @@ impl Counts {
     /// was answered, whose client has no use for the rest.
     ///
     /// # Errors
-    /// There was too much of something, by its name in `FLOODS`.
+    /// There was too much of something, by its name in `HTTP2_FLOODS`.
     pub fn note(
         &mut self,
         header: &FrameHeader,
@@ -135,7 +121,7 @@ impl Counts {
         let count = &mut self.counts[kind as usize];
         *count += 1;
         let too_many = *count > limit && (kind != Kind::Reset || self.is_half_reset());
-        if too_many { Err(FLOODS[kind as usize]) } else { Ok(()) }
+        if too_many { Err(HTTP2_FLOODS[kind as usize]) } else { Ok(()) }
     }
 
     /// Whether bytes that were sent pay for a WINDOW_UPDATE, whenever that was.

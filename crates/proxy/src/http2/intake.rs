@@ -67,7 +67,7 @@ pub struct Taken {
 /// Why a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Too much of something, by its name in `FLOODS`.
+    /// Too much of something, by its name in `HTTP2_FLOODS`.
     Flood(&'static str),
     Error(Reason),
 }

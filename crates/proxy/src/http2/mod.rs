@@ -41,9 +41,8 @@ mod windows;
 mod wire;
 
 pub use ahead::Ahead;
-pub use connection::{ERRORS, Link, PREFACE, serve};
+pub use connection::{Link, PREFACE, serve};
 pub use familiar::Familiar;
-pub use flood::FLOODS;
 pub use lane::{Answer, Lane, Place, ServerLink, ServerSeat, StreamPermit, Terms};
 pub use server::begin as begin_server;
 pub use stream::{Chunk, Meter, Piece, Stream};

@@ -7,6 +7,7 @@
 use propylon_config::{Config, ServerAddress};
 
 use super::{client_files, kept_files};
+use crate::telemetry::LimitedBy;
 
 /// Files of a process, whatever it serves: logs, timers, the main thread's event loop, what is read again.
 const PROCESS_FILES: u64 = 24;
@@ -30,26 +31,6 @@ pub struct ConnectionsMax {
     /// The share of each worker.
     pub each: usize,
     pub by: LimitedBy,
-}
-
-/// The reason for the number of client connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitedBy {
-    /// `process.max_connections`.
-    Configuration,
-    /// The limit on open files.
-    Files,
-}
-
-impl LimitedBy {
-    pub const ALL: [LimitedBy; 2] = [LimitedBy::Configuration, LimitedBy::Files];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            LimitedBy::Configuration => "max_connections",
-            LimitedBy::Files => "files",
-        }
-    }
 }
 
 impl FilesPlan {

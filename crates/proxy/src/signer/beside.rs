@@ -16,7 +16,8 @@ use propylon_tls::{Parking, ParkingLimits};
 use tokio::time::sleep;
 
 use super::link::pause;
-use super::{Signer, SignerMetrics, Work};
+use super::{Signer, Work};
+use crate::telemetry::SignerMetrics;
 
 /// A signer of this kind has one connection.
 const AT: usize = 0;

@@ -50,10 +50,6 @@ pub enum Found {
     Failed,
 }
 
-impl Found {
-    pub const NAMES: [&str; 3] = ["same", "changed", "failed"];
-}
-
 /// When one name is looked up next; times are since the start.
 #[derive(Debug)]
 struct Schedule {
@@ -123,7 +119,7 @@ impl Places {
         }
     }
 
-    /// Lookups since this was last asked, in the order of [`Found::NAMES`].
+    /// Lookups since this was last asked, in the order of [`LOOKUPS`].
     pub fn take_counts(&self) -> [u64; 3] {
         self.counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed))
     }

@@ -7,11 +7,10 @@ use propylon_config::{Backend, Config, FreePlaces, Listener, ServerAddress, Sign
 use propylon_metrics::{Group, Registry, Store};
 
 use super::{
-    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, address_label, backend_metrics,
-    listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics,
-    sticky_metrics,
+    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, address_label,
+    backend_metrics, listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics,
+    signer_metrics, sticky_metrics,
 };
-use crate::signer::SignerMetrics;
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]

@@ -158,6 +158,56 @@ pub const RELAY_ENDS: &[&str] = &[
     "out-of-ports",
 ];
 
+/// Everything that a probe can come to; the labels of its counters.
+pub const PROBE_RESULTS: &[&str] = &[
+    PROBE_SUCCEEDED,
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "tls-failed",
+    "timeout",
+    "closed",
+    "bad-response",
+    "unexpected-status",
+    "body-mismatch",
+    "not-serving",
+    PROBE_NOT_MADE,
+];
+
+pub const PROBE_SUCCEEDED: &str = "success";
+
+/// This machine could not ask: that says nothing about the server.
+pub const PROBE_NOT_MADE: &str = "not-made";
+
+/// What a connection can be ended for: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
+pub const HTTP2_FLOODS: &[&str] = &[
+    "settings",
+    "ping",
+    "priority",
+    "reset",
+    "continuation",
+    "empty-data",
+    "window-update",
+    "unknown-frame",
+    "stream-error",
+    "library",
+    "streams",
+];
+
+/// What the library ends a connection for: `reason` of `propylon_http2_errors_total`.
+pub const HTTP2_ERRORS: &[&str] = &[
+    "protocol-error",
+    "flow-control-error",
+    "frame-size-error",
+    "compression-error",
+    "stream-closed",
+    "settings-timeout",
+];
+
+/// Why an upgrade came to nothing: the metric's label.
+pub const UPGRADE_FAILURES: &[&str] =
+    &["configuration", "start", "ended", "timeout", "protocol", "refused", "forbidden"];
+
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};

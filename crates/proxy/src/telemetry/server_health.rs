@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use propylon_metrics::{Counter, Gauge, Registry};
 
-use crate::health::RESULTS;
+use super::PROBE_RESULTS;
 
 pub struct ServerHealthMetrics {
     pub up: Gauge,
@@ -14,7 +14,7 @@ pub struct ServerHealthMetrics {
     pub addresses: Gauge,
     pub lookup_failures: Counter,
     pub lookup_failing: Gauge,
-    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
+    /// In the order of `PROBE_RESULTS`. From the first configuration on that has the server probed.
     pub probes: OnceLock<Vec<Counter>>,
 }
 
@@ -50,5 +50,5 @@ pub fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Count
         let by = [("backend", backend), ("server", server), ("result", result)];
         r.counter("propylon_health_checks_total", help, &by)
     };
-    RESULTS.iter().map(|result| probes(result)).collect()
+    PROBE_RESULTS.iter().map(|result| probes(result)).collect()
 }

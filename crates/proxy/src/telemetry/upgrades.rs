@@ -2,12 +2,12 @@
 
 use propylon_metrics::{Counter, Gauge, Registry};
 
-use crate::upgrade;
+use super::UPGRADE_FAILURES;
 
 /// Processes that take over from each other.
 pub struct UpgradeMetrics {
     pub upgrades: Counter,
-    /// In the order of `upgrade::FAILURES`.
+    /// In the order of `UPGRADE_FAILURES`.
     failed: Vec<Counter>,
     pub predecessors: Gauge,
     pub predecessor_connections: Gauge,
@@ -17,7 +17,7 @@ pub struct UpgradeMetrics {
 
 impl UpgradeMetrics {
     pub(super) fn new(r: &mut Registry) -> UpgradeMetrics {
-        let failed = upgrade::FAILURES.iter().map(|reason| {
+        let failed = UPGRADE_FAILURES.iter().map(|reason| {
             let help = "Upgrades that came to nothing, by why; this process went on serving.";
             r.counter("propylon_upgrade_failures_total", help, &[("reason", reason)])
         });
@@ -49,7 +49,7 @@ impl UpgradeMetrics {
 
     /// None for what is not in the list.
     pub fn failed(&self, reason: &str) -> Option<Counter> {
-        let place = upgrade::FAILURES.iter().position(|known| *known == reason)?;
+        let place = UPGRADE_FAILURES.iter().position(|known| *known == reason)?;
         self.failed.get(place).copied()
     }
 }

@@ -19,6 +19,7 @@ use super::collector::{Collector, Outcome};
 use super::span::{Span, encode};
 use super::target::Target;
 use crate::snapshot::{Publication, Snapshot};
+use crate::telemetry::ExportCounts;
 
 /// Spans that wait on a core; more are dropped.
 const SPANS_WAITING_MAX: usize = 1024;
@@ -61,18 +62,6 @@ struct Counts {
     refused: AtomicU64,
     /// Spans of batches that were tried for too long, or whose time was over at the engine's end.
     undeliverable: AtomicU64,
-}
-
-/// The same at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ExportCounts {
-    pub exported: u64,
-    pub succeeded: u64,
-    pub retried: u64,
-    pub failed: u64,
-    pub rejected: u64,
-    pub refused: u64,
-    pub undeliverable: u64,
 }
 
 /// The exporter as the main thread sees it.

@@ -3,7 +3,17 @@
 use propylon_metrics::{Column, Counter, Gauge, Registry};
 use propylon_policy::sampling::Decision;
 
-use super::export::ExportCounts;
+/// What the exporter has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExportCounts {
+    pub exported: u64,
+    pub succeeded: u64,
+    pub retried: u64,
+    pub failed: u64,
+    pub rejected: u64,
+    pub refused: u64,
+    pub undeliverable: u64,
+}
 
 pub struct TraceMetrics {
     recorded: Counter,

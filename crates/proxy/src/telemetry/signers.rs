@@ -1,0 +1,151 @@
+//! Signatures by keys that are elsewhere, and who makes them.
+
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use serde_json::{Value, json};
+
+use super::DURATION_BOUNDS;
+
+/// What a lookup of key servers' names may have found.
+pub const LOOKUPS: [&str; 3] = ["same", "changed", "failed"];
+/// What it is called where signers have names.
+pub const BESIDE_NAME: &str = "keys.isolate";
+
+pub const BESIDE_SERVER: &str = "key process";
+/// What became of handshakes that waited for a signer.
+pub const CONCLUSIONS: &[&str] = &["signed", "timeout", "unavailable", "refused", "cancelled", "full"];
+
+/// What became of requests to a key server.
+pub const OUTCOMES: &[&str] = &["signed", "refused", "wrong", "lost", "unanswered", "superfluous"];
+
+pub struct SignerMetrics {
+    pub conclusions: Vec<Counter>,
+    pub retries: Counter,
+    pub hedges: Counter,
+    pub unsent: Gauge,
+    /// In the order of `LOOKUPS`.
+    pub lookups: [Counter; 3],
+    pub servers: Vec<KeyServerMetrics>,
+    /// Of the process beside this one.
+    pub restarts: Option<Counter>,
+    pub is_over: Option<Gauge>,
+}
+
+pub struct KeyServerMetrics {
+    /// In the order of `OUTCOMES`.
+    pub outcomes: Vec<Counter>,
+    pub outstanding: Gauge,
+    pub duration: Histogram,
+    pub connections: Gauge,
+    pub connect_failures: Counter,
+    pub unsigned: Counter,
+    pub ejections: Counter,
+    pub ejected: Gauge,
+    pub strays: Counter,
+}
+
+impl SignerMetrics {
+    pub fn new(r: &mut Registry, signer: &str, servers: &[String]) -> SignerMetrics {
+        let by = &[("signer", signer)];
+        let conclusion = |r: &mut Registry, outcome: &str| {
+            let help = "Signatures that handshakes waited for, by what came of it; full: as many waited as may.";
+            r.counter("propylon_signer_jobs_total", help, &[("signer", signer), ("outcome", outcome)])
+        };
+        SignerMetrics {
+            conclusions: CONCLUSIONS.iter().map(|outcome| conclusion(r, outcome)).collect(),
+            retries: r.counter("propylon_signer_retries_total", "Signatures asked for again.", by),
+            hedges: r.counter(
+                "propylon_signer_hedges_total",
+                "Signatures asked for at a second server because the first took long; retries are counted too.",
+                by,
+            ),
+            unsent: r.gauge("propylon_signer_unsent", "Signatures that wait for a connection.", by),
+            lookups: LOOKUPS.map(|outcome| {
+                let help = "Lookups of key servers' names after the first, by what came of it.";
+                r.counter("propylon_signer_lookups_total", help, &[("signer", signer), ("outcome", outcome)])
+            }),
+            servers: servers.iter().map(|server| KeyServerMetrics::new(r, signer, server)).collect(),
+            restarts: None,
+            is_over: None,
+        }
+    }
+
+    /// Of the process that holds this one's keys.
+    pub fn of_key_process(r: &mut Registry) -> SignerMetrics {
+        let restarts = "Times that the key process has ended and was started again.";
+        let is_over = "Cores that will never reach a key process again: the process that starts it is gone.";
+        SignerMetrics {
+            restarts: Some(r.counter("propylon_key_process_restarts_total", restarts, &[])),
+            is_over: Some(r.gauge("propylon_key_process_lost", is_over, &[])),
+            ..SignerMetrics::new(r, BESIDE_NAME, &[BESIDE_SERVER.to_owned()])
+        }
+    }
+}
+
+impl SignerMetrics {
+    /// For the dashboard: signatures by outcome, and what there is of each server, in the order of the configuration.
+    pub fn glance(&self, store: &Store) -> (Value, Vec<Value>) {
+        let counts = |names: &[&str], counters: &[Counter]| {
+            let pairs =
+                names.iter().zip(counters).map(|(name, counter)| ((*name).to_owned(), store.count(*counter).into()));
+            Value::Object(pairs.collect())
+        };
+        let server = |server: &KeyServerMetrics| {
+            json!({
+                "connections": store.level(server.connections),
+                "outstanding": store.level(server.outstanding),
+                "ejected": store.level(server.ejected),
+                "connect_failures": store.count(server.connect_failures),
+                "outcomes": counts(OUTCOMES, &server.outcomes),
+                "durations": store.counts(server.duration),
+            })
+        };
+        (counts(CONCLUSIONS, &self.conclusions), self.servers.iter().map(server).collect())
+    }
+
+    /// For the main thread.
+    pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
+        for (counter, count) in self.lookups.iter().zip(counts) {
+            column.add(*counter, count);
+        }
+    }
+}
+
+impl KeyServerMetrics {
+    fn new(r: &mut Registry, signer: &str, server: &str) -> KeyServerMetrics {
+        let by = &[("signer", signer), ("server", server)];
+        let outcome = |r: &mut Registry, outcome: &str| {
+            let help = "Requests for signatures, by what became of them.";
+            let labels = [("signer", signer), ("server", server), ("outcome", outcome)];
+            r.counter("propylon_signer_requests_total", help, &labels)
+        };
+        KeyServerMetrics {
+            outcomes: OUTCOMES.iter().map(|name| outcome(r, name)).collect(),
+            outstanding: r.gauge("propylon_signer_outstanding", "Requests without an answer, pings among them.", by),
+            duration: r.histogram(
+                "propylon_signer_duration_seconds",
+                "From a request for a signature to its answer.",
+                by,
+                DURATION_BOUNDS,
+                1e-6,
+            ),
+            connections: r.gauge("propylon_signer_connections", "Connections that are up.", by),
+            connect_failures: r.counter(
+                "propylon_signer_connect_failures_total",
+                "Connections that did not come up.",
+                by,
+            ),
+            unsigned: r.counter(
+                "propylon_signer_identity_unsigned_total",
+                "Connections that did not come up, since nobody signed for the identity that the server is shown.",
+                by,
+            ),
+            ejections: r.counter("propylon_signer_ejections_total", "Times that a core passed the server over.", by),
+            ejected: r.gauge("propylon_signer_ejected", "Cores that pass the server over now.", by),
+            strays: r.counter(
+                "propylon_signer_strays_total",
+                "Replies that nothing waited for: late ones, or such as nobody asked for.",
+                by,
+            ),
+        }
+    }
+}
