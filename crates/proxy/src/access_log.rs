@@ -18,8 +18,10 @@ use propylon_config::AccessLog;
 use propylon_sys::Account;
 use propylon_tls::Identity;
 
-use crate::sandbox;
-use crate::trace::TraceId;
+use propylon_http::trace_context::TraceId;
+
+/// Words for a failure to open the file at this path, the sandbox's part in it included.
+pub type Explain = fn(&Path, &io::Error) -> String;
 
 /// A sheet is handed over when it holds this much.
 const SHEET_BYTES: usize = 32 * 1024;
@@ -370,12 +372,13 @@ impl Writer {
     }
 
     /// Starts the thread.
-    pub fn start(self) -> io::Result<Running> {
+    pub fn start(self, explain: Explain) -> io::Result<Running> {
         let failures = Arc::new(Failures::default());
         let Some(out) = self.out else { return Ok(Running { outlet: None, thread: None, failures }) };
         let (outlet, inlet) = sync_channel(SHEETS_WAITING_MAX);
         let counts = Arc::clone(&failures);
-        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counts))?;
+        let thread =
+            std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counts, explain))?;
         Ok(Running { outlet: Some(outlet), thread: Some(thread), failures })
     }
 }
@@ -518,7 +521,7 @@ struct Astray {
 
 impl Astray {
     /// Looks after the log's name, and tells when it is lost and found.
-    fn look(&mut self, out: &mut Out, failures: &Failures) {
+    fn look(&mut self, out: &mut Out, failures: &Failures, explain: Explain) {
         let path = out.named.as_ref().map(|named| named.path.clone()).unwrap_or_default();
         let shown = path.display();
         match out.follow_rotation() {
@@ -535,7 +538,7 @@ impl Astray {
                     false => "lines go on in the file that was moved away",
                 };
                 if !self.is_told {
-                    let why = sandbox::explained(&path, &error);
+                    let why = explain(&path, &error);
                     log::error!("the access log cannot be opened anew at {shown}: {why}; until it can, {meanwhile}");
                 }
                 self.is_told = true;
@@ -551,14 +554,14 @@ fn ends_in_mid_line(file: &File) -> bool {
     length > 0 && file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
 }
 
-fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures) {
+fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures, explain: Explain) {
     let mut checked = Instant::now();
     let mut told = None;
     let mut astray = Astray::default();
     loop {
         let received = inlet.recv_timeout(ROTATION_CHECK);
         if checked.elapsed() >= ROTATION_CHECK {
-            astray.look(&mut out, failures);
+            astray.look(&mut out, failures, explain);
             checked = Instant::now();
         }
         match received {
@@ -614,7 +617,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("propylon-log-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("access.log");
-        let writer = Writer::open(&AccessLog::File(path.clone())).unwrap().start().unwrap();
+        let writer = Writer::open(&AccessLog::File(path.clone())).unwrap().start(|_, error| error.to_string()).unwrap();
         let mut sheet = writer.sheet();
         sheet.write(&record());
         sheet.hand_over();

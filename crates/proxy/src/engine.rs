@@ -184,7 +184,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let (phase, watched) = watch::channel(first);
     let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
     let (publish, published) = watch::channel(Arc::clone(&publication));
-    let log = log.start().map_err(StartError::Threads)?;
+    let log = log.start(sandbox::explained).map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));

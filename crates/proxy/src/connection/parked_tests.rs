@@ -63,7 +63,7 @@ impl House {
         let (snapshot, _) = Snapshot::compile(config, Arc::new(Tickets::new()), propylon_tls::Severity::Error).unwrap();
         let parking = Parking::new(ParkingLimits::default());
         let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, deferral, &parking);
-        let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
+        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();
         let column = Store::column(&store, 0);
         let core =
             Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, Arc::new(Shared::new(None)), 1);
