@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use propylon_config::{BackendId, Forwarded};
 use propylon_http::h1::{self, ClientAddress, Decoder, Event, ForwardContext, Name, RequestBody, Scheme};
+use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 
 use crate::balance::{Wish, is_failure};
 use crate::bridge::Bridge;
@@ -23,7 +24,6 @@ use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
-use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 use crate::told::Told;
 use crate::trace::{self, Reached, Trace, Went};
 use crate::transfer::{Ended, Transfer, Upload};

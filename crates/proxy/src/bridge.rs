@@ -19,6 +19,7 @@ use h2::Reason;
 use propylon_config::BackendId;
 use propylon_http::h1::{RequestBody, Version, elements};
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
+use propylon_observe::telemetry::Wait;
 use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
@@ -32,7 +33,6 @@ use crate::exchange::{Request, answer_error};
 use crate::http2::translate;
 use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 use crate::transfer::{
     Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed,
     server_fault, wait_for,

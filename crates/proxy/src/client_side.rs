@@ -9,11 +9,11 @@ use propylon_config::BackendId;
 use propylon_net::socket::Departure;
 use propylon_net::timers::Deadline;
 use propylon_tls::{ClientHelloInfo, Facts};
+use propylon_observe::telemetry::{ListenerMetrics, Wait};
 
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::http2::Stream;
-use crate::telemetry::{ListenerMetrics, Wait};
 
 /// Who asks.
 pub enum ClientSide<'a> {

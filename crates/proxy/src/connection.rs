@@ -20,6 +20,8 @@ use propylon_net::client_stream::{ClientStream, Fill, ReadError};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
 use propylon_tls::{ClientHelloInfo, Facts, Failure, Session, Step, Version};
+use propylon_observe::telemetry::Reason;
+use propylon_observe::telemetry::{ListenerMetrics, Wait};
 
 use crate::client_side::ClientSide;
 use crate::core::Core;
@@ -30,8 +32,6 @@ use crate::proxied;
 use crate::relay;
 use crate::signer::Work;
 use crate::snapshot::is_http2;
-use crate::telemetry::Reason;
-use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
 
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.

@@ -16,6 +16,10 @@ use propylon_crypto::{Desk, Job, JobError, Pending, RemoteKey};
 use propylon_metrics::Column;
 use propylon_net::buffer::Stock;
 use propylon_net::timers::Timers;
+use propylon_observe::access_log::Sheet;
+use propylon_observe::telemetry::Reason;
+use propylon_observe::telemetry::Telemetry;
+use propylon_observe::throttle::Throttle;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
@@ -26,7 +30,6 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::access_log::Sheet;
 use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;
@@ -37,9 +40,6 @@ use crate::seat;
 use crate::shortage::{Room, Shared, Shortage};
 use crate::signer::{Beside, Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
-use crate::telemetry::Reason;
-use crate::telemetry::Telemetry;
-use crate::throttle::Throttle;
 use crate::trace::{Ids, Outbox, Tracer};
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.

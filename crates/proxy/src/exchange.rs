@@ -11,8 +11,8 @@ use propylon_http::h1::{
 };
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
+use propylon_observe::access_log::{Durations, Record, TlsFields};
 
-use crate::access_log::{Durations, Record, TlsFields};
 use crate::acme;
 use crate::attempt;
 use crate::client_side::ClientSide;

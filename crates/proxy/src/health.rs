@@ -31,9 +31,9 @@ use crate::names::Names;
 use crate::notice::{Door, Target};
 use crate::signer::Beside;
 use crate::snapshot::{Server, Snapshot, server_alpn};
-use crate::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
-use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, probe};
+use propylon_observe::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
+use propylon_observe::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use turns::{Kind, Turns};
 
 /// Probes under way at once; the others wait for their turn. Each has a socket.

@@ -3,7 +3,6 @@
 //! Read `connection.rs` first (the life of a connection, in the order in which it happens), then `exchange.rs` (the
 //! life of a request) and `snapshot.rs` (the life of a configuration).
 
-pub mod access_log;
 pub mod acme;
 pub mod admin;
 pub mod attempt;
@@ -14,7 +13,6 @@ mod bridge;
 pub mod certificates;
 pub mod client_side;
 pub mod command;
-pub mod conditions;
 pub mod connection;
 pub mod core;
 pub mod diff;
@@ -42,8 +40,6 @@ pub mod signer;
 pub mod snapshot;
 pub mod state;
 pub mod sticky;
-pub mod telemetry;
-pub mod throttle;
 pub mod ticket_keys;
 pub mod told;
 pub mod trace;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use propylon_config::{AccessLog, Admin, AdminBind, Config};
 use propylon_net::listen::{self, BindError, Bound, Inherited};
+use propylon_observe::access_log::Writer;
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
-use crate::access_log::Writer;
 use crate::admin::AdminSocket;
 use crate::engine::worker_count;
 use crate::health::PROBES_AT_ONCE_MAX;

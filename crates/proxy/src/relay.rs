@@ -13,17 +13,17 @@ use std::time::Instant;
 
 use propylon_config::{Action, Protocol};
 
-use crate::access_log::{RelayRecord, TlsFields};
 use crate::balance::Turn;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::pool::ServerConnection;
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 
 pub use pipes::Pipes;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
+use propylon_observe::access_log::{RelayRecord, TlsFields};
+use propylon_observe::telemetry::Wait;
 use way::{Broken, Way};
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.

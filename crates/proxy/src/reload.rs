@@ -42,11 +42,11 @@ use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
-use crate::telemetry::{Telemetry, address_label};
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
 use propylon_net::listen;
+use propylon_observe::telemetry::{Telemetry, address_label};
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);

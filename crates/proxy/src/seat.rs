@@ -14,6 +14,7 @@ use propylon_config::{Backend, BackendId, Reuse};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_net::timers::{Deadline, coarse_millis};
+use propylon_observe::telemetry::Wait;
 use propylon_policy::balance::Draw;
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::turnstile::{Grant, Ticket};
@@ -30,7 +31,6 @@ use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;

@@ -18,9 +18,8 @@ use propylon_policy::memory::{Pressure, Relief, SHARE_ALL, refused_share};
 use propylon_policy::sources::Sources;
 use propylon_sys::MemoryGroup;
 
-use crate::telemetry::ShortageMetrics;
-
 use files::FilesPlan;
+use propylon_observe::telemetry::ShortageMetrics;
 
 /// Of every limit on files that many parts are kept for server connections, and that many for the admin address, the
 /// logs and the files that are read again; both within bounds.

@@ -32,10 +32,10 @@ use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
 use crate::snapshot::SignerProfile;
-use crate::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
 pub use beside::Beside;
 use dispatch::{Dispatch, JobId, Settings};
 pub use places::{Found, Places, start as start_resolver};
+use propylon_observe::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
 use report::Report;
 
 /// One core's, for one `[signer.NAME]`.

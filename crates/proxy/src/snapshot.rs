@@ -37,12 +37,12 @@ use crate::notice::Notice;
 use crate::pool::{ServerTurnstile, turnstile};
 use crate::signer::Places;
 use crate::sticky::{self, Sticky};
-use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 pub use per_core::{CoreBackend, CoreSnapshot};
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
+use propylon_observe::telemetry::{address_label, server_label};
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";

@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
 use propylon_crypto::key_process::KeyFiles;
+use propylon_observe::telemetry::server_label;
 use serde_json::{Map, Value, json};
-
-use crate::telemetry::server_label;
 
 /// In the state folder.
 pub const FILE: &str = "state.json";

@@ -25,13 +25,13 @@ use crate::exchange::Request;
 use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 use body::{Download, Rechunked, rechunk, write_whole_chunked};
 pub use body::{Upload, write_chunk};
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
 use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
+use propylon_observe::telemetry::Wait;
 
 /// A body at least this long is moved in large pieces from its start.
 pub const LONG_BODY_BYTES: u64 = 48 * 1024;

@@ -9,11 +9,11 @@ use propylon_config::BackendId;
 use propylon_net::budget;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
+use propylon_observe::telemetry::Wait;
 
 use crate::connection::{After, Connection};
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 use crate::transfer::{PIECE_BYTES, Switched};
 
 /// The client has closed or reset its connection while the server had not ended.

@@ -25,12 +25,12 @@ mod message;
 pub mod predecessors;
 pub mod takeover;
 
-use crate::telemetry::UPGRADE_FAILURES;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use message::Channel;
+use propylon_observe::telemetry::UPGRADE_FAILURES;
 
 /// Of the conversation; another one is refused.
 const PROTOCOL: u64 = 1;

@@ -14,6 +14,9 @@ use propylon_metrics::Column;
 use propylon_net::budget::{self, Budget};
 use propylon_net::listen::Bound;
 use propylon_net::timers::TICK;
+use propylon_observe::access_log::Sheet;
+use propylon_observe::telemetry::Reason;
+use propylon_observe::telemetry::{Telemetry, UNTRUSTED_PEER};
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
@@ -21,15 +24,12 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::access_log::Sheet;
 use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
-use crate::telemetry::Reason;
-use crate::telemetry::{Telemetry, UNTRUSTED_PEER};
 use crate::trace::Outbox;
 use crate::warm::warm;
 

@@ -7,7 +7,7 @@ use super::finding::{Finding, line_of};
 
 /// Whose metrics are compared, and with which table.
 const PROCESSES: [(&str, &str); 2] = [
-    ("crates/proxy/src", "crates/proxy/src/conditions/table.rs"),
+    ("crates/proxy/src", "crates/observe/src/conditions/table.rs"),
     ("crates/keyserver/src", "crates/keyserver/src/conditions.rs"),
 ];
 const MANUAL: &str = "docs/manual.md";

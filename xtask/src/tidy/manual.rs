@@ -9,7 +9,7 @@ use super::finding::{Finding, line_of};
 use super::lexer::Source;
 
 const MANUAL: &str = "docs/manual.md";
-const REASONS: &str = "crates/proxy/src/telemetry/reasons.rs";
+const REASONS: &str = "crates/observe/src/telemetry/reasons.rs";
 const SCHEMA: &str = "crates/config/src/schema";
 /// Metrics of the key server are told without this in a section of their own.
 const KEYSERVER_PREFIX: &str = "propylon_keyserver_";

@@ -14,9 +14,8 @@ use propylon_config::{
     Redirect, Reuse, Route, SameSite, SampleRate, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy,
     TlsProfile, TraceTrust, Tracing, Trust, Verify, Workers,
 };
+use propylon_observe::telemetry::{address_label, server_label};
 use serde_json::{Map, Value, json};
-
-use crate::telemetry::{address_label, server_label};
 
 pub fn config(config: &Config) -> Value {
     let named = |entries: Vec<(&String, Value)>| -> Value {

@@ -6,6 +6,7 @@
 use std::time::SystemTime;
 
 use propylon_config::{Backend, Listener, Protocol};
+use propylon_observe::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
 use propylon_policy::health::Verdict;
 use propylon_tls::Profile;
 use serde_json::{Map, Value, json};
@@ -13,7 +14,6 @@ use serde_json::{Map, Value, json};
 use super::view::{View, certificate};
 use crate::expiry;
 use crate::health::State;
-use crate::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
 use crate::upgrade::handover::Handover;
 
 /// The shape of the answer; it changes with what a reader of an earlier one would misunderstand.

@@ -8,19 +8,19 @@ use std::time::{Instant, SystemTime};
 use propylon_acme::Keeper as Orders;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::{Store, gauge_text};
+use propylon_observe::conditions::Conditions;
+use propylon_observe::telemetry::{ListenerMetrics, Telemetry};
 use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
 use crate::acme;
 use crate::certificates::{self, Troubles};
-use crate::conditions::Conditions;
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::reload::Shown;
 use crate::sandbox::Sandbox;
 use crate::snapshot::Snapshot;
-use crate::telemetry::{ListenerMetrics, Telemetry};
 use crate::upgrade::handover::Handover;
 
 /// Of what `process.state` has otherwise than the file so many are told one by one.

@@ -12,6 +12,7 @@ use propylon_config::{
     Route, Server, Severity,
 };
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
+use propylon_observe::telemetry::server_label;
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
@@ -21,7 +22,6 @@ use crate::command::check;
 use crate::isolation;
 use crate::origin;
 use crate::snapshot::{load_profiles, rule};
-use crate::telemetry::server_label;
 
 /// What a request line and its Host may have here.
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };

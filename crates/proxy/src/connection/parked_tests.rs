@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{AccessLog, Source};
 use propylon_metrics::Store;
+use propylon_observe::access_log::Writer;
+use propylon_observe::telemetry::{Telemetry, Wait};
 use propylon_tls::{Deferral, Parking, ParkingCounts, ParkingLimits, Tickets};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
@@ -16,11 +18,9 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::sleep;
 
 use super::serve;
-use crate::access_log::Writer;
 use crate::core::Core;
 use crate::shortage::Shared;
 use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
-use crate::telemetry::{Telemetry, Wait};
 
 /// How long anything here may take before it counts as lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

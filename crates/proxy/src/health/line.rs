@@ -9,13 +9,13 @@ use std::task::{Context, Poll, ready};
 use propylon_net::buffer::{Buffer, Stock};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
+use propylon_observe::telemetry::PROBE_NOT_MADE;
 use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::probe::Failure;
 use crate::signer::Beside;
-use crate::telemetry::PROBE_NOT_MADE;
 
 pub enum Line {
     Plain(TcpStream),

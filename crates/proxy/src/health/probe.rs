@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
+use propylon_observe::telemetry::PROBE_NOT_MADE;
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 use super::line::Line;
 use super::{grpc, http, http2};
 use crate::signer::Beside;
-use crate::telemetry::PROBE_NOT_MADE;
 
 /// Why a probe did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]

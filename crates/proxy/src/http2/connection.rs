@@ -15,6 +15,7 @@ use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_tls::{ClientHelloInfo, Facts};
+use propylon_observe::telemetry::Wait;
 use tokio::task::spawn_local;
 
 use super::intake::{Fault, Intake, Moment};
@@ -23,7 +24,6 @@ use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
 use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;
-use crate::telemetry::Wait;
 
 /// What a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -4,8 +4,9 @@
 //! headers alone (`intake.rs`). What it bounds itself is not counted here: header lists, tiny DATA that lies unread, streams reset
 //! before they were accepted.
 
+use propylon_observe::telemetry::HTTP2_FLOODS;
+
 use super::intake::Moment;
-use crate::telemetry::HTTP2_FLOODS;
 
 /// Length of a frame's header (RFC 9113 §4.1).
 pub const FRAME_HEADER_BYTES: usize = 9;

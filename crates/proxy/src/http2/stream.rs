@@ -13,6 +13,7 @@ use http::HeaderMap;
 use propylon_http::h1::{self, Method, Parsed, Reject, ResponseHead, Version, reason_phrase};
 use propylon_net::buffer::Buffer;
 use propylon_net::timers::Deadline;
+use propylon_observe::telemetry::Wait;
 
 use super::ahead::Ahead;
 use super::connection::Link;
@@ -21,7 +22,6 @@ use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
 use crate::exchange::{self, Answer, Request};
-use crate::telemetry::Wait;
 
 /// Bytes of a response that may lie with the library before more is read from the server: the client's window or its
 /// socket holds them up.

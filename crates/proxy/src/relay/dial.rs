@@ -9,6 +9,7 @@ use std::time::Instant;
 use propylon_config::BackendId;
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
+use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
 
 use super::Note;
@@ -21,7 +22,6 @@ use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
 use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
 
 const READ_BYTES_MIN: usize = 4096;
 

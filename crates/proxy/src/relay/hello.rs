@@ -4,12 +4,12 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use propylon_observe::telemetry::Wait;
 use propylon_tls::Session;
 use propylon_tls::hello::Peeker;
 
 use super::{DECODE_ERROR, Refusal};
 use crate::connection::Connection;
-use crate::telemetry::Wait;
 
 /// What a hello may take up with its record headers: as much as where TLS ends here. Records of a few bytes each could
 /// make it longer, and nobody sends such.

@@ -5,9 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use propylon_metrics::Column;
+use propylon_observe::telemetry::PipeMetrics;
 use propylon_sys::Pipe;
-
-use crate::telemetry::PipeMetrics;
 
 /// What a pipe is asked to hold. The kernel keeps 40 bytes for each page of it.
 const PIPE_BYTES: usize = 256 * 1024;

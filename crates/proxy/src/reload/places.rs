@@ -6,8 +6,7 @@
 
 use propylon_config::{Config, FreePlaces};
 use propylon_metrics::Store;
-
-use crate::telemetry::{ListenerMetrics, ServerMetrics, Telemetry};
+use propylon_observe::telemetry::{ListenerMetrics, ServerMetrics, Telemetry};
 
 /// Since which generation each place has been its present owner's. One that is retired and comes back is the same.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -106,7 +105,7 @@ mod tests {
     use propylon_config::{Source, parse};
 
     use super::*;
-    use crate::telemetry::server_label;
+    use propylon_observe::telemetry::server_label;
 
     /// One backend that stays, and one by another name and a signer that is another in each generation.
     fn config(generation: u64) -> Config {

@@ -5,9 +5,9 @@
 //! `propylon doctor` and the condition all go by this.
 
 use propylon_config::{Config, ServerAddress};
+use propylon_observe::telemetry::LimitedBy;
 
 use super::{client_files, kept_files};
-use crate::telemetry::LimitedBy;
 
 /// Files of a process, whatever it serves: logs, timers, the main thread's event loop, what is read again.
 const PROCESS_FILES: u64 = 24;

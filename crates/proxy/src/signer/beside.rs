@@ -12,12 +12,12 @@ use propylon_crypto::keyless::whole_frames;
 use propylon_crypto::{Job, JobError, Pending, RemoteKey};
 use propylon_keyserver::isolated::Pair;
 use propylon_metrics::{Registry, Store};
+use propylon_observe::telemetry::SignerMetrics;
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::time::sleep;
 
 use super::link::pause;
 use super::{Signer, Work};
-use crate::telemetry::SignerMetrics;
 
 /// A signer of this kind has one connection.
 const AT: usize = 0;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use propylon_crypto::Ski;
 use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Column, Counter};
-
-use crate::telemetry::{CONCLUSIONS, OUTCOMES, SignerMetrics};
-use crate::throttle::Throttle;
+use propylon_observe::telemetry::{CONCLUSIONS, OUTCOMES, SignerMetrics};
+use propylon_observe::throttle::Throttle;
 
 /// One core's.
 pub struct Report {

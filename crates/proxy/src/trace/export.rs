@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use propylon_observe::telemetry::ExportCounts;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 use tokio::sync::watch;
@@ -19,7 +20,6 @@ use super::collector::{Collector, Outcome};
 use super::span::{Span, encode};
 use super::target::Target;
 use crate::snapshot::{Publication, Snapshot};
-use crate::telemetry::ExportCounts;
 
 /// Spans that wait on a core; more are dropped.
 const SPANS_WAITING_MAX: usize = 1024;

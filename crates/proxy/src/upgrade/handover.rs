@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_crypto::TagKey;
 use propylon_metrics::{Column, Store};
 use propylon_net::listen::Bound;
+use propylon_observe::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, MutexGuard, Notify, oneshot};
@@ -31,7 +32,6 @@ use crate::health::Health;
 use crate::reload::Shown;
 use crate::service;
 use crate::snapshot::Snapshot;
-use crate::telemetry::Telemetry;
 
 /// How often it is seen to a process that was started here.
 const CHILD_LOOK: Duration = Duration::from_millis(100);

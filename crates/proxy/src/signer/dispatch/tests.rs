@@ -7,9 +7,9 @@ use std::task::Wake;
 use propylon_crypto::keyless::{Decoder, Message};
 use propylon_crypto::{Hash, Key, PrivateKey};
 use propylon_metrics::{Registry, Store};
+use propylon_observe::telemetry::SignerMetrics;
 
 use super::*;
-use crate::telemetry::SignerMetrics;
 
 const MILLI: u64 = 1_000;
 const TIMEOUT: u64 = 250 * MILLI;

@@ -160,7 +160,7 @@ pub const RELAY_ENDS: &[&str] = &[
 
 /// Everything that a probe can come to; the labels of its counters.
 pub const PROBE_RESULTS: &[&str] = &[
-    PROBE_SUCCEEDED,
+    "success",
     "connect-refused",
     "connect-failed",
     "connect-timeout",
@@ -171,7 +171,7 @@ pub const PROBE_RESULTS: &[&str] = &[
     "unexpected-status",
     "body-mismatch",
     "not-serving",
-    PROBE_NOT_MADE,
+    "not-made",
 ];
 
 pub const PROBE_SUCCEEDED: &str = "success";
@@ -238,7 +238,9 @@ mod tests {
     fn every_reason_that_is_written_anywhere_is_in_its_list_and_none_is_other() {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();
-        ["http", "proxy"].iter().for_each(|member| sources(&top.join(member).join("src"), &mut files));
+        ["http", "net", "observe", "proxy"]
+            .iter()
+            .for_each(|member| sources(&top.join(member).join("src"), &mut files));
         let (mut seen, mut unknown) = (0, Vec::new());
         let is_test = |file: &Path| file.components().any(|part| part.as_os_str() == "tests");
         for file in files.iter().filter(|file| !file.ends_with("telemetry/reasons.rs") && !is_test(file)) {

@@ -1,0 +1,9 @@
+//! What the engine tells of itself: the names and handles of its metrics, the access log, and the table of what can be wrong.
+//!
+//! Read `telemetry.rs` first: every number that is kept, and who writes it. `conditions/table.rs` says of which of them
+//! somebody is woken.
+
+pub mod access_log;
+pub mod conditions;
+pub mod telemetry;
+pub mod throttle;
