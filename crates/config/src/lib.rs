@@ -18,6 +18,7 @@
 
 mod address;
 pub mod canonical;
+pub mod effective;
 pub mod keyserver;
 mod log_line;
 mod model;

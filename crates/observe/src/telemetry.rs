@@ -757,7 +757,7 @@ fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
 }
 
 fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
-    let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+    let servers: Vec<String> = signer.servers.iter().map(|server| server.address.to_string()).collect();
     SignerMetrics::new(r, &signer.name, &servers)
 }
 
@@ -1011,18 +1011,5 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         successes: outcome(r, "success"),
         failures: outcome(r, "failure"),
         health: Arc::new(server_health_metrics(r, by)),
-    }
-}
-
-/// How a server is called in metrics and logs: as the user wrote it.
-pub fn server_label(server: &propylon_config::Server) -> String {
-    address_label(&server.address)
-}
-
-pub fn address_label(address: &propylon_config::ServerAddress) -> String {
-    match address {
-        propylon_config::ServerAddress::Ip(address) => address.to_string(),
-        propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
-        propylon_config::ServerAddress::Srv { name } => format!("srv+{name}"),
     }
 }

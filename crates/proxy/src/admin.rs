@@ -5,7 +5,6 @@
 //! may.
 
 mod change;
-pub mod effective;
 mod glance;
 mod view;
 

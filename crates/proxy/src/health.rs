@@ -26,14 +26,14 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
-use crate::admin::effective;
 use crate::names::Names;
 use crate::notice::{Door, Target};
 use crate::signer::Beside;
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use probe::{Failure, probe};
+use propylon_config::effective;
 use propylon_observe::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
-use propylon_observe::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
+use propylon_observe::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
 use turns::{Kind, Turns};
 
 /// Probes under way at once; the others wait for their turn. Each has a socket.
@@ -207,7 +207,7 @@ impl Health {
                     None => continue,
                     Some(found) => found.err().map(|reason| reason.to_string()),
                 };
-                all.push(KnownServer { backend: backend.name.clone(), server: server_label(configured), down });
+                all.push(KnownServer { backend: backend.name.clone(), server: configured.address.to_string(), down });
             }
         }
         all
@@ -433,7 +433,7 @@ impl Board {
         for (place, backend) in self.snapshot.config.live_backends() {
             let servers = &mut self.backends.get_mut()[place].servers;
             for (server, configured) in backend.live_servers() {
-                let label = server_label(configured);
+                let label = configured.address.to_string();
                 if let Some(known) = known.iter().find(|known| known.backend == backend.name && known.server == label) {
                     servers.inherit(server, known.down.as_deref().map(Into::into));
                 }

@@ -7,9 +7,9 @@ use propylon_config::{At, Config, PUSHED, PUSHED_JSON, Problem, Severity, Source
 use propylon_sys::folder_of;
 use serde_json::Value;
 
-use crate::admin::effective;
 use crate::isolation;
 use crate::state::{FILE, ServerName, State, uploads_within};
+use propylon_config::effective;
 
 /// A configuration, and what it was made of.
 #[derive(Clone)]

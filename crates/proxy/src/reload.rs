@@ -27,7 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use zeroize::Zeroizing;
 
 use crate::acme;
-use crate::admin::{Ask, NotDone, effective};
+use crate::admin::{Ask, NotDone};
 use crate::audit;
 use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
 use crate::command::problem;
@@ -45,8 +45,9 @@ use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Upl
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
+use propylon_config::effective;
 use propylon_net::listen;
-use propylon_observe::telemetry::{Telemetry, address_label};
+use propylon_observe::telemetry::Telemetry;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -404,7 +405,7 @@ impl Keeper {
             }
             Change::AddServer { backend, address, settings } => {
                 let parsed = self.address(&backend, &address)?;
-                let address = address_label(&parsed);
+                let address = parsed.to_string();
                 if self.has_server(&backend, &parsed) {
                     return Err(Refused::Taken(format!("[backend.{backend}] has the server {address} already")));
                 }
@@ -461,7 +462,7 @@ impl Keeper {
 
     fn known(&self, backend: &str, address: &str) -> Result<String, Refused> {
         let parsed = self.address(backend, address)?;
-        let address = address_label(&parsed);
+        let address = parsed.to_string();
         match self.has_server(backend, &parsed) {
             true => Ok(address),
             false => Err(Refused::Unknown(format!("[backend.{backend}] has no server {address}"))),

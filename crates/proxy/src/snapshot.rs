@@ -29,7 +29,6 @@ use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, S
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use crate::admin::effective;
 use crate::balance::SharedBalance;
 use crate::engine::worker_count;
 use crate::names::{Found, Names};
@@ -40,9 +39,9 @@ use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 pub use per_core::{CoreBackend, CoreSnapshot};
+use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
-use propylon_observe::telemetry::{address_label, server_label};
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
@@ -551,7 +550,7 @@ fn follow_signers(
             signers.push(known);
             continue;
         }
-        let labels: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+        let labels: Vec<String> = signer.servers.iter().map(|server| server.address.to_string()).collect();
         let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
         let (places, lost) = Places::find(&servers, signer.resolve_interval);
         findings.extend(lost.iter().map(|(server, error)| {
@@ -608,7 +607,7 @@ fn follow_servers(
     for (place, backend) in config.backends.iter().enumerate() {
         let mut servers = Vec::new();
         for (at, server) in backend.servers.iter().enumerate() {
-            let label = server_label(server);
+            let label = server.address.to_string();
             if let Some(known) = known_server(earlier, (place, at), server) {
                 servers.push(Server { label, notice: Arc::clone(&known.notice) });
                 continue;

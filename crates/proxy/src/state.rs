@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
 use propylon_crypto::key_process::KeyFiles;
-use propylon_observe::telemetry::server_label;
 use serde_json::{Map, Value, json};
 
 /// In the state folder.
@@ -129,7 +128,7 @@ impl State {
         let Some(change) = changes else { return };
         let servers =
             written.backends.iter().filter(|known| known.name == name.backend).flat_map(|known| &known.servers);
-        match servers.into_iter().find(|server| server_label(server) == name.address) {
+        match servers.into_iter().find(|server| server.address.to_string() == name.address) {
             Some(server) => change.forget(server.weight, server.max_connections, server.drain.is_some(), server.backup),
             None if change.removed => *change = ServerChange::default(),
             None => {
@@ -301,7 +300,7 @@ impl ServerChange {
 fn lay_over_all(servers: &mut Vec<Server>, changes: &BTreeMap<String, ServerChange>, at: propylon_config::At) {
     let mut is_there: HashSet<&str> = HashSet::new();
     servers.retain_mut(|server| {
-        let Some((address, change)) = changes.get_key_value(&server_label(server)) else { return true };
+        let Some((address, change)) = changes.get_key_value(&server.address.to_string()) else { return true };
         is_there.insert(address);
         change.lay_over(server);
         !change.removed
@@ -543,7 +542,7 @@ mod tests {
         let show = |server: &Server| {
             format!(
                 "{}*{}{}",
-                server_label(server),
+                server.address.to_string(),
                 server.weight,
                 if server.drain.is_some() { " drained" } else { "" }
             )

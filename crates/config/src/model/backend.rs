@@ -1,5 +1,6 @@
 //! `[backend.NAME]` but for its health, as meant.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
@@ -272,6 +273,17 @@ pub enum ServerAddress {
         /// Lower-case ASCII.
         name: String,
     },
+}
+
+/// A server as metrics and logs call it, and as its user wrote it.
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Ip(address) => address.fmt(f),
+            ServerAddress::Name { host, port } => write!(f, "{host}:{port}"),
+            ServerAddress::Srv { name } => write!(f, "srv+{name}"),
+        }
+    }
 }
 
 /// Which requests may share a server connection.

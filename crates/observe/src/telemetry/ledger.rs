@@ -7,9 +7,8 @@ use propylon_config::{Backend, Config, FreePlaces, Listener, ServerAddress, Sign
 use propylon_metrics::{Group, Registry, Store};
 
 use super::{
-    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, address_label,
-    backend_metrics, listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics,
-    signer_metrics, sticky_metrics,
+    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics,
+    listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_metrics, signer_metrics, sticky_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
@@ -133,7 +132,7 @@ impl ServerEntries {
         if self.all.shown && self.address == *address && probes_shown == backend.health.is_some() {
             return;
         }
-        let (name, label) = (&backend.name, &*address_label(address));
+        let (name, label) = (&backend.name, &*address.to_string());
         self.address = address.clone();
         self.all.show(store, label, |r| _ = server_metrics(r, name, label));
         match &mut self.probes {
@@ -350,7 +349,7 @@ pub fn register_servers(
         shown.entry(entry.all.label.clone()).or_insert(place);
     }
     for server in &backend.servers[known..] {
-        let label = server_label(server);
+        let label = server.address.to_string();
         match shown.get(&label).copied() {
             Some(place) if place < known => later.push(metrics.servers[place].clone()),
             Some(place) => later.push(later[place - known].clone()),

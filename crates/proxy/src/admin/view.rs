@@ -13,7 +13,6 @@ use propylon_observe::telemetry::{ListenerMetrics, Telemetry};
 use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
-use super::effective;
 use crate::acme;
 use crate::certificates::{self, Troubles};
 use crate::expiry;
@@ -22,6 +21,7 @@ use crate::reload::Shown;
 use crate::sandbox::Sandbox;
 use crate::snapshot::Snapshot;
 use crate::upgrade::handover::Handover;
+use propylon_config::effective;
 
 /// Of what `process.state` has otherwise than the file so many are told one by one.
 const OVERRIDES_MAX: usize = 20;

@@ -12,16 +12,15 @@ use propylon_config::{
     Route, Server, Severity,
 };
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
-use propylon_observe::telemetry::server_label;
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
-use crate::admin::effective;
 use crate::command::check;
 use crate::isolation;
 use crate::origin;
 use crate::snapshot::{load_profiles, rule};
+use propylon_config::effective;
 
 /// What a request line and its Host may have here.
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };
@@ -347,7 +346,7 @@ impl Explanation<'_> {
                 for (position, server) in backend.servers.iter().enumerate() {
                     let what = if position == 0 { "servers" } else { "" };
                     let share = share(backend, server);
-                    line(what, &format!("{}, {share} ({})", server_label(server), self.place(server.at)));
+                    line(what, &format!("{}, {share} ({})", server.address, self.place(server.at)));
                 }
                 if let Some(watched) = watched(backend) {
                     line("health", &format!("{watched}; `propylon top` shows how they are now"));
@@ -411,7 +410,7 @@ impl Explanation<'_> {
                 let backend = &self.config.backends[*id];
                 let servers = backend.servers.iter().map(|server| {
                     json!({
-                        "address": server_label(server),
+                        "address": server.address.to_string(),
                         "weight": server.weight,
                         "backup": server.backup,
                         "at": place(server.at),

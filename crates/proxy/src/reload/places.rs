@@ -105,7 +105,6 @@ mod tests {
     use propylon_config::{Source, parse};
 
     use super::*;
-    use propylon_observe::telemetry::server_label;
 
     /// One backend that stays, and one by another name and a signer that is another in each generation.
     fn config(generation: u64) -> Config {
@@ -134,7 +133,10 @@ mod tests {
             places.follow(&current, &next, generation);
             let newest = format!("10.1.0.1:{generation}");
             assert!(
-                next.backends.iter().flat_map(|backend| &backend.servers).any(|server| server_label(server) == newest)
+                next.backends
+                    .iter()
+                    .flat_map(|backend| &backend.servers)
+                    .any(|server| server.address.to_string() == newest)
             );
             current = next;
         }

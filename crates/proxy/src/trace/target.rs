@@ -10,8 +10,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing, Trust};
 use propylon_tls::{Finding, Severity, UpstreamProfile};
 
-use crate::admin::effective;
 use crate::snapshot::{Files, Snapshot};
+use propylon_config::effective;
 
 /// A file of header fields may be this long.
 const HEADERS_BYTES_MAX: u64 = 64 * 1024;

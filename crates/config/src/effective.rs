@@ -7,16 +7,16 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use propylon_config::{
+use crate::{
     AccessLog, Acme, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth,
     ClientAuthMode, Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck,
     HostPattern, Http2, Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol,
     Redirect, Reuse, Route, SameSite, SampleRate, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy,
     TlsProfile, TraceTrust, Tracing, Trust, Verify, Workers,
 };
-use propylon_observe::telemetry::{address_label, server_label};
 use serde_json::{Map, Value, json};
 
+/// The whole configuration, as an object with the sections of a configuration file.
 pub fn config(config: &Config) -> Value {
     let named = |entries: Vec<(&String, Value)>| -> Value {
         entries.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<String, Value>>().into()
@@ -259,6 +259,7 @@ fn http2(http2: &Http2) -> Value {
     })
 }
 
+/// A `[tls.NAME]` section; paths as in `config`, in which its signers are named.
 pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
         "certificates": profile.certificates.iter().map(|each| certificate(config, each)).collect::<Vec<Value>>(),
@@ -300,7 +301,7 @@ fn signer(signer: &Signer) -> Value {
 
 fn connections_of(signer: &Signer) -> Value {
     let server = |server: &SignerServer| {
-        let address = address_label(&server.address);
+        let address = server.address.to_string();
         match &server.server_name {
             None => json!(address),
             Some(name) => json!({ "address": address, "server_name": name }),
@@ -421,10 +422,11 @@ fn template(pieces: &[Piece]) -> String {
     pieces.iter().map(text).collect()
 }
 
+/// A `[backend.NAME]` section.
 pub fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
-    let server = |server: &propylon_config::Server| {
-        let mut value = json!({ "address": server_label(server), "weight": server.weight });
+    let server = |server: &crate::Server| {
+        let mut value = json!({ "address": server.address.to_string(), "weight": server.weight });
         if let Some(connections) = server.max_connections {
             value["max_connections"] = json!(connections);
         }
@@ -534,6 +536,7 @@ fn backend_tls(tls: &BackendTls) -> Value {
     value
 }
 
+/// The value of `health` in a `[backend.NAME]` section.
 pub fn health(check: &HealthCheck) -> Value {
     let mut value = json!({
         "interval": duration(check.interval),
@@ -569,6 +572,7 @@ pub fn health(check: &HealthCheck) -> Value {
     value
 }
 
+/// The value of `outlier` in a `[backend.NAME]` section.
 pub fn outlier(rules: &Outlier) -> Value {
     json!({
         "interval": duration(rules.interval),
@@ -681,7 +685,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
 
-    use propylon_config::Source;
+    use crate::Source;
 
     use super::*;
 
@@ -831,9 +835,9 @@ mod tests {
 
     fn effective(name: &str, text: &str) -> Value {
         let source = Source { name: name.into(), base: PathBuf::new(), text: text.into() };
-        match propylon_config::parse(&source) {
+        match crate::parse(&source) {
             Ok((parsed, _)) => config(&parsed),
-            Err(problems) => panic!("{}", propylon_config::render(&problems, text)),
+            Err(problems) => panic!("{}", crate::render(&problems, text)),
         }
     }
 
@@ -868,7 +872,7 @@ mod tests {
         let mut asked = shown.clone();
         asked.pointer_mut(pointer)?.as_object_mut()?.insert("zqxjzqxjzqxj".into(), json!("?"));
         let source = Source { name: "a.json".into(), base: PathBuf::new(), text: asked.to_string() };
-        let problems = propylon_config::parse(&source).err()?;
+        let problems = crate::parse(&source).err()?;
         let problem =
             problems.iter().find(|problem| problem.what.contains("unknown") && problem.what.contains("zqxj"))?;
         Some(problem.fix.split('`').skip(1).step_by(2).map(str::to_owned).collect())
