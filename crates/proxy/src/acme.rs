@@ -5,36 +5,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Keeper};
 use propylon_config::{Acme, AcmeChallenge, CertificateSource, Config, Listener, Protocol};
 use propylon_metrics::{counter_text, gauge_text};
 use propylon_tls::{ChallengeCertificate, Finding, Severity, publish_challenges};
 use serde_json::{Value, json};
 
-/// What is asked for by http-01 (RFC 8555 §8.3), before the token.
-const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
-
-/// By token: what the authority is to hear.
-static OUTSTANDING: LazyLock<ArcSwap<HashMap<String, Arc<str>>>> = LazyLock::new(ArcSwap::default);
-/// What every request in plaintext looks at: nearly always there is nothing.
-static ANY: AtomicBool = AtomicBool::new(false);
+use crate::challenges;
 
 /// Orders nothing before it is told what. All keys are in the key process, where there is one.
 pub fn keeper() -> Keeper {
     Keeper::new(Box::new(publish), propylon_tls::key_files())
-}
-
-/// What an authority is to hear that asks for this path; none where nothing of the kind is outstanding.
-pub fn answer(path: &[u8]) -> Option<Arc<str>> {
-    if !ANY.load(Ordering::Acquire) {
-        return None;
-    }
-    let token = std::str::from_utf8(path.strip_prefix(WELL_KNOWN)?).ok()?;
-    OUTSTANDING.load().get(token).cloned()
 }
 
 fn publish(answers: &[Answer]) {
@@ -42,9 +25,7 @@ fn publish(answers: &[Answer]) {
         answers.iter().partition(|answer| answer.challenge == AcmeChallenge::Http);
     let http: HashMap<String, Arc<str>> =
         http.into_iter().map(|answer| (answer.token.clone(), answer.key_authorization.as_str().into())).collect();
-    let any = !http.is_empty();
-    OUTSTANDING.store(Arc::new(http));
-    ANY.store(any, Ordering::Release);
+    challenges::publish(http);
     let certificate = |answer: &Answer| {
         let (certificate, key) = answer.certificate()?;
         Some(ChallengeCertificate { name: answer.name.clone(), certificate, key })
@@ -151,30 +132,4 @@ pub fn view(status: &[IssuerStatus]) -> Value {
         })
     };
     status.iter().map(issuer).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_very_path_of_an_outstanding_token_is_answered() {
-        OUTSTANDING.store(Arc::new(HashMap::from([("tok-en_1".to_string(), Arc::from("tok-en_1.thumb"))])));
-        ANY.store(true, Ordering::Release);
-        assert_eq!(answer(b"/.well-known/acme-challenge/tok-en_1").as_deref(), Some("tok-en_1.thumb"));
-        let others: [&[u8]; 7] = [
-            b"/.well-known/acme-challenge/",
-            b"/.well-known/acme-challenge/tok-en_1/",
-            b"/.well-known/acme-challenge/tok-en_2",
-            b"/.well-known/acme-challenge//tok-en_1",
-            b"/.well-known/ACME-challenge/tok-en_1",
-            b"/x/.well-known/acme-challenge/tok-en_1",
-            b"/.well-known/acme-challenge/\xff",
-        ];
-        for path in others {
-            assert_eq!(answer(path), None, "{}", String::from_utf8_lossy(path));
-        }
-        publish(&[]);
-        assert_eq!(answer(b"/.well-known/acme-challenge/tok-en_1"), None);
-    }
 }

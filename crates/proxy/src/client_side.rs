@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use propylon_config::BackendId;
 use propylon_net::socket::Departure;
 use propylon_net::timers::Deadline;
-use propylon_tls::{ClientHelloInfo, Facts};
 use propylon_observe::telemetry::{ListenerMetrics, Wait};
+use propylon_tls::{ClientHelloInfo, Facts};
 
 use crate::connection::Connection;
 use crate::core::Core;

@@ -17,8 +17,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use check::problem;
-
 use propylon_keyserver::isolated;
 
 use crate::isolation;

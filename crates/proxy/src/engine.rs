@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Keeper as Orders;
-use propylon_config::{AdminBind, At, Config, Workers};
+use propylon_config::{AdminBind, At, Config};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Writer};
@@ -47,6 +47,7 @@ use crate::upgrade::launcher::Launcher;
 use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
 use crate::upgrade::{self, Failure};
+use crate::worker::worker_count;
 use crate::worker::{self, Assignment, Phase};
 
 /// How often it is seen to what memory and files there are.
@@ -141,17 +142,6 @@ fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
     started
         .inspect_err(|error| log::error!("upgrades by signal cannot be had: no launcher can be started: {error}"))
         .ok()
-}
-
-/// Cores that the process may run on. Asked once, by the main thread: a worker stays on one core, and may run on no other.
-static CORES: LazyLock<usize> = LazyLock::new(|| propylon_sys::allowed_cores().len().max(1));
-
-/// Threads that serve; the same on every thread and for the process's whole life, since what is shared out is by it.
-pub fn worker_count(config: &Config) -> usize {
-    match config.process.workers {
-        Workers::Auto => *CORES,
-        Workers::Count(count) => count.get().into(),
-    }
 }
 
 /// How a run ended.
@@ -698,6 +688,8 @@ async fn all_finished(threads: &[JoinHandle<io::Result<()>>]) {
 #[cfg(test)]
 mod tests {
     use propylon_config::Source;
+
+    use propylon_config::Workers;
 
     use super::*;
 

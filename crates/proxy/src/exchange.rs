@@ -13,8 +13,8 @@ use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_observe::access_log::{Durations, Record, TlsFields};
 
-use crate::acme;
 use crate::attempt;
+use crate::challenges;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
@@ -204,7 +204,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     // An authority asks in plaintext; where it is led to TLS by a redirect, that is another's doing.
     if listener.tls.is_none()
         && matches!(head.method, Method::Get | Method::Head)
-        && let Some(body) = acme::answer(path)
+        && let Some(body) = challenges::answer(path)
     {
         client.core().metrics.increment(client.core().telemetry.acme.http);
         let answer = Answer { content_type: "application/octet-stream", body: &body, ..Answer::plain(200) };

@@ -23,9 +23,9 @@ use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
 pub use keeping::Keeping;
 
-use crate::engine::worker_count;
 use crate::logger;
 use crate::snapshot::Snapshot;
+use crate::worker::worker_count;
 
 /// How long it may take to be there.
 const START_WAIT: Duration = Duration::from_secs(20);

@@ -15,12 +15,13 @@ use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::system_conf::read_system_conf;
-use propylon_config::ServerAddress;
+use propylon_config::{Config, ServerAddress};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::notice::Target;
+use crate::notice::{Resolved, Target};
+use crate::snapshot::{Answers, names_of};
 
 /// Addresses of one name that are used; more are left aside.
 pub const ADDRESSES_MAX: usize = 16;
@@ -37,27 +38,28 @@ pub struct Names {
     config: propylon_config::Resolver,
 }
 
-/// What a name stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// In order, without repeats; at least one, at most [`ADDRESSES_MAX`].
-    pub targets: Vec<Target>,
-    /// How long they are good, within the bounds of the configuration.
-    pub valid: Duration,
-}
-
 impl Names {
+    /// What the names in a configuration stand for, each looked up. Blocks.
+    pub fn answers(config: &Config) -> Answers {
+        let questions = names_of(config, None);
+        let found = Names::new(&config.process.resolver).look_up_all(questions.clone());
+        let found = found.unwrap_or_else(|error| {
+            questions.iter().map(|_| Err(format!("names cannot be looked up: {error}"))).collect()
+        });
+        questions.into_iter().zip(found).collect()
+    }
+
     pub fn new(config: &propylon_config::Resolver) -> Names {
         Names { config: config.clone() }
     }
 
     /// Looks up many names side by side, on a thread of its own, and waits for it. The results are in the order of the questions.
-    pub fn look_up_all(&self, questions: Vec<ServerAddress>) -> std::io::Result<Vec<Result<Found, String>>> {
+    pub fn look_up_all(&self, questions: Vec<ServerAddress>) -> std::io::Result<Vec<Result<Resolved, String>>> {
         if questions.iter().all(|question| matches!(question, ServerAddress::Ip(_))) {
             return Ok(questions.iter().map(|question| Ok(self.literal(question))).collect());
         }
         let names = self.clone();
-        let look = move || -> std::io::Result<Vec<Result<Found, String>>> {
+        let look = move || -> std::io::Result<Vec<Result<Resolved, String>>> {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
             let found = runtime.block_on(names.look_up_beside(questions));
             // A question that the system does not answer must not hold us up.
@@ -68,7 +70,7 @@ impl Names {
     }
 
     /// As [`Names::look_up_all`], on the current runtime.
-    pub async fn look_up_beside(&self, questions: Vec<ServerAddress>) -> Vec<Result<Found, String>> {
+    pub async fn look_up_beside(&self, questions: Vec<ServerAddress>) -> Vec<Result<Resolved, String>> {
         let names = Arc::new(self.clone());
         let mut tasks = JoinSet::new();
         for (index, question) in questions.into_iter().enumerate() {
@@ -81,7 +83,7 @@ impl Names {
     }
 
     /// Looks up one name. The error says what the name servers said.
-    pub async fn look_up(&self, question: &ServerAddress) -> Result<Found, String> {
+    pub async fn look_up(&self, question: &ServerAddress) -> Result<Resolved, String> {
         if let ServerAddress::Ip(_) = question {
             return Ok(self.literal(question));
         }
@@ -101,13 +103,13 @@ impl Names {
         targets.truncate(ADDRESSES_MAX);
         match targets.is_empty() {
             true => Err("the name has no address".into()),
-            false => Ok(Found { targets, valid: valid.clamp(self.config.ttl_min, self.config.ttl_max) }),
+            false => Ok(Resolved { targets, valid: valid.clamp(self.config.ttl_min, self.config.ttl_max) }),
         }
     }
 
-    fn literal(&self, question: &ServerAddress) -> Found {
+    fn literal(&self, question: &ServerAddress) -> Resolved {
         let targets = if let ServerAddress::Ip(address) = question { vec![(*address).into()] } else { Vec::new() };
-        Found { targets, valid: self.config.ttl_max }
+        Resolved { targets, valid: self.config.ttl_max }
     }
 
     async fn ask(&self, question: &ServerAddress) -> Result<(Vec<Target>, Duration), String> {

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
@@ -22,6 +23,15 @@ pub struct Target {
     pub priority: u16,
     pub address: SocketAddr,
     pub weight: u32,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// In order, without repeats; at least one, at most `names::ADDRESSES_MAX`.
+    pub targets: Vec<Target>,
+    /// How long they are good, within the bounds of the configuration.
+    pub valid: Duration,
 }
 
 impl From<SocketAddr> for Target {

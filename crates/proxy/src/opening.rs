@@ -13,11 +13,11 @@ use propylon_observe::access_log::Writer;
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::admin::AdminSocket;
-use crate::engine::worker_count;
 use crate::health::PROBES_AT_ONCE_MAX;
 use crate::shortage::files::{ConnectionsMax, FilesPlan};
 use crate::upgrade::Failure;
 use crate::upgrade::takeover::{Heirloom, Takeover};
+use crate::worker::worker_count;
 
 /// How long somebody at the upgrade socket may take to be there.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);

@@ -30,13 +30,13 @@ use crate::acme;
 use crate::admin::{Ask, NotDone};
 use crate::audit;
 use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
-use crate::command::problem;
 use crate::diff::diff;
 use crate::health::Health;
 use crate::isolation;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
+use crate::problems::{problem, with_path};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::signer;
@@ -938,15 +938,6 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
     let names = Names::new(&config.process.resolver);
     let found = names.look_up_beside(questions.clone()).await;
     questions.into_iter().zip(found).collect()
-}
-
-/// The log shows no line of the configuration beside it, so the file that is meant is named.
-pub fn with_path(problem: Problem, finding: &Finding) -> Problem {
-    let path = finding.path.display().to_string();
-    if path.is_empty() || problem.what.contains(&path) {
-        return problem;
-    }
-    Problem { what: format!("{path}: {}", problem.what), ..problem }
 }
 
 fn told_origin(meant: &Meant) -> Value {

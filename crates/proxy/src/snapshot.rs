@@ -30,14 +30,14 @@ use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use crate::balance::SharedBalance;
-use crate::engine::worker_count;
-use crate::names::{Found, Names};
 use crate::notice::Notice;
+use crate::notice::Resolved;
 use crate::pool::{ServerTurnstile, turnstile};
 use crate::signer::Places;
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
+use crate::worker::worker_count;
 pub use per_core::{CoreBackend, CoreSnapshot};
 use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
@@ -153,7 +153,7 @@ pub struct Compiled {
 }
 
 /// What names of servers were found to stand for.
-pub type Answers = HashMap<ServerAddress, Result<Found, String>>;
+pub type Answers = HashMap<ServerAddress, Result<Resolved, String>>;
 
 /// One server of a backend. Its notice is it: who has the same knows of the same server.
 pub struct Server {
@@ -187,23 +187,18 @@ pub enum Files {
 }
 
 impl Snapshot {
-    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails; then all that
-    /// stands in the way is said, and warnings beside it. Errors beside a snapshot are of uploads that cannot be used.
+    /// Loads everything `config` names; `found` answers [`names_of`]. Nothing is bound and nothing changes when it fails; then
+    /// all that stands in the way is said, and warnings beside it. Errors beside a snapshot are of uploads that cannot be used.
     /// `unfound`: how bad it is that a server's name is not found. As a warning the server is down until it is, and
     /// uploads may be lost.
     pub fn compile(
         config: Config,
         tickets: Arc<Tickets>,
+        found: &Answers,
         unfound: Severity,
     ) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
         let sets = TicketSets::open(&config.tls, &tickets);
-        let questions = names_of(&config, None);
-        let found = Names::new(&config.process.resolver).look_up_all(questions.clone());
-        let found = found.unwrap_or_else(|error| {
-            questions.iter().map(|_| Err(format!("names cannot be looked up: {error}"))).collect()
-        });
-        let found = questions.into_iter().zip(found).collect();
-        let built = Snapshot::build(config, sets, None, Files::ReadAgain, (&found, unfound))?;
+        let built = Snapshot::build(config, sets, None, Files::ReadAgain, (found, unfound))?;
         Ok((built.snapshot, [built.warnings, built.kept].concat()))
     }
 
@@ -569,8 +564,8 @@ fn follow_signers(
     signers
 }
 
-/// Names that have to be looked up for this configuration.
-fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
+/// Names that have to be looked up before this configuration is compiled, behind an earlier one or none.
+pub fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for (place, backend) in config.live_backends() {
         for (at, server) in backend.live_servers() {

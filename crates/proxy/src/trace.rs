@@ -6,6 +6,7 @@
 
 mod collector;
 mod export;
+mod outbox;
 mod record;
 mod span;
 mod target;
@@ -16,7 +17,8 @@ use propylon_config::{TraceTrust, Tracing};
 use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
-pub use self::export::{Exporter, Outbox};
+pub use self::export::Exporter;
+pub use self::outbox::{Inlet, Outbox};
 pub use self::record::{Reached, Went, end_attempt, finish};
 use self::span::{STATE_BYTES_MAX, Span};
 pub use self::target::Target;

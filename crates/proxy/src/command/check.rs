@@ -12,7 +12,7 @@ use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
 use crate::acme;
 use crate::opening::files_plan;
 use crate::origin::Meant;
-use crate::reload::with_path;
+use crate::problems::{problem, with_path};
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
 use crate::{admin, isolation, origin, sandbox, sticky, ticket_keys};
@@ -184,22 +184,4 @@ fn few_files(source: &Source, config: &Config) -> Option<Problem> {
     let (what, fix) = files_plan(config).shortfall(propylon_sys::raise_files_limit())?;
     let at = propylon_config::written(source, "process.max_connections");
     Some(Problem::warning(&source.name, at, what, fix))
-}
-
-/// A certificate's finding, told as a problem of the line that names the certificate.
-pub fn problem(source: &Source, finding: &Finding) -> Problem {
-    let finding = &sandbox::judged(finding);
-    let severity = match finding.severity {
-        propylon_tls::Severity::Error => Severity::Error,
-        propylon_tls::Severity::Warning => Severity::Warning,
-    };
-    let path = finding.path.display().to_string();
-    let line = source.text.lines().nth((finding.at.line as usize).saturating_sub(1)).unwrap_or_default();
-    let name = finding.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // Of a folder the line does not say which of its files is meant.
-    let what = match path.is_empty() || line.contains(&name) || finding.what.contains(&path) {
-        true => finding.what.clone(),
-        false => format!("{path}: {}", finding.what),
-    };
-    Problem { severity, file: source.name.clone(), at: finding.at.known(), what, fix: finding.fix.clone() }
 }

@@ -16,9 +16,9 @@ use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
-use crate::command::check;
 use crate::isolation;
 use crate::origin;
+use crate::problems::problem;
 use crate::snapshot::{load_profiles, rule};
 use propylon_config::effective;
 
@@ -156,7 +156,7 @@ fn load(path: &Path) -> Result<Loaded, String> {
     let origin::Meant { source, config, .. } = meant;
     isolation::find_ordered_keys(&config.keys);
     let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
-        let problems = findings.iter().map(|finding| check::problem(&source, finding));
+        let problems = findings.iter().map(|finding| problem(&source, finding));
         let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
         error.map_or_else(String::new, |error| {
             format!("{}:{}: {}", error.file, error.at.unwrap_or_default().line, error.what)

@@ -13,8 +13,10 @@ use crate::command::check;
 use crate::engine::{self, Outcome, Start};
 use crate::isolation::{self, KeyProcess};
 use crate::logger;
+use crate::names::Names;
 use crate::origin::{self, Meant};
-use crate::reload::with_path;
+use crate::problems::{problem, with_path};
+
 use crate::sandbox;
 use crate::snapshot::Snapshot;
 use crate::upgrade::Failure;
@@ -139,11 +141,11 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
         log::error!("{what}");
         what
     })?;
-    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), unfound);
+    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), &Names::answers(&meant.config), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     // Without the line of the configuration beside it the file that is meant has to be named.
     let shows_lines = std::io::stderr().is_terminal();
-    let told = |finding: &Finding| match check::problem(&meant.source, finding) {
+    let told = |finding: &Finding| match problem(&meant.source, finding) {
         problem if shows_lines => problem,
         problem => with_path(problem, finding),
     };
@@ -160,7 +162,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
             Ok(Loaded { meant, snapshot, unusable: findings, key_process })
         }
         Err(findings) => {
-            let problems = findings.iter().map(|finding| with_path(check::problem(&meant.source, finding), finding));
+            let problems = findings.iter().map(|finding| with_path(problem(&meant.source, finding), finding));
             Err(summary(&problems.collect::<Vec<Problem>>()))
         }
     }

@@ -60,7 +60,13 @@ impl House {
         let source = Source { name: "propylon.toml".into(), base: folder.clone(), text };
         let (config, _) = propylon_config::parse(&source).unwrap();
         let (telemetry, store) = Telemetry::new(&config, 1);
-        let (snapshot, _) = Snapshot::compile(config, Arc::new(Tickets::new()), propylon_tls::Severity::Error).unwrap();
+        let (snapshot, _) = Snapshot::compile(
+            config,
+            Arc::new(Tickets::new()),
+            &crate::snapshot::Answers::new(),
+            propylon_tls::Severity::Error,
+        )
+        .unwrap();
         let parking = Parking::new(ParkingLimits::default());
         let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, deferral, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();

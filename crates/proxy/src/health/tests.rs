@@ -18,7 +18,7 @@ fn config(backend: &str) -> Config {
 }
 
 fn snapshot(backend: &str) -> Snapshot {
-    Snapshot::compile(config(backend), Arc::new(Tickets::new()), propylon_tls::Severity::Error)
+    Snapshot::compile(config(backend), Arc::new(Tickets::new()), &Answers::new(), propylon_tls::Severity::Error)
         .expect("nothing to load")
         .0
 }

@@ -14,8 +14,8 @@ use propylon_config::{BackendId, Http2, ProxyProtocol};
 use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
-use propylon_tls::{ClientHelloInfo, Facts};
 use propylon_observe::telemetry::Wait;
+use propylon_tls::{ClientHelloInfo, Facts};
 use tokio::task::spawn_local;
 
 use super::intake::{Fault, Intake, Moment};

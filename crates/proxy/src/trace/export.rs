@@ -12,21 +12,15 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use propylon_observe::telemetry::ExportCounts;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::collector::{Collector, Outcome};
+use super::outbox::{Inlet, Outbox};
 use super::span::{Span, encode};
 use super::target::Target;
 use crate::snapshot::{Publication, Snapshot};
 
-/// Spans that wait on a core; more are dropped.
-const SPANS_WAITING_MAX: usize = 1024;
-/// A core hands over when it has as many, and once a tick what there is.
-const SHEET_SPANS: usize = 256;
-/// Sheets of one core on their way to the exporter. The last place is kept for the core's end.
-const SHEETS_WAITING_MAX: usize = 2;
 /// Spans that are sent together.
 const BATCH_SPANS: usize = 512;
 /// How long the first span of a batch waits for others.
@@ -41,13 +35,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(15);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// How often failures are told in the log.
 const COMPLAINT: Duration = Duration::from_secs(60);
-
-/// One core's end.
-pub struct Outbox {
-    waiting: Vec<Span>,
-    outlet: Sender<Vec<Span>>,
-    dropped: u64,
-}
 
 /// What the exporter has done, counted by its thread.
 #[derive(Default)]
@@ -82,58 +69,6 @@ struct Start {
     ending: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     seed: u64,
-}
-
-impl Outbox {
-    pub(super) fn new() -> (Outbox, Inlet) {
-        let (outlet, inlet) = channel(SHEETS_WAITING_MAX);
-        (Outbox { waiting: Vec::new(), outlet, dropped: 0 }, inlet)
-    }
-
-    pub fn push(&mut self, span: Span) {
-        if self.waiting.len() >= SPANS_WAITING_MAX {
-            self.dropped += 1;
-            return;
-        }
-        self.waiting.push(span);
-        if self.waiting.len().is_multiple_of(SHEET_SPANS) {
-            self.hand_over();
-        }
-    }
-
-    /// Gives the exporter what there is, if it has room for it.
-    pub fn hand_over(&mut self) {
-        if self.outlet.capacity() > 1 {
-            self.give();
-        }
-    }
-
-    fn give(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        match self.outlet.try_send(std::mem::take(&mut self.waiting)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(spans)) => self.waiting = spans,
-            Err(TrySendError::Closed(spans)) => self.dropped += spans.len() as u64,
-        }
-    }
-
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Spans dropped since the last call.
-    pub fn take_dropped(&mut self) -> u64 {
-        std::mem::take(&mut self.dropped)
-    }
-}
-
-/// A core that ends has a place for its last spans.
-impl Drop for Outbox {
-    fn drop(&mut self) {
-        self.give();
-    }
 }
 
 impl Exporter {
@@ -184,8 +119,6 @@ impl Exporter {
         }
     }
 }
-
-type Inlet = Receiver<Vec<Span>>;
 
 fn run(start: Start, target: Arc<Target>) {
     let Start { inlets, published, ending, counts, seed } = start;
@@ -407,6 +340,7 @@ fn backoff(failures: u32, chance: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outbox::{SHEET_SPANS, SPANS_WAITING_MAX};
     use super::super::span::Kind;
     use super::*;
     use propylon_http::trace_context::parse_parent;
