@@ -19,7 +19,7 @@ built() {
     for profile in release debug; do
         [ -x "target/$profile/$1" ] && echo "target/$profile/$1" && return
     done
-    echo "h2spec.sh: no $1 in target/release or target/debug: cargo build -p propylon-proxy -p propylon-bench" >&2
+    echo "h2spec.sh: no $1 in target/release or target/debug: cargo build -p propylon -p propylon-bench" >&2
     exit 1
 }
 

@@ -42,7 +42,7 @@ find_propylon() {
             return
         fi
     done
-    command -v propylon || { echo "no propylon: cargo build --release -p propylon-proxy" >&2; exit 1; }
+    command -v propylon || { echo "no propylon: cargo build --release -p propylon" >&2; exit 1; }
 }
 
 # Pebble, with a certificate of its own for its directory, and a name server that leads every name here.

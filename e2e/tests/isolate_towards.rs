@@ -314,7 +314,7 @@ fn a_link_whose_identity_is_not_signed_for_is_told_by_its_cause() {
     holds("it is told whose fault it is", || named("signer-unsigned"));
     assert!(!named("signer-connects-failed"), "{:?}", conditions(&engine));
     assert_eq!(of_vault("propylon_signer_connect_failures_total"), 0.0);
-    let told = |line: &String| line.contains("cannot be reached: client-certificate-unsigned");
+    let told = |line: &String| line.contains("signer \"vault\": the key server cannot be connected to: nobody signs");
     assert!(engine.stderr().iter().any(told), "{:#?}", engine.stderr());
     pids.into_iter().for_each(|pid| signal(pid, Signal::CONT));
     holds("every connection is up again", || up() == 2.0);

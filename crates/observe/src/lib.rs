@@ -1,4 +1,4 @@
-//! What the engine tells of itself: the names and handles of its metrics, the access log, and the table of what can be wrong.
+//! The engine's account of itself: names and handles of its metrics, the access log, and the table of conditions.
 //!
 //! Read `telemetry.rs` first: every number that is kept, and who writes it. `conditions/table.rs` says of which of them
 //! somebody is woken.

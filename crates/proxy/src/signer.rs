@@ -1,8 +1,8 @@
 //! Keys that are elsewhere: one core's connections to the key servers of one `[signer.NAME]`, and the handshakes that
 //! wait for their signatures.
 //!
-//! Keys in the process beside this one ([`crate::isolation`]) are signed with in the same way: one server, one connection to
-//! it for each core, without TLS.
+//! Keys in the process beside this one are signed with in the same way: one server, one connection to it for each core,
+//! without TLS.
 //!
 //! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol of
 //! one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it. Nothing is shared with another core.

@@ -4,8 +4,6 @@
 //! each attempt at a server another below it; both go to the exporter when they have ended. Where nothing is traced a core
 //! has no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
-mod collector;
-mod export;
 mod outbox;
 mod record;
 mod span;
@@ -17,10 +15,10 @@ use propylon_config::{TraceTrust, Tracing};
 use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
-pub use self::export::Exporter;
-pub use self::outbox::{Inlet, Outbox};
+pub use self::outbox::{Inlet, Outbox, SHEET_SPANS, SPANS_WAITING_MAX};
 pub use self::record::{Reached, Went, end_attempt, finish};
-use self::span::{STATE_BYTES_MAX, Span};
+use self::span::STATE_BYTES_MAX;
+pub use self::span::{Kind, Span, encode};
 pub use self::target::Target;
 pub use propylon_http::trace_context::TraceId;
 use propylon_http::trace_context::{Context, Parent, SpanId, is_state, parse_parent};

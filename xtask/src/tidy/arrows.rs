@@ -76,10 +76,36 @@ const ROOMS: &[Room] = &[
         &["http", "net", "policy", "tls", "crypto", "sys", "metrics", "config"],
         &["tokio", "h2", "hyper", "http", "httparse", "rustls", "toml"],
     ),
+    // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
     Room::new(
         "proxy",
-        &["observe", "policy", "http", "net", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
-        &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
+        &["observe", "policy", "http", "net", "tls", "keyserver", "crypto", "sys", "metrics", "config"],
+        &["toml", "serde_json", "hyper", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
+    ),
+    // The main thread.
+    Room::new(
+        "control",
+        &[
+            "proxy",
+            "observe",
+            "policy",
+            "http",
+            "net",
+            "tls",
+            "acme",
+            "keyserver",
+            "crypto",
+            "sys",
+            "metrics",
+            "config",
+        ],
+        &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
+    ),
+    // The binary: its commands, and how it starts.
+    Room::new(
+        "propylon",
+        &["control", "proxy", "policy", "http", "tls", "keyserver", "crypto", "sys", "config"],
+        &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.
     Room::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),

@@ -5,10 +5,13 @@ use std::path::Path;
 
 use super::finding::{Finding, line_of};
 
-/// Whose metrics are compared, and with which table.
-const PROCESSES: [(&str, &str); 2] = [
-    ("crates/proxy/src", "crates/observe/src/conditions/table.rs"),
-    ("crates/keyserver/src", "crates/keyserver/src/conditions.rs"),
+/// Folders whose metrics are compared, by process, and the table with which they are.
+const PROCESSES: [(&[&str], &str); 2] = [
+    (
+        &["crates/observe/src", "crates/net/src", "crates/proxy/src", "crates/control/src"],
+        "crates/observe/src/conditions/table.rs",
+    ),
+    (&["crates/keyserver/src"], "crates/keyserver/src/conditions.rs"),
 ];
 const MANUAL: &str = "docs/manual.md";
 /// Parts of names, between underscores, by which such a metric is known.
@@ -64,11 +67,10 @@ impl Conditions {
             text.clone_into(&mut self.manual);
         }
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (process, (folder, table)) in PROCESSES.iter().enumerate() {
+        for (process, (folders, table)) in PROCESSES.iter().enumerate() {
             if file == Path::new(table) {
                 self.tables[process] = Some(code.to_owned());
-            } else if file.starts_with(folder) && !file.starts_with(Path::new(folder).join("command")) && !is_test(file)
-            {
+            } else if folders.iter().any(|folder| file.starts_with(folder)) && !is_test(file) {
                 let metrics = literals(code).filter(|(_, name)| is_metric(name) && is_about_trouble(name));
                 self.metrics[process].extend(metrics.map(|(line, name)| (file.to_owned(), line, name.to_owned())));
             }
@@ -138,8 +140,8 @@ mod tests {
 
     fn findings(engine: &str, table: &str, manual: &str) -> Vec<String> {
         let mut conditions = Conditions::default();
-        for (folder, path) in PROCESSES {
-            conditions.read(&Path::new(folder).join("telemetry.rs"), engine);
+        for (folders, path) in PROCESSES {
+            conditions.read(&Path::new(folders[0]).join("telemetry.rs"), engine);
             conditions.read(Path::new(path), table);
         }
         conditions.read(Path::new(MANUAL), manual);

@@ -10,7 +10,7 @@ use super::lexer::Source;
 use super::tokens::{Token, is_name, text_at, tokens, without_tests};
 
 /// Listed for their features, which another crate brings along too few or too many of.
-const FEATURES_ALONE: [(&str, &str); 1] = [("proxy", "tracing")];
+const FEATURES_ALONE: [(&str, &str); 1] = [("propylon", "tracing")];
 
 /// A line of a Cargo.toml.
 #[derive(Clone, Debug)]

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use finding::{Finding, Severity};
 
 /// The package whose own packages are counted.
-const ENGINE: &str = "propylon-proxy";
+const ENGINE: &str = "propylon";
 const FOLDERS_PASSED_OVER: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 
 /// Prints the findings; whether there was no error among them.

@@ -108,7 +108,7 @@ fn module_path(parts: &[&str]) -> Option<(String, Names)> {
     // A binary beside a library names nothing of its own but `main`.
     let is_root = folders.is_empty() && matches!(file, "lib" | "main");
     let own = (file != "mod" && !is_root).then_some(file);
-    let is_beside = file == "main" && is_root && matches!(name, "proxy" | "keyserver");
+    let is_beside = file == "main" && is_root && name == "keyserver";
     let own = if is_beside { Some("main") } else { own };
     Some((name.to_owned(), folders.iter().copied().chain(own).map(str::to_owned).collect()))
 }
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(path("crates/tls/src/parked/link.rs"), found("parked::link"));
         assert_eq!(path("crates/tls/src/parked/mod.rs"), found("parked"));
         assert_eq!(path("crates/tls/src/lib.rs"), found(""));
-        assert_eq!(path("crates/proxy/src/main.rs"), Some(("proxy".to_owned(), "main".to_owned())));
+        assert_eq!(path("crates/keyserver/src/main.rs"), Some(("keyserver".to_owned(), "main".to_owned())));
         for none in [
             "crates/tls/tests/peers.rs",
             "crates/tls/src/seat/tests.rs",

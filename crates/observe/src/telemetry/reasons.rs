@@ -179,7 +179,7 @@ pub const PROBE_SUCCEEDED: &str = "success";
 /// This machine could not ask: that says nothing about the server.
 pub const PROBE_NOT_MADE: &str = "not-made";
 
-/// What a connection can be ended for: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
+/// Floods that end a connection: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
 pub const HTTP2_FLOODS: &[&str] = &[
     "settings",
     "ping",
@@ -194,7 +194,7 @@ pub const HTTP2_FLOODS: &[&str] = &[
     "streams",
 ];
 
-/// What the library ends a connection for: `reason` of `propylon_http2_errors_total`.
+/// Errors for which the library ends a connection: `reason` of `propylon_http2_errors_total`.
 pub const HTTP2_ERRORS: &[&str] = &[
     "protocol-error",
     "flow-control-error",
@@ -238,7 +238,7 @@ mod tests {
     fn every_reason_that_is_written_anywhere_is_in_its_list_and_none_is_other() {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut files = Vec::new();
-        ["http", "net", "observe", "proxy"]
+        ["http", "net", "observe", "proxy", "control"]
             .iter()
             .for_each(|member| sources(&top.join(member).join("src"), &mut files));
         let (mut seen, mut unknown) = (0, Vec::new());

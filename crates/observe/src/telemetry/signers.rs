@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 
 use super::DURATION_BOUNDS;
 
-/// What a lookup of key servers' names may have found.
+/// Results of looking up key servers' names again.
 pub const LOOKUPS: [&str; 3] = ["same", "changed", "failed"];
-/// What it is called where signers have names.
+/// The key process's name, where signers have theirs.
 pub const BESIDE_NAME: &str = "keys.isolate";
 
 pub const BESIDE_SERVER: &str = "key process";
-/// What became of handshakes that waited for a signer.
+/// Ends of a handshake's wait for a signer.
 pub const CONCLUSIONS: &[&str] = &["signed", "timeout", "unavailable", "refused", "cancelled", "full"];
 
-/// What became of requests to a key server.
+/// Ends of a request to a key server.
 pub const OUTCOMES: &[&str] = &["signed", "refused", "wrong", "lost", "unanswered", "superfluous"];
 
 pub struct SignerMetrics {

@@ -1,0 +1,250 @@
+//! What the admin address shows, put together from the metrics and the configuration at the moment it is asked for.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use propylon_acme::Keeper as Orders;
+use propylon_config::{Backend, Balance, Listener};
+use propylon_metrics::{Store, gauge_text};
+use propylon_observe::conditions::Conditions;
+use propylon_observe::telemetry::{ListenerMetrics, Telemetry};
+use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
+use serde_json::{Value, json};
+
+use crate::acme;
+use crate::certificates::{self, Troubles};
+use crate::expiry;
+use crate::health::{Health, State};
+use crate::reload::Shown;
+use crate::sandbox::Sandbox;
+use crate::upgrade::handover::Handover;
+use propylon_config::effective;
+use propylon_proxy::snapshot::Snapshot;
+
+/// Of what `process.state` has otherwise than the file so many are told one by one.
+const OVERRIDES_MAX: usize = 20;
+
+/// What the admin address can show.
+pub struct View {
+    pub store: Arc<Store>,
+    pub shown: Rc<RefCell<Shown>>,
+    pub orders: Arc<Orders>,
+    pub health: Health,
+    pub telemetry: Arc<Telemetry>,
+    pub started: Instant,
+    /// Resident when nobody had connected yet.
+    pub memory_at_start: u64,
+    /// Files of certificates that could not be used when they were last read.
+    pub troubles: Troubles,
+    /// Where there is an upgrade socket.
+    pub handover: Option<Handover>,
+    /// What the kernel holds the process to.
+    pub sandbox: Arc<Sandbox>,
+    /// What is wrong now.
+    pub conditions: Rc<RefCell<Conditions>>,
+}
+
+impl View {
+    /// The snapshot that was published last.
+    pub fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.borrow().snapshot)
+    }
+
+    /// Prometheus text.
+    pub fn metrics(&self) -> String {
+        let snapshot = self.current();
+        self.store.prometheus()
+            + &certificates::expiry(&snapshot.profiles)
+            + &expiry::metrics(&snapshot, SystemTime::now())
+            + &acme::metrics(&self.orders.status())
+            + &self.memory()
+    }
+
+    /// And nobody serves in its place: who asks here asks for the service, not for this process.
+    pub fn is_draining(&self) -> bool {
+        let is_succeeded = self.handover.as_ref().is_some_and(|handover| handover.kept().is_some());
+        self.store.level(self.telemetry.process.draining) > 0 && !is_succeeded
+    }
+
+    /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
+    pub fn config(&self) -> String {
+        pretty(&effective::config(&self.current().config))
+    }
+
+    /// What is running, for people and scripts.
+    pub fn snapshot(&self) -> String {
+        pretty(&self.running())
+    }
+
+    /// What the dashboard divides by the connections.
+    fn memory(&self) -> String {
+        let gauge = |name, help, bytes: u64| gauge_text::<0>(name, help, &[([], bytes as i64)]);
+        let now = propylon_sys::resident_bytes().unwrap_or(0);
+        let at_start = "Memory of the process, resident, before the first client.";
+        gauge("propylon_resident_bytes", "Memory of the process, resident.", now)
+            + &gauge("propylon_resident_at_start_bytes", at_start, self.memory_at_start)
+    }
+
+    fn running(&self) -> Value {
+        let snapshot = &self.current();
+        let config = &snapshot.config;
+        let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
+        let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
+        let certificates = &snapshot.profiles;
+        // The last column is the main thread's.
+        let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
+            "draining": self.is_draining(),
+            "sandbox": self.sandbox.to_json_whole(),
+            "keys": { "isolated": config.keys.isolate.is_some() },
+            "upgrade": self.handover.as_ref().map(Handover::to_json),
+            "configuration": self.configuration(),
+            "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
+            "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
+            "workers": workers.collect::<Vec<Value>>(),
+            "listeners": listeners.collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each)).collect::<Vec<Value>>(),
+            "other_expiries": self.other_expiries(),
+            "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
+            "acme": acme::view(&self.orders.status()),
+            "backends": backends.collect::<Vec<Value>>(),
+        })
+    }
+
+    pub fn configuration(&self) -> Value {
+        let shown = self.shown.borrow();
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        json!({
+            "generation": shown.snapshot.generation,
+            "origin": shown.origin,
+            "overrides": {
+                "total": shown.overrides.len(),
+                "list": shown.overrides.iter().take(OVERRIDES_MAX).collect::<Vec<&String>>(),
+            },
+            "last_reload": shown.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
+            "old_snapshots": shown.older,
+            "oldest_snapshot_age_seconds": shown.oldest_age.as_secs(),
+        })
+    }
+
+    /// The kinds of things beside certificates that end.
+    fn other_expiries(&self) -> Vec<Value> {
+        let one = |(of, dated): (String, Dated)| {
+            let file = dated.path.display().to_string();
+            json!({ "kind": dated.kind.name(), "of": of, "name": dated.name, "file": file, "not_after": dated.until })
+        };
+        expiry::others(&self.current(), SHOWN_MAX).into_iter().map(one).collect()
+    }
+
+    pub fn worker(&self, index: usize) -> Value {
+        let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
+            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
+            levels.sum::<i64>()
+        };
+        json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
+    }
+
+    fn listener(&self, snapshot: &Snapshot, place: usize, listener: &Listener) -> Value {
+        let metrics = &self.telemetry.listeners[place];
+        json!({
+            "name": listener.name,
+            "addresses": snapshot.addresses(place),
+            "tls": listener.tls.map(|id| snapshot.config.tls[id.0].name.as_str()),
+            "connections": self.store.level(metrics.open),
+            "connections_total": self.store.count(metrics.accepted),
+            "requests_in_progress": self.store.level(metrics.in_progress),
+            "responses_total": metrics.responses.iter().map(|class| self.store.count(*class)).sum::<u64>(),
+        })
+    }
+
+    /// By worker, what it takes the server's latency for; null where that is of no concern, or nothing is known.
+    fn latencies(snapshot: &Snapshot, backend: usize, server: usize) -> Value {
+        if !matches!(snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
+            return Value::Null;
+        }
+        let millis = |micros: u64| (micros > 0).then_some(micros as f64 / 1e3);
+        snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
+    }
+
+    fn backend(&self, snapshot: &Snapshot, place: usize, backend: &Backend) -> Value {
+        let metrics = &self.telemetry.backends[place];
+        let servers = backend.live_servers().map(|(at, configured)| {
+            let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
+            json!({
+                "address": server.label,
+                "resolved": server.notice.addresses(),
+                "health": health(&self.health.state(place, at)),
+                "weight": configured.weight,
+                "draining": configured.drain.is_some(),
+                "backup": configured.backup,
+                "requests_in_flight": self.store.level(metrics.in_flight),
+                "latency_estimates_ms": View::latencies(snapshot, place, at),
+                "max_connections": configured.max_connections,
+                "connections": self.store.level(metrics.open),
+                "connections_idle": self.store.level(metrics.idle),
+                "connections_total": self.store.count(metrics.connections),
+                "connect_failures_total": self.store.count(metrics.connect_failures),
+                "requests_total": self.store.count(metrics.requests),
+                "requests_on_reused_connections_total": self.store.count(metrics.reused),
+                "stale_connections_total": self.store.count(metrics.stale),
+                "handed_over_total": self.store.count(metrics.handed_over),
+                "made_ahead_total": self.store.count(metrics.warmed),
+            })
+        });
+        json!({
+            "name": backend.name,
+            "balance": backend.balance.name(),
+            "panic": self.health.is_panic(place),
+            "client_connections": self.store.level(metrics.clients_open),
+            "client_connections_total": self.store.count(metrics.clients),
+            "queued": self.store.level(metrics.queue_depth),
+            "retries_total": self.store.count(metrics.retries),
+            "stale_retries_total": self.store.count(metrics.stale_retries),
+            "retries_refused_total": self.store.count(metrics.retries_refused),
+            "unavailable_total": self.store.count(metrics.unavailable),
+            "servers": servers.collect::<Vec<Value>>(),
+        })
+    }
+}
+
+/// Times in seconds since 1970.
+fn health(state: &State) -> Value {
+    let seconds = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_millis() as f64 / 1e3
+    };
+    json!({
+        "state": state.verdict.name(),
+        "usable": state.admitted,
+        "panic": state.admitted && !state.verdict.is_open(),
+        "reason": state.verdict.reason(),
+        "since": seconds(state.since),
+        "until": state.until.map(seconds),
+        "lookup_failed": state.lookup_failed,
+    })
+}
+
+/// A certificate as it is shown everywhere.
+pub(super) fn certificate(profile: &Profile, served: &Served) -> Value {
+    json!({
+        "profile": profile.name(),
+        "name": served.name,
+        "type": served.key_type.name(),
+        "file": served.path.display().to_string(),
+        "not_after": served.not_after,
+        "ocsp": served.stapled,
+    })
+}
+
+fn served(profile: &Profile) -> Vec<Value> {
+    profile.served().map(|served| certificate(profile, &served)).collect()
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}

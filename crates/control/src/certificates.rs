@@ -1,0 +1,427 @@
+//! The certificates in use, on the main thread: read again when asked or when their files have changed, and told of.
+//!
+//! A file that cannot be used keeps what was there before in its place, and the log says why; of what stands for itself
+//! no longer (authorities, revocation lists, what is shown to servers) either all is taken over, or nothing changes.
+
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use propylon_config::{Backend, Config, Signer, TlsProfile};
+use propylon_metrics::gauge_text;
+use propylon_proxy::snapshot::{Snapshot, load_profile_again, load_upstream};
+use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp, UpstreamProfile};
+
+use crate::expiry;
+use crate::sandbox;
+
+pub struct Certificates {
+    /// By profile.
+    watched: Vec<Watched>,
+    /// By signer: the files that links to key servers are made with.
+    links: Vec<Watched>,
+    /// By backend: what is shown to its servers and trusted of them.
+    towards: Vec<Watched>,
+    /// Files of the last reading again that could not be used.
+    refused: usize,
+    troubles: Troubles,
+    watch: expiry::Watch,
+    /// When the log was last told which certificates expire soon.
+    reminded: Instant,
+}
+
+/// How often the log is told which certificates expire soon.
+const REMINDER: Duration = Duration::from_secs(24 * 3600);
+
+/// Files that could not be used when they were last read, with what and whose they are; for the admin address.
+pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
+
+/// Which are to be read again, by position in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Which {
+    pub profiles: Vec<usize>,
+    pub signers: Vec<usize>,
+    pub backends: Vec<usize>,
+}
+
+/// The files of one profile.
+struct Watched {
+    name: String,
+    interval: Option<Duration>,
+    looked: Instant,
+    /// As they were when they were last read.
+    stamp: Stamp,
+    /// Findings of that reading, which have been told.
+    told: Vec<Finding>,
+}
+
+/// What reading certificates again has come to.
+pub enum Reloaded {
+    /// To be published.
+    New(Box<Snapshot>),
+    /// Only what is shown to key servers is new, and in use for new links.
+    Links,
+    /// They are what they were, or as wrong as they were.
+    Same,
+    /// The reasons are in the log, and some of them are new.
+    Failed,
+}
+
+impl Certificates {
+    /// Those of a snapshot. What has changed since they were read shows at the first look.
+    pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
+        // The start has told of what expires.
+        let mut certificates = Certificates {
+            watched: Vec::new(),
+            links: Vec::new(),
+            towards: Vec::new(),
+            refused: 0,
+            troubles: Troubles::default(),
+            watch: expiry::Watch::new(SystemTime::now()),
+            reminded: now,
+        };
+        certificates.follow(snapshot, now);
+        certificates
+    }
+
+    /// Files that could not be used when they were last read again; told once.
+    pub fn take_refused(&mut self) -> usize {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Tells the log what comes near its end, as it does so, and once a day which certificates expire soon. For every second.
+    pub fn remind(&mut self, snapshot: &Snapshot, now: Instant) {
+        self.watch.look(snapshot, SystemTime::now());
+        if now.duration_since(self.reminded) < REMINDER {
+            return;
+        }
+        self.reminded = now;
+        for profile in &snapshot.profiles {
+            let findings = profile.expiring(SystemTime::now());
+            findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
+        }
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        Rc::clone(&self.troubles)
+    }
+
+    /// All files have been read again, and for these what was there before stays.
+    pub fn keep_all_troubles(&self, config: &Config, kept: &[Finding]) {
+        self.troubles.borrow_mut().clear();
+        self.keep_more_troubles(config, kept);
+    }
+
+    /// The same of some: what is known of other profiles stays.
+    pub fn keep_more_troubles(&self, config: &Config, kept: &[Finding]) {
+        for tls in &config.tls {
+            let is_own = |finding: &&Finding| {
+                tls.at == finding.at || tls.certificates.iter().any(|certificate| certificate.at == finding.at)
+            };
+            let own: Vec<Finding> = kept.iter().filter(is_own).cloned().collect();
+            if !own.is_empty() {
+                self.keep_troubles("tls", &tls.name, &own);
+            }
+        }
+    }
+
+    /// Forgets what was wrong with files of what is not in use any more, or has been read from others since.
+    pub fn forget_troubles(&self, earlier: &Snapshot, later: &Snapshot) {
+        let profile = |of: &Snapshot, name: &str| of.profiles.iter().find(|profile| profile.name() == name).cloned();
+        let upstream = |of: &Snapshot, name: &str| {
+            let (place, _) = of.config.live_backends().find(|(_, backend)| backend.name == name)?;
+            of.upstreams[place].clone()
+        };
+        let signer = |of: &Snapshot, name: &str| {
+            let (place, _) = of.config.live_signers().find(|(_, signer)| signer.name == name)?;
+            Some(Arc::clone(&of.signers[place]))
+        };
+        let stays = |kind: &str, name: &str| match kind {
+            "tls" => is_same(profile(earlier, name), profile(later, name)),
+            "backend" => is_same(upstream(earlier, name), upstream(later, name)),
+            _ => is_same(signer(earlier, name), signer(later, name)),
+        };
+        self.troubles.borrow_mut().retain(|(kind, name, _)| stays(kind, name));
+    }
+
+    /// How many files could not be used when they were last read.
+    pub fn unusable_files(&self) -> usize {
+        let troubles = self.troubles.borrow();
+        let paths: HashSet<&Path> = troubles.iter().map(|(_, _, finding)| finding.path.as_path()).collect();
+        paths.len()
+    }
+
+    /// Tells what is new of what is wrong with the files of one name, and keeps all of it. How many errors are new:
+    /// files that are young are read twice, and those that were read on demand are read again when their time comes.
+    fn tell_news(&self, kind: &'static str, name: &str, mut news: Vec<Finding>, findings: &[Finding]) -> usize {
+        let is_known = |finding: &Finding| {
+            let judged = sandbox::judged(finding);
+            self.troubles
+                .borrow()
+                .iter()
+                .any(|(of, whose, known)| (*of, whose.as_str(), known) == (kind, name, &judged))
+        };
+        news.retain(|finding| !is_known(finding));
+        news.iter().for_each(|finding| tell(kind, name, finding));
+        self.keep_troubles(kind, name, findings);
+        news.iter().filter(|finding| finding.severity == Severity::Error).count()
+    }
+
+    /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
+    fn keep_troubles(&self, kind: &'static str, name: &str, findings: &[Finding]) {
+        let mut troubles = self.troubles.borrow_mut();
+        troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        troubles.extend(errors.map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
+    }
+
+    /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
+    pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
+        let mut known = std::mem::take(&mut self.watched);
+        let watched = |tls: &TlsProfile| {
+            let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
+            before.unwrap_or_else(|| Watched::unread(now)).called(&tls.name, tls.watch)
+        };
+        self.watched = snapshot.config.tls.iter().map(watched).collect();
+        let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
+        self.troubles.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
+        let mut known = std::mem::take(&mut self.towards);
+        let watched = |backend: &Backend| {
+            let before =
+                known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
+            let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
+            before.unwrap_or_else(|| Watched::unread(now)).called(&backend.name, interval)
+        };
+        self.towards = snapshot.config.backends.iter().map(watched).collect();
+        let mut known = std::mem::take(&mut self.links).into_iter();
+        let watched = |signer: &Signer| {
+            // One that is retired never comes back: whoever lives at its place is another.
+            let before = known.next().filter(|before| before.interval.is_some() || signer.retired.is_some());
+            let interval = signer.watch.filter(|_| signer.retired.is_none());
+            before.unwrap_or_else(|| Watched::unread(now)).called(&signer.name, interval)
+        };
+        self.links = snapshot.config.signers.iter().map(watched).collect();
+    }
+
+    /// Those whose time it is to be looked at, and whose files are not what they were when they were read.
+    pub fn changed(&mut self, config: &Config, now: Instant) -> Which {
+        let changed = |all: &mut [Watched], stamp: &dyn Fn(usize) -> Stamp| {
+            let all = all.iter_mut().enumerate();
+            all.filter_map(|(index, watched)| watched.has_changed(now, || stamp(index)).then_some(index)).collect()
+        };
+        Which {
+            profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
+            signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
+            backends: changed(&mut self.towards, &|index| stamp_of(&config.backends[index])),
+        }
+    }
+
+    /// Takes over what was read again: all or none of it.
+    pub fn take_over(&mut self, snapshot: &Snapshot, read: ReadAgain) -> Reloaded {
+        let mut errors = 0;
+        let links = self.take_links(snapshot, read.signers, &mut errors);
+        let mut profiles = snapshot.profiles.clone();
+        let (mut failed, mut same) = (links.is_none(), true);
+        for (index, stamp, loaded) in read.profiles {
+            let tls = &snapshot.config.tls[index];
+            self.watched[index].stamp = stamp;
+            let (loaded, findings) = match loaded {
+                Ok((profile, findings)) => (Some(profile), findings),
+                Err(findings) => (None, findings),
+            };
+            let news = self.watched[index].news(&findings);
+            let news = self.tell_news("tls", &tls.name, news, &findings);
+            self.refused += news;
+            errors += news;
+            match loaded {
+                None => failed = true,
+                Some(profile) if profile.same_as(&profiles[index]) => {}
+                Some(profile) => {
+                    same = false;
+                    profiles[index] = Arc::new(profile);
+                }
+            }
+        }
+        let mut upstreams = snapshot.upstreams.clone();
+        for (index, stamp, loaded) in read.backends {
+            let backend = &snapshot.config.backends[index];
+            self.towards[index].stamp = stamp;
+            let (loaded, findings) = match loaded {
+                Ok(loaded) => loaded,
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            let news = self.towards[index].news(&findings);
+            errors += self.tell_news("backend", &backend.name, news, &findings);
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
+            }
+        }
+        if failed {
+            // What was good of them has not been taken over, and is to be read again.
+            for (index, _) in links.into_iter().flatten() {
+                self.links[index].stamp = Stamp::unread();
+            }
+            return if errors > 0 { Reloaded::Failed } else { Reloaded::Same };
+        }
+        let links = links.unwrap_or_default();
+        let has_links = !links.is_empty();
+        for (index, link) in links {
+            let signer = &snapshot.signers[index];
+            signer.link.store(Arc::new(link));
+            log::info!("signer \"{}\": identity and authorities were read again, for new links", signer.config.name);
+        }
+        match (same, has_links) {
+            (true, true) => Reloaded::Links,
+            (true, false) => Reloaded::Same,
+            (false, _) => Reloaded::New(Box::new(snapshot.with_certificates(profiles, upstreams))),
+        }
+    }
+
+    /// Those of these signers whose files have changed since they were read, by position. None if one cannot be used.
+    fn take_links(
+        &mut self,
+        snapshot: &Snapshot,
+        read: Vec<OfFiles<LinkProfile>>,
+        errors: &mut usize,
+    ) -> Option<Vec<(usize, LinkProfile)>> {
+        let mut links = Some(Vec::new());
+        for (index, stamp, loaded) in read {
+            let signer = &snapshot.config.signers[index];
+            if !self.links[index].stamp.is_changed(&stamp) {
+                continue;
+            }
+            self.links[index].stamp = stamp;
+            let (loaded, findings) = match loaded {
+                Ok((link, warnings)) => (Some(link), warnings),
+                Err(findings) => (None, findings),
+            };
+            let news = self.links[index].news(&findings);
+            *errors += self.tell_news("signer", &signer.name, news, &findings);
+            match (loaded, &mut links) {
+                (Some(link), Some(links)) => links.push((index, link)),
+                _ => links = None,
+            }
+        }
+        links
+    }
+}
+
+/// Files of a position: what they looked like, and what they hold.
+type OfFiles<T> = (usize, Stamp, Result<(T, Vec<Finding>), Vec<Finding>>);
+
+/// Certificates as files hold them now. It may take its time to find that out: a slow disk, another process that
+/// reads.
+pub struct ReadAgain {
+    profiles: Vec<OfFiles<Profile>>,
+    signers: Vec<OfFiles<LinkProfile>>,
+    backends: Vec<OfFiles<Option<UpstreamProfile>>>,
+}
+
+impl ReadAgain {
+    /// Reads these.
+    pub fn of(snapshot: &Snapshot, which: &Which) -> ReadAgain {
+        let config = &snapshot.config;
+        let profiles = which.profiles.iter().map(|&index| {
+            let stamp = Stamp::take(&config.tls[index], SystemTime::now());
+            (index, stamp, load_profile_again(&snapshot.profiles[index], &config.tls[index]))
+        });
+        let signers = which.signers.iter().map(|&index| {
+            let stamp = Stamp::of_signer(&config.signers[index], SystemTime::now());
+            (index, stamp, LinkProfile::load(&config.signers[index]))
+        });
+        let backends = which
+            .backends
+            .iter()
+            .map(|&index| (index, stamp_of(&config.backends[index]), load_upstream(&config.backends[index])));
+        ReadAgain { profiles: profiles.collect(), signers: signers.collect(), backends: backends.collect() }
+    }
+}
+
+impl Watched {
+    fn unread(now: Instant) -> Watched {
+        Watched { name: String::new(), interval: None, looked: now, stamp: Stamp::unread(), told: Vec::new() }
+    }
+
+    fn called(self, name: &str, interval: Option<Duration>) -> Watched {
+        Watched { name: name.to_owned(), interval, ..self }
+    }
+
+    /// Findings that the reading before did not have.
+    fn news(&mut self, findings: &[Finding]) -> Vec<Finding> {
+        let before = std::mem::replace(&mut self.told, findings.to_vec());
+        findings.iter().filter(|finding| !before.contains(finding)).cloned().collect()
+    }
+
+    fn has_changed(&mut self, now: Instant, stamp: impl FnOnce() -> Stamp) -> bool {
+        let is_due = self.interval.is_some_and(|interval| now.duration_since(self.looked) >= interval);
+        if is_due {
+            self.looked = now;
+        }
+        is_due && self.stamp.is_changed(&stamp())
+    }
+}
+
+fn is_same<T>(one: Option<Arc<T>>, two: Option<Arc<T>>) -> bool {
+    one.zip(two).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
+}
+
+fn stamp_of(backend: &Backend) -> Stamp {
+    backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
+}
+
+fn tell(kind: &str, name: &str, finding: &Finding) {
+    let Finding { severity, at, path, what, fix, .. } = &sandbox::judged(finding);
+    let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
+    match severity {
+        Severity::Warning => log::warn!("{text}"),
+        Severity::Error => log::error!("{text}"),
+    }
+}
+
+/// When certificates expire, in Prometheus' text format, and how many there are. They are not known before they are read, so
+/// these series are not in the store.
+pub fn expiry(profiles: &[Arc<Profile>]) -> String {
+    let mut earliest: HashMap<[(&str, String); 3], i64> = HashMap::new();
+    let mut order = Vec::new();
+    for profile in profiles {
+        for served in profile.served() {
+            let labels = [
+                ("profile", profile.name().to_string()),
+                ("name", served.name),
+                ("type", served.key_type.name().to_string()),
+            ];
+            // Two on different curves have the same labels; the one that expires first matters.
+            match earliest.entry(labels) {
+                Entry::Occupied(mut known) => *known.get_mut() = served.not_after.min(*known.get()),
+                Entry::Vacant(new) => {
+                    order.push(new.key().clone());
+                    new.insert(served.not_after);
+                }
+            }
+        }
+    }
+    let series: Vec<_> = order.into_iter().map(|labels| (labels.clone(), earliest[&labels])).collect();
+    let help = format!(
+        "When a certificate expires, in seconds since 1970; of a profile with more than {SHOWN_MAX} those that do so first."
+    );
+    let each = gauge_text("propylon_certificate_expiry_seconds", &help, &series);
+    let of_all = |value: fn(&Profile) -> i64| {
+        let series = profiles.iter().map(|profile| ([("profile", profile.name().to_string())], value(profile)));
+        series.collect::<Vec<_>>()
+    };
+    let count = of_all(|profile| profile.count() as i64);
+    let soonest = of_all(Profile::soonest_expiry);
+    let soonest_help = "When the first of a profile's certificates expires, in seconds since 1970.";
+    each + &gauge_text("propylon_certificates", "Certificates in use.", &count)
+        + &gauge_text("propylon_certificate_soonest_expiry_seconds", soonest_help, &soonest)
+}

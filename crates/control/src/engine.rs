@@ -1,0 +1,707 @@
+//! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::spans::Exporter;
+use propylon_acme::Keeper as Orders;
+use propylon_config::{AdminBind, At, Config};
+use propylon_crypto::batch::Batching;
+use propylon_metrics::{Column, Store};
+use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Writer};
+use propylon_observe::conditions::{self, Conditions};
+use propylon_observe::telemetry::ExportCounts;
+use propylon_observe::telemetry::Telemetry;
+use propylon_proxy::batches;
+use propylon_proxy::shortage::files::ConnectionsMax;
+use propylon_proxy::shortage::{Shared, Watch};
+use propylon_proxy::signer::Beside;
+use propylon_proxy::snapshot::{Publication, Snapshot};
+use propylon_proxy::ticket_keys;
+use propylon_proxy::worker::worker_count;
+use propylon_proxy::worker::{self, Assignment, Phase};
+use propylon_tls::Finding;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use crate::acme;
+use crate::admin::{self, AdminDoor, AdminSocket};
+use crate::health::Health;
+use crate::isolation::{Forgetting, Keeping, KeyProcess};
+use crate::logger;
+use crate::opening::{Opened, StartError, files_plan, open};
+use crate::origin::Meant;
+use crate::reload::{self, Beginning, Keeper, Shown};
+use crate::sandbox::{self, Sandbox};
+use crate::service::{self, Watchdog};
+use crate::state;
+use crate::upgrade::handover::{Handover, Kept, Own, Property};
+use crate::upgrade::launcher::Launcher;
+use crate::upgrade::predecessors::Predecessors;
+use crate::upgrade::takeover::Takeover;
+use crate::upgrade::{self, Failure};
+
+/// How often it is seen to what memory and files there are.
+const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
+/// How often the drain tells what it still waits for.
+const DRAIN_REPORT: Duration = Duration::from_secs(1);
+
+/// The workers.
+type Threads = Vec<JoinHandle<io::Result<()>>>;
+
+/// Where no service manager wants to hear anything.
+const NO_WATCHDOG: Duration = Duration::from_secs(3600);
+/// How long workers may take to be ready to accept.
+const WORKERS_WAIT: Duration = Duration::from_secs(30);
+
+/// How long the end of the process waits for the access log's reader.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector.
+const SPANS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a start begins with.
+pub struct Start {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Snapshot,
+    /// Files of uploads that could not be used.
+    pub unusable: Vec<Finding>,
+    pub own: Own,
+    /// Where that is another than this: the process that holds this one's keys.
+    pub key_process: Option<KeyProcess>,
+    /// The process that serves until this one is ready.
+    pub takeover: Option<Takeover>,
+}
+
+/// Everything that needs the rights the process was started with, done.
+pub struct Prepared {
+    path: PathBuf,
+    meant: Meant,
+    snapshot: Arc<Snapshot>,
+    unusable: Vec<Finding>,
+    launcher: Option<Launcher>,
+    key_process: Option<KeyProcess>,
+    sandbox: Arc<Sandbox>,
+    admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    /// What was used of what the other process has given, by its place there.
+    adopted: Vec<usize>,
+    log: Writer,
+    connections_max: ConnectionsMax,
+}
+
+/// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
+/// this one cannot.
+pub fn prepare(start: Start) -> Result<Prepared, StartError> {
+    let Start { path, meant, snapshot, unusable, own, key_process, mut takeover } = start;
+    let config = Arc::clone(&snapshot.config);
+    let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
+        let failure = Failure { reason: "start", what: error.to_string() };
+        takeover.iter().for_each(|takeover| takeover.give_up(&failure));
+    });
+    let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
+    let snapshot = Arc::new(snapshot.bound(bound));
+    let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
+    sandbox::make_folders(&config);
+    if let Some(why) = state::unusable(&config) {
+        log::warn!("{why}; until that is mended, changes by the admin API are refused");
+    }
+    service::connect();
+    let sandbox = Arc::new(Sandbox::enter(&config, &path));
+    Ok(Prepared {
+        path,
+        meant,
+        snapshot,
+        unusable,
+        launcher,
+        key_process,
+        sandbox,
+        admin,
+        upgrade,
+        takeover,
+        adopted,
+        log,
+        connections_max,
+    })
+}
+
+/// Who will start a successor: this process will not be able to.
+fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
+    let socket = config.process.upgrade_socket.as_ref()?;
+    let started = Launcher::start(own, &socket.path);
+    started
+        .inspect_err(|error| log::error!("upgrades by signal cannot be had: no launcher can be started: {error}"))
+        .ok()
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every request in progress was finished.
+    Drained,
+    /// So many requests were cut off when the drain's time was up.
+    CutOff(u64),
+    /// A worker had ended by itself.
+    Failed,
+}
+
+/// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
+pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
+    let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
+    let (connections_max, mut key_process, unusable) =
+        (prepared.connections_max, prepared.key_process, prepared.unusable);
+    // Inside of the sandbox, and before any thread that serves.
+    logger::write_aside().map_err(StartError::Threads)?;
+    let workers = worker_count(&snapshot.config);
+    let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
+    let telemetry = Arc::new(telemetry);
+    let runtime = Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(LocalOptions::default())
+        .map_err(StartError::Threads)?;
+    let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
+    let (phase, watched) = watch::channel(first);
+    let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+    let (publish, published) = watch::channel(Arc::clone(&publication));
+    let log = log.start(sandbox::explained).map_err(StartError::Threads)?;
+    let batching = batches::start(snapshot.config.process.batch);
+    let cores = propylon_sys::allowed_cores();
+    let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
+    let own_link = key_process.as_mut().and_then(KeyProcess::take_aside);
+    let (mut exporter, mut outboxes) = Exporter::new(published.clone(), workers);
+    exporter.start_if_needed(&snapshot);
+    let mut threads = Vec::new();
+    for index in 0..workers {
+        let Some(spans) = outboxes.pop() else { unreachable!("one for each") };
+        let assignment = Assignment {
+            index,
+            pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+            published: published.clone(),
+            column: Store::column(&store, index),
+            telemetry: Arc::clone(&telemetry),
+            log: log.sheet(),
+            spans,
+            shared: Arc::clone(&shared),
+            connections_max,
+            batching: Arc::clone(&batching),
+            key_process: key_process.as_mut().and_then(KeyProcess::take_link),
+            phase: watched.clone(),
+        };
+        threads.push(worker::start(assignment).map_err(StartError::Threads)?);
+    }
+    drop((watched, published));
+    reload::start_resolver(&snapshot, None);
+    // What loading took: else it would stay until this thread needs memory again.
+    propylon_sys::give_memory_back();
+    // Here and not before: folders are to be this account's, and what listens can answer.
+    let orders = Arc::new(acme::keeper());
+    orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
+    let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
+    let main = Main {
+        watch,
+        batching,
+        store,
+        telemetry,
+        phase,
+        _publish: publish.clone(),
+        log_failures: log.failures(),
+        exporter,
+        handover: None,
+        predecessors: Predecessors::default(),
+        started: Instant::now(),
+        conditions: Rc::new(RefCell::new(conditions::watch())),
+        forgetting: Forgetting::default(),
+        keeping: Keeping::default(),
+        key_process: own_link,
+    };
+    let config = Arc::clone(&snapshot.config);
+    let beginning = Beginning { path, meant, snapshot, unusable, sandbox, orders, publish };
+    let scene = Scene { beginning, launcher, admin, upgrade, takeover, adopted, publication };
+    let (outcome, kept, exporter) = runtime.block_on(main.watch(scene, threads))?;
+    exporter.finish(SPANS_PATIENCE);
+    clear_away(&config, kept);
+    log.finish(LOG_PATIENCE);
+    Ok(outcome)
+}
+
+/// Removes the files of Unix sockets that nobody answers at any more.
+fn clear_away(config: &Config, kept: Kept) {
+    if let Some(AdminBind::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind)
+        && !kept.admin
+    {
+        // A successor would remove it as well.
+        let _ = std::fs::remove_file(path);
+    }
+    if let Some(socket) = &config.process.upgrade_socket
+        && !kept.upgrade
+    {
+        let _ = std::fs::remove_file(&socket.path);
+    }
+}
+
+/// What the main thread begins with beside its own.
+struct Scene {
+    beginning: Beginning,
+    launcher: Option<Launcher>,
+    admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    adopted: Vec<usize>,
+    /// What the workers begin with.
+    publication: Arc<Publication>,
+}
+
+/// The main thread's own work.
+struct Main {
+    watch: Watch,
+    batching: Arc<Batching>,
+    /// Workers follow it for as long as it is there.
+    _publish: watch::Sender<Arc<Publication>>,
+    store: Arc<Store>,
+    telemetry: Arc<Telemetry>,
+    phase: watch::Sender<Phase>,
+    /// What could not be written of the access log, counted by its thread.
+    log_failures: Arc<LogFailures>,
+    exporter: Exporter,
+    /// Where there is an upgrade socket.
+    handover: Option<Handover>,
+    predecessors: Predecessors,
+    started: Instant,
+    /// What is wrong now; the admin address shows it.
+    conditions: Rc<RefCell<Conditions>>,
+    forgetting: Forgetting,
+    keeping: Keeping,
+    /// To the process that holds this one's keys, until it is made use of.
+    key_process: Option<OwnedFd>,
+}
+
+/// What has been begun beside the workers.
+struct Begun {
+    keeper: JoinHandleLocal<()>,
+    shown: Rc<RefCell<Shown>>,
+    door: Option<AdminDoor>,
+    orders: Arc<Orders>,
+    health: Health,
+}
+
+impl Main {
+    async fn watch(mut self, scene: Scene, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
+        let heed = |kind| signal(kind).map_err(StartError::Threads);
+        let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
+        let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
+        let mut second_user = heed(SignalKind::user_defined2())?;
+        let sandbox = Arc::clone(&scene.beginning.sandbox);
+        let begun = tokio::select! {
+            begun = self.begin(scene, hangup, threads.len()) => begun,
+            () = ends.heard() => Err(StartError::Stopped),
+        };
+        let Begun { mut keeper, shown, door, orders, health } = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                let _ = self.phase.send(Phase::Stopping);
+                join(threads);
+                return Err(error);
+            }
+        };
+        // Not before the signals are heeded: whoever waits for this line may send one at once.
+        let workers = threads.len();
+        log::info!(
+            "propylon {} runs with {workers} worker{}",
+            env!("CARGO_PKG_VERSION"),
+            if workers == 1 { "" } else { "s" }
+        );
+        service::ready(workers, shown.borrow().snapshot.generation);
+        let mut watchdog = Watchdog::start();
+        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
+        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seconds = interval(Duration::from_secs(1));
+        let mut looks = interval(SHORTAGE_LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut log_failures_seen = FailureCounts::default();
+        let mut lines_lost = 0;
+        let mut panics_seen = 0;
+        let mut exports_seen = ExportCounts::default();
+        let mut replaced = Vec::new();
+        let end = loop {
+            tokio::select! {
+                () = ends.heard() => break Phase::Draining,
+                () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
+                _ = &mut keeper => {
+                    log::error!("nobody looks after the configuration any more; stopping");
+                    break Phase::Draining;
+                }
+                // Without a handler it would end the process.
+                _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = second_user.recv() => self.upgrade(),
+                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
+                _ = barks.tick(), if watchdog.is_some() => {
+                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
+                }
+                _ = seconds.tick() => {
+                    log_failures_seen = self.count_log_failures(log_failures_seen);
+                    lines_lost = self.count_lost_lines(lines_lost);
+                    panics_seen = self.count_panics(panics_seen);
+                    replaced = self.report_replaced(&sandbox, replaced);
+                    let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.exporter.start_if_needed(&snapshot);
+                    exports_seen = self.report_exports(exports_seen);
+                    self.tend_tickets(&snapshot);
+                    self.forgetting.tend(&snapshot, Instant::now());
+                    self.look_at_store(&snapshot);
+                    self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
+                    self.report_kernels();
+                    self.report_lookups(&snapshot);
+                    self.report_predecessors();
+                }
+                () = any_finished(&threads) => {
+                    log::error!("a worker has ended by itself; stopping");
+                    break Phase::Draining;
+                }
+            }
+        };
+        // No changes any more.
+        keeper.abort();
+        let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
+        if kept.admin {
+            door.into_iter().for_each(AdminDoor::close);
+        }
+        let limit = shown.borrow().snapshot.config.process.drain_timeout;
+        // Whoever comes after orders what is wanted; not both.
+        if let Err(error) = orders.configure(Vec::new()) {
+            log::warn!("orders of certificates go on: {error}");
+        }
+        if end == Phase::Succeeded {
+            health.leave_to_successor();
+        }
+        let outcome = self.drain(end, limit, &mut ends, &mut second_user, threads).await;
+        Ok((outcome, kept, self.exporter))
+    }
+
+    /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
+    async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
+        let Scene { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = scene;
+        let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
+        let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
+        let beside = self.key_process.take().map(Beside::aside);
+        let health = Health::start(&snapshot, &self.store, &self.telemetry, &known, beside);
+        let mut upgrades = 0;
+        if let Some(takeover) = takeover {
+            upgrades = takeover.estate.upgrades + 1;
+            self.take_over(takeover, &adopted, &snapshot, &publication, workers).await?;
+        }
+        self.column().add(self.telemetry.upgrades.upgrades, upgrades);
+        for bound in snapshot.sockets.iter() {
+            if let Err(error) = bound.settle() {
+                log::warn!("{}: its deferred accepts cannot be set: {error}", bound.address);
+            }
+        }
+        let config = Arc::clone(&snapshot.config);
+        let sandbox = Arc::clone(&beginning.sandbox);
+        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
+        let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
+        let (shown, troubles) = (keeper.shown(), keeper.troubles());
+        if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
+            let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
+                // A successor may be started in another folder.
+                let bind = match &config.admin.as_ref()?.bind {
+                    AdminBind::Unix(path) => {
+                        AdminBind::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+                    }
+                    tcp => tcp.clone(),
+                };
+                Some((bind.to_string(), socket.another().ok()?))
+            };
+            let property = Property {
+                shown: Rc::clone(&shown),
+                store: Arc::clone(&self.store),
+                telemetry: Arc::clone(&self.telemetry),
+                health: health.clone(),
+                launcher,
+                admin: admin.as_ref().and_then(another),
+                path: wanted.path.clone(),
+                socket,
+                predecessors: self.predecessors.clone(),
+                upgrades,
+            };
+            self.handover = Some(Handover::start(property).map_err(StartError::Threads)?);
+        }
+        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
+        let view = admin::View {
+            store: Arc::clone(&self.store),
+            shown: Rc::clone(&shown),
+            orders: Arc::clone(&orders),
+            health: health.clone(),
+            telemetry: Arc::clone(&self.telemetry),
+            started: Instant::now(),
+            memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
+            troubles,
+            handover: self.handover.clone(),
+            sandbox,
+            conditions: Rc::clone(&self.conditions),
+        };
+        let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
+        let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
+        Ok(Begun { keeper, shown, door, orders, health })
+    }
+
+    async fn take_over(
+        &mut self,
+        mut takeover: Takeover,
+        adopted: &[usize],
+        snapshot: &Snapshot,
+        publication: &Publication,
+        workers: usize,
+    ) -> Result<(), StartError> {
+        if timeout(WORKERS_WAIT, publication.adopted_by(workers)).await.is_err() {
+            let what = format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs());
+            let failure = Failure { reason: "start", what };
+            takeover.give_up(&failure);
+            return Err(StartError::Upgrade(failure));
+        }
+        let earlier = std::mem::take(&mut takeover.estate.predecessors);
+        let begin = || {
+            let _ = self.phase.send(Phase::Serving);
+        };
+        let predecessor = takeover.complete(adopted, &snapshot.profiles, begin).await;
+        let predecessor = predecessor.map_err(StartError::Upgrade)?;
+        for (description, file) in earlier {
+            match upgrade::listen_to(file) {
+                Ok(channel) => self.predecessors.follow(description, channel),
+                Err(error) => log::warn!("process {} drains unheard: {error}", description.pid),
+            }
+        }
+        if let Some((description, channel)) = predecessor {
+            log::info!("upgrade: this process serves; process {} drains", description.pid);
+            self.predecessors.follow(description, channel);
+        }
+        Ok(())
+    }
+
+    /// SIGUSR2.
+    fn upgrade(&self) {
+        match &self.handover {
+            Some(handover) => handover.upgrade_by_signal(),
+            None => {
+                log::error!("SIGUSR2: without process.upgrade_socket nobody can take over; set it, and restart once")
+            }
+        }
+    }
+
+    fn report_predecessors(&self) {
+        let (sum, column, metrics) = (self.predecessors.sum(), self.column(), &self.telemetry.upgrades);
+        column.set(metrics.predecessors, sum.processes as i64);
+        column.set(metrics.predecessor_connections, sum.connections as i64);
+        column.set(metrics.predecessor_requests, sum.requests as i64);
+        column.set(metrics.predecessor_age, sum.oldest.as_secs() as i64);
+    }
+
+    /// This thread's own: the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
+    }
+
+    /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
+    fn tend_tickets(&self, snapshot: &Snapshot) {
+        let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
+        let column = self.column();
+        column.add(self.telemetry.process.ticket_key_changes, changes);
+        column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
+        for error in errors {
+            let Finding { what, fix, .. } = sandbox::judged(&ticket_keys::finding(error, At::default()));
+            log::error!("ticket keys: {what}; those in use stay in use; {fix}");
+        }
+    }
+
+    fn report_lookups(&self, snapshot: &Snapshot) {
+        let column = self.column();
+        for (place, signer) in snapshot.signers.iter().enumerate() {
+            self.telemetry.signer(place).add_lookups(&column, signer.places.take_counts());
+        }
+    }
+
+    fn report_kernels(&self) {
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        self.telemetry.batches.report_kernels(&column, &self.batching);
+    }
+
+    /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
+    fn count_log_failures(&self, seen: FailureCounts) -> FailureCounts {
+        let now = self.log_failures.counts();
+        let (column, process) = (self.column(), &self.telemetry.process);
+        column.add(process.access_log_failed, now.writes - seen.writes);
+        column.add(process.access_log_lost, now.lines - seen.lines);
+        column.add(process.access_log_reopens, now.reopens - seen.reopens);
+        now
+    }
+
+    /// The same with what this process says of itself.
+    fn count_lost_lines(&self, seen: u64) -> u64 {
+        let now = logger::lost();
+        self.column().add(self.telemetry.process.log_lost, now - seen);
+        now
+    }
+
+    /// The same with panics: of all threads, since a task's is contained and nobody else may notice.
+    fn count_panics(&self, seen: u64) -> u64 {
+        let now = logger::panics();
+        self.column().add(self.telemetry.process.panics, now - seen);
+        now
+    }
+
+    /// Shows whether the key process can keep what is uploaded and ordered.
+    fn look_at_store(&mut self, snapshot: &Snapshot) {
+        let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
+        if let Some(is_unusable) = self.keeping.tend(store, Instant::now()) {
+            self.column().set(self.telemetry.process.unusable_store, i64::from(is_unusable));
+        }
+    }
+
+    /// Tells of files that look-ups of names need and the sandbox keeps away, since they were replaced. Returns them.
+    fn report_replaced(&self, sandbox: &Sandbox, told: Vec<&'static str>) -> Vec<&'static str> {
+        let replaced = sandbox.replaced();
+        self.column().set(self.telemetry.process.replaced_files, replaced.len() as i64);
+        for path in replaced.iter().filter(|path| !told.contains(path)) {
+            log::warn!(
+                "{path} was replaced: the sandbox of a process of root's knows the file that was there at its start, and \
+                 this one cannot be read; {}; another account than root follows such files (process.user)",
+                sandbox.remedy()
+            );
+        }
+        replaced
+    }
+
+    /// As with the log.
+    fn report_exports(&self, seen: ExportCounts) -> ExportCounts {
+        let counts = self.exporter.counts();
+        self.telemetry.traces.report(&self.column(), counts, seen);
+        counts
+    }
+
+    async fn drain(
+        &self,
+        how: Phase,
+        limit: Duration,
+        ends: &mut Ends,
+        second_user: &mut Signal,
+        threads: Threads,
+    ) -> Outcome {
+        let started = Instant::now();
+        self.column().set(self.telemetry.process.draining, 1);
+        let _ = self.phase.send(how);
+        self.report("draining", limit);
+        if how != Phase::Succeeded {
+            service::stopping(self.telemetry.open(&self.store).0);
+        }
+        let mut reports = interval(DRAIN_REPORT);
+        reports.tick().await;
+        loop {
+            tokio::select! {
+                () = all_finished(&threads) => break,
+                () = sleep(limit.saturating_sub(started.elapsed())) => break,
+                () = ends.heard() => break,
+                _ = second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
+                _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
+            }
+        }
+        let (_, left) = self.telemetry.open(&self.store);
+        let _ = self.phase.send(Phase::Stopping);
+        let has_failed = !join(threads);
+        match left {
+            _ if has_failed => Outcome::Failed,
+            0 => {
+                log::info!("drained in {:.1} s", started.elapsed().as_secs_f64());
+                Outcome::Drained
+            }
+            left => {
+                log::warn!("stopped with {left} requests in progress");
+                Outcome::CutOff(left)
+            }
+        }
+    }
+
+    fn report(&self, what: &str, left: Duration) {
+        let (connections, requests) = self.telemetry.open(&self.store);
+        let left = left.as_secs_f64();
+        log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
+    }
+}
+
+/// The signals that end the process.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    async fn heard(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits for all of them. Returns whether they ended because they were told to.
+fn join(threads: Threads) -> bool {
+    let mut in_order = true;
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => log::error!("a worker failed: {error}"),
+            Err(_) => log::error!("a worker panicked"),
+        }
+        in_order = false;
+    }
+    in_order
+}
+
+async fn succeeded(handover: Option<&Handover>) {
+    match handover {
+        Some(handover) => handover.succeeded().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn any_finished(threads: &[JoinHandle<io::Result<()>>]) {
+    while !threads.iter().any(JoinHandle::is_finished) {
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn all_finished(threads: &[JoinHandle<io::Result<()>>]) {
+    while !threads.iter().all(JoinHandle::is_finished) {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::Source;
+
+    use propylon_config::Workers;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_on_its_core_counts_as_many_workers_as_everybody_else() {
+        let text = "[listener.plain]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n";
+        let source = Source::of(std::path::Path::new("propylon.toml"), text.into()).expect("text");
+        let (config, _) = propylon_config::parse(&source).expect("a configuration");
+        assert_eq!(config.process.workers, Workers::Auto);
+        let everywhere = worker_count(&config);
+        let core = propylon_sys::allowed_cores()[0];
+        let pinned = std::thread::spawn(move || propylon_sys::pin_to_core(core).map(|()| worker_count(&config)));
+        assert_eq!(pinned.join().expect("no panic").expect("a core of ours"), everywhere);
+    }
+}

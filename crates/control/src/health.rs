@@ -1,0 +1,771 @@
+//! Which servers are fit, on the main thread: probes, outcomes of requests and names go in; verdicts and addresses go out to the
+//! cores, and with their reasons into log, metrics and the admin address.
+//!
+//! Who decides is `propylon_policy::health`. Here are its clock, its chance and its eyes. Why it is so:
+//! `docs/decisions/0027-health.md`.
+
+mod grpc;
+mod http;
+mod http2;
+pub(crate) mod line;
+pub mod probe;
+mod turns;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
+use propylon_metrics::{Column, Store};
+use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
+use propylon_tls::{Connector, Parking, UpstreamProfile};
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, JoinSet, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+
+use crate::names::Names;
+use probe::{Failure, probe};
+use propylon_config::effective;
+use propylon_observe::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
+use propylon_observe::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
+use propylon_proxy::notice::{Door, Target};
+use propylon_proxy::signer::Beside;
+use propylon_proxy::snapshot::{Server, Snapshot, server_alpn};
+use turns::{Kind, Turns};
+
+/// Probes under way at once; the others wait for their turn. Each has a socket.
+pub const PROBES_AT_ONCE_MAX: usize = 128;
+/// Why a server is down whose name has not been found since the start.
+const NOWHERE: &str = "its name cannot be looked up";
+/// The cure for that.
+const NAME_CURE: &str = "check the name and process.resolver";
+/// The cure for an ejection.
+const EJECTED_CURE: &str = "look at the server's own log";
+/// How often outcomes of requests are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// All servers of the configuration in effect, and the tasks that watch them.
+#[derive(Clone)]
+pub struct Health(Rc<Room>);
+
+/// What outlives configurations.
+struct Room {
+    /// The one of the configuration in effect.
+    board: RefCell<Rc<Board>>,
+    /// By places of backend and server.
+    tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
+    turns: Turns,
+    random: RefCell<fastrand::Rng>,
+    /// The process that signs for what is shown to servers, where that is another.
+    beside: Option<Rc<Beside>>,
+}
+
+/// Those of one server. They end when it is gone, or is to be watched in another way; else they go on through changes of the
+/// configuration, so that many of these keep nobody from being asked.
+#[derive(Default)]
+struct Tasks {
+    probing: Option<Task>,
+    following: Option<Task>,
+}
+
+/// Ends when it is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Board {
+    snapshot: Arc<Snapshot>,
+    store: Arc<Store>,
+    telemetry: Arc<Telemetry>,
+    names: Names,
+    began: Instant,
+    began_at: SystemTime,
+    /// By backend: how TLS with its servers is begun; none for plaintext.
+    connectors: Vec<Option<Connector>>,
+    backends: RefCell<Vec<Watched>>,
+}
+
+/// A backend.
+struct Watched {
+    servers: Servers,
+    /// By server.
+    known: Vec<Known>,
+}
+
+/// What else is known of a server.
+#[derive(Default)]
+struct Known {
+    /// All its addresses.
+    targets: Vec<Target>,
+    /// Those of them that did not answer their last probe.
+    silent: Vec<SocketAddr>,
+    /// At one of them the last probe has taken all the time that it may.
+    is_slow: bool,
+    /// Outcomes that have been looked at.
+    successes: u64,
+    failures: u64,
+    /// Why the last lookup of its name failed, if it did.
+    lookup: Option<String>,
+}
+
+/// What probes have found out about a server, for a process that succeeds this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownServer {
+    backend: String,
+    /// As it is written.
+    server: String,
+    /// Why it is down, if it is.
+    down: Option<String>,
+}
+
+impl KnownServer {
+    pub fn to_json(&self) -> Value {
+        json!({ "backend": self.backend, "server": self.server, "down": self.down })
+    }
+
+    /// None where it is no such thing.
+    pub fn from_json(value: &Value) -> Option<KnownServer> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Some(KnownServer {
+            backend: text(&value["backend"])?,
+            server: text(&value["server"])?,
+            down: text(&value["down"]),
+        })
+    }
+}
+
+/// A server's state for people.
+pub struct State {
+    pub verdict: Verdict,
+    /// Requests may go there.
+    pub admitted: bool,
+    pub since: SystemTime,
+    /// The end of an ejection.
+    pub until: Option<SystemTime>,
+    /// Why its name cannot be looked up at the moment.
+    pub lookup_failed: Option<String>,
+}
+
+impl Health {
+    /// Starts to watch, on the current runtime, which is the main thread's. What is `known` already need not be found out
+    /// before requests come.
+    pub fn start(
+        snapshot: &Arc<Snapshot>,
+        store: &Arc<Store>,
+        telemetry: &Arc<Telemetry>,
+        known: &[KnownServer],
+        beside: Option<Rc<Beside>>,
+    ) -> Health {
+        let (began, began_at) = (Instant::now(), SystemTime::now());
+        let parking = beside.as_ref().map(|beside| beside.parking());
+        let mut board = Board::new(snapshot, store, telemetry, parking, (began, began_at));
+        board.inherit(known);
+        let health = Health(Rc::new(Room {
+            board: RefCell::new(Rc::new(board)),
+            tasks: RefCell::default(),
+            turns: Turns::new(PROBES_AT_ONCE_MAX),
+            random: RefCell::default(),
+            beside,
+        }));
+        health.begin(None);
+        spawn_local(health.clone().look_at_outcomes());
+        health
+    }
+
+    /// Watches the servers of another configuration from now on, which is about to be published. Of a server that is in
+    /// both, which is one whose notice is the same, everything known goes on.
+    pub fn follow(&self, snapshot: &Arc<Snapshot>) {
+        let old = self.board();
+        let parking = self.0.beside.as_ref().map(|beside| beside.parking());
+        let mut board = Board::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
+        board.take_over(&old);
+        *self.0.board.borrow_mut() = Rc::new(board);
+        self.begin(Some(&old));
+    }
+
+    /// Ends all probes, for good: whoever has taken over makes them, and twice as many is what servers would see. What is
+    /// known stays, for requests that are still in progress here.
+    pub fn leave_to_successor(&self) {
+        self.0.tasks.borrow_mut().values_mut().for_each(|tasks| tasks.probing = None);
+    }
+
+    /// What is known of servers that are probed.
+    pub fn hand_over(&self) -> Vec<KnownServer> {
+        let board = self.board();
+        let backends = board.backends.borrow();
+        let mut all = Vec::new();
+        for (place, backend) in board.snapshot.config.live_backends() {
+            for (server, configured) in backend.live_servers() {
+                let down = match backends[place].servers.found(server) {
+                    None => continue,
+                    Some(found) => found.err().map(|reason| reason.to_string()),
+                };
+                all.push(KnownServer { backend: backend.name.clone(), server: configured.address.to_string(), down });
+            }
+        }
+        all
+    }
+
+    fn board(&self) -> Rc<Board> {
+        Rc::clone(&self.0.board.borrow())
+    }
+
+    /// Says how things stand, and has every server watched as this configuration wants it.
+    fn begin(&self, old: Option<&Board>) {
+        let board = self.board();
+        let config = &board.snapshot.config;
+        let mut tasks = self.0.tasks.borrow_mut();
+        let is_live = |(backend, server): &(usize, usize)| {
+            let backend = &config.backends[*backend];
+            backend.retired.is_none() && backend.servers[*server].retired.is_none()
+        };
+        tasks.retain(|place, _| is_live(place));
+        for (index, backend) in config.live_backends() {
+            board.review(index);
+            // Once for all servers: it is a look at the whole backend.
+            let probes_alike = old.is_some_and(|old| old.knows(index) && old.probes_alike(&board, index));
+            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&board, index));
+            for (server, configured) in backend.live_servers() {
+                board.announce(index, server);
+                let tasks = tasks.entry((index, server)).or_default();
+                let is_same = old.is_some_and(|old| old.has_same(&board, index, server));
+                if backend.health.is_none() {
+                    tasks.probing = None;
+                } else if tasks.probing.is_none() || !(is_same && probes_alike) {
+                    tasks.probing = Some(Task(spawn_local(self.clone().watch(index, server))));
+                }
+                let is_name = !matches!(configured.address, ServerAddress::Ip(_));
+                if is_name && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
+                    // Other name servers may know better at once. How long a first answer holds was not kept.
+                    let wait = if is_same { Duration::ZERO } else { config.process.resolver.ttl_min };
+                    tasks.following = Some(Task(spawn_local(self.clone().follow_name(index, server, wait))));
+                }
+            }
+        }
+    }
+
+    /// What is thought of a server, by positions in the configuration.
+    pub fn state(&self, backend: usize, server: usize) -> State {
+        let board = self.board();
+        let backends = board.backends.borrow();
+        let (verdict, since) = backends[backend].servers.verdict(server);
+        let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
+        let lookup_failed = backends[backend].known[server].lookup.clone();
+        let admitted = backends[backend].servers.admits(server);
+        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+    }
+
+    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
+    pub fn is_panic(&self, backend: usize) -> bool {
+        self.board().backends.borrow()[backend].servers.is_panic()
+    }
+
+    /// Probes a server for as long as it is there and probed like this.
+    async fn watch(self, backend: usize, server: usize) {
+        loop {
+            let board = self.board();
+            let Some(check) = &board.snapshot.config.backends[backend].health else { return };
+            let every = check.interval.as_millis() as u64;
+            let began = tokio::time::Instant::now();
+            let targets = board.backends.borrow()[backend].known[server].targets.clone();
+            let mut probes = JoinSet::new();
+            for Target { address, .. } in targets {
+                let (health, board) = (self.clone(), Rc::clone(&board));
+                probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
+            }
+            drop(board);
+            let found = probes.join_all().await;
+            self.board().conclude(backend, server, &found);
+            let wait = next_probe(every, self.0.random.borrow_mut().u64(..));
+            sleep_until(began + Duration::from_millis(wait)).await;
+        }
+    }
+
+    async fn ask(&self, board: &Board, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
+        let config = &board.snapshot.config.backends[backend];
+        let Some(check) = &config.health else { return Err(Failure::new(PROBE_NOT_MADE, "")) };
+        let due = Instant::now();
+        let _turn = self.0.turns.take(backend, board.kind(backend, server)).await;
+        board.count_wait(backend, due.elapsed(), check.interval);
+        let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
+        let host = host_of(&config.servers[server].address, address);
+        let secure = board.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
+        let found = probe(check, config.protocol, address, &host, secure).await;
+        let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
+        let place = PROBE_RESULTS.iter().position(|known| *known == word);
+        if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
+            board.column().increment(probes[place]);
+        }
+        found
+    }
+
+    async fn look_at_outcomes(self) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let board = self.board();
+            for (index, backend) in board.snapshot.config.live_backends() {
+                if backend.outlier.is_some() {
+                    board.look_at_backend(index);
+                }
+            }
+        }
+    }
+
+    /// Looks a name up again whenever its answer is too old.
+    async fn follow_name(self, backend: usize, server: usize, mut wait: Duration) {
+        loop {
+            sleep(wait).await;
+            let board = self.board();
+            let question = board.snapshot.config.backends[backend].servers[server].address.clone();
+            let (names, again) = (board.names.clone(), board.snapshot.config.process.resolver.ttl_min);
+            drop(board);
+            let found = names.look_up(&question).await;
+            wait = match found {
+                Ok(found) => {
+                    self.board().found(backend, server, found.targets);
+                    found.valid
+                }
+                Err(error) => {
+                    self.board().not_found(backend, server, error);
+                    again
+                }
+            };
+        }
+    }
+}
+
+impl Known {
+    /// What went before is nothing to judge by.
+    fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
+        let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
+        let targets = server.notice.targets();
+        let lookup = targets.is_empty().then(|| "it was not found at the start".to_owned());
+        Known { targets, successes, failures, lookup, ..Known::default() }
+    }
+}
+
+fn connector(
+    backend: &Backend,
+    upstream: Option<&Arc<UpstreamProfile>>,
+    parking: Option<&Rc<Parking>>,
+) -> Option<Connector> {
+    let check = backend.health.as_ref()?;
+    let alpn: &[&[u8]] = match &check.kind {
+        ProbeKind::Grpc { .. } => &[b"h2"],
+        // A port of its own may be another server's.
+        ProbeKind::Http(_) if backend.protocol == ServerProtocol::Http2 && check.port.is_some() => {
+            &[b"h2", b"http/1.1"]
+        }
+        ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
+    };
+    let connector = upstream?.connector_for(alpn);
+    Some(match parking {
+        Some(parking) => connector.deferring(parking),
+        None => connector,
+    })
+}
+
+fn rules(backend: &Backend) -> Rules {
+    let probes = |check: &HealthCheck| Probes { rise: check.rise, fall: check.fall, starts_up: check.starts_up };
+    let outliers = |outlier: &propylon_config::Outlier| Outliers {
+        interval: outlier.interval.as_millis() as u64,
+        consecutive_failures: outlier.consecutive_failures.into(),
+        success_rate: (outlier.success_rate_servers > 0).then_some(SuccessRate {
+            servers_min: outlier.success_rate_servers as usize,
+            requests_min: outlier.success_rate_requests.into(),
+            deviation_percent: outlier.success_rate_deviation_percent,
+        }),
+        ejection: outlier.ejection.as_millis() as u64,
+        ejection_max: outlier.ejection_max.as_millis() as u64,
+        ejected_percent_max: outlier.ejected_percent_max,
+    };
+    Rules {
+        probes: backend.health.as_ref().map(probes),
+        outliers: backend.outlier.as_ref().map(outliers),
+        min_healthy_percent: backend.min_healthy,
+    }
+}
+
+impl Board {
+    fn new(
+        snapshot: &Arc<Snapshot>,
+        store: &Arc<Store>,
+        telemetry: &Arc<Telemetry>,
+        parking: Option<&Rc<Parking>>,
+        (began, began_at): (Instant, SystemTime),
+    ) -> Board {
+        let now = began.elapsed().as_millis() as u64;
+        let watched = |(place, (backend, servers)): (usize, (&Backend, &Arc<Vec<Server>>))| {
+            let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
+            let gone = |server: &usize| backend.retired.is_some() || backend.servers[*server].retired.is_some();
+            (0..servers.len()).filter(gone).for_each(|server| judged.retire(server));
+            let nowhere = servers.iter().enumerate().filter(|(_, server)| server.notice.targets().is_empty());
+            nowhere.for_each(|(server, _)| judged.set_nowhere(server, Some(NOWHERE.into())));
+            let known = servers.iter().zip(telemetry.backends[place].servers.iter());
+            let known = known.map(|(server, metrics)| Known::of(server, store, metrics)).collect();
+            Watched { servers: judged, known }
+        };
+        let config = &snapshot.config;
+        let connectors = config.backends.iter().zip(&snapshot.upstreams);
+        Board {
+            snapshot: Arc::clone(snapshot),
+            store: Arc::clone(store),
+            telemetry: Arc::clone(telemetry),
+            names: Names::new(&config.process.resolver),
+            began,
+            began_at,
+            connectors: connectors.map(|(backend, upstream)| connector(backend, upstream.as_ref(), parking)).collect(),
+            backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
+        }
+    }
+
+    /// What another process has found out.
+    fn inherit(&mut self, known: &[KnownServer]) {
+        for (place, backend) in self.snapshot.config.live_backends() {
+            let servers = &mut self.backends.get_mut()[place].servers;
+            for (server, configured) in backend.live_servers() {
+                let label = configured.address.to_string();
+                if let Some(known) = known.iter().find(|known| known.backend == backend.name && known.server == label) {
+                    servers.inherit(server, known.down.as_deref().map(Into::into));
+                }
+            }
+        }
+    }
+
+    /// What is known of servers that are in both.
+    fn take_over(&mut self, old: &Board) {
+        let mut before = old.backends.borrow_mut();
+        for (place, Watched { servers, known }) in self.backends.get_mut().iter_mut().enumerate() {
+            let (Some(before), Some(configured)) = (before.get_mut(place), old.snapshot.config.backends.get(place))
+            else {
+                continue;
+            };
+            let backend = &self.snapshot.config.backends[place];
+            for (server, _) in backend.live_servers().filter(|_| backend.retired.is_none()) {
+                let notice = &self.snapshot.servers[place][server].notice;
+                if !old.snapshot.servers[place].get(server).is_some_and(|old| Arc::ptr_eq(&old.notice, notice)) {
+                    continue;
+                }
+                servers.adopt(server, &before.servers, server);
+                let now = (known[server].successes, known[server].failures);
+                known[server] = std::mem::take(&mut before.known[server]);
+                if configured.outlier.is_none() {
+                    // Nobody has looked at outcomes: only those to come count.
+                    (known[server].successes, known[server].failures) = now;
+                }
+            }
+        }
+    }
+
+    /// Whether a server of this configuration is there in the later one as well.
+    fn has_same(&self, later: &Board, backend: usize, server: usize) -> bool {
+        let of =
+            |board: &Board| board.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.notice));
+        of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
+    }
+
+    /// Whether this configuration has such a place.
+    fn knows(&self, backend: usize) -> bool {
+        backend < self.snapshot.config.backends.len()
+    }
+
+    /// Whether servers of a backend are probed in the same way in the later one.
+    fn probes_alike(&self, later: &Board, backend: usize) -> bool {
+        let of = |board: &Board| {
+            let backend = &board.snapshot.config.backends[backend];
+            (effective::health_of(backend), backend.protocol)
+        };
+        let upstream = |board: &Board| board.snapshot.upstreams[backend].clone();
+        let same_tls = match (upstream(self), upstream(later)) {
+            (Some(one), Some(two)) => Arc::ptr_eq(&one, &two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        of(self) == of(later) && same_tls
+    }
+
+    fn looks_up_alike(&self, later: &Board, _: usize) -> bool {
+        let of = |board: &Board| board.snapshot.config.process.resolver.clone();
+        of(self) == of(later)
+    }
+
+    /// Judges by the rules of this configuration, and by who is to be drained.
+    fn review(&self, backend: usize) {
+        self.change(backend, |servers, now| {
+            for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
+                servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
+                servers.set_backup(server, configured.backup);
+            }
+            servers.review(now)
+        });
+    }
+
+    /// Tells the cores and the metrics how it stands with a server.
+    fn announce(&self, backend: usize, server: usize) {
+        let verdict = self.backends.borrow()[backend].servers.verdict(server).0.clone();
+        self.set_door(backend, server);
+        self.set_gauges(backend, server, &verdict);
+        let is_lost = self.backends.borrow()[backend].known[server].lookup.is_some();
+        self.column().set(self.metrics(backend, server).lookup_failing, i64::from(is_lost));
+        self.publish_addresses(backend, server);
+    }
+
+    /// A server is as good as the best of its addresses, and those that did not answer get no connections meanwhile.
+    fn conclude(&self, backend: usize, server: usize, found: &[(SocketAddr, Result<(), Failure>)]) {
+        let label = &self.snapshot.servers[backend][server].label;
+        let (mut silent, mut is_slow) = (Vec::new(), false);
+        let mut verdict = None;
+        for (address, found) in found {
+            match found {
+                Ok(()) => verdict = Some(Ok(())),
+                Err(failure) if failure.word == PROBE_NOT_MADE => {
+                    log::warn!("a health check of {label} was not made: {failure}")
+                }
+                Err(failure) => {
+                    silent.push(*address);
+                    is_slow |= failure.took_too_long();
+                    verdict = verdict.or_else(|| Some(Err(failure.to_string().into())));
+                }
+            }
+        }
+        let mut backends = self.backends.borrow_mut();
+        let known = &mut backends[backend].known[server];
+        (known.silent, known.is_slow) = (silent, is_slow);
+        drop(backends);
+        self.publish_addresses(backend, server);
+        if let Some(verdict) = verdict {
+            if verdict.is_ok() && self.snapshot.config.backends[backend].outlier.is_some() {
+                // Failures from before the probe belong before its verdict.
+                self.count_outcomes(backend, server);
+            }
+            self.change(backend, |servers, now| servers.probed(server, verdict, now));
+        }
+    }
+
+    /// How long the next probe of a server is likely to take. That of one which is up is awaited, whatever the last one found: it may
+    /// be what its end is known by.
+    fn kind(&self, backend: usize, server: usize) -> Kind {
+        let Watched { servers, known } = &self.backends.borrow()[backend];
+        let is_down = matches!(servers.found(server), Some(Err(_)));
+        if is_down && known[server].is_slow { Kind::Silent } else { Kind::Prompt }
+    }
+
+    /// Counts how long a probe waited for its turn, and whether that was too long.
+    fn count_wait(&self, backend: usize, waited: Duration, interval: Duration) {
+        let metrics = &self.telemetry.backends[backend];
+        self.column().observe(metrics.probe_wait, waited.as_micros() as u64);
+        if waited > interval {
+            self.column().increment(metrics.probes_late);
+        }
+    }
+
+    fn look_at_backend(&self, backend: usize) {
+        let all = self.backends.borrow()[backend].known.len();
+        (0..all).for_each(|server| self.count_outcomes(backend, server));
+        self.change(backend, Servers::tick);
+    }
+
+    /// Tells the policy what came of a server's requests since the last time.
+    fn count_outcomes(&self, backend: usize, server: usize) {
+        let metrics = &self.telemetry.backends[backend].servers[server];
+        let now = (self.store.count(metrics.successes), self.store.count(metrics.failures));
+        let Watched { servers, known } = &mut self.backends.borrow_mut()[backend];
+        let known = &mut known[server];
+        servers.counted(server, now.0.saturating_sub(known.successes), now.1.saturating_sub(known.failures));
+        (known.successes, known.failures) = now;
+    }
+
+    fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
+        let place = self.place(backend, server);
+        self.column().set(self.metrics(backend, server).lookup_failing, 0);
+        let mut backends = self.backends.borrow_mut();
+        let known = &mut backends[backend].known[server];
+        let was_nowhere = known.targets.is_empty();
+        if known.lookup.take().is_some() {
+            log::info!("{place}: its name is found{}", if was_nowhere { "" } else { " again" });
+        }
+        if known.targets != targets {
+            log::info!("{place} is now at {}", listed(&targets));
+            known.targets = targets;
+            drop(backends);
+            self.publish_addresses(backend, server);
+            if was_nowhere {
+                self.change(backend, |servers, now| {
+                    servers.set_nowhere(server, None);
+                    servers.review(now)
+                });
+            }
+        }
+    }
+
+    fn not_found(&self, backend: usize, server: usize, error: String) {
+        let (column, metrics) = (self.column(), self.metrics(backend, server));
+        column.increment(metrics.lookup_failures);
+        column.set(metrics.lookup_failing, 1);
+        let mut backends = self.backends.borrow_mut();
+        let known = &mut backends[backend].known[server];
+        if known.lookup.is_none() {
+            let kept = match known.targets.is_empty() {
+                true => "it has no address yet".to_owned(),
+                false => format!("it stays at {}", listed(&known.targets)),
+            };
+            log::warn!("{}: its name cannot be looked up: {error}; {kept}; {NAME_CURE}", self.place(backend, server));
+        }
+        known.lookup = Some(error);
+    }
+
+    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks them, those
+    /// that stand in are told of only while no better one answers, so that nobody stays with them for longer.
+    fn publish_addresses(&self, backend: usize, server: usize) {
+        let backends = self.backends.borrow();
+        let Known { targets, silent, .. } = &backends[backend].known[server];
+        let answering = targets.iter().filter(|target| !silent.contains(&target.address)).copied();
+        let mut published: Vec<Target> = answering.collect();
+        if published.is_empty() {
+            published.clone_from(targets);
+        } else if self.snapshot.config.backends[backend].health.is_some() {
+            let first = published.iter().map(|target| target.priority).min();
+            published.retain(|target| Some(target.priority) == first);
+        }
+        let first = published.iter().map(|target| target.priority).min();
+        let in_turn = published.iter().filter(|target| Some(target.priority) == first).count();
+        self.column().set(self.metrics(backend, server).addresses, in_turn as i64);
+        self.snapshot.servers[backend][server].notice.set_targets(published);
+    }
+
+    /// Lets the policy judge, and tells everybody what is different.
+    fn change(&self, backend: usize, judge: impl FnOnce(&mut Servers, u64) -> Vec<Change>) {
+        let now = self.began.elapsed().as_millis() as u64;
+        let mut backends = self.backends.borrow_mut();
+        let servers = &mut backends[backend].servers;
+        let panicked = servers.is_panic();
+        let changes = judge(servers, now);
+        let panics = servers.is_panic();
+        if changes.is_empty() && panics == panicked {
+            return;
+        }
+        let (open, all) = (servers.open(), servers.present());
+        drop(backends);
+        for Change { server, from, to } in changes {
+            self.set_door(backend, server);
+            let (column, metrics) = (self.column(), self.metrics(backend, server));
+            self.set_gauges(backend, server, &to);
+            column.increment(metrics.changes);
+            let place = self.place(backend, server);
+            let left = format!("{open} of {all} servers can be used");
+            match &to {
+                // The first probe of a server that was taken for fit is no news.
+                Verdict::Up | Verdict::Unknown if from.is_open() => {}
+                Verdict::Up | Verdict::Unknown => log::info!("{place} {}; {left}", returned(&from, now)),
+                Verdict::Draining(reason) => log::info!("{place} is draining: {reason}; {left}"),
+                Verdict::Down(reason) if open == 0 => {
+                    log::error!(
+                        "{place} is down: {reason}; {left}; bring servers back, or see what they answer to health checks"
+                    );
+                }
+                Verdict::Down(reason) => log::warn!("{place} is down: {reason}; {left}"),
+                Verdict::Ejected { reason, until } => {
+                    column.increment(metrics.ejections);
+                    let seconds = until.saturating_sub(now) / 1000;
+                    log::warn!("{place} is ejected for {seconds} s: {reason}; {left}; {EJECTED_CURE}");
+                }
+            }
+        }
+        if panics != panicked {
+            self.tell_panic(backend, panics, (open, all));
+        }
+    }
+
+    /// Tells the metrics what is thought of a server.
+    fn set_gauges(&self, backend: usize, server: usize, verdict: &Verdict) {
+        let (column, metrics) = (self.column(), self.metrics(backend, server));
+        column.set(metrics.up, i64::from(verdict.is_open()));
+        column.set(metrics.ejected, i64::from(matches!(verdict, Verdict::Ejected { .. })));
+    }
+
+    /// Lets requests to a server, or keeps them away.
+    fn set_door(&self, backend: usize, server: usize) {
+        let servers = &self.backends.borrow()[backend].servers;
+        let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
+            (true, _) => Door::Open,
+            (false, true) => Door::Ajar,
+            (false, false) => Door::Closed,
+        };
+        self.snapshot.servers[backend][server].notice.set_door(door);
+    }
+
+    /// The verdicts are not believed from now on, or are again.
+    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+        let configured = &self.snapshot.config.backends[backend];
+        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        column.set(metrics.panic, i64::from(panic));
+        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        let (name, percent) = (&configured.name, configured.min_healthy);
+        if panic {
+            column.increment(metrics.panics);
+            log::error!(
+                "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
+                 get requests as well; bring servers back, or lower min_healthy"
+            );
+        } else {
+            log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");
+        }
+    }
+
+    /// The main thread's own, which is the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
+    }
+
+    fn metrics(&self, backend: usize, server: usize) -> &ServerHealthMetrics {
+        &self.telemetry.backends[backend].servers[server].health
+    }
+
+    fn place(&self, backend: usize, server: usize) -> String {
+        let name = &self.snapshot.config.backends[backend].name;
+        format!("backend \"{name}\": server {}", self.snapshot.servers[backend][server].label)
+    }
+
+    fn time(&self, millis: u64) -> SystemTime {
+        self.began_at + Duration::from_millis(millis)
+    }
+}
+
+/// How it comes that a server gets requests again, in words that claim no more than is known.
+fn returned(from: &Verdict, now: u64) -> &'static str {
+    match from {
+        Verdict::Ejected { until, .. } if now < *until => {
+            "is used again before its ejection is over: no other server is left"
+        }
+        Verdict::Ejected { .. } => "is used again: its ejection is over",
+        Verdict::Draining(_) => "is drained no more",
+        _ => "is up again",
+    }
+}
+
+fn listed(targets: &[Target]) -> String {
+    targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a server is called in a request, without the port where it is HTTP's own (RFC 9110 §7.2).
+fn host_of(server: &ServerAddress, address: SocketAddr) -> String {
+    let host = match server {
+        ServerAddress::Name { host, .. } => host.clone(),
+        // The names behind a service are no names of its own.
+        ServerAddress::Srv { name } => name.splitn(3, '.').last().unwrap_or_default().to_string(),
+        ServerAddress::Ip(_) if address.is_ipv6() => format!("[{}]", address.ip()),
+        ServerAddress::Ip(_) => address.ip().to_string(),
+    };
+    if address.port() == 80 { host } else { format!("{host}:{}", address.port()) }
+}
+
+#[cfg(test)]
+mod tests;

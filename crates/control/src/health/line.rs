@@ -1,0 +1,117 @@
+//! A probe's connection: a socket with or without TLS, as the libraries that speak over it want it.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use propylon_net::buffer::{Buffer, Stock};
+use propylon_net::server_stream::{ServerHandshake, ServerStream};
+use propylon_net::socket::Socket;
+use propylon_observe::telemetry::PROBE_NOT_MADE;
+use propylon_proxy::signer::Beside;
+use propylon_tls::{Connector, UpstreamFailure};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::probe::Failure;
+
+pub enum Line {
+    Plain(TcpStream),
+    Secure(Box<Secure>),
+}
+
+pub struct Secure {
+    stream: ServerStream,
+    stock: Stock,
+    /// Read and not yet taken.
+    inbox: Buffer,
+}
+
+impl Line {
+    /// Agrees on TLS by the settings of the backend. `beside` has what is shown to servers signed for, and
+    /// `awaits_signature` says whether that is waited for now.
+    pub async fn secure(
+        stream: TcpStream,
+        connector: &Connector,
+        server: usize,
+        beside: Option<&Beside>,
+        awaits_signature: &Cell<bool>,
+    ) -> Result<Line, Failure> {
+        let failed = |failure: UpstreamFailure| {
+            let word = if failure.is_own() { PROBE_NOT_MADE } else { "tls-failed" };
+            Failure::new(word, failure.to_string())
+        };
+        let handshake = connector.connect(server).map_err(failed)?;
+        let stock = Stock::default();
+        let mut greeting = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
+        let greeted = poll_fn(|context| {
+            let greeted = greeting.poll(context, &stock, |job| Beside::submit_to(beside, job));
+            awaits_signature.set(greeting.awaits_signature());
+            greeted
+        });
+        let stream = greeted.await.map_err(failed)?;
+        Ok(Line::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
+    }
+
+    /// Whether the protocol that was offered first was agreed on; none without TLS.
+    pub fn agreed_on_first(&self) -> Option<bool> {
+        match self {
+            Line::Plain(_) => None,
+            Line::Secure(secure) => Some(secure.stream.facts().and_then(|facts| facts.alpn) == Some(0)),
+        }
+    }
+}
+
+impl Secure {
+    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.inbox.is_empty() {
+            // Nothing is the end.
+            ready!(self.stream.poll_fill(context, &self.stock, &mut self.inbox))?;
+        }
+        let count = self.inbox.len().min(into.remaining());
+        into.put_slice(&self.inbox.readable()[..count]);
+        self.inbox.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Line::Secure(secure) => secure.poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Line::Secure(secure) => {
+                let count = ready!(secure.stream.poll_write(context, &secure.stock, &[IoSlice::new(bytes)]))?;
+                // What was taken need not be on its way, and nobody may flush before the answer is waited for.
+                if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.stock) {
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Line::Secure(secure) => secure.stream.poll_flush(context, &secure.stock),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Line::Secure(secure) => secure.stream.poll_end(context, &secure.stock),
+        }
+    }
+}

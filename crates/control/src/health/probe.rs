@@ -1,0 +1,113 @@
+//! One probe of one address: connect, ask, judge the answer. What a server sends is bounded, and so is the time.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
+use propylon_observe::telemetry::PROBE_NOT_MADE;
+use propylon_proxy::signer::Beside;
+use propylon_tls::Connector;
+use rustix::io::Errno;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::line::Line;
+use super::{grpc, http, http2};
+
+/// Why a probe did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// One of [`PROBE_RESULTS`].
+    pub word: &'static str,
+    /// What there is to say beside; may be empty.
+    pub detail: String,
+}
+
+impl Failure {
+    /// Nothing came in all the time that there was.
+    pub fn took_too_long(&self) -> bool {
+        matches!(self.word, "timeout" | "connect-timeout")
+    }
+
+    pub fn new(word: &'static str, detail: impl Into<String>) -> Failure {
+        Failure { word, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.is_empty() {
+            true => f.write_str(self.word),
+            false => write!(f, "{} ({})", self.word, self.detail),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::new("closed", error.to_string())
+    }
+}
+
+/// How TLS with a server is begun: by whom, the server's position in the backend, and the process that signs for what
+/// it is shown, where that is another.
+pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a Beside>)>;
+
+/// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
+/// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
+pub async fn probe(
+    check: &HealthCheck,
+    protocol: ServerProtocol,
+    address: SocketAddr,
+    host: &str,
+    secure: Secure<'_>,
+) -> Result<(), Failure> {
+    let (connected, awaits_signature) = (Cell::new(false), Cell::new(false));
+    let asked = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
+        connected.set(true);
+        if check.kind == ProbeKind::Tcp {
+            return Ok(());
+        }
+        let line = match secure {
+            None => Line::Plain(stream),
+            Some((connector, server, beside)) => {
+                Line::secure(stream, connector, server, beside, &awaits_signature).await?
+            }
+        };
+        match &check.kind {
+            ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
+            ProbeKind::Http(expected) => {
+                let must = protocol == ServerProtocol::Http2 && check.port.is_none();
+                let offered = protocol != ServerProtocol::Http1;
+                match (line.agreed_on_first().map(|first| first && offered), must) {
+                    (Some(false), true) => Err(Failure::new("bad-response", "HTTP/2 was not agreed on by ALPN")),
+                    (Some(true), _) | (None, true) => http2::ask(line, expected, host, secure.is_some()).await,
+                    (Some(false) | None, false) => http::ask(line, expected, host).await,
+                }
+            }
+            ProbeKind::Grpc { service } => grpc::ask(line, service, host, secure.is_some()).await,
+        }
+    };
+    timeout(check.timeout, asked).await.unwrap_or_else(|_| {
+        let word = match (connected.get(), awaits_signature.get()) {
+            (_, true) => PROBE_NOT_MADE,
+            (true, false) => "timeout",
+            (false, false) => "connect-timeout",
+        };
+        Err(Failure::new(word, format!("after {} ms", check.timeout.as_millis())))
+    })
+}
+
+fn not_connected(error: &io::Error) -> Failure {
+    let word = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => PROBE_NOT_MADE,
+        Some(Errno::CONNREFUSED) => "connect-refused",
+        _ => "connect-failed",
+    };
+    // "connect-refused (Connection refused)" would say it twice.
+    let detail = if word == "connect-refused" { String::new() } else { error.to_string() };
+    Failure::new(word, detail)
+}

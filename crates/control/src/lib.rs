@@ -1,0 +1,25 @@
+//! The main thread: what is decided once for all cores, and told to them whole.
+//!
+//! Read `engine.rs` first (the main thread's loop), then `reload.rs` (how a configuration follows another) and `health.rs`
+//! (which servers are fit). `admin.rs` is what people and scripts ask, `upgrade.rs` how a process takes over from another.
+
+pub mod acme;
+pub mod admin;
+pub mod audit;
+pub mod certificates;
+pub mod diff;
+pub mod engine;
+pub mod expiry;
+pub mod health;
+pub mod isolation;
+pub mod logger;
+pub mod names;
+pub mod opening;
+pub mod origin;
+pub mod problems;
+pub mod reload;
+pub mod sandbox;
+pub mod service;
+pub mod spans;
+pub mod state;
+pub mod upgrade;

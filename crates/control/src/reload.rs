@@ -1,0 +1,994 @@
+//! The configuration in use, and its changes: asked for by a signal, the file or the admin API, made whole or not at all.
+//!
+//! A change is worked out beside what is in use: text to configuration, configuration to snapshot, with its certificates
+//! read and its addresses bound. Whatever stands in the way is collected, and nothing has happened. Then the state is
+//! written, and from there on nothing can fail: the snapshot is published, and every core goes by it.
+
+mod file;
+mod places;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use propylon_acme::Keeper as Orders;
+use propylon_config::{Config, FreePlaces, Problem, ServerAddress, Source};
+use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
+use propylon_metrics::{Column, Store};
+use propylon_tls::Finding;
+use serde_json::{Value, json};
+use tokio::signal::unix::Signal;
+use tokio::sync::{MutexGuard, mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use zeroize::Zeroizing;
+
+use crate::acme;
+use crate::admin::{Ask, NotDone};
+use crate::audit;
+use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
+use crate::diff::diff;
+use crate::health::Health;
+use crate::isolation;
+use crate::logger;
+use crate::names::Names;
+use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
+use crate::problems::{problem, with_path};
+use crate::sandbox::{self, Sandbox};
+use crate::service;
+use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
+use crate::upgrade::handover::Handover;
+use file::WatchedFile;
+use places::Places;
+use propylon_config::effective;
+use propylon_net::listen;
+use propylon_observe::telemetry::Telemetry;
+use propylon_proxy::signer;
+use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
+
+/// How long a change waits until every core goes by it, before it is answered all the same.
+const ADOPTION_WAIT: Duration = Duration::from_secs(2);
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The file, and all that it names.
+    ReadAgain,
+    /// The file, which has changed.
+    FileChanged(Source),
+    /// This in place of the file.
+    Push {
+        text: String,
+        is_json: bool,
+    },
+    AddServer {
+        backend: String,
+        address: String,
+        settings: Settings,
+    },
+    ChangeServer {
+        backend: String,
+        address: String,
+        settings: Settings,
+    },
+    RemoveServer {
+        backend: String,
+        address: String,
+    },
+    PutCertificate {
+        profile: String,
+        name: String,
+        pem: String,
+    },
+    RemoveCertificate {
+        profile: String,
+        name: String,
+    },
+}
+
+/// Of a server; none: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub weight: Option<NonZeroU16>,
+    pub max_connections: Option<NonZeroU32>,
+    pub drain: Option<bool>,
+    pub backup: Option<bool>,
+}
+
+impl Change {
+    fn is_by_admin(&self) -> bool {
+        !matches!(self, Change::ReadAgain | Change::FileChanged(_))
+    }
+}
+
+/// What has come of a change.
+pub struct Done {
+    pub generation: u64,
+    /// As `diff` tells them; empty: everything is what it was.
+    pub changes: Vec<Value>,
+    pub warnings: Vec<Problem>,
+    /// Files that could not be read again, and are among the warnings: what was there before stays in use.
+    kept: usize,
+    /// Those files, by their paths.
+    pub unusable: BTreeSet<PathBuf>,
+}
+
+/// Why nothing has changed.
+pub enum Refused {
+    /// By the rules of this process: the reason, and what to do.
+    Forbidden(String, &'static str),
+    /// There is no such thing.
+    Unknown(String),
+    /// It is there already.
+    Taken(String),
+    /// Everything that stands in the way.
+    Problems(Vec<Problem>),
+    /// The state could not be written.
+    State(String),
+}
+
+/// What others on this thread see of the configuration in use.
+pub struct Shown {
+    pub snapshot: Arc<Snapshot>,
+    /// Earlier snapshots that are still in use, and for how long the oldest of them has been succeeded.
+    pub older: usize,
+    pub oldest_age: Duration,
+    /// When something was last to be applied, and what came of it.
+    pub last: Option<(SystemTime, &'static str)>,
+    /// Where the configuration came from.
+    pub origin: Value,
+    /// What `process.state` has otherwise than the file, for people.
+    pub overrides: Vec<String>,
+}
+
+pub struct Keeper {
+    path: PathBuf,
+    /// What is in use was made of it.
+    meant: Meant,
+    /// The file, for `process.watch_config`.
+    file: WatchedFile,
+    shown: Rc<RefCell<Shown>>,
+    older: Vec<Older>,
+    places: Places,
+    certificates: Certificates,
+    /// Orders certificates, on a thread of its own.
+    orders: Arc<Orders>,
+    /// Uploads that are to be removed from the key process's folder.
+    leftovers: Leftovers,
+    sandbox: Arc<Sandbox>,
+    publish: watch::Sender<Arc<Publication>>,
+    health: Health,
+    telemetry: Arc<Telemetry>,
+    store: Arc<Store>,
+}
+
+/// What the process has started with.
+pub struct Beginning {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Arc<Snapshot>,
+    /// Files of uploads that could not be used.
+    pub unusable: Vec<Finding>,
+    /// What this process may come by.
+    pub sandbox: Arc<Sandbox>,
+    /// Certificates are ordered there.
+    pub orders: Arc<Orders>,
+    pub publish: watch::Sender<Arc<Publication>>,
+}
+
+/// A snapshot that has been succeeded.
+struct Older {
+    snapshot: Weak<Snapshot>,
+    generation: u64,
+    since: Instant,
+}
+
+/// A snapshot that could be published, and what it was made of.
+struct Draft {
+    meant: Meant,
+    snapshot: Snapshot,
+    changes: Vec<Value>,
+    warnings: Vec<Problem>,
+    /// Files that could not be used, in whose place stays what was there before.
+    kept: Vec<Finding>,
+}
+
+impl Keeper {
+    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
+        let Beginning { path, meant, snapshot, unusable, sandbox, orders, publish } = beginning;
+        let certificates = Certificates::new(&snapshot, Instant::now());
+        certificates.keep_all_troubles(&snapshot.config, &unusable);
+        let origin = told_origin(&meant);
+        let overrides = meant.state.overrides();
+        let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
+        let file = WatchedFile::new(meant.file.text.clone());
+        let shown = Rc::new(RefCell::new(shown));
+        let older = Vec::new();
+        let places = Places::new(&shown.borrow().snapshot.config, shown.borrow().snapshot.generation);
+        let keeper = Keeper {
+            path,
+            meant,
+            file,
+            shown,
+            older,
+            places,
+            certificates,
+            orders,
+            leftovers: Leftovers::default(),
+            sandbox,
+            publish,
+            health,
+            telemetry,
+            store,
+        };
+        let generation = keeper.snapshot().generation;
+        keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
+        keeper
+    }
+
+    /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
+    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it. While a
+    /// successor gets ready nothing changes: it may have read already what is changed.
+    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hangup_waits = false;
+        loop {
+            tokio::select! {
+                // Without a handler it would end the process.
+                _ = hangup.recv() => hangup_waits = true,
+                Some(ask) = asked.recv() => match turn(handover.as_ref()) {
+                    Some(_turn) => self.answer(ask).await,
+                    None => {
+                        let _ = ask.reply.send(Err(being_succeeded()));
+                    }
+                },
+                _ = seconds.tick() => {
+                    if let Some(_turn) = turn(handover.as_ref()) {
+                        self.watch_certificates().await;
+                        self.watch_file().await;
+                    }
+                    self.look_after();
+                    self.leftovers.tend(Instant::now());
+                    let snapshot = self.snapshot();
+                    self.certificates.remind(&snapshot, Instant::now());
+                }
+            }
+            if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
+                hangup_waits = false;
+                service::reloading();
+                // Whoever sends a signal has the answer in the log alone.
+                let _ = self.read_again("SIGHUP").await;
+                service::ready(self.store.columns() - 1, self.snapshot().generation);
+            }
+        }
+    }
+
+    /// A change that the admin address was asked for.
+    async fn answer(&mut self, ask: Ask) {
+        let Ask { change, by, dry_run, generation, reply } = ask;
+        let current = self.snapshot().generation;
+        let asked = change.told();
+        let outcome = match generation {
+            Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
+            // To try it is nothing that the log or the metrics would tell.
+            _ if matches!(change, Change::ReadAgain) && !dry_run => {
+                self.read_again("the admin API").await.map_err(NotDone::Refused)
+            }
+            _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
+        };
+        if !dry_run {
+            let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
+            audit::tell(&by, &asked, made.map_err(NotDone::reason));
+        }
+        // Whoever asked may have gone.
+        let _ = reply.send(outcome);
+    }
+
+    pub fn shown(&self) -> Rc<RefCell<Shown>> {
+        Rc::clone(&self.shown)
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        self.certificates.troubles()
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.borrow().snapshot)
+    }
+
+    /// Makes a change, or only finds out what would come of it.
+    async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
+        if change.is_by_admin() && !dry_run {
+            self.may_admin()?;
+        }
+        let mut upload = Upload::of(&change, &self.meant, &self.leftovers).await?;
+        let outcome = self.make(change, &mut upload, dry_run).await;
+        if let Some(upload) = upload {
+            upload.end().await;
+        }
+        outcome
+    }
+
+    async fn make(&mut self, change: Change, upload: &mut Option<Upload>, dry_run: bool) -> Result<Done, Refused> {
+        let by_admin = change.is_by_admin();
+        let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
+        let draft = match self.intend(change, upload.as_ref(), dry_run).await {
+            Ok(wanted) => self.draft(wanted, files).await,
+            Err(refused) => Err(refused),
+        };
+        let mut draft = match draft {
+            Ok(draft) => draft,
+            Err(refused) => {
+                // What was asked for in vain says nothing of the configuration.
+                if !dry_run && matches!(refused, Refused::Problems(_)) {
+                    self.conclude_refused(by_admin);
+                }
+                return Err(refused);
+            }
+        };
+        let generation = self.snapshot().generation;
+        let (changes, mut warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
+        let kept = draft.kept.len();
+        let unusable: BTreeSet<PathBuf> = draft.kept.iter().map(|finding| finding.path.clone()).collect();
+        if dry_run {
+            return Ok(Done { generation, changes, warnings, kept, unusable });
+        }
+        if let Err(error) = self.write_state(&draft.meant.state) {
+            self.conclude_refused(by_admin);
+            return Err(Refused::State(error));
+        }
+        upload.iter_mut().for_each(|upload| upload.kept = true);
+        draft.snapshot.renew_links();
+        if files == Files::ReadAgain {
+            self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
+        } else {
+            self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
+            self.certificates.keep_more_troubles(&draft.meant.config, &draft.kept);
+        }
+        let changed = !changes.is_empty();
+        let before = std::mem::replace(&mut self.meant, draft.meant).state;
+        {
+            let mut shown = self.shown.borrow_mut();
+            (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
+        }
+        if changed {
+            self.publish(draft.snapshot).await;
+        }
+        if before.certificates != self.meant.state.certificates {
+            warnings.extend(self.remove_unused_certificates(before).await);
+        }
+        self.conclude(if changed { "applied" } else { "unchanged" });
+        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
+    }
+
+    /// What is forbidden to the admin API, whatever it asks for.
+    fn may_admin(&self) -> Result<(), Refused> {
+        let process = &self.meant.config.process;
+        if process.immutable {
+            let what = "the configuration is declared immutable".to_owned();
+            return Err(Refused::Forbidden(what, "change the file and send SIGHUP, or remove process.immutable"));
+        }
+        if process.state.is_none() {
+            let what = "there is nowhere to keep what the admin API changes".to_owned();
+            return Err(Refused::Forbidden(what, "set process.state to a folder, or change the file and send SIGHUP"));
+        }
+        Ok(())
+    }
+
+    /// From what is asked for to what it is to be made of.
+    async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
+        let mut state = self.meant.state.clone();
+        let mut file = self.meant.file.clone();
+        let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
+        match change {
+            Change::ReadAgain => {
+                let unread = |problem: Problem| match sandbox::denial(&self.path) {
+                    Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
+                    None => problem,
+                };
+                let path = self.path.clone();
+                let read = beside(move || isolation::read_source(&path)).await?;
+                file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
+                // What was only tried is still to be found by whoever watches the file.
+                if !dry_run {
+                    self.file.take(&file.text);
+                }
+            }
+            Change::FileChanged(changed) => file = changed,
+            Change::Push { text, is_json } => {
+                state.servers.clear();
+                let is_the_file = text == file.text && is_json == file.is_json();
+                state.pushed = (!is_the_file).then(|| Pushed { text, is_json, over: file.text.clone() });
+            }
+            Change::AddServer { backend, address, settings } => {
+                let parsed = self.address(&backend, &address)?;
+                let address = parsed.to_string();
+                if self.has_server(&backend, &parsed) {
+                    return Err(Refused::Taken(format!("[backend.{backend}] has the server {address} already")));
+                }
+                let entry = entry(&mut state, &backend, &address);
+                *entry = ServerChange { added: true, ..ServerChange::default() };
+                settings.lay_over(entry);
+                server = Some(ServerName { backend, address });
+            }
+            Change::ChangeServer { backend, address, settings } => {
+                let address = self.known(&backend, &address)?;
+                settings.lay_over(entry(&mut state, &backend, &address));
+                server = Some(ServerName { backend, address });
+            }
+            Change::RemoveServer { backend, address } => {
+                let address = self.known(&backend, &address)?;
+                let left = self.meant.config.backends.iter().find(|known| known.name == backend);
+                if left.is_some_and(|left| left.servers.len() == 1) {
+                    let what = format!("{address} is the only server of [backend.{backend}]");
+                    return Err(Refused::Forbidden(what, "add another one first"));
+                }
+                let entry = entry(&mut state, &backend, &address);
+                *entry = ServerChange { removed: true, ..ServerChange::default() };
+                server = Some(ServerName { backend, address });
+            }
+            Change::PutCertificate { profile, name, .. } => {
+                let file = upload.map(|upload| upload.file.clone()).unwrap_or_default();
+                state.certificates.entry(profile).or_default().insert(name, file);
+            }
+            Change::RemoveCertificate { profile, name } => {
+                let known = state.certificates.get_mut(&profile).and_then(|files| files.remove(&name));
+                known
+                    .ok_or_else(|| Refused::Unknown(format!("no certificate \"{name}\" was put to [tls.{profile}]")))?;
+            }
+        }
+        state.tidy();
+        Ok(Wanted { file, state, server, is_pushed })
+    }
+
+    /// The address of a server of a backend that there is.
+    fn address(&self, backend: &str, address: &str) -> Result<ServerAddress, Refused> {
+        if !self.meant.config.backends.iter().any(|known| known.name == backend) {
+            return Err(Refused::Unknown(format!("there is no [backend.{backend}]")));
+        }
+        match propylon_config::server_address(address) {
+            Ok(address) => Ok(address),
+            Err((what, fix)) => Err(Refused::Problems(vec![Problem::error("address", None, what, fix)])),
+        }
+    }
+
+    fn has_server(&self, backend: &str, address: &ServerAddress) -> bool {
+        let backends = self.meant.config.backends.iter().filter(|known| known.name == backend);
+        backends.flat_map(|backend| &backend.servers).any(|server| server.address == *address)
+    }
+
+    fn known(&self, backend: &str, address: &str) -> Result<String, Refused> {
+        let parsed = self.address(backend, address)?;
+        let address = parsed.to_string();
+        match self.has_server(backend, &parsed) {
+            true => Ok(address),
+            false => Err(Refused::Unknown(format!("[backend.{backend}] has no server {address}"))),
+        }
+    }
+
+    /// From what is meant to a snapshot that could be published. With thousands of servers that takes its time, so it is done
+    /// beside: the rest of this thread goes on.
+    async fn draft(&mut self, wanted: Wanted, files: Files) -> Result<Draft, Refused> {
+        let (earlier, before, free) = (self.snapshot(), self.meant.config.clone(), self.free_places());
+        let sandbox = Arc::clone(&self.sandbox);
+        let sketch = beside(move || Sketch::new(wanted, &before, earlier, &free, &sandbox)).await??;
+        let found = look_up(sketch.earlier.unknown_names(&sketch.config), &sketch.config).await;
+        beside(move || sketch.compile(files, &found)).await?
+    }
+
+    fn write_state(&self, state: &State) -> Result<(), String> {
+        let Some(folder) = &self.meant.config.process.state else { return Ok(()) };
+        if *state == self.meant.state {
+            return Ok(());
+        }
+        let told = |error| format!("{}: {}", folder.path.display(), sandbox::explained(&folder.path, &error));
+        state.save(&folder.path).map_err(told)
+    }
+
+    /// Gives the snapshot to every core, and waits until each goes by it.
+    async fn publish(&mut self, snapshot: Snapshot) {
+        let earlier = self.snapshot();
+        self.telemetry.follow(&self.store, &snapshot.config);
+        listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
+        logger::start(snapshot.config.log.level);
+        self.certificates.follow(&snapshot, Instant::now());
+        self.places.follow(&earlier.config, &snapshot.config, snapshot.generation);
+        let snapshot = Arc::new(snapshot);
+        self.health.follow(&snapshot);
+        let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+        publication.prepare();
+        start_resolver(&snapshot, Some(&earlier));
+        if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
+            log::error!("certificates cannot be ordered: {error}");
+        }
+        self.publish.send_replace(Arc::clone(&publication));
+        snapshot.settle(&earlier);
+        let workers = self.store.columns() - 1;
+        if timeout(ADOPTION_WAIT, publication.adopted_by(workers)).await.is_err() {
+            log::warn!("not every worker goes by generation {} yet", snapshot.generation);
+        }
+        let older = Older { generation: earlier.generation, since: Instant::now(), snapshot: Arc::downgrade(&earlier) };
+        self.older.push(older);
+        self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
+        self.shown.borrow_mut().snapshot = snapshot;
+        drop(earlier);
+        // What compiling took: else it would stay until this thread needs memory again.
+        propylon_sys::give_memory_back();
+        self.look_after();
+    }
+
+    /// Refusals by the admin API are told to the asker there and then: nothing is left to be mended here, so that they
+    /// are counted and no more.
+    fn conclude_refused(&mut self, by_admin: bool) {
+        if by_admin {
+            self.column().increment(self.telemetry.process.reloads.failed);
+        } else {
+            self.conclude("failed");
+        }
+    }
+
+    /// Counts and tells what came of something.
+    fn conclude(&mut self, result: &'static str) {
+        let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
+        column.increment(match result {
+            "applied" => metrics.applied,
+            "unchanged" => metrics.unchanged,
+            _ => metrics.failed,
+        });
+        let now = SystemTime::now();
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        column.set(metrics.last, seconds as i64);
+        column.set(metrics.last_failed, i64::from(result == "failed"));
+        self.shown.borrow_mut().last = Some((now, result));
+    }
+
+    /// Once a second, and after every change: what has become of earlier snapshots, and of what only they had.
+    fn look_after(&mut self) {
+        self.older.retain(|older| older.snapshot.strong_count() > 0);
+        let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
+        let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
+        column.set(metrics.old, self.older.len() as i64);
+        column.set(metrics.oldest_age, age.as_secs() as i64);
+        for (gauge, count) in metrics.places.iter().zip(self.places.counts()) {
+            column.set(*gauge, count as i64);
+        }
+        column.set(self.telemetry.process.unusable_files, self.certificates.unusable_files() as i64);
+        let mut shown = self.shown.borrow_mut();
+        (shown.older, shown.oldest_age) = (self.older.len(), age);
+        drop(shown);
+        self.telemetry.withdraw(&self.store, &self.free_places());
+    }
+
+    /// Retired places that nobody can speak of any more.
+    fn free_places(&self) -> FreePlaces {
+        let alive = self.older.iter().filter(|older| older.snapshot.strong_count() > 0);
+        let alive: Vec<u64> = alive.map(|older| older.generation).collect();
+        self.places.free(&self.snapshot().config, &alive, &self.telemetry, &self.store)
+    }
+
+    /// SIGHUP, or what the admin API has for it: whoever asks, the log and the metrics tell the same.
+    async fn read_again(&mut self, by: &str) -> Result<Done, Refused> {
+        log::info!("{by}: reading the configuration and the certificates again");
+        let before = self.snapshot();
+        let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
+        let outcome = self.change(Change::ReadAgain, false).await;
+        match &outcome {
+            Ok(done) => {
+                let refused = self.tell_kept(done.kept);
+                if !refused {
+                    self.column().increment(counters.success);
+                }
+                let after = self.snapshot();
+                let same =
+                    |name: &Arc<propylon_tls::Profile>| before.profiles.iter().any(|known| Arc::ptr_eq(known, name));
+                match after.profiles.iter().all(same) {
+                    true if !refused => log::info!("the certificates are what they were"),
+                    true => {}
+                    false => self.tell_certificates(),
+                }
+                self.tell(done);
+            }
+            Err(refused) => {
+                self.column().increment(counters.failure);
+                // The one stands in the way of the other: what certificates there are the configuration says.
+                log::error!(
+                    "certificates were not read again, for the configuration has errors; those from before stay in use"
+                );
+                tell_refused(refused);
+            }
+        }
+        outcome
+    }
+
+    /// The file, if it is to be watched and has changed.
+    async fn watch_file(&mut self) {
+        if !self.meant.config.process.watch_config {
+            return;
+        }
+        let Some(look) = self.file.look(&self.path) else { return };
+        let path = self.path.clone();
+        let read = beside(move || isolation::read_source(&path).ok()).await;
+        let Some(file) = self.file.found(look, read.ok().flatten()) else { return };
+        log::info!("{} has changed", self.path.display());
+        match self.change(Change::FileChanged(file), false).await {
+            Ok(done) => self.tell(&done),
+            Err(refused) => tell_refused(&refused),
+        }
+    }
+
+    /// What came of reading the file again.
+    fn tell(&self, done: &Done) {
+        tell(done);
+        if self.meant.state != State::default() {
+            let name = &self.meant.file.name;
+            log::info!("what the admin API has changed stands over {name}; /snapshot says what that is");
+        }
+    }
+
+    /// Certificates whose files have changed. What was merely touched is nobody's news.
+    async fn watch_certificates(&mut self) {
+        let snapshot = self.snapshot();
+        let mut changed = self.certificates.changed(&snapshot.config, Instant::now());
+        changed.profiles.extend(acme::profiles_with(&snapshot.config, &self.orders.take_changed()));
+        changed.profiles.sort_unstable();
+        changed.profiles.dedup();
+        if changed == Which::default() {
+            return;
+        }
+        let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
+        let (earlier, which) = (Arc::clone(&snapshot), changed.clone());
+        let Ok(read) = beside(move || ReadAgain::of(&earlier, &which)).await else {
+            // Not taken note of, they are found changed again.
+            return log::error!("certificates that have changed cannot be read now");
+        };
+        let reloaded = self.certificates.take_over(&snapshot, read);
+        let kept = self.certificates.take_refused();
+        let refused = self.tell_kept(kept);
+        match reloaded {
+            Reloaded::New(next) => {
+                if !refused {
+                    self.column().increment(counters.success);
+                }
+                drop(snapshot);
+                self.publish(*next).await;
+                self.tell_certificates();
+            }
+            Reloaded::Links if refused => {}
+            Reloaded::Links => self.column().increment(counters.success),
+            Reloaded::Same => {}
+            Reloaded::Failed => {
+                if !refused {
+                    self.column().increment(counters.failure);
+                }
+                log::error!("certificates could not be read again; those from before stay in use");
+            }
+        }
+    }
+
+    /// Some files of certificates could not be used, and this has been told and counted.
+    fn tell_kept(&self, files: usize) -> bool {
+        if files > 0 {
+            let process = &self.telemetry.process;
+            self.column().add(process.certificate_reload_errors, files as u64);
+            self.column().increment(process.certificate_reloads.failure);
+            log::error!("certificates could not all be read again; where one could not, that from before stays in use");
+        }
+        files > 0
+    }
+
+    fn tell_certificates(&self) {
+        let count: usize = self.snapshot().profiles.iter().map(|profile| profile.count()).sum();
+        log::info!("certificates were read again: {count} in use");
+    }
+
+    /// Removes files of certificates that were replaced or taken away; a warning where that cannot be.
+    async fn remove_unused_certificates(&self, before: State) -> Option<Problem> {
+        let (Meant { config, state, source, .. }, leftovers) = (self.meant.clone(), self.leftovers.clone());
+        let at = config.keys.store.as_ref().map(|store| store.at);
+        let uploads = Uploads::of(&config, &config.process.state.as_ref()?.path);
+        let removed = beside(move || uploads.remove_unused(&config, &before, &state, &leftovers)).await.ok()?;
+        let what =
+            format!("certificates that were uploaded and are not used any more cannot be removed: {}", removed.err()?);
+        log::warn!("{what}");
+        Some(Problem::warning(&source.name, at, what, "their keys lie in keys.store until it can be written in"))
+    }
+
+    /// This thread's own: the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
+    }
+}
+
+impl Settings {
+    fn lay_over(&self, change: &mut ServerChange) {
+        change.weight = self.weight.or(change.weight);
+        change.max_connections = self.max_connections.or(change.max_connections);
+        change.drain = self.drain.or(change.drain);
+        change.backup = self.backup.or(change.backup);
+    }
+}
+
+/// A certificate's file, written before anybody knows whether it is good; removed again unless it is kept.
+struct Upload {
+    uploads: Uploads,
+    profile: String,
+    file: String,
+    kept: bool,
+    /// Takes the file that cannot be removed at once.
+    leftovers: Leftovers,
+}
+
+impl Upload {
+    async fn of(change: &Change, meant: &Meant, leftovers: &Leftovers) -> Result<Option<Upload>, Refused> {
+        let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
+        if !meant.config.tls.iter().any(|known| known.name == *profile) {
+            return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
+        }
+        let Some(state) = &meant.config.process.state else {
+            let what = "there is nowhere to keep certificates".to_owned();
+            return Err(Refused::Forbidden(what, "set process.state to a folder"));
+        };
+        if !state::is_plain_name(profile) || !state::is_plain_name(name) {
+            let what = "the names of profile and certificate have to be names of files as well".to_owned();
+            return Err(Refused::Forbidden(what, "use letters, digits, `-`, `_` and `.`"));
+        }
+        let uploads = Uploads::of(&meant.config, &state.path);
+        if meant.config.keys.isolate.is_some() {
+            if let Uploads::Here(_) = uploads {
+                let what = "with keys.isolate this process takes no private key".to_owned();
+                let fix =
+                    "set keys.store to a folder of its own and restart, or write the file where [tls.NAME] names one";
+                return Err(Refused::Forbidden(what, fix));
+            }
+            if pem.len() > UPLOAD_BYTES_MAX {
+                let what = format!("with keys.isolate a certificate with its key has at most {UPLOAD_BYTES_MAX} bytes");
+                return Err(Refused::Forbidden(what, "leave out what clients do not need, such as roots"));
+            }
+        }
+        // Another name than the one that is served now: it may have to come back.
+        let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
+        let upload = Upload { uploads, profile: profile.clone(), file, kept: false, leftovers: leftovers.clone() };
+        let pem = Zeroizing::new(pem.clone());
+        beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
+            Ok(()) => Ok(Some(upload)),
+            // It may be written yet by a key process that was asked and has not answered.
+            Err(error) => Err(Refused::State(format!("{}: {error}", upload.uploads.folder(&upload.profile).display()))),
+        })
+        .await?
+    }
+
+    /// Removes it unless it is kept.
+    async fn end(self) {
+        if !self.kept {
+            let _ = beside(move || drop(self)).await;
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let (Err(_), Uploads::Beside(_)) = (self.uploads.remove(&self.profile, &self.file), &self.uploads) {
+            self.leftovers.add(&self.file);
+        }
+    }
+}
+
+fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut ServerChange {
+    state.servers.entry(backend.to_owned()).or_default().entry(address.to_owned()).or_default()
+}
+
+/// What a configuration is to be made of.
+struct Wanted {
+    file: Source,
+    state: State,
+    /// The server that the change is about.
+    server: Option<ServerName>,
+    /// The change is a text in place of the file's.
+    is_pushed: bool,
+}
+
+/// A configuration that is understood, on its way to a snapshot.
+struct Sketch {
+    meant: Meant,
+    /// With its places.
+    config: Config,
+    earlier: Arc<Snapshot>,
+    /// Both as they were written: what is in use has its lists in the order of places, which is nobody's change.
+    before: Value,
+    after: Value,
+    problems: Vec<Problem>,
+}
+
+impl Sketch {
+    fn new(
+        Wanted { file, state, server, is_pushed }: Wanted,
+        in_use: &Config,
+        earlier: Arc<Snapshot>,
+        free: &FreePlaces,
+        sandbox: &Sandbox,
+    ) -> Result<Sketch, Refused> {
+        let meant =
+            origin::mean(file, state, server.as_ref()).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
+        let (before, after) = (effective::config(in_use), effective::config(&meant.config));
+        let mut problems = meant.warnings.clone();
+        problems.extend(for_life(&meant, &before, &after));
+        if is_pushed {
+            problems.extend(meant.said_otherwise(&before));
+        }
+        let mut refused = sandbox.refused(&meant.config, &meant.source);
+        refused.extend(sandbox::untold_accounts(&meant.config, &meant.source, &meant.file));
+        if !refused.is_empty() {
+            // Reading them would say the same once more, and less of why.
+            problems.extend(refused);
+            problems.sort_by_key(|problem| problem.at);
+            return Err(Refused::Problems(problems));
+        }
+        let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
+        Ok(Sketch { meant, config, earlier, before, after, problems })
+    }
+
+    fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
+        let Sketch { meant, config, earlier, before, after, mut problems } = self;
+        let built = earlier.succeeded_by(config, files, found);
+        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
+        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
+        problems.extend(findings.iter().map(told));
+        if let Ok(Compiled { kept, .. }) = &built {
+            problems.extend(kept.iter().map(told).map(|problem| Problem {
+                severity: propylon_config::Severity::Warning,
+                what: format!("{}; what was there before stays in use", problem.what),
+                ..problem
+            }));
+        }
+        problems.sort_by_key(|problem| problem.at);
+        match built {
+            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
+                let mut changes = diff(&before, &after);
+                changes.extend(unseen_changes(&earlier, &snapshot));
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
+            }
+            _ => Err(Refused::Problems(problems)),
+        }
+    }
+}
+
+/// Does something on a thread of its own, while this one goes on with the rest.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+    let failed = |what: String| {
+        let fix = "try again; if it goes on, please report it";
+        Refused::Problems(vec![Problem::error("request", None, what, fix)])
+    };
+    let (sender, receiver) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
+        // What was sent as a configuration may be a private key.
+        propylon_sys::wipe_freed_memory();
+        // Nobody waits any more when the process ends.
+        let _ = sender.send(work());
+    });
+    thread.map_err(|error| failed(format!("a thread cannot be started: {error}")))?;
+    receiver.await.map_err(|_| failed("compiling the configuration panicked: a defect in Propylon".into()))
+}
+
+/// What would need another process.
+fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
+    // Nothing is copied on the way: the whole may be of thousands of servers.
+    fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
+        path.split('.').fold(root, |value, key| &value[key])
+    }
+    let changed = FOR_LIFE.iter().map(|(path, _)| path).filter(|path| of(before, path) != of(after, path));
+    let problem = |path: &&str| {
+        let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
+        let at = propylon_config::locate(&meant.source, &differing(path, of(before, path), of(after, path)));
+        Problem::error(&meant.source.name, at, what, "put it back, or restart: this needs a restart")
+    };
+    changed.map(problem).collect()
+}
+
+/// The path to what differs, as far as that is one thing.
+fn differing(path: &str, before: &Value, after: &Value) -> String {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else { return path.to_owned() };
+    let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => {
+            let of = |values: &serde_json::Map<String, Value>| values.get(key).cloned().unwrap_or_default();
+            differing(&format!("{path}.{key}"), &of(before), &of(after))
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// What has changed although it is written the same.
+fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
+    let mut changes = Vec::new();
+    for (tls, profile) in later.config.tls.iter().zip(&later.profiles) {
+        let known = earlier.profiles.iter().any(|known| Arc::ptr_eq(known, profile));
+        if !known && earlier.config.tls.iter().any(|known| known.name == tls.name) {
+            changes.push(json!({ "path": format!("tls.{}", tls.name), "certificates": "read again" }));
+        }
+    }
+    for (place, backend) in later.config.live_backends() {
+        let Some(known) = earlier.config.backends.get(place).filter(|known| known.name == backend.name) else {
+            continue;
+        };
+        let same = match (&earlier.upstreams[place], &later.upstreams[place]) {
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after) || before.same_files(after),
+            (before, after) => before.is_none() == after.is_none(),
+        };
+        // A change that is written is told of by itself.
+        if !same && known.tls.is_some() && backend.tls.is_some() {
+            changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
+        }
+    }
+    if let (Some(before), Some(after)) = (&earlier.collector, &later.collector)
+        && !Arc::ptr_eq(before, after)
+    {
+        changes.push(json!({ "path": "tracing", "files": "read again" }));
+    }
+    changes
+}
+
+/// Asks for all of them at once.
+async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propylon_config::Config) -> Answers {
+    let names = Names::new(&config.process.resolver);
+    let found = names.look_up_beside(questions.clone()).await;
+    questions.into_iter().zip(found).collect()
+}
+
+fn told_origin(meant: &Meant) -> Value {
+    json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
+}
+
+/// Has the names of key servers looked up of signers that the earlier snapshot had not; of those that are retired they are no more.
+pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
+    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
+    for (signer, configured) in snapshot.signers.iter().zip(&snapshot.config.signers) {
+        if configured.retired.is_some() {
+            signer.places.look_no_more();
+        }
+    }
+    let is_known = |signer: &&Arc<SignerProfile>| known.iter().any(|known| Arc::ptr_eq(known, signer));
+    let new = snapshot.signers.iter().filter(|signer| !is_known(signer));
+    let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
+    if let Err(error) = signer::start_resolver(places.collect()) {
+        log::error!("key servers' names cannot be looked up again: {error}");
+    }
+}
+
+/// To be held by whoever changes something; none while a successor gets ready.
+fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match handover {
+        Some(handover) => handover.may_change().map(Some),
+        None => Some(None),
+    }
+}
+
+fn being_succeeded() -> NotDone {
+    let what = "another process is taking over".to_owned();
+    NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
+}
+
+fn tell(done: &Done) {
+    done.warnings.iter().for_each(|problem| log::warn!("{}", problem.unmarked()));
+    match done.changes.len() {
+        0 => log::info!("the configuration is what it was: generation {}", done.generation),
+        1 => log::info!("the configuration is in effect, with 1 change: generation {}", done.generation),
+        count => log::info!("the configuration is in effect, with {count} changes: generation {}", done.generation),
+    }
+}
+
+fn tell_refused(refused: &Refused) {
+    match refused {
+        Refused::Problems(problems) => {
+            problems.iter().for_each(|problem| log::error!("{}", problem.unmarked()));
+        }
+        Refused::Forbidden(what, fix) => log::error!("{what}; {fix}"),
+        Refused::Unknown(what) | Refused::Taken(what) | Refused::State(what) => log::error!("{what}"),
+    }
+    log::error!("the configuration was refused; the one from before stays in effect");
+}

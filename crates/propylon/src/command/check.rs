@@ -1,0 +1,191 @@
+//! `propylon check`: every problem of a configuration and of the certificates it names, at once.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use propylon_config::{Backend, Config, Problem, Severity, Signer, Source, TlsProfile};
+use propylon_control::acme;
+use propylon_control::admin;
+use propylon_control::isolation;
+use propylon_control::opening::files_plan;
+use propylon_control::origin;
+use propylon_control::origin::Meant;
+use propylon_control::problems::{problem, with_path};
+use propylon_control::sandbox;
+use propylon_keyserver::isolated::unfit_store;
+use propylon_proxy::snapshot::{load_profiles, load_signers, load_upstreams};
+use propylon_proxy::sticky;
+use propylon_proxy::ticket_keys;
+use propylon_proxy::trace::Target;
+use propylon_sys::Account;
+use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
+
+pub fn main(path: &Path, json: bool) -> ExitCode {
+    let (problems, text) = match Source::read(path) {
+        Ok(source) => (problems(&source), source.text),
+        Err(problem) => (vec![problem], String::new()),
+    };
+    let failed = problems.iter().any(|problem| problem.severity == Severity::Error);
+    if json {
+        println!("{}", propylon_config::to_json(&problems));
+    } else {
+        eprint!("{}", propylon_config::render(&problems, &text));
+        println!("{}: {}", path.display(), summary(&problems));
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn summary(problems: &[Problem]) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = problems.len() - errors;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    match (errors, warnings) {
+        (0, 0) => "ok".into(),
+        (0, _) => format!("ok, {}", count(warnings, "warning")),
+        (_, 0) => count(errors, "error"),
+        _ => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+    }
+}
+
+fn problems(source: &Source) -> Vec<Problem> {
+    let (certified, mut problems) = propylon_config::inspect(source);
+    let profiles = &certified.tls;
+    isolation::find_ordered_keys(&certified.keys);
+    let mut findings = match load_profiles(profiles) {
+        Ok((_, warnings)) => warnings,
+        Err(findings) => findings,
+    };
+    // What is missing in a signer's section has been said; its stand-ins are no files.
+    if !problems.iter().any(|problem| problem.severity == Severity::Error) {
+        findings.extend(shown_to_others(&certified.signers, &certified.backends));
+        if let Some(tracing) = &certified.tracing {
+            let target = Target::load(tracing, &propylon_config::Resolver::default());
+            findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        }
+        findings.extend(sticky::check(&certified.backends));
+        findings.extend(acme::check(&certified.acmes));
+    }
+    if certified.keys.isolate.is_some() {
+        // As the process that runs has it, which is to have no keys.
+        let keys = findings.iter_mut().filter(|finding| finding.what == KEY_BESIDE_AUTHORITIES);
+        keys.for_each(|finding| finding.severity = propylon_tls::Severity::Error);
+    }
+    problems.extend(overrides(source, &problems));
+    problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
+    problems.sort_by_key(|problem| problem.at);
+    problems
+}
+
+/// Findings about what is shown to key servers and servers, and about authorities.
+fn shown_to_others(signers: &[Signer], backends: &[Backend]) -> Vec<Finding> {
+    let mut findings = load_signers(signers).map_or_else(|findings| findings, |(_, warnings)| warnings);
+    findings.extend(load_upstreams(backends).map_or_else(|findings| findings, |(_, warnings)| warnings));
+    findings
+}
+
+/// What the admin API has changed, which `run` would lay over the file. Nothing is told where the file itself is wrong.
+fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
+    if origin::has_error(problems) {
+        return Vec::new();
+    }
+    match origin::with_state(source) {
+        Ok(meant) => token_file(source, &meant.config)
+            .into_iter()
+            .chain(unknown_user(source, &meant.config))
+            .chain(refused_store(source, &meant.config))
+            .chain(few_files(source, &meant.config))
+            .chain(files_of_state(&meant))
+            .chain(isolation::problems(&meant.config, source))
+            .chain(isolation::unreadable(&meant.config, source))
+            .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
+            .chain(meant.overrides())
+            .chain(meant.warnings_of_state)
+            .collect(),
+        // Whoever checks need not be who runs it.
+        Err(wrong) if wrong.is_unreadable => {
+            let warn = |problem| Problem { severity: Severity::Warning, ..problem };
+            wrong.problems.into_iter().map(warn).collect()
+        }
+        Err(wrong) => wrong.problems,
+    }
+}
+
+/// Problems of files that `run` would read since the state names them, or a configuration that was pushed. Uploads that
+/// cannot be used are left out by it.
+fn files_of_state(meant: &Meant) -> Vec<Problem> {
+    let (source, config) = (&meant.source, &meant.config);
+    let with = |uploaded: bool| -> Vec<TlsProfile> {
+        let mut profiles = config.tls.clone();
+        profiles.iter_mut().for_each(|tls| tls.certificates.retain(|certificate| certificate.uploaded == uploaded));
+        profiles.retain(|tls| !tls.certificates.is_empty());
+        profiles
+    };
+    let of =
+        |profiles: &[TlsProfile]| load_profiles(profiles).map_or_else(|findings| findings, |(_, warnings)| warnings);
+    let uploads = of(&with(true)).into_iter().filter(|finding| finding.severity == propylon_tls::Severity::Error);
+    // Findings without a path are about the profile as a whole.
+    let uploads = uploads.filter(|finding| !finding.path.as_os_str().is_empty());
+    let mut problems: Vec<Problem> = uploads.map(|finding| left_out(problem(source, &finding))).collect();
+    if meant.state.pushed.is_some() {
+        let pushed = of(&with(false)).into_iter().chain(shown_to_others(&config.signers, &config.backends));
+        problems.extend(pushed.map(|finding| with_path(problem(source, &finding), &finding)));
+    }
+    problems
+}
+
+/// The problem of an upload that cannot be used: whoever starts an engine may have others to serve, and no copy.
+pub fn left_out(problem: Problem) -> Problem {
+    let what = format!("{}; it is not served until that is mended, and the others are", problem.what);
+    let fix = "put it again by the admin API, or delete it there, or bring its file back and reload".to_owned();
+    Problem { severity: Severity::Warning, what, fix, ..problem }
+}
+
+/// A token file by which nobody could change anything. It is read for each change, so the engine starts all the same.
+pub fn token_file(source: &Source, config: &Config) -> Option<Problem> {
+    let file = config.admin.as_ref()?.token_file.as_ref()?;
+    let what =
+        format!("`token_file`: {} cannot be used: {}", file.path.display(), admin::wrong_token_file(&file.path)?);
+    let fix = "until it is mended, changes by the admin API are refused";
+    Some(Problem::warning(&source.name, Some(file.at), what, fix))
+}
+
+/// An account that this machine does not have; the one that will run it may.
+fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
+    let error = propylon_sys::Account::find(config.process.user.as_ref()?).err()?;
+    let at = propylon_config::locate(source, "process.user");
+    let fix = "no engine starts on a machine that does not know it";
+    Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
+}
+
+/// A `keys.store` in which the account that serves may not write, or others may: nothing can be uploaded or ordered.
+/// Root judges by the modes, since it may write everywhere itself.
+fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
+    let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
+    let account = match &config.process.user {
+        Some(user) => Account::find(user).ok()?,
+        None => Account::own(),
+    };
+    let shown = store.path.display();
+    let warning = |what: String| {
+        let fix =
+            format!("install -d -o {} -m 700 {shown}: certificates can be uploaded and ordered then", account.user);
+        Some(Problem::warning(&source.name, Some(store.at), what, fix))
+    };
+    if let Some(what) = fs::metadata(&store.path).ok().and_then(|metadata| unfit_store(&metadata, account.uid)) {
+        return warning(format!("keys.store {shown}: {what}"));
+    }
+    let folder = store.path.ancestors().find(|folder| folder.is_dir())?;
+    if account.uid == 0 || account.may_write_in(&fs::metadata(folder).ok()?) {
+        return None;
+    }
+    let what = format!("{} may not write in {}, where keys.store is", account.user, folder.display());
+    warning(what)
+}
+
+/// A limit on open files, of whoever checks, that has no room for the clients; the engine may have another.
+fn few_files(source: &Source, config: &Config) -> Option<Problem> {
+    let (what, fix) = files_plan(config).shortfall(propylon_sys::raise_files_limit())?;
+    let at = propylon_config::written(source, "process.max_connections");
+    Some(Problem::warning(&source.name, at, what, fix))
+}

@@ -1,0 +1,568 @@
+//! `propylon explain`: what would become of a request, and why: listener, certificate, route, backend, servers.
+//!
+//! It reads the configuration as `run` would and asks the same router and the same certificates; no engine has to run and
+//! nothing is sent to anybody.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use propylon_config::{
+    Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
+    Route, Server, Severity,
+};
+use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
+use propylon_policy::route::{Router, Rule};
+use propylon_tls::{NameMatch, Profile, Served};
+use serde_json::{Value, json};
+
+use propylon_config::effective;
+use propylon_control::isolation;
+use propylon_control::origin;
+use propylon_control::problems::problem;
+use propylon_proxy::snapshot::{load_profiles, rule};
+
+/// What a request line and its Host may have here.
+const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };
+const SECONDS_PER_DAY: i64 = 86_400;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration: TOML, or JSON if its name ends in .json
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: std::path::PathBuf,
+    /// What the client asks for: http://HOST[:PORT]/PATH or https://...
+    url: String,
+    /// The server name in the client's TLS greeting, if it is not the URL's host; "" for none
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// The listener that the client comes in by, if the URL's port does not tell
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// Print the answer as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a URL says.
+struct Asked {
+    tls: bool,
+    port: Option<u16>,
+    /// As Host would have it.
+    authority: String,
+    /// In canonical form, as routes spell it.
+    host: String,
+    /// The request as it would be received.
+    text: String,
+    head: RequestHead,
+}
+
+/// What would become of the request at one listener.
+struct Explanation<'a> {
+    config: &'a Config,
+    file: &'a str,
+    listener: &'a Listener,
+    /// None on plaintext; an error where the files cannot be used here, as on another machine than the engine's.
+    certificates: Option<Result<Certificates, String>>,
+    /// As it is written in the URL.
+    received: String,
+    /// What servers are asked for; or why the listener refuses such a path.
+    path: Result<String, Reject>,
+    /// All routes that the request matches, by position, the one that it takes first.
+    routes: Vec<usize>,
+}
+
+struct Certificates {
+    profile: String,
+    /// What was asked for.
+    name: Option<String>,
+    shown: Vec<(Served, NameMatch)>,
+}
+
+pub fn main(arguments: &Arguments) -> ExitCode {
+    match explain(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprint!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn explain(arguments: &Arguments) -> Result<(), String> {
+    let asked = Asked::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
+    let Loaded { config, profiles, file, overrides } = load(&arguments.config)?;
+    let listeners = listeners(&config, &asked, arguments).map_err(|what| format!("propylon: {what}\n"))?;
+    let name = match arguments.sni.as_deref() {
+        Some("") => None,
+        Some(name) => Some(name.to_ascii_lowercase()),
+        // An address is no server name (RFC 6066 §3).
+        None => is_name(&asked.host).then(|| asked.host.clone()),
+    };
+    let explanations = listeners.into_iter().map(|index| {
+        let listener = &config.listeners[index];
+        let mut head = asked.head.clone();
+        // Of bytes that are handed on nobody knows a path.
+        let path = match listener.protocol.is_relay() {
+            true => Ok(()),
+            false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
+        };
+        let key = String::from_utf8_lossy(head.path_key(asked.text.as_bytes()));
+        Explanation {
+            config: &config,
+            file: &file,
+            listener,
+            certificates: certificates(listener, profiles.as_deref(), name.clone()),
+            received: asked.path().into_owned(),
+            routes: if path.is_ok() && listener.redirect_to_https.is_none() {
+                routes(&config, index, &asked.host, &key)
+            } else {
+                Vec::new()
+            },
+            path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
+        }
+    });
+    if arguments.json {
+        let all: Vec<Value> = explanations.map(|explanation| explanation.to_json()).collect();
+        let overrides: Vec<String> = overrides.iter().map(|problem| problem.what.clone()).collect();
+        let answer = json!({
+            "url": arguments.url, "host": asked.host, "path": asked.path(), "listeners": all, "overrides": overrides,
+        });
+        println!("{answer}");
+    } else {
+        println!("{} (Host {}, path {})", arguments.url, asked.authority, asked.path());
+        overrides.iter().for_each(|problem| println!("{problem}"));
+        explanations.for_each(|explanation| print!("\n{}", explanation.to_text()));
+    }
+    Ok(())
+}
+
+type Profiles = Result<Vec<Profile>, String>;
+
+/// What `run` would go by.
+struct Loaded {
+    config: Config,
+    /// By `TlsId`.
+    profiles: Profiles,
+    file: String,
+    /// What `process.state` has otherwise than the file.
+    overrides: Vec<Problem>,
+}
+
+/// Reads the configuration as `run` would, with what the admin API has changed; an error is everything that is wrong with it.
+fn load(path: &Path) -> Result<Loaded, String> {
+    let meant = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
+    let overrides = meant.overrides();
+    let origin::Meant { source, config, .. } = meant;
+    isolation::find_ordered_keys(&config.keys);
+    let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
+        let problems = findings.iter().map(|finding| problem(&source, finding));
+        let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
+        error.map_or_else(String::new, |error| {
+            format!("{}:{}: {}", error.file, error.at.unwrap_or_default().line, error.what)
+        })
+    });
+    Ok(Loaded { config, profiles, file: source.name, overrides })
+}
+
+impl Asked {
+    /// Reads a URL by the same strict rules as a request.
+    fn read(url: &str) -> Result<Asked, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("write the whole URL, as in https://shop.example/cart")?;
+        let tls = match scheme {
+            "https" | "wss" => true,
+            "http" | "ws" => false,
+            _ => return Err(format!("the scheme {scheme} is not served; use http or https")),
+        };
+        let split = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(split);
+        let target = target.split('#').next().unwrap_or_default();
+        let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
+        let text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        let mut head = RequestHead::default();
+        match h1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
+            Ok(Parsed::Complete) if !authority.is_empty() => {}
+            Ok(_) => return Err("the URL has no host".into()),
+            Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.reason)),
+        }
+        let mut scratch = [0; HOST_BYTES_MAX];
+        let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
+        let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        Ok(Asked { tls, port, authority: authority.to_string(), host, text, head })
+    }
+
+    /// As it is written.
+    fn path(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(self.head.path(self.text.as_bytes()))
+    }
+}
+
+/// The way out for a path that is refused.
+fn way_out(reason: &str, listener: &str) -> String {
+    let allowed = match reason {
+        "escaped-slash" => "%2F",
+        "backslash-in-path" => "%5C",
+        "escaped-nul" => "%00",
+        "path-above-root" => "..",
+        "hidden-segment" => {
+            return "some servers see a `.` or `..` in it and others do not; nothing allows that".into();
+        }
+        _ => return "a `%` is followed by two hexadecimal digits; one that stands for itself is `%25`".into(),
+    };
+    format!(
+        "servers differ in what they make of it; [listener.{listener}] lets it in with paths.allow = [\"{allowed}\"]"
+    )
+}
+
+fn is_name(host: &str) -> bool {
+    !host.is_empty() && !host.starts_with('[') && host.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// The listeners that such a request can come in by.
+fn listeners(config: &Config, asked: &Asked, arguments: &Arguments) -> Result<Vec<usize>, String> {
+    let all = || {
+        let describe = |listener: &Listener| format!("{} ({})", listener.name, addresses(listener));
+        config.listeners.iter().map(describe).collect::<Vec<String>>().join(", ")
+    };
+    if let Some(name) = &arguments.listener {
+        let found = config.listeners.iter().position(|listener| listener.name == *name);
+        return found
+            .map(|index| vec![index])
+            .ok_or_else(|| format!("no listener named \"{name}\"; there are {}", all()));
+    }
+    let port = asked.port.unwrap_or(if asked.tls { 443 } else { 80 });
+    let at_port = |listener: &Listener| listener.bind.iter().any(|bind| bind.address.port() == port);
+    let found: Vec<usize> = (0..config.listeners.len()).filter(|&index| at_port(&config.listeners[index])).collect();
+    if found.is_empty() {
+        return Err(format!(
+            "nothing listens at port {port}; give the URL a port, or --listener NAME: there are {}",
+            all()
+        ));
+    }
+    let speaks = |&index: &usize| config.listeners[index].tls.is_some() == asked.tls;
+    let speaking: Vec<usize> = found.iter().copied().filter(speaks).collect();
+    if speaking.is_empty() {
+        let names: Vec<&str> = found.iter().map(|&index| config.listeners[index].name.as_str()).collect();
+        let (has, scheme) = if asked.tls { ("has no TLS", "http") } else { ("speaks TLS", "https") };
+        return Err(format!("listener {} at port {port} {has}; ask with {scheme}://", names.join(", ")));
+    }
+    Ok(speaking)
+}
+
+fn addresses(listener: &Listener) -> String {
+    let scheme = match (listener.protocol, listener.tls) {
+        (Protocol::Http, None) => "http",
+        (Protocol::Http, Some(_)) => "https",
+        (Protocol::Tcp, None) => "tcp",
+        (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
+    };
+    listener.bind.iter().map(|bind| format!("{scheme}://{}", bind.address)).collect::<Vec<String>>().join(", ")
+}
+
+fn certificates(
+    listener: &Listener,
+    profiles: Result<&[Profile], &String>,
+    name: Option<String>,
+) -> Option<Result<Certificates, String>> {
+    let id = listener.tls?.0;
+    Some(profiles.map_err(Clone::clone).map(|profiles| {
+        let shown = profiles[id].shown_for(name.as_deref(), listener.prefer.as_deref());
+        Certificates { profile: profiles[id].name().to_string(), name, shown }
+    }))
+}
+
+/// Every route that the request matches, in the order in which it would take them: the router's first choice, its choice
+/// without that one, and so on.
+fn routes(config: &Config, listener: usize, host: &str, path: &str) -> Vec<usize> {
+    let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
+    let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, host, path).is_some();
+    left.retain(|(_, rule)| matches(rule));
+    if config.listeners[listener].protocol.is_relay() {
+        // A route for any listener is one for any http listener.
+        left.retain(|(index, _)| config.routes[*index].listener.is_some());
+    }
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
+        let Some(chosen) = Router::new(rules).find(listener, host, path) else { break };
+        order.push(left.remove(chosen).0);
+    }
+    order
+}
+
+impl Explanation<'_> {
+    fn place(&self, at: At) -> String {
+        format!("{}:{}", self.file, at.line)
+    }
+
+    fn to_text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |what: &str, text: &str| {
+            let _ = writeln!(out, "{what:<12} {text}");
+        };
+        let listener = self.listener;
+        line("listener", &format!("{} at {} ({})", listener.name, addresses(listener), self.place(listener.at)));
+        match &self.certificates {
+            None => {}
+            Some(Ok(certificates)) => certificates.lines().iter().for_each(|(what, text)| line(what, text)),
+            Some(Err(what)) => line("certificate", &format!("cannot be told: {what}")),
+        }
+        match &self.path {
+            Ok(path) if *path != self.received => line("path", &format!("{path}, in canonical form")),
+            _ => {}
+        }
+        match self.routes.first() {
+            None if let Err(reject) = self.path => {
+                line("answer", &format!("{} ({})", reject.status, reject.reason));
+                line("", &way_out(reject.reason, &listener.name));
+            }
+            None if let Some(redirect) = &listener.redirect_to_https => {
+                line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
+            }
+            None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
+            None => line("route", "none matches: 404 (no-route)"),
+            Some(&taken) => {
+                let route = &self.config.routes[taken];
+                line("route", &format!("{} ({})", self.describe(route), self.place(route.at)));
+                for &other in &self.routes[1..] {
+                    let other = &self.config.routes[other];
+                    line("", &format!("goes before {} ({})", self.describe(other), self.place(other.at)));
+                }
+                if route.require_client_certificate {
+                    line("", "asks for a client certificate; without one 403 (client-certificate-required)");
+                }
+                self.tell_action(&route.action, &mut line);
+            }
+        }
+        out
+    }
+
+    fn tell_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
+        match action {
+            Action::Backend(id) => {
+                let backend = &self.config.backends[id.0];
+                let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
+                line("backend", &text);
+                for (position, server) in backend.servers.iter().enumerate() {
+                    let what = if position == 0 { "servers" } else { "" };
+                    let share = share(backend, server);
+                    line(what, &format!("{}, {share} ({})", server.address, self.place(server.at)));
+                }
+                if let Some(watched) = watched(backend) {
+                    line("health", &format!("{watched}; `propylon top` shows how they are now"));
+                }
+            }
+            Action::Redirect(redirect) => line("answer", &format!("{} to another place", redirect.status)),
+            Action::Respond(respond) => {
+                line(
+                    "answer",
+                    &format!("{}, {} bytes of {}", respond.status, respond.body.len(), respond.content_type),
+                );
+            }
+        }
+    }
+
+    /// What a route asks for, in words.
+    fn describe(&self, route: &Route) -> String {
+        let host = match &route.host {
+            HostPattern::Any => "any host".to_string(),
+            HostPattern::Exact(name) => format!("host {name}"),
+            HostPattern::Suffix(suffix) => format!("host *{suffix}"),
+        };
+        let path = match &route.path {
+            PathPattern::Prefix(prefix) => format!("path from {prefix}"),
+            PathPattern::Exact(path) => format!("exactly the path {path}"),
+        };
+        let listener = route
+            .listener
+            .map_or_else(String::new, |ListenerId(id)| format!(", listener {}", self.config.listeners[id].name));
+        format!("{host}, {path}{listener}")
+    }
+
+    fn to_json(&self) -> Value {
+        let place = |at: At| json!({ "file": self.file, "line": at.line, "column": at.column });
+        let route_json = |index: &usize| {
+            let route = &self.config.routes[*index];
+            json!({ "matches": self.describe(route), "at": place(route.at) })
+        };
+        let mut value = json!({
+            "listener": { "name": self.listener.name, "at": place(self.listener.at) },
+            "certificates": self.certificates.as_ref().map(|certificates| match certificates {
+                Ok(certificates) => certificates.to_json(),
+                Err(what) => json!({ "error": what }),
+            }),
+            "route": self.routes.first().map(route_json),
+            "path": self.path.as_ref().ok(),
+            "also_match": self.routes.iter().skip(1).map(route_json).collect::<Vec<Value>>(),
+        });
+        let Some(&taken) = self.routes.first() else {
+            let unmatched = self.listener.redirect_to_https.as_ref().map_or(404, |redirect| redirect.status);
+            value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| unmatched));
+            if let Err(reject) = &self.path {
+                value["reason"] = json!(reject.reason);
+            }
+            return value;
+        };
+        let route = &self.config.routes[taken];
+        value["client_certificate"] = json!(route.require_client_certificate);
+        match &route.action {
+            Action::Backend(BackendId(id)) => {
+                let backend = &self.config.backends[*id];
+                let servers = backend.servers.iter().map(|server| {
+                    json!({
+                        "address": server.address.to_string(),
+                        "weight": server.weight,
+                        "backup": server.backup,
+                        "at": place(server.at),
+                    })
+                });
+                value["backend"] = json!({
+                    "name": backend.name,
+                    "balance": backend.balance.name(),
+                    "servers": servers.collect::<Vec<Value>>(),
+                    "health": backend.health.as_ref().map(effective::health),
+                    "outlier": backend.outlier.as_ref().map(effective::outlier),
+                    "at": place(backend.at),
+                });
+            }
+            Action::Redirect(redirect) => value["status"] = json!(redirect.status),
+            Action::Respond(respond) => value["status"] = json!(respond.status),
+        }
+        value
+    }
+}
+
+/// How it is found out that a server is not fit; none where nobody looks.
+fn watched(backend: &Backend) -> Option<String> {
+    let probes = backend.health.as_ref().map(|check| {
+        let shown = effective::health(check);
+        let word = |key: &str| shown[key].as_str().unwrap_or_default().to_string();
+        let kind = [word("kind"), word("path")].join(" ");
+        format!("probed by {} every {}", kind.trim_end(), word("interval"))
+    });
+    let outliers = backend.outlier.as_ref().map(|_| "ejected for bad answers".to_string());
+    let all: Vec<String> = probes.into_iter().chain(outliers).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What part of the requests a server's weight gives it.
+fn share(backend: &Backend, server: &Server) -> String {
+    if server.backup {
+        return "a backup".into();
+    }
+    let ordinary = backend.servers.iter().filter(|server| !server.backup);
+    let total: u32 = ordinary.map(|server| u32::from(server.weight.get())).sum();
+    match backend.balance {
+        Balance::First => "in this order".into(),
+        _ => format!("weight {} of {total}", server.weight),
+    }
+}
+
+impl Certificates {
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let asked = self.name.as_deref().map_or("no server name".to_string(), |name| format!("the server name {name}"));
+        if self.shown.is_empty() {
+            let text =
+                format!("[tls.{}] has none for {asked}: the handshake ends with unrecognized_name", self.profile);
+            return vec![("certificate", text)];
+        }
+        let describe = |(served, matched): &(Served, NameMatch)| {
+            let why = match matched {
+                NameMatch::Exact => "for that very name",
+                NameMatch::Wildcard => "by its wildcard",
+                NameMatch::Default => "the default, since none is for it",
+            };
+            let until = match served.not_after < time::OffsetDateTime::now_utc().unix_timestamp() {
+                true => format!("expired since {}", date(served.not_after)),
+                false => format!("until {}", date(served.not_after)),
+            };
+            format!("{} of {}, {until}; {why}", served.key_type.name(), served.path.display())
+        };
+        let mut lines =
+            vec![("certificate", format!("[tls.{}], {asked}; the first that the client can verify:", self.profile))];
+        lines.extend(self.shown.iter().map(|shown| ("", describe(shown))));
+        lines
+    }
+
+    fn to_json(&self) -> Value {
+        let one = |(served, matched): &(Served, NameMatch)| {
+            let matched = match matched {
+                NameMatch::Exact => "exact",
+                NameMatch::Wildcard => "wildcard",
+                NameMatch::Default => "default",
+            };
+            json!({
+                "file": served.path,
+                "key_type": served.key_type.name(),
+                "not_after": served.not_after,
+                "match": matched,
+            })
+        };
+        json!({
+            "profile": self.profile,
+            "server_name": self.name,
+            "in_order": self.shown.iter().map(one).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+/// The day on which these seconds since 1970 fall, in UTC.
+fn date(seconds: i64) -> String {
+    let date = time::OffsetDateTime::from_unix_timestamp(seconds - seconds.rem_euclid(SECONDS_PER_DAY));
+    date.map_or_else(|_| "a day beyond the calendar".into(), |date| date.date().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::Source;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_as_a_request_would_be() {
+        let asked = Asked::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
+        assert_eq!((asked.tls, asked.port), (true, Some(8443)));
+        assert_eq!((asked.host.as_str(), &*asked.path()), ("shop.example", "/a/b"));
+        let asked = Asked::read("http://[::1]?x").unwrap();
+        assert_eq!((asked.host.as_str(), &*asked.path(), asked.port), ("[::1]", "/", None));
+    }
+
+    #[test]
+    fn a_url_that_no_client_could_ask_for_is_refused_with_the_reason() {
+        assert!(Asked::read("shop.example/").is_err());
+        assert!(Asked::read("ftp://shop.example/").is_err());
+        assert!(Asked::read("https:///x").is_err());
+        let error = Asked::read("https://shop..example/").err().unwrap();
+        assert!(error.contains("400") && error.contains("bad-host"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_is_called_so() {
+        let lines = |not_after| {
+            let served = Served {
+                name: "a.example".into(),
+                key_type: propylon_config::KeyType::Rsa,
+                not_after,
+                path: "a.pem".into(),
+                stapled: false,
+            };
+            Certificates { profile: "t".into(), name: None, shown: vec![(served, NameMatch::Exact)] }.lines()[1]
+                .1
+                .clone()
+        };
+        assert_eq!(lines(SECONDS_PER_DAY), "rsa of a.pem, expired since 1970-01-02; for that very name");
+        assert_eq!(lines(253_370_764_800), "rsa of a.pem, until 9999-01-01; for that very name");
+    }
+
+    #[test]
+    fn a_relay_has_no_routes_but_those_that_name_it() {
+        let text = "[listener.web]\nbind='[::]:1'\n[listener.mail]\nbind='[::]:2'\nprotocol='tcp'\n\
+                    [backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\n\
+                    [[route]]\nlistener='mail'\nbackend='app'\n";
+        let (config, _) =
+            propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
+        let of = |listener| routes(&config, listener, "a.example", "/");
+        assert_eq!((of(0), of(1)), (vec![0], vec![1]));
+        assert!(addresses(&config.listeners[1]).starts_with("tcp://"));
+    }
+}
