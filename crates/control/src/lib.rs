@@ -1,7 +1,8 @@
 //! The main thread: what is decided once for all cores, and told to them whole.
 //!
-//! Read `engine.rs` first (the main thread's loop), then `reload.rs` (how a configuration follows another) and `health.rs`
-//! (which servers are fit). `admin.rs` is what people and scripts ask, `upgrade.rs` how a process takes over from another.
+//! Read `engine.rs` first (the main thread's loop), then `reload.rs` (how a configuration follows another) and
+//! `health.rs` (which servers are fit). `admin.rs` is what people and scripts ask, `upgrade.rs` how a process takes over
+//! from another.
 
 pub mod acme;
 pub mod admin;

@@ -187,8 +187,9 @@ pub enum Files {
 }
 
 impl Snapshot {
-    /// Loads everything `config` names; `found` answers [`names_of`]. Nothing is bound and nothing changes when it fails; then
-    /// all that stands in the way is said, and warnings beside it. Errors beside a snapshot are of uploads that cannot be used.
+    /// Loads everything `config` names; `found` answers [`names_of`]. Nothing is bound and nothing changes when it
+    /// fails; then all that stands in the way is said, and warnings beside it. Errors beside a snapshot are of uploads
+    /// that cannot be used.
     /// `unfound`: how bad it is that a server's name is not found. As a warning the server is down until it is, and
     /// uploads may be lost.
     pub fn compile(
