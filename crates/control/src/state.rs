@@ -540,12 +540,7 @@ mod tests {
 
     fn servers(config: &Config) -> Vec<String> {
         let show = |server: &Server| {
-            format!(
-                "{}*{}{}",
-                server.address.to_string(),
-                server.weight,
-                if server.drain.is_some() { " drained" } else { "" }
-            )
+            format!("{}*{}{}", server.address, server.weight, if server.drain.is_some() { " drained" } else { "" })
         };
         config.backends[0].servers.iter().map(show).collect()
     }
