@@ -16,7 +16,8 @@ pub struct RuleId(pub usize);
 pub struct ClientId(pub u64);
 
 impl ClientId {
-    /// The first bytes of the certificate's SHA-256. Clients that took the trouble to make two alike would share a place.
+    /// An id is the first 8 bytes of the certificate's SHA-256. Two clients that made theirs collide would only
+    /// share a place.
     pub fn of(certificate: &[u8]) -> ClientId {
         let digest = Hash::Sha256.digest(certificate);
         let first = digest.as_ref().and_then(|digest| digest.as_ref().first_chunk::<8>().copied());
@@ -24,11 +25,11 @@ impl ClientId {
     }
 }
 
-/// What a connection may do: what any of these allows.
+/// The grants of a connection: a key operation is allowed if any of them allows it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Access(Box<[Grant]>);
 
-/// What one rule allows.
+/// The keys and operations that one `[[client]]` rule allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The keys that this rule names; absent: all.
@@ -41,7 +42,8 @@ impl Access {
         Access(grants.into_iter().collect())
     }
 
-    /// What a key may be used for that these rules name; none if it may not be used at all.
+    /// The operations allowed on a key that `named_by` these rules, over all grants; absent if the key may not be
+    /// used at all.
     pub fn to_key(&self, named_by: &[RuleId]) -> Option<Operations> {
         let grants = self.0.iter().filter(|grant| grant.keys.is_none_or(|rule| named_by.contains(&rule)));
         grants.map(|grant| grant.operations).reduce(Operations::union)
@@ -53,7 +55,7 @@ pub struct Rules {
     clients: Vec<Client>,
 }
 
-/// What of a certificate rules look at.
+/// The fields of a certificate that rules are matched against.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
     common_names: Vec<String>,
@@ -66,8 +68,9 @@ impl Rules {
         Rules { clients }
     }
 
-    /// Of a certificate that the authority has signed, and whose key the client has proved to hold: what it may do, and how
-    /// often in a second. Of several rules the highest rate counts, and one without a rate sets none.
+    /// The grants and the rate (operations per second) for a certificate that the authority has signed and whose
+    /// key the client has proved to hold. If several rules match, the highest rate counts, and one rule without a
+    /// rate lifts the limit.
     pub fn access(&self, certificate: &[u8]) -> (Access, Option<NonZeroU32>) {
         if self.clients.is_empty() {
             return (Access::new([Grant { keys: None, operations: Operations::DEFAULT }]), None);
@@ -82,14 +85,14 @@ impl Rules {
         (Access::new(matching.iter().map(grant)), rates.unwrap_or_default().into_iter().max())
     }
 
-    /// What each rule names, by its id.
+    /// The key references of each rule, indexed by rule id; absent where a rule names no keys and so covers all.
     pub fn references(&self) -> Vec<Option<Vec<KeyReference>>> {
         self.clients.iter().map(|client| client.keys.clone()).collect()
     }
 }
 
 impl Names {
-    /// Of a certificate that cannot be read, nothing but the fingerprint is known.
+    /// Reads the names from a DER certificate. If it cannot be parsed, only the fingerprint is known.
     fn of(der: &[u8]) -> Names {
         let fingerprint = Hash::Sha256.digest(der).and_then(|digest| digest.as_ref().try_into().ok());
         let mut names = Names { fingerprint, ..Names::default() };

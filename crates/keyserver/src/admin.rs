@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-/// For a request and its answer together; each has a connection of its own.
+/// Time limit for one request and its answer together; each request has a connection of its own.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// A request's head has to fit in here.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Connections at once; more are closed unanswered.
 const CONNECTIONS_MAX: usize = 32;
-/// How long accepting rests after it failed.
+/// Pause before accepting again after an accept failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 pub struct View {
@@ -36,12 +36,12 @@ pub fn start(socket: TcpListener, view: Rc<View>) -> io::Result<()> {
     spawn_local(async move {
         loop {
             match socket.accept().await {
-                // Each connection holds a reference, and so does this loop.
+                // One reference belongs to each connection, and one to this loop.
                 Ok(_) if Rc::strong_count(&open) > CONNECTIONS_MAX => {}
                 Ok((stream, _)) => {
                     let (view, place) = (Rc::clone(&view), Rc::clone(&open));
                     spawn_local(async move {
-                        // What goes wrong here is the admin client's business alone.
+                        // Errors here are ignored: they concern the admin client alone.
                         let _ = timeout(CONNECTION_TIME, serve(stream, &view)).await;
                         drop(place);
                     });

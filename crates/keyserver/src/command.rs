@@ -59,7 +59,7 @@ struct ConfigArgument {
 #[must_use]
 pub fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    // They all read private keys; `run` says it in its log where it cannot be.
+    // All commands read private keys, so core dumps are turned off; `run` logs it where that fails.
     let _ = propylon_sys::no_core_dumps();
     match command {
         Command::Run(arguments) => run::main(&arguments.config),

@@ -1,18 +1,18 @@
-//! Everything that can be wrong with a key server, by the metric that shows it; looked at once a second, and told in the log
-//! (`propylon_metrics::conditions`). A metric of a limit, a refusal or a failure has its row here; `cargo xtask
-//! tidy` compares, and looks for each row in the manual.
+//! The table of everything that can be wrong with a key server, by the metric that shows it. The metrics are looked
+//! at once a second, and what they show is logged (`propylon_metrics::conditions`). A metric of a limit, a refusal
+//! or a failure has its row here; `cargo xtask tidy` compares the two, and looks for each row in the manual.
 
 use std::time::Duration;
 
 use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, Conditions, above, rises};
 
-/// How often the metrics are looked at.
+/// Interval at which the metrics are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Labels that say where something is, in the order in which they are told.
 const PLACES: &[&str] = &["line", "token"];
 
-/// Of several rows for a metric the first that fits a series has it.
+/// The rows. If several rows name the same metric, the first one that fits a series applies to it.
 pub const TABLE: &[Condition] = &[
     rises(
         "keyserver-panic",

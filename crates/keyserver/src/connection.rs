@@ -1,8 +1,8 @@
-//! The life of a connection: handshake, then turns of read, answer and write, until an end. One to the engine that this is the
-//! key process of has no handshake: nobody else has the other end.
+//! The life of a connection: handshake, then turns of read, answer and write, until an end. A connection to the
+//! engine whose key process this is has no handshake: nobody else can have the other end.
 //!
-//! A turn takes all that has come, does the cheap work on the spot, hands the rest on, and sends every reply that is
-//! ready in as few records and system calls as possible. Nothing in it waits for other connections' work.
+//! A turn takes all that has come, does the cheap work on the spot, hands the rest on, and sends every reply that
+//! is ready in as few records and system calls as possible. Nothing in a turn waits for other connections' work.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -32,14 +32,14 @@ use crate::telemetry::{Denied, End, LineMetrics};
 use crate::transport::{Received, Transport};
 use crate::worker::Desk;
 
-/// From accept to the end of the handshake.
+/// Time limit from accept to the end of the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the client may take to take what was sealed for it at once.
+/// Time limit for the client to take what was sealed for it at once.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests handed to other threads and not answered yet, as many as the stock server allows.
 const REQUESTS_IN_WORK_MAX: usize = 1024;
-/// With so many bytes of replies unsent, no more requests are taken. Those in work may still add 1 KiB each, and the last
-/// request one of 64.
+/// Bytes of unsent replies at which no more requests are taken. Requests in work may still add 1 KiB each, and the
+/// last request one reply of 64 KiB.
 const UNSENT_BYTES_MAX: usize = 256 * 1024;
 /// Operations done on the spot between two writes, so that the first reply does not wait for the last signature.
 const OPERATIONS_PER_TURN_MAX: usize = 32;
@@ -66,12 +66,12 @@ pub struct Connection {
     decoder: Decoder,
     /// Frames that are not sealed yet.
     replies: Vec<u8>,
-    /// When what the client has not taken yet was sealed.
+    /// Time at which the bytes that the client has not taken yet were sealed.
     sealed_at: Option<Instant>,
     in_work: usize,
     notes: mpsc::Receiver<Note>,
     reply_to: mpsc::Sender<Note>,
-    /// Of the accept, then of the last whole frame.
+    /// Time of the accept, then of the last whole frame.
     heard_at: Instant,
     /// The client has said its last.
     is_at_end: bool,
@@ -90,7 +90,7 @@ impl Connection {
         Ok(Connection::of(desk, serial, Transport::tls(stream, config)?, None))
     }
 
-    /// To the engine that this is the key process of: it may use all keys that are here.
+    /// Makes the connection to the engine whose key process this is: it may use all keys that are here.
     pub fn beside(desk: Rc<Desk>, serial: u64, socket: OwnedFd) -> io::Result<Connection> {
         let all = Access::new([Grant { keys: None, operations: Operations::DEFAULT }]);
         Ok(Connection::of(desk, serial, Transport::pair(socket)?, Some(all)))
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Where this connection can be told things.
+    /// The channel on which this connection is sent notes.
     pub fn ear(&self) -> mpsc::Sender<Note> {
         self.reply_to.clone()
     }
@@ -147,7 +147,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Whether anything was done, and so may be again.
+    /// Takes one turn; returns whether anything was done, in which case another turn may find more to do.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let was_told = self.hear(cx);
         if self.is_displaced {
@@ -160,7 +160,7 @@ impl Connection {
             reads += 1;
         }
         let has_answered = self.answer();
-        // Also where the next frame is none: what came before it is answered.
+        // Replies are written even if the next frame is malformed: requests before it are answered.
         let has_written = self.write(cx)?;
         let has_answered = has_answered?;
         if let Some(end) = self.is_done() {
@@ -180,7 +180,7 @@ impl Connection {
                     self.reply(id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
                 }
                 Note::Drain => self.is_draining = true,
-                // It may have shown one meanwhile.
+                // A certificate may have been shown meanwhile; then the connection stays.
                 Note::MakeRoom => self.is_displaced |= self.access.is_none(),
             }
         }
@@ -199,7 +199,7 @@ impl Connection {
         !stop
     }
 
-    /// For another request.
+    /// Whether there is room for another request.
     fn has_room(&self) -> bool {
         self.in_work < REQUESTS_IN_WORK_MAX && self.replies.len() < UNSENT_BYTES_MAX
     }
@@ -242,7 +242,7 @@ impl Connection {
 
     fn welcome(&mut self) {
         let certificate = self.transport.peer_certificate();
-        // Without a certificate there is no handshake; should there ever be one, it opens nothing.
+        // A handshake without a certificate does not succeed; should one ever do, it grants nothing.
         let nothing = (Access::default(), None);
         let shared = &self.desk.shared;
         self.client = certificate.map_or(ClientId(0), |certificate| ClientId::of(certificate));
@@ -296,7 +296,7 @@ impl Connection {
         let message = match self.decoder.next_message() {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(false),
-            // Its place is lost: there is nothing to answer to.
+            // Framing is lost after a malformed frame: there is no request id to answer to.
             Err(_) => return Err(End::Malformed),
         };
         let desk = &self.desk;
@@ -308,7 +308,7 @@ impl Connection {
         match answer {
             Answer::Pong => {
                 let pong = Message { id, opcode: Some(opcode::PONG), payload: message.payload, ..Message::default() };
-                // It came in a frame, and so it goes into one.
+                // The payload came in a frame, and so it fits into one.
                 let _ = pong.encode(&mut self.replies);
             }
             Answer::Error(code) => self.reply(id, Err(code)),
@@ -318,7 +318,7 @@ impl Connection {
             }
             Answer::Job(_) if self.rate.as_ref().is_some_and(|rate| !rate.allows(now.into_std())) => {
                 desk.column.increment(desk.telemetry.denied[Denied::Rate as usize]);
-                // As where too many wait: an engine asks another key server.
+                // The same error as for a full queue: an engine then asks another key server.
                 self.reply(id, Err(ErrorCode::Internal));
             }
             Answer::Job(job) => match self.place(&job) {
@@ -347,14 +347,14 @@ impl Connection {
         let desk = &self.desk;
         let task = self.task(now, desk.timeout, id, job);
         let numbers = &desk.telemetry.lines[crew as usize];
-        // Before it can be taken: the level must not fall below zero.
+        // The gauge rises before the task can be taken: it must not fall below zero.
         desk.column.raise(numbers.waiting);
         self.in_work += 1;
         let result = desk.lines.push(crew, task);
         self.count(numbers, result);
     }
 
-    /// As [`Connection::hand_on`].
+    /// Queues the operation for a hardware module's token; otherwise as [`Connection::hand_on`].
     fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: Job) {
         let desk = &self.desk;
         let task = self.task(now, desk.tokens.timeout(token).unwrap_or(desk.timeout), id, job);
@@ -365,7 +365,8 @@ impl Connection {
         self.count(numbers, result);
     }
 
-    /// What is refused, this operation or another, is told so by a note like any other result.
+    /// Counts a refusal or a displacement. The refused operation, this one or another, is answered by a note like
+    /// any other result.
     fn count(&self, numbers: &LineMetrics, pushed: Result<(), Turned>) {
         if let Err(turned) = pushed {
             self.desk.column.lower(numbers.waiting);
@@ -423,7 +424,7 @@ impl Connection {
         Some(if self.is_draining { End::Drained } else { End::Client })
     }
 
-    /// Nothing can be done but wait; for how long is what this is about.
+    /// Waits, since nothing else can be done; ends the connection when its deadline has passed.
     fn wait(&mut self, cx: &mut Context<'_>, mut timer: Pin<&mut Sleep>) -> Poll<End> {
         if self.in_work == 0 {
             self.decoder.release();
@@ -447,7 +448,8 @@ impl Connection {
     fn deadline(&self, now: Instant) -> (Instant, End) {
         let idle = self.desk.idle_timeout;
         if self.transport.is_pair() {
-            // It is there for as long as the engine is, and the engine may take its time.
+            // The socket to the engine lasts as long as the engine does, and the engine may be idle for as long as
+            // it likes.
             return (now + FOREVER, End::Idle);
         }
         if self.access.is_none() {

@@ -1,42 +1,42 @@
-//! Who is next where several clients want the same threads: each gets an equal share of their time, however much it asks
-//! for and however dear its operations are. Pure: no clock, no lock.
+//! Fair queueing between clients that want the same threads: each gets an equal share of their time, however much
+//! it asks for and however dear its operations are. Pure: no clock, no lock.
 //!
-//! Start-time fair queueing (Goyal, Vin, Cheng 1996): a client's tasks are done in their order, and the client is next that
-//! has had the least. When all places are taken, whoever has the most tasks waiting gives one up for a client that has
-//! fewer: so every client has its part of the places as well, and one alone may have them all.
+//! Start-time fair queueing (Goyal, Vin, Cheng 1996): a client's tasks are done in their order, and the client is
+//! next that has had the least. When all places are taken, the client with the most tasks waiting gives one up for
+//! a client that has fewer: so every client has its part of the places as well, and one alone may have them all.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::access::ClientId;
 
-/// Clients that do not wait and whose past is remembered, so that asking for one thing at a time is no way to begin anew
-/// each time. With more, all of theirs is forgotten.
+/// Number of clients without waiting tasks whose past service is remembered, so that asking for one thing at a time
+/// is no way to start from zero each time. If there are more, the past of all idle clients is forgotten.
 const IDLE_CLIENTS_MAX: usize = 1024;
 
 pub struct FairQueue<T> {
     clients: HashMap<ClientId, Waiting<T>>,
     /// Clients with tasks, by what they have had.
     order: BTreeSet<(u64, ClientId)>,
-    /// What the client that was served last had had then. A client that comes begins here, or its absence would be a
-    /// claim.
+    /// Virtual time: the service that the client served last had received before it. A client that arrives starts
+    /// here; otherwise its absence would be a claim.
     clock: u64,
     len: usize,
     tasks_max: usize,
 }
 
 struct Waiting<T> {
-    /// In the unit of the tasks' costs.
+    /// Service received so far, in the unit of the tasks' costs.
     had: u64,
     tasks: VecDeque<(u64, T)>,
 }
 
-/// What has become of a task that was to be put into a line.
+/// The outcome of putting a task into a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pushed<T> {
     Taken,
-    /// It was taken, and this one put out for it: the newest of whoever had the most.
+    /// The task was taken, and this one displaced: the newest of the client with the most.
     InsteadOf(T),
-    /// All places are taken, and nobody has more of them.
+    /// The task was refused: all places are taken, and no client has more of them.
     Refused(T),
 }
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(queue.push(client(2), 1, 11), Pushed::InsteadOf(2));
         assert_eq!(queue.push(client(2), 1, 12), Pushed::Refused(12));
         assert_eq!(queue.push(client(1), 1, 4), Pushed::Refused(4));
-        // Of two that have the same, either.
+        // The clients are tied, so either may lose its task.
         let pushed = queue.push(client(3), 1, 20);
         assert!(matches!(pushed, Pushed::InsteadOf(1 | 11)), "{pushed:?}");
         assert_eq!(queue.len(), 4);

@@ -1,8 +1,9 @@
-//! Keys in hardware modules, behind their makers' PKCS#11 libraries: found by their public parts, used by threads that do
-//! nothing else, so that a module that hangs keeps nobody waiting but those who asked for its keys, and those not for long.
+//! Keys in hardware modules, behind their makers' PKCS#11 libraries: found by their public parts, used by threads
+//! that do nothing else, so that a module that hangs delays only requests for its own keys, and those not for long.
 //!
-//! `token` is a token and how one logs in to it, `public` what its keys are, `operation` what is asked of it, `desk` the line
-//! that operations wait in, and `seat` a thread with a session. Why it is so: docs/decisions/0024-pkcs11.md.
+//! `token` is a token and how one logs in to it, `public` what its keys are, `operation` what is asked of it,
+//! `desk` the line that operations wait in, and `seat` a thread with a session. Why it is so:
+//! docs/decisions/0024-pkcs11.md.
 
 mod desk;
 mod operation;
@@ -32,7 +33,7 @@ use token::{Modules, Token};
 pub struct Tokens(Arc<[Arc<Token>]>);
 
 impl Tokens {
-    /// What can be said without logging in, which a wrong PIN would be counted for.
+    /// Checks what can be checked without logging in: a wrong PIN would count against the token.
     pub fn check(configured: &[Pkcs11]) -> Vec<TokenFault> {
         configured.iter().filter_map(|config| token::check(config).err()).collect()
     }
@@ -45,7 +46,7 @@ impl Tokens {
         Ok(Tokens(tokens?.into()))
     }
 
-    /// Every key that was last found, and `TOKEN/LABEL` of each.
+    /// Every key that was last found, with its name `TOKEN/LABEL`.
     pub fn found(&self) -> Vec<(Key, String)> {
         let all = self.0.iter().map(|token| token.found.load_full());
         all.flat_map(|found| {
@@ -54,7 +55,7 @@ impl Tokens {
         .collect()
     }
 
-    /// Those that have a column of the metrics each, and wait for `ready`.
+    /// Number of threads; each has a column of the metrics and waits for `ready`.
     pub fn threads(&self) -> usize {
         self.0.iter().map(|token| token.sessions() + 1).sum()
     }
@@ -89,10 +90,10 @@ impl Tokens {
         self.0.iter().for_each(|token| token.desk.ask_for_a_look());
     }
 
-    /// Whether other keys were found since this was last asked.
+    /// Whether the tokens have other keys than when this was last asked.
     pub fn have_changed(&self) -> bool {
         let changed = |token: &Arc<Token>| token.has_news.swap(false, std::sync::atomic::Ordering::Relaxed);
-        // Each is asked.
+        // `filter` and `count` visit every token: each one's flag is cleared.
         self.0.iter().filter(|token| changed(token)).count() > 0
     }
 
@@ -101,7 +102,7 @@ impl Tokens {
         self.0[token].desk.push(task)
     }
 
-    /// How long an operation may take, if that is said for this token.
+    /// Time limit for an operation, where the configuration sets one for this token.
     pub fn timeout(&self, token: usize) -> Option<Duration> {
         self.0[token].timeout()
     }

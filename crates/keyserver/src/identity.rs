@@ -1,4 +1,4 @@
-//! Who the server is to its clients, and whom it takes for a client: TLS on the links.
+//! The server's identity towards its clients, and the authority whose certificates it accepts: TLS on the links.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::shelf::secret_text;
 
-/// Why there is no identity, and which file's fault it is.
+/// The reason why there is no identity, and the file at fault.
 #[derive(Debug)]
 pub struct Fault {
     pub named: NamedPath,
@@ -63,7 +63,7 @@ fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Of a file in PEM: its certificates, and the first of its private keys.
+/// The contents of a PEM file: its certificates, and the first of its private keys.
 #[derive(Default)]
 struct Contents {
     certificates: Vec<CertificateDer<'static>>,

@@ -1,8 +1,10 @@
-//! The key process of an engine: it holds the engine's private keys, reads the files that they are in, and signs for its cores,
-//! each of which has a socket of its own to it. Nobody else can speak to it. (`docs/decisions/0039-isolated-keys.md`)
+//! The key process of an engine: it holds the engine's private keys, reads the files that they are in, and signs
+//! for its cores, each of which has a socket of its own to it. Nobody else can speak to it.
+//! (`docs/decisions/0039-isolated-keys.md`)
 //!
-//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files` what
-//! it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign; `pair` a socket that it signs by.
+//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files`
+//! what it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign; `pair` a socket
+//! that it signs by.
 
 mod authority;
 mod brief;
@@ -41,7 +43,7 @@ use crate::telemetry::Telemetry;
 use crate::worker::{self, Shared, Worker};
 use files::Files;
 
-/// How long an operation may wait for its turn: longer than an engine waits for it.
+/// Time that an operation may wait for its turn: longer than an engine waits for it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `propylon key-process`: on standard input it has its supervisor. `log` sets the log's level.
@@ -58,9 +60,9 @@ pub fn serve(log: fn(u8)) -> ExitCode {
     }
 }
 
-/// What both processes begin with.
+/// The first steps of both processes.
 fn prepare(log: fn(u8)) -> Result<(Brief, OwnedFd), String> {
-    // Before a key is read.
+    // Core dumps go first: no key has been read yet.
     propylon_sys::no_core_dumps().map_err(|error| format!("core dumps cannot be turned off: {error}"))?;
     propylon_sys::wipe_freed_memory();
     let starter = io::stdin().as_fd().try_clone_to_owned();
@@ -71,7 +73,8 @@ fn prepare(log: fn(u8)) -> Result<(Brief, OwnedFd), String> {
     Ok((brief, starter))
 }
 
-/// Signals to all processes of this program's name, or of a terminal, are meant for the one that serves; with that, this one ends.
+/// Ignores signals that are sent to all processes of this program's name, or of a terminal: they are meant for the
+/// process that serves, and when that ends, this one does.
 fn heed_no_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _guard = runtime.enter();
@@ -99,7 +102,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
         confine(folders, store)?;
     }
     logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
-    // Before keys are read, which may take its time.
+    // The threads are started before keys are read, which may take its time.
     let doors = Arc::new(OnceLock::new());
     let heard = supervisor.try_clone().and_then(|supervisor| heed(supervisor, Arc::clone(&doors)));
     heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
@@ -124,7 +127,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     answer(desk, files, &shared).map_err(|error| format!("the engine cannot be answered: {error}"))
 }
 
-/// Before there is a second thread, and before a key is read.
+/// Confines the process; called before there is a second thread, and before a key is read.
 fn confine(folders: Vec<PathBuf>, store: Option<&Path>) -> Result<(), String> {
     propylon_sys::no_new_privileges().map_err(|error| format!("no_new_privs was refused: {error}"))?;
     let readable: BTreeSet<PathBuf> = folders.into_iter().collect();
@@ -174,7 +177,7 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
     Ok(doors)
 }
 
-/// Where each core's thread is told things.
+/// The order channel of each core's thread.
 type Doors = Vec<mpsc::Sender<worker::Order>>;
 
 /// Hears the supervisor: where it is gone, nobody is there any more who would be served, or who would start
@@ -196,7 +199,7 @@ fn heed(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
                     }
                     beat = Arc::new(());
                     for door in doors.get().into_iter().flatten() {
-                        // There is room: it has taken the last.
+                        // The channel has room: the thread has taken the last beat.
                         let _ = door.try_send(worker::Order::Beat(Arc::clone(&beat)));
                     }
                     let _ = propylon_sys::try_send_message(&supervisor, &Order::Beat.to_bytes());
@@ -208,9 +211,9 @@ fn heed(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
     thread::Builder::new().name("supervisor".into()).spawn(wait).map(drop)
 }
 
-/// What is asked about files, until nobody asks any more.
+/// Answers questions about files, until nobody asks any more.
 fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
-    // Where nobody listens it is not to wait: an engine may not ask for weeks, and this process come and go.
+    // Sending must not wait where nobody listens: an engine may not ask for weeks, and this process come and go.
     propylon_sys::set_nonblocking(&desk, true)?;
     let _ = propylon_sys::try_send_message(&desk, HERE);
     propylon_sys::set_nonblocking(&desk, false)?;
@@ -221,10 +224,10 @@ fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
         if length == 0 {
             return Ok(());
         }
-        // One that is none has no number to answer to.
+        // A message that is no question has no number to answer to.
         let Ok((id, question)) = Question::parse(&buffer[..length]) else { continue };
         let answer = files.answer(question);
-        // It may have been a key.
+        // The message may have held a key, so it is wiped.
         buffer[..length].fill(0);
         if files.take_changed() {
             shared.keys.store(Arc::new(files.keys()));

@@ -1,5 +1,5 @@
-//! What does private-key work: the kernels, which make several ECDSA signatures or RSA operations at once, where the
-//! configuration and the processor have them, and AWS-LC elsewhere; and the numbers that come of it.
+//! The kernels that do private-key work, several ECDSA signatures or RSA operations at once, where the
+//! configuration and the processor have them, and AWS-LC elsewhere; and the metrics of both.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ pub struct Kernels {
     rsa: bool,
 }
 
-/// What a thread is for.
+/// The work that a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Links,
     Curves,
     Rsa,
-    /// Everything that one core of an engine asks for.
+    /// All operations that one core of an engine asks for.
     Beside,
 }
 
@@ -55,7 +55,7 @@ impl Kernels {
         }
     }
 
-    /// As of now.
+    /// The state of a kernel at this moment.
     pub fn state(&self, kernel: Kernel) -> KernelState {
         let wanted = match kernel {
             Kernel::P256 => self.ecdsa,
@@ -65,10 +65,10 @@ impl Kernels {
         if wanted { self.batching.state(kernel) } else { KernelState::TurnedOff }
     }
 
-    /// Gives this thread what its work needs. All memory is taken here, and not when the system call that locks it is one
-    /// that the process denies itself.
+    /// Gives this thread what its work needs. All memory is taken here, because later the process denies itself the
+    /// system call that locks it.
     pub fn install(&self, role: Role) {
-        // In an engine's program only where it is asked for.
+        // Wiping of freed memory is turned on at run time: in an engine's program it is off unless asked for.
         propylon_sys::wipe_freed_memory();
         let signs = self.ecdsa && matches!(role, Role::Links | Role::Beside);
         let raises = self.rsa && matches!(role, Role::Rsa | Role::Beside);
@@ -89,7 +89,7 @@ pub fn run_together(jobs: Vec<Job>) -> Vec<Outcome> {
     batch::run_all(jobs)
 }
 
-/// Those of a thread with a bench, or without one.
+/// Metrics of a thread's bench; a thread without one reports the same metrics.
 pub struct KernelMetrics {
     sizes: Histogram,
     p256_sizes: Histogram,
@@ -98,11 +98,11 @@ pub struct KernelMetrics {
     bad_lanes: Counter,
     checks: [Counter; 2],
     swappable: Gauge,
-    /// In the order of [`USED`]; the main thread's.
+    /// The kernels' states, in the order of [`USED`]; set by the main thread.
     kernels: [Gauge; USED.len()],
 }
 
-/// What was reported last.
+/// The counts that were reported last.
 #[derive(Default)]
 pub struct Seen(BatchCounts);
 
@@ -135,14 +135,14 @@ impl KernelMetrics {
         KernelMetrics { sizes, p256_sizes, operations, bad_lanes, checks, swappable, kernels }
     }
 
-    /// For the main thread.
+    /// Reports the kernels' states; called by the main thread.
     pub fn report_states(&self, column: &Column, kernels: &Kernels) {
         for (gauge, (kernel, _)) in self.kernels.iter().zip(USED) {
             column.set(*gauge, i64::from(kernels.state(kernel) == KernelState::Used));
         }
     }
 
-    /// For a thread that has done so many operations on P-256, and with RSA, since `seen`.
+    /// Reports a thread's counts since `seen`, with the number of its operations on P-256 and with RSA.
     pub fn report(&self, column: &Column, seen: &mut Seen, p256: u64, rsa: u64) {
         let Some(now) = batch::counts() else {
             for ([_, by_awslc], done) in self.operations.iter().zip([p256, rsa]) {
@@ -212,7 +212,7 @@ mod tests {
             assert!(ecdsa || kernels.state(Kernel::P256) == KernelState::TurnedOff);
             let (store, metrics) = signed(&kernels, &[1, 32, 1, 5, 61]);
             let [p256, rsa] = metrics.operations.map(|counters| counters.map(|counter| store.count(counter)));
-            // Those that are alone are AWS-LC's.
+            // Operations that are alone are AWS-LC's.
             assert_eq!((p256, rsa), (if is_used { [98, 2] } else { [0, 100] }, [0, 0]));
             assert_eq!(store.distribution(metrics.p256_sizes).count, if is_used { 6 } else { 0 });
         }

@@ -9,7 +9,7 @@ use propylon_crypto::{Key, KeyKind, Ski};
 
 use crate::access::{Access, RuleId};
 
-/// What is published to the workers, whole. A request finishes with the keys it began with.
+/// The keys in service, published to the workers as a whole. A request finishes with the keys that it began with.
 #[derive(Default)]
 pub struct Keys {
     held: HashMap<Ski, Held>,
@@ -21,7 +21,7 @@ struct Held {
     rules: Vec<RuleId>,
 }
 
-/// Why the keys of a hardware module cannot be served, where it was configured, and what to do.
+/// The reason why the keys of a hardware module cannot be served, its place in the configuration, and what to do.
 #[derive(Debug)]
 pub struct TokenFault {
     pub at: At,
@@ -29,7 +29,7 @@ pub struct TokenFault {
     pub fix: &'static str,
 }
 
-/// Where a key was found.
+/// The place where a key was found.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {
     File(&'a Path),
@@ -38,7 +38,7 @@ pub enum Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// Whether a `[[client]]` means keys from here.
+    /// Whether a `[[client]]` section's key reference covers keys from here.
     pub fn is_named_by(self, reference: &KeyReference) -> bool {
         match (reference, self) {
             (KeyReference::Path(named), Origin::File(path)) => path.starts_with(&named.path),
@@ -60,7 +60,8 @@ impl std::fmt::Display for Origin<'_> {
 }
 
 impl Keys {
-    /// Of a key that is in several places, the first is taken: they are the same. `references` are each rule's, by its id.
+    /// Collects the keys. If a key is in several places, the first is taken: they are the same. `references` are
+    /// each rule's, by its id.
     pub fn new<'a>(
         found: impl IntoIterator<Item = (Key, Origin<'a>)>,
         references: &[Option<Vec<KeyReference>>],
@@ -83,8 +84,8 @@ impl Keys {
         keys
     }
 
-    /// The key, and what this client may use it for. None if there is no such key, or this client may not use it: it is not
-    /// told which.
+    /// The key, and the operations that this client may use it for. Absent if there is no such key, or this client
+    /// may not use it: the client is not told which.
     pub fn find(&self, ski: &Ski, access: &Access) -> Option<(&Key, Operations)> {
         let held = self.held.get(ski)?;
         Some((&held.key, access.to_key(&held.rules)?))

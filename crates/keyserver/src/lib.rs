@@ -1,7 +1,7 @@
 //! A server for private keys: engines send what is to be signed, and get signatures. The keys never leave.
 //!
-//! Read first: `connection` (the life of a connection), `request` (what is answered), `signing` (where and in what order
-//! private-key work is done). Which threads there are and why: docs/decisions/0020-keyserver-threads.md.
+//! Read first: `connection` (the life of a connection), `request` (what is answered), `signing` (the place and the
+//! order of private-key work). Which threads there are and why: docs/decisions/0020-keyserver-threads.md.
 
 mod access;
 mod admin;

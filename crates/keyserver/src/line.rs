@@ -42,7 +42,8 @@ struct State {
 }
 
 impl Task {
-    /// A connection that is gone needs no answer; for others there is room: none has more in work than its channel holds.
+    /// Replies with a refusal. A connection that is gone needs no answer; for others the channel has room: no
+    /// connection has more in work than it holds.
     pub fn refuse(self) {
         let _ = self.reply_to.try_send(Note::Done { id: self.id, result: Err(ErrorCode::Internal) });
     }
@@ -66,8 +67,8 @@ impl Line {
         pushed
     }
 
-    /// Waits for a task, and takes along what is there now and goes well together with it, so many in all: nothing waits
-    /// for company. None when the line has ended.
+    /// Waits for a task, and takes along at most `wanted` in all of those that are there now and go well together
+    /// with it: nothing waits for company. Absent when the line has ended.
     pub fn take(&self, wanted: impl Fn(&Task) -> usize, together: impl Fn(&Task, &Task) -> bool) -> Option<Vec<Task>> {
         let mut state = self.state();
         let first = loop {
@@ -91,13 +92,13 @@ impl Line {
         Some(batch)
     }
 
-    /// What is in it is still done.
+    /// Ends the line; tasks that are in it are still done.
     pub fn end(&self) {
         self.state().has_ended = true;
         self.0.more.notify_all();
     }
 
-    /// Nothing in here panics while it is held.
+    /// The state, even if a thread panicked: nothing in here panics while holding the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,20 +1,23 @@
-//! Connections of one core that have not shown a certificate yet: how many there may be, and who goes when there are too many.
+//! Connections of one core that have not shown a certificate yet: how many there may be, and which goes when there
+//! are too many.
 //!
-//! Anybody who can reach the port can open connections and say nothing. They may have a part of the places at most, each
-//! source a part of that, and where another comes the oldest goes: an engine's handshake takes milliseconds, and is long over
-//! by the time that it would be the oldest of its source.
+//! Anybody who can reach the port can open connections and say nothing. Such connections may have a part of the
+//! places at most, each source a part of that, and where another comes the oldest goes: an engine's handshake takes
+//! milliseconds, and is long over by the time that it would be the oldest of its source.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Of all places, those that connections without a certificate may have: one in so many.
+/// Divisor: connections without a certificate may have one in so many of all places.
 const PART_OF_PLACES: usize = 4;
-/// Of these, those that one source may have: one in so many.
+/// Divisor: one source may have one in so many of the lobby's places.
 const PART_OF_SOURCE: usize = 4;
-/// As many as an engine with many cores begins at once after a restart, even where places are few.
+/// Minimum for one source: as many as an engine with many cores begins at once after a restart, even where places
+/// are few.
 const SOURCE_MIN: usize = 16;
 
-/// Who is counted together: an IPv4 address, or a network of IPv6, of which everybody has a whole one.
+/// Connections from one source are counted together: an IPv4 address, or an IPv6 network, since everybody has a
+/// whole one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 
@@ -36,15 +39,15 @@ impl Source {
 }
 
 impl Lobby {
-    /// One core's, of a process that holds so many connections with so many cores.
+    /// Makes one core's lobby, in a process that holds so many connections with so many cores.
     pub fn new(connections_max: usize, cores: usize) -> Lobby {
         let waiting_max = (connections_max / PART_OF_PLACES / cores.max(1)).max(1);
         let source_max = (waiting_max / PART_OF_SOURCE).max(SOURCE_MIN).min(waiting_max);
         Lobby { waiting: BTreeMap::new(), of_source: HashMap::new(), waiting_max, source_max }
     }
 
-    /// Lets another in. Whoever has to go for it is returned: the oldest of its source, where that has its part, and else, where
-    /// the lobby is full, the oldest of the source that has the most.
+    /// Lets a connection in, and returns the one that has to go for it, if any: the oldest of its source, if that
+    /// has its part already; else, if the lobby is full, the oldest of the source that has the most.
     pub fn enter(&mut self, serial: u64, source: Source) -> Option<u64> {
         let goes = if self.of_source.get(&source).is_some_and(|count| *count >= self.source_max) {
             self.oldest_of(source)

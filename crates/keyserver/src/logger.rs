@@ -1,8 +1,8 @@
-//! What the process says of itself: one line a message on standard error, with its time, its level and the process, for the
-//! `log` crate's macros.
+//! The process's log: one line a message on standard error, with its time, its level and the process, for the `log`
+//! crate's macros.
 //!
-//! Until [`write_aside`] whoever has a line writes it, and waits until it is written. From then on nobody waits: threads that
-//! serve must not stop because nobody reads standard error.
+//! Until [`write_aside`], the thread that logs a line writes it, and waits until it is written. From then on no
+//! thread waits: threads that serve must not stop because nobody reads standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::Display;
@@ -18,11 +18,11 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use propylon_config::log_line;
 use propylon_sys::LineQueue;
 
-/// How long the end of the process may take because of lines that wait.
+/// Time by which waiting lines may delay the end of the process.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 static QUEUE: LineQueue = LineQueue::new(lost_line);
-/// By whose name lines are told.
+/// The program name that begins each line.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
 /// Panics, whichever thread they are of and whoever contains them.
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +47,7 @@ impl Log for Stderr {
         say(&line(level, record.args()));
     }
 
-    /// Before the process ends.
+    /// Writes lines that wait; called before the process ends.
     fn flush(&self) {
         QUEUE.flush(FLUSH_PATIENCE);
     }
@@ -83,7 +83,7 @@ pub fn start(program: &'static str, level: propylon_config::Level) {
     });
 }
 
-/// From here on lines are written by a thread of their own, which is confined as the caller is; panics are lines as well.
+/// Starts the thread that writes lines from here on, which is confined as the caller is; panics are logged as well.
 pub fn write_aside() -> io::Result<()> {
     QUEUE.start(io::stderr().as_fd().try_clone_to_owned()?)?;
     panic::set_hook(Box::new(tell_panic));

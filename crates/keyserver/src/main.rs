@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Of what libraries free nothing stays readable: keys, and what links carry, are all there is in this process.
+/// Freed memory is wiped, libraries' included: keys, and what links carry, are all there is in this process.
 #[global_allocator]
 static ALLOCATOR: propylon_sys::Wiping<mimalloc::MiMalloc> = propylon_sys::Wiping::everywhere(mimalloc::MiMalloc);
 

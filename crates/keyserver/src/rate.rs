@@ -1,4 +1,4 @@
-//! How many operations a second a client may ask for, over all its links and all cores.
+//! The rate limit of a client: operations per second, over all its links and all cores.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -16,9 +16,9 @@ const NANOS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub struct Rate {
     began: Instant,
-    /// What one operation uses up.
+    /// Nanoseconds of allowance that one operation uses up.
     nanos_each: u64,
-    /// When all that was allowed will have been paid for, in nanoseconds since `began`.
+    /// Time at which all that was allowed will have been paid for, in nanoseconds since `began`.
     paid_at: AtomicU64,
 }
 
@@ -31,7 +31,7 @@ impl Rate {
         Rate { began: now, nanos_each: NANOS / u64::from(a_second.get()), paid_at: AtomicU64::new(0) }
     }
 
-    /// Whether another operation may be done now; then it is counted.
+    /// Whether another operation may be done now; if so, it is counted.
     pub fn allows(&self, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began).as_nanos() as u64;
         let next = |paid_at: u64| {
@@ -43,7 +43,7 @@ impl Rate {
 }
 
 impl Rates {
-    /// That of a client, which begins with its first link and is forgotten with its last.
+    /// The allowance of a client, which begins with its first link and is forgotten with its last.
     pub fn of(&self, client: ClientId, a_second: NonZeroU32, now: Instant) -> Arc<Rate> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(rate) = rates.get(&client).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! From a request to what is done about it.
+//! The decision on a request: what is answered, or which job is done.
 
 use propylon_config::keyserver::Operation;
 use propylon_crypto::keyless::{ErrorCode, Message, opcode, scheme_of};
@@ -8,7 +8,7 @@ use crate::access::Access;
 use crate::keys::Keys;
 use crate::telemetry::Asked;
 
-/// What a request comes to.
+/// The outcome of looking at a request.
 pub enum Answer {
     /// The ping's payload goes back.
     Pong,
@@ -19,7 +19,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// To an operation that this client may not ask for, and to the same end as for one that nobody knows.
+    /// Error for an operation that this client may not ask for: the same as for an unknown operation.
     pub const DENIED: ErrorCode = ErrorCode::BadOpcode;
 }
 
@@ -46,7 +46,7 @@ pub fn answer(message: &Message<'_>, keys: &Keys, access: &Access) -> (Asked, An
     (Asked::of(scheme), answer)
 }
 
-/// What configurations call it.
+/// The operation's name in configurations.
 fn configured(scheme: Scheme) -> Operation {
     match scheme {
         Scheme::RsaRaw => Operation::RsaDecrypt,

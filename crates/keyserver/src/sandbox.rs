@@ -1,7 +1,8 @@
-//! What the process denies itself once it has what it needs: other files and connections by Landlock, other system calls
-//! by seccomp.
+//! The rights that the process gives up once it has what it needs: other files and connections by Landlock, other
+//! system calls by seccomp.
 //!
-//! Nothing here has to hold for the server to be right; it limits what somebody gains who finds a way to run code in it.
+//! Nothing here has to hold for the server to be right; it limits what somebody gains who finds a way to run code
+//! in it.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -16,12 +17,14 @@ use propylon_sys::{
     Argument, CallFilter, CallFilterError, Confined, folders_of, is_broad, is_out_of_reach, note_reach,
 };
 
-/// What the kernel is asked for; of an older one, what it has.
+/// The Landlock ABI that the kernel is asked for; an older kernel enforces what it has.
 const LANDLOCK: ABI = ABI::V6;
 const NOT_ENFORCED: &str = "not enforced: this kernel cannot";
 
-/// From here on the calling thread, and those that it starts, may open the keys, the certificates and their folders for
-/// reading, and nothing else; they can neither listen anew nor connect. Says how much of that the kernel enforces.
+/// Confines the calling thread, and those that it starts: from here on they may open the keys, the certificates and
+/// their folders for reading, and the paths of hardware modules for changes, and nothing else; they can neither
+/// listen anew nor connect, unless a token is said to use the network. Returns how much of that the kernel
+/// enforces.
 pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     let changeable: Vec<PathBuf> = module_paths(config).cloned().collect();
     let readable = readable(config);
@@ -45,8 +48,8 @@ pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     Ok(enforced)
 }
 
-/// The same of the key process of an engine: nothing but these, for reading, and its folder of uploads, in which it makes files
-/// and removes them.
+/// Confines the key process of an engine likewise: nothing but these folders, for reading, and its folder of
+/// uploads, in which it makes files and removes them.
 pub fn confine_to(folders: &BTreeSet<PathBuf>, store: Option<&Path>) -> Result<&'static str, String> {
     let made = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
     let store: Vec<PathBuf> = store.map(Path::to_path_buf).into_iter().collect();
@@ -62,7 +65,8 @@ fn makes_connections(config: &KeyServer) -> bool {
     config.tokens.iter().any(|token| token.network)
 }
 
-/// `changeable` are paths where more may be done than reading, such as those that the library of a hardware module works with.
+/// Applies the Landlock rules. `changeable` are paths where more may be done than reading, such as those that the
+/// library of a hardware module works with.
 fn restrict(
     paths: &BTreeSet<PathBuf>,
     (changeable, done): (&[PathBuf], BitFlags<AccessFs>),
@@ -84,8 +88,8 @@ fn restrict(
     })
 }
 
-/// What is told of a file that cannot be opened, with this process's own part in it: the kernel says the same of a file that
-/// its mode keeps away.
+/// Adds to `told`, the error for a file that cannot be opened, whether Landlock is the cause: the kernel's error is
+/// the same for a file that its mode keeps away.
 pub fn explained(path: &Path, told: impl Display) -> String {
     match std::fs::canonicalize(path) {
         Ok(leads) if is_out_of_reach(path) => {
@@ -98,8 +102,8 @@ pub fn explained(path: &Path, told: impl Display) -> String {
     }
 }
 
-/// The folders of files, of links to them and of where these lead, because a file that is replaced is another file under the
-/// same name: certbot's `live` has links to its `archive`. Without links in them.
+/// The folders of files, of links to them and of where these lead, because a file that is replaced is another file
+/// under the same name: certbot's `live` has links to its `archive`. The folders' own paths are without links.
 fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
     let own = [&config.server.identity, &config.server.ca];
     let pins = config.tokens.iter().filter_map(|token| token.pin_file.as_ref());
@@ -107,8 +111,8 @@ fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
     named.flat_map(|named| folders_of(&named.path)).filter_map(|folder| std::fs::canonicalize(folder).ok()).collect()
 }
 
-/// From here on no thread of the process gets through with another system call than serving needs: it fails with EPERM,
-/// and those that only somebody else would make end the process.
+/// Confines all threads of the process: from here on a system call that serving does not need fails with EPERM, and
+/// one that only an intruder would make ends the process.
 ///
 /// Call it when all threads run and have what they need. False if this processor is not known.
 pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
@@ -125,7 +129,7 @@ fn beside(writes: bool) -> CallFilter {
     if !writes {
         return calls;
     }
-    // For opening files to write them Landlock is the limit.
+    // Landlock limits which files can be opened for writing.
     let calls = calls.allow(&[libc::SYS_openat, libc::SYS_fsync, libc::SYS_unlinkat, libc::SYS_renameat2]);
     #[cfg(target_arch = "x86_64")]
     let calls = calls.allow(&[libc::SYS_unlink, libc::SYS_rename]);
@@ -142,8 +146,8 @@ fn apply(filter: &CallFilter) -> Result<bool, CallFilterError> {
     }
 }
 
-/// What the library of a hardware module may do beside: lock and write files, which Landlock limits to `module_paths`, and
-/// make connections if it is said that it does. New code it cannot load.
+/// The system calls of the process. The library of a hardware module may also lock and write files, which Landlock
+/// limits to `module_paths`, and make connections if the configuration says that it does. New code it cannot load.
 fn filter(config: &KeyServer) -> CallFilter {
     let mut calls = allowed().kill(&deadly(!config.tokens.is_empty()));
     if config.tokens.is_empty() {
@@ -203,7 +207,7 @@ fn filter(config: &KeyServer) -> CallFilter {
     calls
 }
 
-/// What somebody does who has got in.
+/// The system calls that only an intruder would make.
 fn deadly(has_modules: bool) -> Vec<i64> {
     let calls = [
         libc::SYS_execve,
@@ -262,7 +266,7 @@ fn allowed() -> CallFilter {
         libc::SYS_fstat,
         libc::SYS_getdents64,
         libc::SYS_lseek,
-        // Where links lead, to know a file by one name and to say whether it is out of reach (behind `..` faccessat).
+        // Resolves links, to know a file by one name and to say whether it is out of reach (behind `..` faccessat).
         libc::SYS_readlinkat,
         libc::SYS_faccessat,
         libc::SYS_faccessat2,
@@ -308,7 +312,7 @@ fn allowed() -> CallFilter {
         // Memory that code could be written to is never run.
         .allow_with(libc::SYS_mmap, unset(libc::PROT_EXEC))
         .allow_with(libc::SYS_mprotect, unset(libc::PROT_EXEC))
-        // For reading only.
+        // Opening for reading only.
         .allow_with(libc::SYS_openat, unset(writing))
 }
 
@@ -324,7 +328,7 @@ mod tests {
         }
     }
 
-    /// In a thread of its own, which is the only one that the kernel then holds to it.
+    /// Runs `work` in a thread of its own, which is the only one that the kernel then confines.
     fn confined<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(work).join().expect("no panic")
     }

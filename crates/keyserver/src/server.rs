@@ -34,16 +34,16 @@ use crate::signing::Lines;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Order, Shared, Worker};
 
-/// How often files are looked at.
+/// Interval at which files are looked at.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Files that are gone of which each has a line of its own.
 const GONE_TOLD_MAX: usize = 10;
-/// How often the end of the workers is looked for while draining.
+/// Interval at which the end of the workers is looked for while draining.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Links, curves, RSA; each has a column of the metrics.
 pub const THREADS_PER_CORE: usize = 3;
 
-/// Why the server could not start; what to do about it is said as well.
+/// The reason why the server could not start, and what to do about it.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -77,14 +77,15 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     }
     let links = Watched::new([config.server.identity.path.clone(), config.server.ca.path.clone()]);
     let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
-    // At the start nothing is in service yet that a bad file could not displace: all must be good.
+    // All files must be good at the start: nothing is in service yet that a bad one would have to leave in place.
     if let Some(fault) = shelf.look().faults.first() {
         return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
     }
     for (path, _) in shelf.open_to_all() {
         log::warn!("{}: {OPEN_TO_ALL}; chmod o= it", path.display());
     }
-    // A module may look for files that Landlock keeps from it afterwards, and logging in may want another account's rights.
+    // Modules are opened before confinement: a module may look for files that Landlock keeps from it afterwards,
+    // and logging in may want another account's rights.
     let tokens = Tokens::open(&config.tokens).map_err(|fault| Failure(format!("{}; {}", fault.what, fault.fix)))?;
     let rules = Rules::new(config.clients.clone());
     let keys = served(&shelf, &tokens, &rules);
@@ -110,14 +111,14 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     LocalSet::new().block_on(&runtime, server.life(admin))
 }
 
-/// What is served now: of a key that is in a file and in a module, the file's.
+/// The keys to be served. If a key is in a file and in a module, the file's is taken.
 fn served(shelf: &Shelf, tokens: &Tokens, rules: &Rules) -> Keys {
     let in_tokens = tokens.found();
     let in_tokens = in_tokens.iter().map(|(key, name)| (key.clone(), Origin::Token(name)));
     Keys::new(shelf.found().chain(in_tokens), &rules.references())
 }
 
-/// One for each, even where two have the same label.
+/// A name for each token, unique even if two have the same label.
 fn token_names(config: &KeyServer) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (number, token) in config.tokens.iter().enumerate() {
@@ -183,7 +184,7 @@ fn start_worker(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()
     })
 }
 
-/// What must be so before a key is read.
+/// Steps to take before a key is read.
 fn harden(config: &KeyServer) {
     if let Err(error) = propylon_sys::no_core_dumps() {
         log::warn!("core dumps cannot be turned off: {error}");
@@ -198,7 +199,7 @@ fn harden(config: &KeyServer) {
     propylon_sys::raise_files_limit();
 }
 
-/// What is not needed any more is given up: the account, files, further rights.
+/// Gives up what is not needed any more: the account, files, further rights.
 fn confine(config: &KeyServer) -> Result<(), Failure> {
     if let Some(user) = &config.server.user {
         let account = Account::find(user).map_err(|error| Failure(error.to_string()))?;
@@ -277,7 +278,7 @@ impl Server {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
-                    // What this brings is seen at one of the next ticks: nothing here waits for a module.
+                    // New keys are seen at one of the next ticks: nothing here waits for a module.
                     self.tokens.look_again();
                     self.look(true);
                 }
@@ -341,7 +342,7 @@ impl Server {
         }
     }
 
-    /// Those who are at the tokens have seen other keys there than before.
+    /// Publishes the keys again if the tokens' threads have found others than before.
     fn look_at_tokens(&mut self) {
         if self.tokens.have_changed() {
             self.publish();

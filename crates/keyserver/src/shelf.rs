@@ -1,4 +1,4 @@
-//! Where keys come from: files and folders, read again when they have changed.
+//! Files and folders with keys, read again when they have changed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::keys::Origin;
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Files in all paths together.
 const FILES_MAX: usize = 100_000;
-/// In folders, files with other endings are passed over.
+/// File name extensions of keys; other files in folders are passed over.
 const ENDINGS: [&str; 3] = ["pem", "key", "der"];
 
-/// All key files, and what was last found in each.
+/// All key files, and the keys that were last found in each.
 pub struct Shelf {
     paths: Vec<NamedPath>,
     /// Keys that every account can get at are served.
@@ -65,15 +65,15 @@ pub enum Wrong {
     NoKey,
     Encrypted,
     Pem(PemError),
-    /// Every account may read or change it.
+    /// The file can be read or changed by every account.
     OpenToAll,
     Key(KeyError),
 }
 
-/// What looking again has brought.
+/// The outcome of looking again.
 #[derive(Debug, Default)]
 pub struct Change {
-    /// Whether the set of keys is another one.
+    /// Whether the set of keys has changed.
     pub any: bool,
     pub faults: Vec<Fault>,
     /// Files that are gone, each with the number of keys that were in it and are nowhere else.
@@ -81,7 +81,8 @@ pub struct Change {
 }
 
 impl Shelf {
-    /// With `lax`, keys that every account of the machine can get at are served as others are.
+    /// Makes a shelf that has read nothing yet. With `lax`, keys that every account of the machine can get at are
+    /// served as others are.
     pub fn new(paths: Vec<NamedPath>, lax: bool) -> Shelf {
         Shelf { paths, lax, files: BTreeMap::new() }
     }
@@ -187,14 +188,14 @@ impl Shelf {
         self.keys().map(|(key, path)| (Key::Local(key.clone()), Origin::File(path)))
     }
 
-    /// Every key with its file, in the order of the files' names.
+    /// All keys, each with its file, in the order of the files' names.
     pub fn keys(&self) -> impl Iterator<Item = (&PrivateKey, &PathBuf)> {
         self.files.iter().flat_map(|(path, known)| known.keys.iter().map(move |key| (key, path)))
     }
 }
 
 impl Stamp {
-    /// None if nothing can be seen there.
+    /// The stamp of a file; absent if its metadata cannot be read.
     #[cfg(feature = "pkcs11")]
     pub fn at(path: &Path) -> Option<Stamp> {
         fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
@@ -223,7 +224,7 @@ impl Watched {
         watched
     }
 
-    /// Since the last time this was asked.
+    /// Whether any file has changed since this was last asked.
     pub fn have_changed(&mut self) -> bool {
         let mut any = false;
         for (file, stamp) in &mut self.files {
@@ -256,7 +257,7 @@ fn read(path: &Path) -> Result<Vec<PrivateKey>, Wrong> {
     parse(&secret_text(path)?)
 }
 
-/// What is in a file that may hold a private key, in memory that is wiped.
+/// The contents of a file that may hold a private key, in memory that is wiped.
 pub fn secret_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, Wrong> {
     let file = File::open(path).map_err(Wrong::Unreadable)?;
     let bytes = file.metadata().map_err(Wrong::Unreadable)?.len();
@@ -346,7 +347,7 @@ mod tests {
         }
 
         fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-            // By renaming, so that the inode is another one however coarse the clock.
+            // Replaces by renaming, so that the inode is another one however coarse the clock.
             let whole = self.0.join("new.tmp");
             fs::write(&whole, text).expect("a file");
             fs::set_permissions(&whole, fs::Permissions::from_mode(0o600)).expect("a mode");
@@ -378,7 +379,7 @@ mod tests {
             assert!(skis(&shelf).is_empty() && shelf.look().faults.is_empty(), "it is told once");
             mode(0o640);
             assert!(shelf.look().faults.is_empty() && skis(&shelf).len() == 1);
-            // One that is in service stays, and is complained of.
+            // A file that is in service stays in service, and is complained of.
             mode(open);
             assert!(matches!(shelf.look().faults[..], [Fault { what: Wrong::OpenToAll, kept: true, .. }]));
             assert_eq!(skis(&shelf).len(), 1);

@@ -1,6 +1,6 @@
-//! Where private-key work is done. What costs less than handing it over is done on the spot, in batches as they come
-//! from one turn of a connection; the rest goes to threads of its own, and RSA to others than the curves, which it would
-//! make wait. What waits for RSA is done several at a time.
+//! Private-key work and the threads that do it. Jobs that cost less than handing them over are done on the spot, in
+//! batches as they come from one turn of a connection; the rest goes to threads of its own, and RSA to others than
+//! the curves, which it would make wait. RSA jobs that wait are done several at a time.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,14 +20,14 @@ use crate::telemetry::{Telemetry, micros};
 /// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s. A client
 /// has all of these places while others do not want them, and never less than its part.
 const QUEUE_TASKS_MAX: usize = 4096;
-/// How far behind the links the curves' threads stand, and how far behind those the RSA threads: so far that the kernel
-/// takes the core from an operation that lasts, and near enough that it still gets a tenth of a busy core.
+/// Niceness of the curves' threads relative to the links', and below of the RSA threads: so high that the kernel
+/// takes the core from an operation that lasts, and low enough that it still gets a tenth of a busy core.
 const CURVES_NICENESS: u8 = 5;
 const RSA_NICENESS: u8 = 10;
 /// Longer messages to be signed by Ed25519, which hashes them twice, are not done on the spot.
 const SHORT_MESSAGE_BYTES: usize = 4096;
 
-/// Who does a job.
+/// The thread, or the module, that does a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The thread that has read the request.
@@ -44,7 +44,7 @@ pub enum Crew {
     Rsa,
 }
 
-/// What the threads of the links have to do with the others. They end with the last clone.
+/// The lines by which the threads of the links hand jobs to the others, which end with the last clone.
 #[derive(Clone)]
 pub struct Lines(Arc<Ends>);
 
@@ -53,16 +53,16 @@ struct Ends {
     rsa: Line,
 }
 
-/// Why a task does not wait.
+/// The reason why a task, this one or another, does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
-    /// All places are taken.
+    /// The task was turned away: all places are taken.
     Away,
-    /// For a client that has fewer places, and it was another task that had to go.
+    /// Another task was displaced, because this client has fewer places.
     OutAnother,
 }
 
-/// What a connection is told from elsewhere.
+/// A message to a connection from another thread or another connection.
 pub enum Note {
     Done {
         id: u32,
@@ -76,7 +76,7 @@ pub enum Note {
 
 pub type Signature = zeroize::Zeroizing<Vec<u8>>;
 
-/// Who does it, by what it costs: P-256 and Ed25519 take some 20 µs, which is what waking a thread up costs.
+/// The place for a job, by what it costs: P-256 and Ed25519 take some 20 µs, which is what waking a thread up costs.
 pub fn place(job: &Job) -> Place {
     match job {
         Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
@@ -94,7 +94,7 @@ pub fn error_code(error: JobError) -> ErrorCode {
     }
 }
 
-/// What a job takes of a thread, in microseconds, roughly: for the shares of clients that ask for different things.
+/// The cost of a job on a thread, roughly, in microseconds: for the shares of clients that ask for different things.
 fn cost(job: &Job) -> u64 {
     match job {
         Job::Rsa { block, .. } => {
@@ -217,7 +217,7 @@ impl Hand {
         let outcomes = kernels::run_together(jobs);
         self.telemetry.kernels.report(&self.column, seen, 0, rsa);
         for ((id, reply_to), outcome) in places.into_iter().zip(outcomes) {
-            // There is room: a connection has no more in work than its channel holds.
+            // The channel has room: a connection has no more in work than it holds.
             let _ = reply_to.try_send(Note::Done { id, result: outcome.map_err(error_code) });
         }
     }

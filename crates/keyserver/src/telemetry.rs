@@ -1,4 +1,4 @@
-//! Every number that the key server keeps: names, labels, and the ids by which a thread writes them.
+//! Metrics of the key server: names, labels, and the ids by which a thread writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,17 +23,17 @@ pub struct Telemetry {
     pub turned_away: Counter,
     pub handshaking: Gauge,
     pub handshakes: Counter,
-    /// By [`End`].
+    /// Connections that have ended, indexed by [`End`].
     pub ended: [Counter; 10],
-    /// By [`Asked`].
+    /// Requests, indexed by [`Asked`].
     pub requests: [Counter; 5],
-    /// By [`Denied`].
+    /// Requests denied, indexed by [`Denied`].
     pub denied: [Counter; 2],
-    /// By error byte, from 1.
+    /// Error replies, indexed by error byte, from 1.
     pub errors: [Counter; 11],
-    /// By [`Crew`].
+    /// The lines' metrics, indexed by [`Crew`].
     pub lines: [LineMetrics; 2],
-    /// By `[[pkcs11]]`.
+    /// The tokens' metrics, indexed by position of the `[[pkcs11]]` section.
     pub tokens: Vec<TokenMetrics>,
     pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
@@ -48,13 +48,13 @@ pub struct Telemetry {
 pub struct LineMetrics {
     pub waiting: Gauge,
     pub refused: Counter,
-    /// For a client that had fewer in the line.
+    /// Tasks that gave up their place to a client that had fewer in the line.
     pub displaced: Counter,
     pub expired: Counter,
     pub wait: Histogram,
 }
 
-/// Of a hardware module.
+/// Metrics of a hardware module.
 #[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody writes them"))]
 pub struct TokenMetrics {
     pub line: LineMetrics,
@@ -65,11 +65,11 @@ pub struct TokenMetrics {
     /// Sessions that were not to be had.
     pub failures: Counter,
     pub duration: Histogram,
-    /// By [`TokenOutcome`].
+    /// Operations, indexed by [`TokenOutcome`].
     pub operations: [Counter; 5],
 }
 
-/// What an operation of a hardware module came to.
+/// The outcome of an operation of a hardware module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody asks a module"))]
 pub enum TokenOutcome {
@@ -78,13 +78,13 @@ pub enum TokenOutcome {
     Refused,
     /// The key is gone.
     NoKey,
-    /// There was no session, and no new one.
+    /// No session was open, and no new one could be opened.
     Failed,
-    /// It came when the operation had been refused.
+    /// The result came after the operation had been refused.
     Late,
 }
 
-/// What a request is for.
+/// The kind of operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Rsa,
@@ -94,16 +94,16 @@ pub enum Asked {
     Other,
 }
 
-/// Why a client is not served what it asks for, though it may use the key.
+/// The reason why a client is denied an operation, though it may use the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// The operation is none of those that its `[[client]]` allows.
     Operation,
-    /// It has asked more often than its `[[client]]` allows.
+    /// The client has asked more often than its `[[client]]` section allows.
     Rate,
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The client closed it.

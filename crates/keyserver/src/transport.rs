@@ -1,5 +1,5 @@
-//! How the bytes of a connection come and go: as TLS by TCP, or as they are by a socket whose other end the engine has that this
-//! is the key process of.
+//! The bytes of a connection, in and out: as TLS over TCP, or as they are over a socket pair to the engine whose
+//! key process this is.
 
 use std::io::{self, BufRead, IoSlice, Write};
 use std::net::SocketAddr;
@@ -25,14 +25,14 @@ pub enum Transport {
         stream: TcpStream,
         tls: Box<ServerConnection>,
     },
-    /// Each message is of whole frames.
+    /// A socket pair to the engine; each message is of whole frames.
     Pair {
         pair: Pair,
         unsent: Vec<u8>,
     },
 }
 
-/// Whether anything can follow.
+/// Whether more bytes can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     More,
@@ -42,12 +42,12 @@ pub enum Received {
 impl Transport {
     pub fn tls(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Transport, rustls::Error> {
         let mut tls = Box::new(ServerConnection::new(config)?);
-        // What is in there is limited by what is sealed at once.
+        // The buffer needs no limit: what is sealed at once has one.
         tls.set_buffer_limit(None);
         Ok(Transport::Tls { stream, tls })
     }
 
-    /// By a nonblocking socket that keeps messages apart.
+    /// Makes a transport of a nonblocking socket that keeps messages apart.
     pub fn pair(socket: OwnedFd) -> io::Result<Transport> {
         Ok(Transport::Pair { pair: Pair::new(socket)?, unsent: Vec::new() })
     }
@@ -86,7 +86,8 @@ impl Transport {
         }
     }
 
-    /// What was read becomes frames. Without an error of TLS, its bytes could not be taken.
+    /// Decrypts what was read, and hands it to the decoder. An error without a TLS error means that TLS could not
+    /// take the bytes.
     pub fn open(&mut self, mut bytes: &[u8], decoder: &mut Decoder) -> Result<Received, Option<rustls::Error>> {
         let tls = match self {
             Transport::Tls { tls, .. } => tls,
@@ -104,7 +105,7 @@ impl Transport {
                 let length = plaintext.len();
                 reader.consume(length);
             }
-            // What follows a closure alert is not looked at (RFC 8446 §6.1).
+            // Bytes after a closure alert are not looked at (RFC 8446 §6.1).
             if state.peer_has_closed() || taken == 0 {
                 return Ok(Received::End);
             }
@@ -112,7 +113,7 @@ impl Transport {
         Ok(Received::More)
     }
 
-    /// Something was sealed and not taken yet.
+    /// Whether sealed bytes have not been taken yet.
     pub fn has_unsent(&self) -> bool {
         match self {
             Transport::Tls { tls, .. } => tls.wants_write(),
@@ -125,7 +126,7 @@ impl Transport {
         match self {
             Transport::Tls { tls, .. } => {
                 let length = replies.len().min(SEALED_BYTES_MAX);
-                // Without a limit on the buffer, all is taken.
+                // All is taken, since the buffer has no limit.
                 let _ = tls.writer().write_all(&replies[..length]);
                 replies.drain(..length);
             }

@@ -1,5 +1,5 @@
-//! One core's links: its own listening sockets, its connections, and nothing shared with other cores on the way of a
-//! request but the lines of expensive work.
+//! One core's links: its own listening sockets, its connections, and nothing shared with other cores on the way of
+//! a request but the lines of expensive work.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,14 +33,14 @@ use crate::telemetry::{End, Telemetry};
 
 /// Taken from a socket at once: 60 requests.
 const READ_BYTES: usize = 64 * 1024;
-/// How long accepting rests after it failed.
+/// Pause before accepting again after an accept failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// How long an engine that takes nothing is left alone.
+/// Pause before an engine that takes nothing is tried again.
 const HERE_REST: Duration = Duration::from_millis(10);
 /// Connections on their way from the core that accepted them to the one that serves them.
 const HANDED_OVER_MAX: usize = 128;
 
-/// What all cores see.
+/// State that all cores share.
 pub struct Shared {
     pub keys: ArcSwap<Keys>,
     /// Absent where nobody comes by TCP.
@@ -52,7 +52,7 @@ pub struct Shared {
     counts: Box<[AtomicUsize]>,
 }
 
-/// What a worker is told.
+/// An order to a worker.
 pub enum Order {
     Serve(std::net::TcpStream),
     /// Drop this: whoever has another of it sees that this core goes on.
@@ -65,10 +65,10 @@ pub struct Worker {
     pub index: usize,
     pub shared: Arc<Shared>,
     pub listeners: Vec<TcpListener>,
-    /// Of the engine that this is the key process of: the other end is one of its cores'.
+    /// Socket to one core of the engine whose key process this is; absent in a server of its own.
     pub pair: Option<OwnedFd>,
     pub orders: mpsc::Receiver<Order>,
-    /// Of all workers, this one included.
+    /// Order channels of all workers, this one included.
     pub doors: Vec<mpsc::Sender<Order>>,
     pub lines: Lines,
     pub tokens: Tokens,
@@ -79,7 +79,7 @@ pub struct Worker {
     pub timeout: Duration,
 }
 
-/// What the connections of a core share.
+/// State that the connections of a core share.
 pub struct Desk {
     pub shared: Arc<Shared>,
     pub lines: Lines,
@@ -102,7 +102,7 @@ pub struct Scratch {
     pub ids: Vec<u32>,
     pub jobs: Vec<Job>,
     pub outcomes: Vec<Outcome>,
-    /// What was reported of this thread's kernels.
+    /// The counts of this thread's kernels that have been reported.
     pub seen: Seen,
 }
 
@@ -119,8 +119,9 @@ impl Shared {
         Shared { keys, tls, rules, rates: Rates::default(), connections_max, counts }
     }
 
-    /// Takes a place on the core that has the fewest connections, `own` if it is one of them. They are few and live long,
-    /// so that the kernel's dice alone would leave some cores with none. None if all places are taken.
+    /// Takes a place on the core that has the fewest connections, `own` if it is one of them. Connections are few
+    /// and live long, so that the kernel's dice alone would leave some cores with none. Absent if all places are
+    /// taken.
     fn admit(&self, own: usize) -> Option<usize> {
         let load = |index: usize| self.counts[index].load(Ordering::Relaxed);
         if (0..self.counts.len()).map(load).sum::<usize>() >= self.connections_max {
@@ -190,7 +191,7 @@ impl Worker {
             }
         }
         accepting.iter().for_each(JoinHandle::abort);
-        // Those that were on their way are not begun any more.
+        // Connections that were on their way here are not begun any more.
         while let Ok(order) = self.orders.try_recv() {
             if matches!(order, Order::Serve(_)) {
                 desk.shared.leave(desk.index);
@@ -236,8 +237,8 @@ impl Desk {
         }
     }
 
-    /// Where all places are taken: that of one that has not shown a certificate, if this core has any. It is given back in a
-    /// moment, and until then there is one connection more.
+    /// Takes the place of a connection without a certificate, if this core has any, when all places are taken. The
+    /// displaced one leaves in a moment, and until then there is one connection more.
     fn make_room(&self) -> Option<usize> {
         let serial = self.lobby.borrow().first_to_go()?;
         self.displace(serial);
@@ -248,7 +249,7 @@ impl Desk {
     fn displace(&self, serial: u64) {
         self.has_come_in(serial);
         if let Some(ear) = self.open.borrow().get(&serial) {
-            // There is room for this one.
+            // The channel has room for this note.
             let _ = ear.try_send(Note::MakeRoom);
         }
     }
@@ -281,18 +282,20 @@ impl Desk {
         });
     }
 
-    /// For as long as the process lives, which ends otherwise: whoever starts it starts another.
+    /// Serves the engine for as long as this process lives, which exits when the engine's socket ends: the
+    /// supervisor starts another.
     fn serve_engine(self: &Rc<Self>, pair: OwnedFd) -> io::Result<()> {
         propylon_sys::set_nonblocking(&pair, true)?;
         let connection = Connection::beside(Rc::clone(self), 0, pair.try_clone()?)?;
         spawn_local(async move {
-            // After what the process before has left unanswered, which is asked again.
+            // The word that this process is here follows what the process before has left unanswered, which is
+            // asked again.
             while propylon_sys::try_send_message(&pair, HERE).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             {
                 sleep(HERE_REST).await;
             }
             let end = connection.run().await;
-            // It has gone, with words on their way that it did not wait for, perhaps.
+            // An end with unread words on their way counts as the engine's end too: it did not wait for them.
             let is_over = matches!(end, End::Client | End::Broken);
             if !is_over {
                 log::error!("key process: an engine's socket cannot be served any more: {end:?}");
@@ -305,7 +308,7 @@ impl Desk {
 
     async fn drain(&self) {
         for ear in self.open.borrow().values() {
-            // There is room for this one.
+            // The channel has room for this note.
             let _ = ear.try_send(Note::Drain);
         }
         while !self.open.borrow().is_empty() {

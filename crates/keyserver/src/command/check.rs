@@ -48,7 +48,7 @@ fn problems(source: &Source) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with the files, each told where the configuration names it.
+/// Problems found in the files that the configuration names, each with its position in the configuration.
 fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     let mut problems = Vec::new();
     let is_named = |named: &NamedPath| !named.path.as_os_str().is_empty();
@@ -76,7 +76,7 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     for fault in Tokens::check(&config.tokens) {
         problems.push(Problem::error(name, Some(fault.at), fault.what, fault.fix));
     }
-    // Those that are refused are among the faults.
+    // Files that are refused are among the faults already.
     for (path, source) in shelf.open_to_all() {
         let what = format!("{}: {OPEN_TO_ALL}", path.display());
         problems.push(Problem::warning(name, Some(config.keys.paths[source].at), what, "chmod o= it"));
@@ -92,7 +92,7 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     }
     for client in &config.clients {
         for reference in client.keys.iter().flatten() {
-            // What is in a hardware module cannot be seen without logging in.
+            // Keys in a hardware module cannot be listed without logging in.
             let is_there = shelf.found().any(|(key, origin)| match reference {
                 KeyReference::Ski(ski) => key.ski() == *ski,
                 reference => origin.is_named_by(reference),

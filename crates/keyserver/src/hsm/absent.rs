@@ -13,7 +13,7 @@ use crate::line::Task;
 use crate::signing::Turned;
 use crate::telemetry::TokenMetrics;
 
-/// None.
+/// An empty set of tokens.
 #[derive(Clone)]
 pub struct Tokens;
 

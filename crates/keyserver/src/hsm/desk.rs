@@ -1,5 +1,6 @@
-//! The line in front of a token. Operations are answered in time whatever the module does: who is in it when time is up is
-//! left there, and its operation refused by a clock that never calls the module.
+//! The line in front of a token. Operations are answered in time whatever the module does: when time is up, a
+//! thread that is inside the module is left there, and its operation refused by a clock that never calls the
+//! module.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,32 +16,33 @@ use crate::telemetry::TokenMetrics;
 
 /// Operations that may wait for one token. Slow ones do a hundred in a second.
 const QUEUE_TASKS_MAX: usize = 1024;
-/// How often the clock looks while anything is to be done, and how long before its time an operation is refused.
+/// Interval at which the clock looks while anything is pending, and how long before its deadline an operation is
+/// refused.
 const TICK: Duration = Duration::from_millis(20);
-/// How often a seat is asked whether the keys are still the same.
+/// Interval at which a seat is asked whether the keys are still the same.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct Desk {
     state: Mutex<State>,
-    /// For the seats.
+    /// Signalled to the seats: there is a task, or a look to take.
     more: Condvar,
-    /// For the clock.
+    /// Signalled to the clock: there is something to watch.
     something: Condvar,
 }
 
 struct State {
     queue: FairQueue<Task>,
-    /// By seat.
+    /// The operation of each seat, by the seat's index.
     flights: Vec<Flight>,
     /// Seats whose module has not come back in time.
     stuck: usize,
     idle: usize,
     clock_sleeps: bool,
-    /// Somebody wants to know which keys there are.
+    /// Set when somebody wants to know which keys there are.
     look: bool,
 }
 
-/// What a seat is at.
+/// The state of a seat's operation.
 enum Flight {
     None,
     Under {
@@ -48,16 +50,16 @@ enum Flight {
         deadline: Instant,
         reply_to: mpsc::Sender<Note>,
     },
-    /// Its operation has been refused; it has not come back yet.
+    /// The operation has been refused; the module has not returned yet.
     Late,
 }
 
-/// What is next for a seat.
+/// The next thing for a seat to do.
 pub enum Next {
     Task(Box<Task>),
     /// Look which keys there are.
     Look,
-    /// It has waited as long as it wanted.
+    /// Nothing came within the time that the seat wanted to wait.
     Nothing,
 }
 
@@ -77,7 +79,8 @@ impl Desk {
         }
     }
 
-    /// One that does not wait is refused; all are while every thread waits for a module that does not come back.
+    /// Queues a task. A task that finds no place is refused; all are while every thread waits for a module that
+    /// does not return.
     pub fn push(&self, task: Task) -> Result<(), Turned> {
         let mut state = self.state();
         if state.stuck == state.flights.len() {
@@ -113,7 +116,7 @@ impl Desk {
         self.more.notify_one();
     }
 
-    /// What this seat is to do next. From here to [`Desk::done`] a task is the seat's.
+    /// Waits for what this seat is to do next. From here to [`Desk::done`] a task is the seat's.
     pub fn next(&self, seat: usize, patience: Option<Duration>) -> Next {
         let mut state = self.state();
         loop {
@@ -207,7 +210,7 @@ impl Desk {
         count as u64
     }
 
-    /// Nothing in here panics while it is held.
+    /// The state, even if a thread panicked: nothing in here panics while holding the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

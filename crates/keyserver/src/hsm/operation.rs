@@ -1,4 +1,4 @@
-//! One operation: from a scheme and its input to what the module is asked for, and from what it returns to a signature.
+//! One operation: a scheme and its input become a request to the module, and the module's reply becomes a signature.
 
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
@@ -12,21 +12,21 @@ use zeroize::Zeroizing;
 use super::public::{integer, sequence};
 use crate::signing::Signature;
 
-/// Why there is no signature.
+/// The reason why there is no signature.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It is none for this key, or not with this input: asking again does not help.
+    /// The request is not valid for this key, or not with this input: asking again does not help.
     Request,
     /// The key is not where it was.
     Key,
     /// The session, or the token, is not what it was: worth another try with a new one.
     Session(String),
-    /// What came is not a signature by this key.
+    /// The module's reply is not a signature by this key.
     Wrong,
 }
 
-/// Does it. The result is checked as far as that costs little next to asking a module: signatures with RSA are verified,
-/// because a faulty one gives the key away (Boneh, DeMillo, Lipton 1997).
+/// Performs the operation. The result is checked as far as that costs little next to asking a module: signatures
+/// with RSA are verified, because a faulty one gives the key away (Boneh, DeMillo, Lipton 1997).
 pub fn perform(
     session: &Session,
     handle: ObjectHandle,
@@ -67,7 +67,7 @@ pub fn perform(
 }
 
 fn is_good(key: &RemoteKey, scheme: Scheme, input: &[u8], signature: &[u8]) -> bool {
-    // Those with hashes that TLS does not use any more are not verified here.
+    // Schemes with hashes that TLS does not use any more are not verified here.
     let is_verified = matches!(
         scheme,
         Scheme::RsaPkcs1(Hash::Sha256 | Hash::Sha384 | Hash::Sha512)

@@ -1,10 +1,11 @@
-//! What a token says of a private key's public half, as a SubjectPublicKeyInfo (RFC 5280 §4.1).
+//! The public half of a token's private key, as a SubjectPublicKeyInfo (RFC 5280 §4.1).
 
 use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
 use cryptoki::session::Session;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// From the private key itself, or from the public key or the certificate that have its ID. None if nothing there tells.
+/// Derives it from the private key itself, or from the public key or the certificate with the same ID. Absent if
+/// nothing there tells.
 pub fn public_info(session: &Session, key: ObjectHandle, kind: KeyType, id: &[u8]) -> Option<Vec<u8>> {
     if let Some(info) = of_object(session, key, kind) {
         return Some(info);
@@ -31,7 +32,7 @@ fn of_object(session: &Session, object: ObjectHandle, kind: KeyType) -> Option<V
         KeyType::RSA => [AttributeType::Modulus, AttributeType::PublicExponent],
         _ => [AttributeType::EcParams, AttributeType::EcPoint],
     };
-    // Each by itself: a token may refuse the lot for one that it does not have.
+    // Attributes are fetched one by one: a token may refuse the lot for one that it does not have.
     let value = |wanted| match session.get_attributes(object, &[wanted]).ok()?.pop()? {
         Attribute::Modulus(value)
         | Attribute::PublicExponent(value)
@@ -72,8 +73,8 @@ fn ed25519(point: &[u8]) -> Vec<u8> {
     info(b"\x06\x03\x2b\x65\x70", unwrapped(point))
 }
 
-/// CKA_EC_POINT is the point in an OCTET STRING (PKCS#11 3.1 §6.3.3); some tokens leave that off. Lengths tell: a point of
-/// these curves has 32, 65, 97 or 133 octets.
+/// The point inside CKA_EC_POINT, which is an OCTET STRING (PKCS#11 3.1 §6.3.3); some tokens leave that wrapping
+/// off. Lengths tell: a point of these curves has 32, 65, 97 or 133 octets.
 fn unwrapped(point: &[u8]) -> &[u8] {
     match point {
         [OCTET_STRING, len, rest @ ..] if usize::from(*len) == rest.len() => rest,

@@ -1,4 +1,4 @@
-//! A thread with a session at a token: it does one operation after the other, and finds its way back when the session is
+//! A thread with a session at a token: it does one operation after the other, and logs in again when the session is
 //! lost.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +82,7 @@ impl Seat {
         self.column.increment(self.metrics.operations[outcome as usize]);
     }
 
-    /// Once more on a new session, if it was the session's fault.
+    /// Signs; tries once more on a new session if the session was at fault, or after another look if the key was.
     fn sign(&mut self, job: &Job) -> Result<Signature, ErrorCode> {
         let Job::Remote { key, scheme, input } = job else { return Err(ErrorCode::Internal) };
         let token = Arc::clone(&self.token);
@@ -118,7 +118,7 @@ impl Seat {
         self.look_again(thorough);
     }
 
-    /// For one who is inside the module.
+    /// Looks at the keys; the caller holds the module's calls already.
     fn look_again(&mut self, thorough: bool) {
         let token = Arc::clone(&self.token);
         let Some(open) = self.connected() else { return };

@@ -40,9 +40,9 @@ pub struct Token {
     pub desk: Desk,
     /// The keys that are to be served, as they were last found.
     pub found: ArcSwap<Vec<Found>>,
-    /// They are others than those that were fetched last.
+    /// Set when `found` differs from what was fetched last.
     pub has_news: AtomicBool,
-    /// The PIN file as it was when the token refused what is in it, which is not tried again: a few wrong ones lock a token.
+    /// Stamp of the PIN file when the token refused its PIN, which is not tried again: a few wrong ones lock a token.
     refused: Mutex<Option<Stamp>>,
     /// Opened at the start, for the seat that comes first.
     first: Mutex<Option<Open>>,
@@ -59,21 +59,21 @@ pub struct Found {
 /// A session that is logged in, and where it finds the keys.
 pub struct Open {
     pub session: Session,
-    /// Which life of the module it belongs to: in another, its number may be another thread's.
+    /// The life of the module that the session belongs to: in another, its number may be another thread's.
     pub life: u64,
     pub handles: HashMap<Ski, ObjectHandle>,
-    /// Every private key that was there at the last look, in order.
+    /// Handles of all private keys at the last look, in order.
     seen: Vec<u64>,
 }
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug)]
 pub enum Trouble {
     Module(Error),
     NoToken(String),
     PinFile(String),
     PinRefused,
-    /// These were named and are not there.
+    /// Keys that the configuration names and the token does not have.
     NoKey(String),
 }
 
@@ -118,7 +118,7 @@ impl Modules {
 }
 
 impl Module {
-    /// To be held during calls.
+    /// The lock that is held, shared, during every call into the module.
     pub fn calls(&self) -> RwLockReadGuard<'_, ()> {
         self.calls.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +189,7 @@ impl Token {
         self.config.timeout
     }
 
-    /// Whether the PIN is known to be a wrong one.
+    /// Whether the PIN in the file is known to be wrong.
     pub fn is_pin_refused(&self) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -256,8 +256,9 @@ impl Token {
         result
     }
 
-    /// Finds the keys, and tells of them if they are not those that were known. Unless it has to be `thorough`, keys with
-    /// the same handles are taken for the same: a handle is not given to another object while the session lasts.
+    /// Finds the keys, and publishes them if they are not those that were known. Unless the look has to be
+    /// `thorough`, keys with the same handles are taken for the same: a handle is not given to another object while
+    /// the session lasts.
     pub fn look(&self, open: &mut Open, thorough: bool) -> Result<(), Error> {
         let session = &open.session;
         let keys = session.find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY)])?;
@@ -283,7 +284,7 @@ impl Token {
         Ok(())
     }
 
-    /// None, and a word in the log, for one that cannot be served.
+    /// Reads a key's public half and name. Absent, with a message in the log, for a key that cannot be served.
     fn inspect(&self, session: &Session, handle: ObjectHandle) -> Option<(Found, bool)> {
         let kind = match session.get_attributes(handle, &[AttributeType::KeyType]).ok()?.pop()? {
             Attribute::KeyType(kind) => kind,
@@ -337,7 +338,8 @@ impl Token {
 }
 
 impl Open {
-    /// Of a session that has ended by itself, or that the module does not let go, nothing more can be done.
+    /// Closes the session. An error is ignored: a session that ended by itself, or that the module does not let go,
+    /// cannot be mended.
     pub fn close(self) {
         let _ = self.session.close();
     }

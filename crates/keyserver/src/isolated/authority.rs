@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::files::element;
 
-/// Why nothing is signed.
+/// The reason why nothing is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No order takes such a request.
@@ -94,9 +94,9 @@ pub fn sign(
     numbers(&signature).ok_or(Refused::Failed)
 }
 
-/// Whether this may be said in an account's name.
+/// Checks that an order may need this payload signed in an account's name.
 fn check(payload: &str, keeps: impl FnOnce(Ski) -> bool) -> Result<(), Refused> {
-    // Something is fetched (§6.3).
+    // An empty payload fetches something (§6.3).
     if payload.is_empty() {
         return Ok(());
     }
@@ -150,7 +150,7 @@ mod tests {
         format!("{{\"csr\":\"{}\"}}", Base64UrlUnpadded::encode_string(csr.der()))
     }
 
-    /// As signatures are in handshakes.
+    /// The signature in DER, as handshakes have it.
     fn in_der(signature: &[u8; 64]) -> Vec<u8> {
         let number = |digits: &[u8]| {
             let digits = &digits[digits.iter().take_while(|digit| **digit == 0).count()..];

@@ -1,4 +1,4 @@
-//! What a key process is told at its start, by its supervisor, and that one before by the engine.
+//! The messages that a key process is told at its start by its supervisor, and the supervisor by the engine.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ pub struct Brief {
     pub setup: Setup,
     /// Sockets: that for questions about files, then those for signatures.
     pub files: Vec<OwnedFd>,
-    /// What may be read.
+    /// Folders that may be read.
     pub folders: Vec<PathBuf>,
     /// Accounts with authorities whose keys are made and used.
     pub accounts: BTreeSet<String>,
@@ -70,7 +70,7 @@ impl Brief {
                 return Err(ErrorKind::InvalidData.into());
             }
         }
-        // One more than links.
+        // One socket more than links: the first is for questions about files.
         if brief.setup.links == 0 || brief.files.len() != usize::from(brief.setup.links) + 1 {
             return Err(ErrorKind::InvalidData.into());
         }

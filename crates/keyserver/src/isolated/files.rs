@@ -1,7 +1,8 @@
-//! What a key process reads: files with certificates and keys, of which it says all but the keys; and what it holds of them.
+//! The files that a key process reads: files with certificates and keys, of which it says all but the keys; and the
+//! keys that it holds.
 //!
-//! An engine that somebody has got into asks as well. It is told certificates, OCSP responses and its own configuration, and
-//! nothing of any other file but that it is none of these.
+//! An engine that somebody has got into asks as well. It is told certificates, OCSP responses and its own
+//! configuration, and of any other file nothing but that it is no such file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -25,7 +26,7 @@ use crate::keys::{Keys, Origin};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Responses are 0.5 to 3 KB.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
-/// As many as are held at once.
+/// Keys that are held at once, at most.
 const KEYS_MAX: usize = 200_000;
 /// Uploads' files, each of one message's length at most.
 const UPLOADS_MAX: usize = 10_000;
@@ -44,11 +45,11 @@ pub struct Files {
     store_is_unfit: Option<String>,
     /// Uploads that are taken before those in the folder are counted again: other engines may have theirs there.
     room: usize,
-    /// Each with the highest stamp that it was read with.
+    /// Keys by their SKI, each with the highest stamp that it was read with.
     held: HashMap<Ski, (PrivateKey, u64)>,
-    /// Those that were said to be in use.
+    /// SKIs of the keys that were said to be in use.
     kept: HashSet<Ski>,
-    /// Where is to be known which files keys are in.
+    /// Socket to the supervisor, which is told of the files that keys are in.
     supervisor: Option<OwnedFd>,
     /// Files that it knows of, each by one name and with the keys that were in it.
     told: HashMap<PathBuf, Vec<Ski>>,
@@ -82,13 +83,13 @@ impl Files {
         self.held.len()
     }
 
-    /// For those who sign.
+    /// The keys as a set for signing; no rules restrict it.
     pub fn keys(&self) -> Keys {
         let found = self.held.values().map(|(key, _)| (Key::Local(key.clone()), Origin::File(Path::new(""))));
         Keys::new(found, &[])
     }
 
-    /// Whether [`Files::keys`] is another since this was last asked.
+    /// Whether [`Files::keys`] has changed since this was last asked.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -253,7 +254,7 @@ impl Files {
         Ok(())
     }
 
-    /// Its key is held until it is forgotten with others.
+    /// Removes an upload. The key in it is held until it is forgotten with others.
     fn remove(&mut self, name: &str) -> io::Result<()> {
         let store = self.store()?;
         let path = store.join(name);
@@ -264,7 +265,7 @@ impl Files {
         Ok(())
     }
 
-    /// Nobody is to read it again.
+    /// Tells the supervisor that nobody is to read the file again.
     fn untell(&mut self, path: &Path) {
         if self.told.remove(path).is_some() {
             self.say(&Order::Removed(path.into()));
@@ -299,7 +300,7 @@ impl Files {
     }
 }
 
-/// Before an upload's name, until all of it is written.
+/// Prefix of an upload's file name until all of it is written.
 const DRAFT: &str = ".draft-";
 
 /// Makes the folder of uploads ready for this account: to be called before it is all that can be written to.
@@ -317,7 +318,7 @@ pub fn prepare_store(store: &Path) -> io::Result<()> {
     try_store(store)
 }
 
-/// Whether the folder of uploads can be written in, and by nobody else.
+/// Checks that the folder of uploads can be written in, and by nobody else.
 fn try_store(store: &Path) -> io::Result<()> {
     let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
     remove_if_there(&probe)?;
@@ -334,7 +335,8 @@ fn try_store(store: &Path) -> io::Result<()> {
     }
 }
 
-/// Why the folder of uploads is none for an engine that runs as `user`: others could do there as they like.
+/// The reason why the folder of uploads is unfit for an engine that runs as `user`, if other accounts could change
+/// what is in it.
 #[must_use]
 pub fn unfit_store(store: &Metadata, user: u32) -> Option<&'static str> {
     if !store.is_dir() {
@@ -343,7 +345,7 @@ pub fn unfit_store(store: &Metadata, user: u32) -> Option<&'static str> {
     if store.mode() & 0o022 != 0 {
         return Some("other accounts may write in it");
     }
-    // Its owner may do as he likes there, whatever its mode is.
+    // The folder's owner may do as he likes there, whatever its mode is.
     (store.uid() != user && store.uid() != 0).then_some("another account owns it")
 }
 
@@ -394,7 +396,7 @@ fn look(metadata: &Metadata) -> [u64; 5] {
 /// A file's content, in memory that is wiped, and what the very file that was read looked like.
 pub(super) fn text(path: &Path, max: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), Unread> {
     let failed = |error: io::Error| Unread::of(&error);
-    // Of a pipe nobody waits for the other end.
+    // Nonblocking, so that opening a pipe does not wait for its other end.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
@@ -422,7 +424,8 @@ fn bytes(path: &Path, max: u64, may_be_told: fn(&[u8]) -> bool) -> Answer {
     }
 }
 
-/// Whether it has the form of an OCSP response (RFC 6960 §4.2.1), which no other file has: what is in it is not looked at.
+/// Whether it has the form of an OCSP response (RFC 6960 §4.2.1), which no other file has: the contents are not
+/// looked at.
 fn is_response(der: &[u8]) -> bool {
     const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
     let is = || -> Option<bool> {
@@ -575,7 +578,7 @@ mod tests {
         assert!(!files.take_changed(), "nothing is another");
     }
 
-    /// What a supervisor has been told meanwhile.
+    /// The orders that a supervisor has been sent meanwhile.
     fn said(supervisor: &OwnedFd) -> Vec<Order> {
         let (mut buffer, mut all) = ([0; 1024], Vec::new());
         while let Ok(length) = propylon_sys::try_receive_message(supervisor, &mut buffer) {
@@ -700,7 +703,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
         assert!(matches!(files.read(&path, 1), Answer::File(KeyFile { open_to_all: false, .. })));
         assert!(files.held.contains_key(&ski(&key)));
-        // What others left behind, or are at.
+        // Drafts that others left behind, or are writing now.
         fs::write(store.join(".draft-b.pem"), "half").expect("a file");
         prepare_store(&store).expect("it is there");
         assert!(store.join(".draft-b.pem").exists(), "it may be written to at this time");

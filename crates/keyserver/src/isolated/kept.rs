@@ -100,7 +100,7 @@ pub fn remove(store: &Path, key: &KeptKey) -> io::Result<()> {
     fs::File::open(store)?.sync_all()
 }
 
-/// From its file, each time: a process that was started a moment ago has it as well.
+/// Reads the key from its file, each time: a process that was started a moment ago has it as well.
 fn load(store: &Path, key: &KeptKey, purpose: Purpose) -> Result<PrivateKey, Unread> {
     let (text, _) = text(&store.join(key.to_string()), KEY_BYTES_MAX)?;
     let of_file = |private: PrivateKey| (private.ski() == key.ski()).then_some(private);

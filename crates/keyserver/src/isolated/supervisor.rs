@@ -1,6 +1,6 @@
-//! The process that starts the key process of an engine, and starts it again when it has ended: the engine itself has denied
-//! itself to start any program by then. It has no keys. It is told all that it has to know before the engine serves anybody, hears
-//! nothing from it after that but its end, and ends then.
+//! The process that starts the key process of an engine, and starts it again when it has ended: the engine itself
+//! has denied itself to start any program by then. The supervisor has no keys. All that it has to know is told to
+//! it before the engine serves anybody; after that it hears nothing from the engine but its end, and ends then.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,22 +17,23 @@ use propylon_crypto::key_process::{GONE, MESSAGE_BYTES_MAX, Order};
 use super::{Brief, brief, prepare};
 use crate::logger::{self, Flush};
 
-/// One that has lived for so long is started again at once.
+/// Life time after which a key process that ends is started again after the shortest pause.
 const STEADY: Duration = Duration::from_secs(10);
-/// How long the end of the engine may come after that of the key process, which is then its consequence: of one that has ended
-/// in order, as it does when nobody asks it any more, and of one that has not.
+/// Time that the end of the engine may come after that of the key process, which is then its consequence: the
+/// longer for a key process that has ended in order, as it does when nobody asks it any more, the shorter for one
+/// that has not.
 const END_WAIT: Duration = Duration::from_secs(2);
 const BROKEN_END_WAIT: Duration = Duration::from_millis(20);
 /// The pause before another start, twice as long each time that it has not lived for that long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How often a key process is asked whether it goes on, and how many times in a row it may say nothing. Machines that
-/// have far too much to do keep processes waiting for seconds, and would keep its successor waiting as well. It is less
-/// than questions about files wait.
+/// Interval at which a key process is asked whether it goes on, and how many times in a row it may say nothing.
+/// Machines that have far too much to do keep processes waiting for seconds, and would keep a successor waiting as
+/// well. Both together are less than the time that questions about files wait.
 const BEAT: Duration = Duration::from_secs(1);
 const UNANSWERED_MAX: u32 = 7;
-/// How long one may take to hear what it is told at its start.
+/// Time limit for a key process to take what it is told at its start.
 const BRIEF_WAIT: Duration = Duration::from_secs(10);
 
 /// `propylon key-supervisor`: on standard input it has the engine. `log` sets the log's level.
@@ -56,11 +57,11 @@ pub fn supervise(log: fn(u8)) -> ExitCode {
     }
 }
 
-/// With the engine this process ends, and with this one the key process.
+/// Ends this process with the engine; the key process ends with this one.
 fn end_with(engine: OwnedFd) -> io::Result<()> {
     let wait = move || {
         while !matches!(propylon_sys::receive_message(&engine, &mut [0; 16]), Ok((0, _)) | Err(_)) {}
-        // At once, whoever reads the log or not: another key process would be started for nobody.
+        // Exits at once, whether or not anybody reads the log: another key process would be started for nobody.
         std::process::exit(0);
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)
@@ -75,11 +76,12 @@ fn keep_up(mut brief: Brief) -> ExitCode {
             Ok((child, socket)) => listen(child, &socket, &mut paths),
             Err(error) => (format!("it cannot be started: {error}"), false),
         };
-        // All but the first, which is for questions about files: nobody is at that unless there are some.
+        // The first socket is left out: it is for questions about files, and nobody waits at it unless there are some.
         for link in &brief.files[1..] {
             let _ = propylon_sys::try_send_message(link, GONE);
         }
-        // Where the engine has ended, this process does before it has slept, and there is nothing to tell.
+        // The engine's end is awaited: if it has ended, this process does before the sleep is over, and there is
+        // nothing to tell.
         thread::sleep(if in_order { END_WAIT } else { BROKEN_END_WAIT });
         if started.elapsed() >= STEADY {
             pause = PAUSE_MIN;
@@ -93,14 +95,14 @@ fn keep_up(mut brief: Brief) -> ExitCode {
 
 fn start(brief: &Brief) -> io::Result<(Child, UnixDatagram)> {
     let (own, other) = propylon_sys::message_pair()?;
-    // It keeps messages apart, whatever its type is called here.
+    // The socket keeps messages apart, whatever its type is called here.
     let own = UnixDatagram::from(own);
     own.set_write_timeout(Some(BRIEF_WAIT))?;
     own.set_read_timeout(Some(BEAT))?;
-    // This very program, whatever has its name by now.
+    // The running program itself, whatever has its name by now.
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0("propylon").arg("key-process").stdin(Stdio::from(other)).spawn()?;
-    // What it could not be told shows in its end.
+    // A key process that could not be told everything ends, and that is seen.
     let _ = brief.send(&own);
     Ok((child, own))
 }
@@ -127,7 +129,7 @@ fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>
         }
         hangs = pulse.unanswered > UNANSWERED_MAX;
     }
-    // It may have closed its end and live on.
+    // The process may have closed its end and live on.
     let _ = child.kill();
     let (how, in_order) = match child.wait() {
         Ok(status) => (status.to_string(), status.success()),
@@ -141,7 +143,7 @@ fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>
 
 /// Beats of a process: whether it goes on.
 struct Pulse {
-    /// When it was last asked, or to be left alone.
+    /// Time at which it was last asked, or told that it is left alone for now.
     asked: Instant,
     /// Times that it was asked in a row, and said nothing.
     unanswered: u32,
