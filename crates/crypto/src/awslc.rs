@@ -1,5 +1,6 @@
-//! What of AWS-LC its safe Rust door does not offer: the bare RSA private operation, ECDSA over a finished digest of any
-//! length, any encoding of a private key, X25519 on bare numbers, a hash of secrets. All of this crate's unsafe code.
+//! Parts of AWS-LC that its safe Rust crate does not offer: the bare RSA private operation, ECDSA over a finished
+//! digest of any length, any encoding of a private key, X25519 on bare numbers, a hash of secrets. All of this
+//! crate's unsafe code.
 
 use std::ffi::{c_long, c_uint};
 use std::ptr::{self, NonNull};
@@ -201,7 +202,8 @@ pub(crate) fn x25519_share(secret: &[u8; 32]) -> [u8; 32] {
     share
 }
 
-/// None if the agreement gives nothing but zeros, which the peer could have known (RFC 7748 §6.1).
+/// X25519 of a secret and the peer's share. Absent if the agreement gives nothing but zeros, which the peer could
+/// have known (RFC 7748 §6.1).
 pub(crate) fn x25519(secret: &[u8; 32], peer: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
     let mut out = Zeroizing::new(vec![0; 32]);
     // SAFETY: the function reads 32 bytes of each number and writes as many.

@@ -1,10 +1,10 @@
-//! What a core does for many handshakes at once, and what it makes ahead of them.
+//! Batches: the work that a core does for many handshakes at once, and what it makes ahead of them.
 //!
-//! [`Batching`] is the process's: whether there are lanes, and whether they can still be trusted. Each thread that is to
-//! use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory, blindings, and a
-//! pool. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, and
-//! [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair from the pool. When the thread has nothing else to do it calls
-//! [`refill`]. None of this needs a runtime, or a second thread:
+//! [`Batching`] is the process's: whether there are lanes, and whether they can still be trusted. Each thread that
+//! is to use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory,
+//! blindings, and a pool. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, and
+//! [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair from the pool. When the thread has nothing else to do
+//! it calls [`refill`]. None of this needs a runtime, or a second thread:
 //!
 //! ```
 //! use propylon_crypto::batch::{self, Batching};
@@ -57,7 +57,8 @@ use pools::{Shares, Unfilled};
 use raise::Raise;
 use signatures::{Signatures, Unsigned};
 
-/// One signature of so many is verified before it is released, one batch of so many is done again by AWS-LC.
+/// Sampling rate: one signature of so many is verified before it is released, one batch of so many is done again by
+/// AWS-LC.
 const CHECKED_ONE_OF: u64 = 256;
 
 /// Work that has a kernel, in the order of the counts.
@@ -83,7 +84,7 @@ impl Work {
     }
 }
 
-/// Of a thread's bench, since it was installed.
+/// Counts of a thread's bench since it was installed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Batches of RSA operations and of X25519 agreements that left, by their size less one; those of one are AWS-LC's.
@@ -102,9 +103,9 @@ pub struct BatchCounts {
     pub bad_lanes: u64,
     /// Results that were compared with AWS-LC's, or verified by it, and were right.
     pub checks_passed: u64,
-    /// And wrong: the kernel has not been used since.
+    /// Results that were checked and wrong: the kernel has not been used since.
     pub checks_failed: u64,
-    /// All memory is kept from being swapped out.
+    /// Whether all memory is kept from being swapped out.
     pub is_locked: bool,
 }
 
@@ -112,7 +113,7 @@ struct Bench {
     batching: Arc<Batching>,
     ifma: Ifma,
     chance: Chance,
-    /// Each made when it is first needed; none where there was no memory for it.
+    /// Working memory of RSA. Each memory here is made when it is first needed; absent where there was none to be had.
     raise: Place<Box<Raise>>,
     signatures: Place<Locked<Signatures>>,
     shares: Place<Locked<Shares>>,
@@ -162,19 +163,20 @@ pub fn install(batching: &Arc<Batching>) {
     BENCH.set(bench);
 }
 
-/// What this thread's bench has counted; none without one.
+/// The counts of this thread's bench; absent without one.
 #[must_use]
 pub fn counts() -> Option<BatchCounts> {
     with(|bench| bench.counts())
 }
 
-/// For a thread that has nothing else to do: makes one batch ahead, if the pool is in use and has room for one. At most
-/// 0.1 ms. Returns whether there was something to make.
+/// Makes one batch of pairs ahead, if the pool is in use and has room for one; for a thread that has nothing else
+/// to do. Takes at most 0.1 ms. Returns whether there was something to make.
 pub fn refill() -> bool {
     with(Bench::refill).unwrap_or(false)
 }
 
-/// None on a thread without a bench, and when the bench is being used: then AWS-LC does it.
+/// Runs `use_it` on the thread's bench. Absent on a thread without a bench, and when the bench is being used: then
+/// AWS-LC does it.
 fn with<T>(use_it: impl FnOnce(&mut Bench) -> T) -> Option<T> {
     BENCH.try_with(|bench| bench.try_borrow_mut().ok()?.as_mut().map(use_it)).ok().flatten()
 }
@@ -247,7 +249,7 @@ pub(crate) fn count_awslc(work: Work) {
     with(|bench| bench.counts.by_awslc[work as usize] += 1);
 }
 
-/// None where AWS-LC is to make it.
+/// A pair from the pool; absent if AWS-LC is to make it.
 pub(crate) fn x25519_pair() -> Option<X25519Pair> {
     with(Bench::x25519_pair).flatten()
 }
@@ -295,11 +297,11 @@ impl Bench {
         right
     }
 
-    /// For good, and on all threads.
+    /// Gives the kernel up for good, on all threads.
     fn give_up(&mut self, kernel: Kernel) {
         self.batching.give_up(kernel);
         match kernel {
-            // They keep nothing from one batch to the next.
+            // The kernels for RSA and P-256 keep nothing from one batch to the next.
             Kernel::Rsa | Kernel::P256 => {}
             Kernel::X25519 => self.shares.there().into_iter().for_each(|pool| pool.clear()),
         }
@@ -317,7 +319,8 @@ impl Bench {
             self.batching.count_bad(raised.bad);
         }
         let mut outputs = raised.outputs;
-        // Every result has been checked with the public exponent; this is for the checks themselves.
+        // Every result has been checked with the public exponent; this comparison with AWS-LC is for the checks
+        // themselves.
         if let Some(lane) = self.next_checked(0, jobs.len())
             && let (Some(output), (key, _, input)) = (&outputs[lane], operations[lane])
         {

@@ -1,8 +1,8 @@
 //! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
 //!
-//! Nothing waits for company: who drives the desk calls [`Desk::leave`] when everything that was ready has had its turn,
-//! and a kind of work that fills its lanes leaves at once. What leaves is done by `crate::batch`, together where that is
-//! cheaper.
+//! Nothing waits for company: the desk's driver calls [`Desk::leave`] when everything that was ready has had its
+//! turn, and a kind of work that fills its lanes leaves at once. Jobs that leave are done by `crate::batch`,
+//! together where that is cheaper.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -26,7 +26,7 @@ enum Hold {
     Answered(Option<Outcome>),
 }
 
-/// Since the desk was made.
+/// Counts since the desk was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeskCounts {
     pub submitted: u64,
@@ -34,11 +34,11 @@ pub struct DeskCounts {
     pub done: u64,
     /// Taken back before they were done.
     pub cancelled: u64,
-    /// Not taken: [`Desk::JOBS_MAX`] were there.
+    /// Jobs that were not taken: [`Desk::JOBS_MAX`] were there.
     pub refused: u64,
     /// Departures; `done` over these is how much company a job had.
     pub departures: u64,
-    /// Those among them that did not wait for the turn's end.
+    /// Departures that did not wait for the turn's end.
     pub full: u64,
 }
 
@@ -46,10 +46,10 @@ pub struct DeskCounts {
 struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// By kind: slots whose jobs have not left, in the order in which they came. Some may have been taken back.
+    /// Slots whose jobs have not left, by kind, in the order in which they came. Some may have been taken back.
     gathered: [Vec<usize>; JobKind::ALL.len()],
     waiting: usize,
-    /// Who is to call `leave`.
+    /// Waker of the task that is to call `leave`.
     leaver: Option<Waker>,
     counts: DeskCounts,
 }
@@ -59,9 +59,9 @@ enum Slot {
     Gathered(Job, Option<Waker>),
     /// Taken back, but still named in `gathered`.
     TakenBack,
-    /// Somebody is at it.
+    /// The job is being done.
     Leaving(Option<Waker>),
-    /// As above, and nobody waits any more.
+    /// The job is being done, and nobody waits for it any more.
     Abandoned,
     Done(Outcome),
 }
@@ -113,7 +113,8 @@ impl Desk {
         self.0.borrow().counts
     }
 
-    /// For whoever calls [`Desk::leave`]: ready when there is something to leave, and woken by the first to come.
+    /// Polls for work, for the task that calls [`Desk::leave`]: ready when there is something to leave, and woken
+    /// by the first job to come.
     pub fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.waiting > 0 {
@@ -128,7 +129,8 @@ impl Desk {
         JobKind::ALL.iter().map(|kind| self.depart(*kind)).sum()
     }
 
-    /// The jobs of one kind. The desk is not borrowed while they are done or anybody is woken: either may come back to it.
+    /// Does the jobs of one kind. The desk is not borrowed while they are done or anybody is woken: either may come
+    /// back to it.
     fn depart(&self, kind: JobKind) -> usize {
         let mut inner = self.0.borrow_mut();
         let slots = std::mem::take(&mut inner.gathered[kind as usize]);
@@ -141,7 +143,7 @@ impl Desk {
             return 0;
         }
         for part in batch::sorted(kind, jobs) {
-            // Whoever was woken by the parts before may have taken others back.
+            // A task that was woken by the parts before may have taken other jobs back.
             let awaited = |(slot, _): &(usize, Job)| self.0.borrow_mut().is_awaited(*slot);
             let (part, given_up): (Vec<_>, Vec<_>) = part.into_iter().partition(awaited);
             drop(given_up);
@@ -229,7 +231,7 @@ impl Inner {
         }
     }
 
-    /// Of a job that is leaving. If nobody waits for it any more, its place is free.
+    /// Whether anybody waits for a job that is leaving. If nobody does any more, its slot becomes free.
     fn is_awaited(&mut self, slot: usize) -> bool {
         let awaited = matches!(self.slots[slot], Slot::Leaving(_));
         if !awaited {
@@ -251,7 +253,7 @@ impl Inner {
 }
 
 impl Pending {
-    /// For those who know the answer already.
+    /// A pending job whose outcome is known already.
     #[must_use]
     pub fn answered(outcome: Outcome) -> Pending {
         Pending(Hold::Answered(Some(outcome)))
@@ -376,7 +378,7 @@ mod tests {
         assert_eq!(desk.leave(), 1);
         drop(kept);
         assert_eq!(desk.counts().cancelled, 1);
-        // Its place is free again, and so is that of the one whose answer was not looked at.
+        // The dropped job's slot is free again, and so is that of the one whose answer was not looked at.
         let inner = desk.0.borrow();
         assert_eq!(inner.free.len(), inner.slots.len());
     }

@@ -1,4 +1,4 @@
-//! From a digest to the block that the RSA private operation takes (RFC 8017 §9).
+//! Encodings of a digest into the block that the RSA private operation takes (RFC 8017 §9).
 
 use aws_lc_rs::rand;
 

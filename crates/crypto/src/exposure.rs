@@ -3,7 +3,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// What is wrong with a key's file that [`is_open_to_all`].
+/// Message for a key's file that [`is_open_to_all`].
 pub const OPEN_TO_ALL: &str = "every account of this machine may read or change this private key";
 
 /// Whether every account of the machine may read, or write to, a file.

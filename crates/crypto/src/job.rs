@@ -1,4 +1,4 @@
-//! One piece of work, owning all it needs, and what comes of it.
+//! A job: one piece of private-key or agreement work that owns all it needs, and its outcome.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum Job {
 /// A signature, a plaintext or a shared secret.
 pub type Outcome = Result<Zeroizing<Vec<u8>>, JobError>;
 
-/// What sort of work a job is; the order is that of [`JobKind::ALL`].
+/// The kinds of work; the order is that of [`JobKind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
     Rsa,
@@ -45,11 +45,11 @@ pub enum JobError {
     BadShare,
     /// No answer in time.
     TimedOut,
-    /// There is no room for more work, or nobody to do it.
+    /// No room for more work, or nobody to do it.
     Unavailable,
     /// Everybody who could be asked was, and none has signed with this key.
     NotSigned,
-    /// Whoever asked is gone.
+    /// The job's owner is gone.
     Cancelled,
 }
 
@@ -102,7 +102,8 @@ impl Job {
         }
     }
 
-    /// What the kernel takes of an RSA operation; none if it is another job, or with a key that the kernel does not take.
+    /// The operands of an RSA operation for the kernel; absent for another job, and for a key that the kernel does
+    /// not take.
     pub(crate) fn rsa_operation(&self) -> Option<(&PrivateKey, &rsa::Key, &[u8])> {
         let Job::Rsa { key, block } = self else { return None };
         match key.lanes_key()? {
@@ -111,7 +112,7 @@ impl Job {
         }
     }
 
-    /// What the kernel takes of a signature; none if it is another job, or with a key that the kernel does not take.
+    /// The operands of a signature for the kernel; absent for another job, and for a key that the kernel does not take.
     pub(crate) fn p256_operation(&self) -> Option<(&PrivateKey, &p256::SecretScalar, &[u8])> {
         let Job::Ecdsa { key, digest } = self else { return None };
         match key.lanes_key()? {

@@ -75,7 +75,7 @@ pub struct RemoteKey {
     pub public: Arc<[u8]>,
 }
 
-/// Why there is no key, or no job for it.
+/// The reason why there is no key, or no job for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// Not PKCS#8, PKCS#1 or SEC 1 in DER, or the numbers in it do not belong together.
@@ -123,7 +123,7 @@ impl Key {
         }
     }
 
-    /// What has to be done to sign `input`, which is what [`Scheme`] says.
+    /// The job that signs `input`, whose meaning [`Scheme`] defines.
     pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
         match self {
             Key::Local(key) => key.job(scheme, input),
@@ -136,7 +136,7 @@ impl Key {
 }
 
 impl RemoteKey {
-    /// In place of a signer's position: the process that holds this process's keys beside it ([`crate::key_process`]).
+    /// Signer position that stands for the process which holds this process's keys beside it ([`crate::key_process`]).
     pub const BESIDE: u16 = u16::MAX;
 
     /// The key of a certificate with this SubjectPublicKeyInfo (RFC 5280 §4.1), in DER.
@@ -160,8 +160,8 @@ impl RemoteKey {
         }
     }
 
-    /// Whether this is a signature of `input` by this key. Of `RsaRaw`, which makes none, and of schemes that are not
-    /// computed here, nobody can say: false.
+    /// Whether this is a signature of `input` by this key. False for `RsaRaw`, which makes none, and for schemes
+    /// that are not computed here, since nobody can say.
     #[must_use]
     pub fn verifies(&self, scheme: Scheme, input: &[u8], signature: &[u8]) -> bool {
         verify::verifies(self, scheme, input, signature)
@@ -169,7 +169,7 @@ impl RemoteKey {
 }
 
 impl PrivateKey {
-    /// From PKCS#8, PKCS#1 or SEC 1 in DER. The numbers of an RSA key are checked against each other.
+    /// Reads PKCS#8, PKCS#1 or SEC 1 in DER. The numbers of an RSA key are checked against each other.
     pub fn from_der(der: &[u8]) -> Result<PrivateKey, KeyError> {
         let key = awslc::Key::from_der(der).ok_or(KeyError::Malformed)?;
         let kind = key.kind().ok_or(KeyError::Unsupported)?;
@@ -263,7 +263,7 @@ impl PrivateKey {
         }
     }
 
-    /// None if it is one that the kernels do not take.
+    /// The key in the kernels' form; absent if it is one that they do not take.
     pub(crate) fn lanes_key(&self) -> Option<&LanesKey> {
         let make = || match self.0.kind {
             KeyKind::Rsa { .. } => {
@@ -302,7 +302,8 @@ fn ski_of(info: &[u8]) -> Option<Ski> {
     digest(&SHA1_FOR_LEGACY_USE_ONLY, bits.get(1..)?).as_ref().try_into().ok()
 }
 
-/// None where it cannot be read, an error where it is of a kind that is not supported (RFC 3279 §2.3, RFC 8410 §3).
+/// The kind of a SubjectPublicKeyInfo. Absent if it cannot be read, an error if the kind is not supported (RFC 3279
+/// §2.3, RFC 8410 §3).
 fn public_kind(info: &[u8]) -> Option<Result<KeyKind, KeyError>> {
     const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
     const EC: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];

@@ -1,8 +1,9 @@
-//! Keys beside this process: a process of its own holds them, signs with them and reads the files that they are in, so that
-//! the one that faces the network has none (`docs/decisions/0039-isolated-keys.md`).
+//! Keys beside this process: a process of its own holds them, signs with them and reads the files that they are in,
+//! so that the process that faces the network has none (`docs/decisions/0039-isolated-keys.md`).
 //!
-//! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server ([`crate::keyless`]), with
-//! keys that have [`RemoteKey::BESIDE`](crate::RemoteKey::BESIDE) for their signer. `wire` is what is said.
+//! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server
+//! ([`crate::keyless`]), with keys that have [`RemoteKey::BESIDE`](crate::RemoteKey::BESIDE) for their signer.
+//! `wire` has the messages.
 
 mod kept;
 mod wire;
@@ -24,9 +25,10 @@ pub use wire::{
 
 use crate::key::Ski;
 
-/// How long an answer may take, one that is started again in between included.
+/// Time limit for an answer, a restart of the process in between included.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// For so long nothing more is asked of one that has not answered: who waits for it has other work as well.
+/// Pause in which nothing more is asked of a process that has not answered: the thread that waits has other work as
+/// well.
 const AWAY_REST: Duration = Duration::from_secs(5);
 
 /// Reads files with keys, by the process that holds these.
@@ -34,23 +36,23 @@ pub struct KeyFiles {
     line: Mutex<Line>,
     /// Accounts with authorities that the process was told of at its start.
     accounts: BTreeSet<String>,
-    /// How many files were read.
+    /// Number of files that were read so far.
     stamp: AtomicU64,
 }
 
 struct Line {
-    /// It keeps messages apart, whatever its type is called here.
+    /// Socket to the process. Keeps messages apart, whatever its type is called here.
     socket: UnixDatagram,
     next_id: u32,
-    /// It has not answered, and is not asked before then.
+    /// End of the pause in which the process, having failed to answer, is not asked.
     rests_until: Option<Instant>,
     buffer: Box<[u8]>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// What is wrong with the file.
+    /// The file is at fault.
     Unread(Unread),
     /// The key process does not answer.
     Away,
@@ -70,7 +72,7 @@ impl From<Failure> for io::Error {
 }
 
 impl KeyFiles {
-    /// By a socket whose other end a key process has, or will have, that keeps keys of these accounts.
+    /// Asks over a socket whose other end a key process has, or will have, that keeps keys of these accounts.
     #[must_use]
     pub fn new(socket: OwnedFd, accounts: BTreeSet<String>) -> KeyFiles {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
@@ -91,7 +93,7 @@ impl KeyFiles {
         self.accounts.contains(account)
     }
 
-    /// What is in a PEM file that may hold keys.
+    /// The contents of a PEM file that may hold keys; its keys stay with the process.
     pub fn read(&self, path: &Path) -> Result<KeyFile, Failure> {
         let stamp = self.next_stamp();
         match self.ask(&Question::Read { path: path.into(), stamp })? {
@@ -126,7 +128,7 @@ impl KeyFiles {
         self.ask(&Question::Publish).map(drop)
     }
 
-    /// What was read up to now: for [`KeyFiles::forget`].
+    /// The number of files read up to now, for [`KeyFiles::forget`].
     pub fn stamp(&self) -> u64 {
         self.stamp.load(Ordering::Relaxed)
     }
@@ -178,7 +180,7 @@ impl KeyFiles {
 }
 
 impl Line {
-    /// Once more of a process that was started meanwhile: the one before has taken the question with it.
+    /// Asks, and asks again if the process was started anew meanwhile: the one before has taken the question with it.
     fn ask(&mut self, question: &Question) -> io::Result<Answer> {
         let deadline = Instant::now() + ANSWER_WAIT;
         loop {
@@ -191,7 +193,7 @@ impl Line {
         }
     }
 
-    /// None where the process has been started anew.
+    /// Receives the answer. Absent if the process has been started anew.
     fn answer(&mut self, deadline: Instant) -> io::Result<Option<Answer>> {
         let mut whole = Vec::new();
         loop {
@@ -201,7 +203,7 @@ impl Line {
             }
             let wrong = |_| io::Error::from(ErrorKind::InvalidData);
             let (id, more, part) = Answer::part(&self.buffer[..length]).map_err(wrong)?;
-            // To a question that was asked before, and not waited for until its end.
+            // An answer to an earlier question that was not waited for until its end is passed over.
             if id != self.next_id {
                 continue;
             }
@@ -263,7 +265,7 @@ mod tests {
         let process = thread::spawn(move || {
             process.send(HERE).expect("room");
             let (first, _) = next(&process).expect("a question");
-            // That one has ended over it, and is followed by another.
+            // The first process has ended over the question, and is followed by another.
             process.send(HERE).expect("room");
             let (second, question) = next(&process).expect("the same");
             assert_eq!(question, Question::Read { path: "/a".into(), stamp: 1 });

@@ -47,15 +47,15 @@ pub struct Message<'a> {
     /// Chosen by the client, and copied into the reply.
     pub id: u32,
     pub opcode: Option<u8>,
-    /// What the operation is about; in a reply the result, or the error byte.
+    /// The operation's input; in a reply the result, or the error byte.
     pub payload: &'a [u8],
     /// A second payload, of a meaning private to the two ends.
     pub extra: &'a [u8],
-    /// Which key. Never all zero: that is how some clients write "none".
+    /// SKI of the key. Never all zero: that is how some clients write "none".
     pub ski: Option<Ski>,
-    /// Which RSA key, as clients said it before there were SKIs.
+    /// Digest of the RSA key, as clients named it before there were SKIs.
     pub digest: Option<[u8; 32]>,
-    /// Who wants the handshake at the web site.
+    /// Address of the client whose handshake at the web site needs the operation.
     pub client_ip: Option<IpAddr>,
     /// The web site's address.
     pub server_ip: Option<IpAddr>,
@@ -70,7 +70,7 @@ pub struct Message<'a> {
     pub region: u8,
 }
 
-/// What items are called on the wire.
+/// Tags of the items on the wire.
 mod tag {
     pub const DIGEST: u8 = 0x01;
     pub const SERVER_NAME: u8 = 0x02;
@@ -135,7 +135,7 @@ const SCHEMES: &[(u8, Scheme)] = &[
     (0x37, Scheme::RsaPss(Hash::Sha512)),
 ];
 
-/// Why an operation was not done: the byte of an error reply.
+/// The reason why an operation was not done: the byte of an error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ErrorCode {
@@ -157,7 +157,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// None for a byte that no error has.
+    /// The error that a byte stands for; absent if no error has it.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<ErrorCode> {
         ErrorCode::ALL.into_iter().find(|code| *code as u8 == byte)

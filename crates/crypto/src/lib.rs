@@ -1,9 +1,9 @@
 //! Private-key and key-agreement work as jobs: done now, gathered into batches, or sent far away.
 //!
-//! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns what is
-//! to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. Who else may do it, and
-//! when, is for the holder of the job. [`Desk`] is where one core's jobs gather; [`batch`] is how many are done at once, and
-//! what is made ahead of them.
+//! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns
+//! what is to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. The holder
+//! of the job decides whether something else does it, and when. [`Desk`] is where one core's jobs gather; [`batch`]
+//! is how many are done at once, and what is made ahead of them.
 
 #[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
 mod awslc;

@@ -31,8 +31,9 @@ pub(crate) struct Locked<T: Blank> {
 }
 
 impl<T: Blank> Locked<T> {
-    /// None where the kernel has no memory, or cannot keep it from children (Linux before 4.14). That it cannot be kept
-    /// from being swapped out, for the limit RLIMIT_MEMLOCK, is not an error: see [`Locked::is_locked`].
+    /// Maps memory for a T. Absent if the kernel has none, or cannot keep it from children (Linux before 4.14). A
+    /// failure to keep it from being swapped out, for the limit RLIMIT_MEMLOCK, is no error: see
+    /// [`Locked::is_locked`].
     pub fn new() -> Option<Locked<T>> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -40,7 +41,7 @@ impl<T: Blank> Locked<T> {
         if start == libc::MAP_FAILED {
             return None;
         }
-        // From here on it is unmapped again, whatever happens.
+        // The region owns the mapping from here on: it is unmapped again, whatever happens.
         let mut region = Locked { value: NonNull::new(start)?.cast(), is_locked: false };
         // SAFETY: the range is the mapping of above.
         let kept = unsafe {
@@ -85,7 +86,7 @@ impl<T: Blank> Drop for Locked<T> {
     }
 }
 
-/// What a child of this process, made here and now, answers to `ask`.
+/// The answer of a child of this process, made here and now, to `ask`.
 #[cfg(test)]
 pub(crate) fn in_a_child(ask: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child has this thread alone. It calls `ask`, which the tests keep from allocating and from taking locks

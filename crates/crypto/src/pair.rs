@@ -1,4 +1,4 @@
-//! What one side of an X25519 agreement begins with.
+//! Key pairs for X25519: what one side of an agreement begins with.
 
 use zeroize::Zeroizing;
 
@@ -20,7 +20,7 @@ impl X25519Pair {
         pair
     }
 
-    /// One that this thread's bench has made ahead, if it has a bench, or a new one.
+    /// Draws a pair that this thread's bench has made ahead, if it has a bench, or a new one.
     #[must_use]
     pub fn draw() -> X25519Pair {
         batch::x25519_pair().unwrap_or_else(|| {
@@ -33,7 +33,7 @@ impl X25519Pair {
         X25519Pair { secret, share }
     }
 
-    /// What the peer gets (RFC 7748 §6.1).
+    /// The share that is sent to the peer (RFC 7748 §6.1).
     #[must_use]
     pub fn share(&self) -> &[u8; 32] {
         &self.share

@@ -1,8 +1,9 @@
 //! PEM (RFC 7468) for files that may hold secrets: one reader for all of them.
 //!
-//! What is decoded, and the base64 on its way there, is only ever in memory that is wiped when it is freed, and is decoded
-//! in a time that does not depend on it. An error says what is wrong with a file without a byte of what is in it, so that it
-//! can be logged: libraries' own errors quote the line at fault, and where a file has lost its line ends that is all of it.
+//! The decoded bytes, and the base64 on its way there, are only ever in memory that is wiped when it is freed, and
+//! are decoded in a time that does not depend on them. An error says what is wrong with a file without a byte of
+//! what is in it, so that it can be logged: libraries' own errors quote the line at fault, and where a file has
+//! lost its line ends that is all of it.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ pub struct PemSection {
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// What a section says it is.
+/// The type that a section's label names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PemLabel {
     Certificate,
@@ -32,7 +33,7 @@ pub enum PemLabel {
     Other,
 }
 
-/// Why a file is not PEM. Its words never contain what was read.
+/// The reason why a file is not PEM. The message never contains what was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PemError {
     /// A section's first line goes on after its dashes: the file has lost its line ends.
@@ -81,7 +82,7 @@ pub fn sections(text: &[u8]) -> impl Iterator<Item = Result<PemSection, PemError
 pub fn private_key(der: &[u8]) -> Zeroizing<Vec<u8>> {
     const LINE_CHARS: usize = 64;
     let mut base64 = Zeroizing::new(vec![0; Base64::encoded_len(der)]);
-    // As long as it has to be.
+    // The base64 is exactly as long as it has to be, so encoding cannot fail.
     let _ = Base64::encode(der, &mut base64);
     let mut text = Zeroizing::new(Vec::with_capacity(base64.len() + base64.len() / LINE_CHARS + 64));
     text.extend_from_slice(b"-----BEGIN PRIVATE KEY-----\n");
@@ -150,7 +151,8 @@ fn decoded(label: PemLabel, content: &[u8]) -> Result<PemSection, PemError> {
     }
     let length = base64.len() - padding;
     let der = Base64Unpadded::decode_in_place(&mut base64[..length]).map_err(|_| PemError::NotBase64)?;
-    // As long as it is, and no longer: certificates and keys by the ten thousands stay in memory as they come from here.
+    // The copy is as long as needed and no longer: certificates and keys by the ten thousands stay in memory as
+    // they come from here.
     Ok(PemSection { label, der: Zeroizing::new(der.to_vec()) })
 }
 

@@ -1,4 +1,4 @@
-//! What is done with a private key.
+//! Schemes: the operation that is done with a private key.
 
 /// An operation and, where there is one, the hash of what is signed. The input is the digest, but for `Ed25519` (the
 /// message) and `RsaRaw` (a block as long as the modulus).

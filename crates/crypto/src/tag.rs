@@ -1,8 +1,8 @@
-//! Tags that stand for names: who has no key can neither tell which name one stands for, nor make one.
+//! Tags that stand for names: without the key nobody can tell which name a tag stands for, or make one.
 //!
-//! A tag is the name's HMAC-SHA-256, cut to 64 bits, and the HMAC of that under another key, cut to 128 bits (RFC 2104
-//! §5): by the first part it is found among known ones, by the second it proves to be genuine even where its name is not
-//! known any more.
+//! A tag is the name's HMAC-SHA-256, cut to 64 bits, and the HMAC of that under another key, cut to 128 bits (RFC
+//! 2104 §5): by the first part it is found among known ones, by the second it proves to be genuine even where its
+//! name is not known any more.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read};
@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 
 const NAME_BYTES: usize = 8;
 const PROOF_BYTES: usize = 16;
-/// Of a tag written out: two digits for each byte.
+/// Length of a tag written out: two digits for each byte.
 pub const TAG_TEXT_BYTES: usize = 2 * (NAME_BYTES + PROOF_BYTES);
-/// Of a file of secrets, without white space at its end.
+/// Bounds on the bytes of a file of secrets, without white space at its end.
 const SECRET_BYTES_MIN: usize = 32;
 const SECRET_BYTES_MAX: usize = 4096;
 
-/// What tags are made with.
+/// The keys that tags are made with.
 pub struct TagKey {
     name: hmac::Key,
     proof: hmac::Key,
@@ -34,7 +34,7 @@ pub struct Tag {
     proof: [u8; PROOF_BYTES],
 }
 
-/// Of the process, from when it is first needed.
+/// Secret of the process, made when it is first needed.
 static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
 
 fn secret_of_process() -> &'static [u8; 32] {
@@ -45,7 +45,7 @@ fn secret_of_process() -> &'static [u8; 32] {
     })
 }
 
-/// What is wrong with a file of secrets, and what to do about it.
+/// The fault of a file of secrets, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretFileError {
     pub path: PathBuf,
@@ -63,23 +63,23 @@ impl TagKey {
         TagKey { name: derived(b"propylon tag name 1"), proof: derived(b"propylon tag proof 1") }
     }
 
-    /// Of a file that others have no access to, such as `openssl rand -hex 32` makes.
+    /// Derives the key from a file that others have no access to, such as `openssl rand -hex 32` makes.
     pub fn from_file(path: &Path) -> Result<TagKey, SecretFileError> {
         read(path).map(|secret| TagKey::from_secret(&secret))
     }
 
-    /// Of a secret that the process makes when it is first asked, and keeps.
+    /// Derives the key from a secret that the process makes when it is first asked, and keeps.
     pub fn of_process() -> TagKey {
         TagKey::from_secret(secret_of_process())
     }
 
-    /// That secret, for a process that succeeds this one, and for nobody else.
+    /// The process's secret, for a process that succeeds this one, and for nobody else.
     pub fn secret_of_process() -> Zeroizing<Vec<u8>> {
         Zeroizing::new(secret_of_process().to_vec())
     }
 
-    /// Takes the secret of a process that this one succeeds for its own. Says whether it did: not where it is no such secret,
-    /// or when another one is in use already.
+    /// Takes over the secret of the process that this one succeeds. Returns whether it did: not if the bytes are no
+    /// such secret, and not if another one is in use already.
     pub fn succeed_process(secret: &[u8]) -> bool {
         secret.try_into().is_ok_and(|secret| SECRET.set(secret).is_ok())
     }
@@ -100,7 +100,7 @@ impl TagKey {
 }
 
 impl Tag {
-    /// Whether they stand for the same name, if both are genuine; that a client may know.
+    /// Whether both tags stand for the same name, if both are genuine; that a client may learn.
     pub fn has_name_of(&self, other: &Tag) -> bool {
         self.name == other.name
     }
@@ -110,7 +110,7 @@ impl Tag {
         self.has_name_of(other) && verify_slices_are_equal(&self.proof, &other.proof).is_ok()
     }
 
-    /// In hexadecimal.
+    /// The tag in hexadecimal.
     pub fn to_text(&self) -> String {
         self.name.iter().chain(&self.proof).map(|byte| format!("{byte:02x}")).collect()
     }

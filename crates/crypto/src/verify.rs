@@ -1,4 +1,4 @@
-//! Whether a signature that came from elsewhere is one.
+//! Verification of signatures that came from elsewhere.
 
 use aws_lc_rs::digest::{self, Digest};
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
@@ -24,7 +24,7 @@ pub(crate) fn verifies(key: &RemoteKey, scheme: Scheme, input: &[u8], signature:
     digest.is_ok_and(|digest| public.verify_digest(&digest, signature).is_ok())
 }
 
-/// Of the pairs of curve and hash those that TLS has (RFC 8446 §4.2.3).
+/// The algorithm for a curve and a hash, for the pairs that TLS has (RFC 8446 §4.2.3).
 fn algorithm(kind: KeyKind, scheme: Scheme) -> Option<&'static dyn VerificationAlgorithm> {
     Some(match (kind, scheme) {
         (KeyKind::P256, Scheme::Ecdsa(Hash::Sha256)) => &signature::ECDSA_P256_SHA256_ASN1,

@@ -1,9 +1,9 @@
 //! Random bytes for X25519 pairs and blindings: a generator for each batch, seeded anew.
 //!
-//! What seeds it comes from AWS-LC's generator, which the system seeds, and from a secret that all private keys of the
-//! process have gone into. So whoever could predict the system's random numbers and knows none of the keys does not know
-//! what is made here either. It is no protection against a copy of the machine, which has the secret as well: the nonces of
-//! signatures are not made here ([`signatures`](super::signatures)).
+//! Seeds come from AWS-LC's generator, which the system seeds, and from a secret that all private keys of the
+//! process have gone into. So an attacker who could predict the system's random numbers and knows none of the keys
+//! does not know what is made here either. The secret is no protection against a copy of the machine, which has it
+//! as well: the nonces of signatures are not made here ([`signatures`](super::signatures)).
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rand;
 use zeroize::Zeroizing;
 
-/// Of all keys so far, in the order in which they came.
+/// Secret that all keys so far have gone into, in the order in which they came.
 static KEYS: Mutex<[u8; 32]> = Mutex::new([0; 32]);
 
 /// Has a private key's encoding go into the secret.
@@ -40,7 +40,7 @@ impl Chance {
 
     /// Fills `bytes`. A failure is one of the system: then nothing may be made of them.
     pub fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Unspecified> {
-        // Whoever loads a key holds it for a moment; then the secret that was good until now still is.
+        // The lock is held for a moment when a key is loaded; then the secret that was good until now still is.
         if let Ok(keys) = KEYS.try_lock() {
             self.secret.copy_from_slice(&*keys);
         }

@@ -1,4 +1,4 @@
-//! For threads without a desk, to which jobs come by other ways: how many go together, and doing them.
+//! Batches for threads without a desk, to which jobs come by other ways: how many go together, and doing them.
 
 use super::{Kernel, Work, plan, run, sorted, with};
 use crate::job::{Job, JobKind, Outcome};

@@ -7,11 +7,12 @@ use propylon_lanes::{Ifma, p256, x25519};
 
 use super::raise::Raise;
 
-/// RSA results that lead nowhere, in the whole life of the process, before the kernel is not used any more. The first may
-/// have been a particle; the next is a processor, or memory, that is broken or under attack.
+/// RSA results that do not lead back to their input, in the whole life of the process, before the kernel is not
+/// used any more. The first may have been a particle; the next is a processor, or memory, that is broken or under
+/// attack.
 const BAD_MAX: u32 = 2;
 
-/// What is tested, trusted and given up as one.
+/// A kernel: tested, trusted and given up as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Rsa,
@@ -21,13 +22,13 @@ pub enum Kernel {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelState {
-    /// In use.
+    /// The kernel is in use.
     Used,
     /// Turned off by whoever runs the process.
     TurnedOff,
     /// The processor has not the instructions: AVX-512 F and IFMA.
     NoInstructions,
-    /// It has not given the known answers at the start, or a result was wrong since.
+    /// The kernel has not given the known answers at the start, or a result was wrong since.
     Failed,
 }
 
@@ -49,7 +50,7 @@ impl Kernel {
 pub struct Batching {
     ifma: Option<Ifma>,
     turned_off: bool,
-    /// In the order of [`Kernel::ALL`]; what is false once stays so.
+    /// Whether each kernel can be trusted, in the order of [`Kernel::ALL`]; a false stays false.
     good: [AtomicBool; Kernel::ALL.len()],
     bad_results: AtomicU32,
 }
@@ -63,14 +64,14 @@ impl Batching {
         Arc::new(Batching { ifma, turned_off: false, good: good.map(AtomicBool::new), bad_results: AtomicU32::new(0) })
     }
 
-    /// Everything is AWS-LC's.
+    /// A batching that leaves everything to AWS-LC.
     #[must_use]
     pub fn off() -> Arc<Batching> {
         let good = [const { AtomicBool::new(false) }; Kernel::ALL.len()];
         Arc::new(Batching { ifma: None, turned_off: true, good, bad_results: AtomicU32::new(0) })
     }
 
-    /// As of now.
+    /// The state of a kernel at this moment.
     #[must_use]
     pub fn state(&self, kernel: Kernel) -> KernelState {
         match self.ifma {
@@ -81,7 +82,7 @@ impl Batching {
         }
     }
 
-    /// Whether work of this kind is better off in company, as of now.
+    /// Whether work of this kind is better off in company, at this moment.
     #[must_use]
     pub fn is_usable(&self, kernel: Kernel) -> bool {
         self.good[kernel as usize].load(Ordering::Relaxed)
@@ -116,7 +117,7 @@ pub(super) fn ifma() -> Option<Ifma> {
     Ifma::detect()
 }
 
-/// In the order of [`Kernel::ALL`].
+/// Runs the self-tests, in the order of [`Kernel::ALL`].
 fn self_tests(ifma: Ifma) -> [bool; Kernel::ALL.len()] {
     let rsa = (cfg!(not(test)) || Ifma::detect().is_some()).then(Raise::new).flatten();
     let rsa = rsa.is_some_and(|mut raise| propylon_lanes::rsa::self_test(ifma, raise.scratch()));

@@ -11,34 +11,34 @@ pub const LANES: usize = 8;
 pub const X25519_MIN: usize = 2;
 /// Signatures on P-256 from which on the lanes are the cheaper place.
 pub const P256_MIN: usize = 2;
-/// Signatures on P-256 that are made at once: four groups of lanes share two inversions. More would make those who came first
-/// wait for little.
+/// Signatures on P-256 that are made at once: four groups of lanes share two inversions. More would make the first
+/// to come wait for little gain.
 pub const P256_MAX: usize = 4 * LANES;
 /// RSA operations from which on the lanes are the cheaper place.
 pub const RSA_MIN: usize = 2;
 /// RSA operations that one pass does, with the halves of each key side by side.
 pub const RSA_PASS: usize = rsa::JOBS_PER_PASS;
 
-/// Where the next jobs go, and how many.
+/// The place for the next jobs, and how many go there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Lanes(usize),
-    /// One, to AWS-LC.
+    /// One job goes to AWS-LC.
     Alone,
 }
 
-/// Of `waiting` agreements.
+/// The next part of `waiting` agreements.
 pub fn x25519(waiting: usize) -> Part {
     if waiting < X25519_MIN { Part::Alone } else { Part::Lanes(waiting.min(LANES)) }
 }
 
-/// Of `waiting` signatures on P-256.
+/// The next part of `waiting` signatures on P-256.
 pub fn p256(waiting: usize) -> Part {
     if waiting < P256_MIN { Part::Alone } else { Part::Lanes(waiting.min(P256_MAX)) }
 }
 
-/// Of `waiting` RSA operations with keys of one size. Two passes at once, for eight, cost no less than one after the other,
-/// and the first four would wait for the last.
+/// The next part of `waiting` RSA operations with keys of one size. Two passes at once, for eight, cost no less
+/// than one after the other, and the first four would wait for the last.
 pub fn rsa(waiting: usize) -> Part {
     if waiting < RSA_MIN { Part::Alone } else { Part::Lanes(waiting.min(RSA_PASS)) }
 }

@@ -1,9 +1,10 @@
-//! What one core has made ahead: ephemeral pairs for X25519. Each is taken out once, and its place is wiped.
+//! Pools of what one core has made ahead: ephemeral pairs for X25519. Each is taken out once, and its place is wiped.
 //!
-//! They live on pages that a child of the process finds empty ([`Locked`](crate::locked::Locked)); their level lives there too, so that the child
-//! knows. All-zero bytes are an empty pool. A copy of the whole machine is not told from the machine, and has the same pairs:
-//! each serves one handshake there and one here, and discloses neither that handshake nor any other key. Of what would
-//! disclose a key when it is used twice nothing is made ahead ([`signatures`](super::signatures)).
+//! Pairs live on pages that a child of the process finds empty ([`Locked`](crate::locked::Locked)); the pool's
+//! level lives there too, so that the child knows. All-zero bytes are an empty pool. A copy of the whole machine is
+//! not told from the machine, and has the same pairs: each serves one handshake there and one here, and discloses
+//! neither that handshake nor any other key. Nothing that would disclose a key when it is used twice is made ahead
+//! ([`signatures`](super::signatures)).
 
 use aws_lc_rs::error::Unspecified;
 use propylon_lanes::{Ifma, x25519};
@@ -18,12 +19,12 @@ pub const POOL_MAX: usize = 256;
 /// Made at once. At that size one more costs hardly less by being among more, and the core is busy for 0.1 ms.
 pub const REFILL: usize = 64;
 
-/// Why a pool was not filled.
+/// The reason why a pool was not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfilled {
-    /// There are no random bytes.
+    /// No random bytes could be had.
     Chance,
-    /// What the kernel made is not what it should be, or it refuses what it should take.
+    /// The kernel's results are not what they should be, or it refuses what it should take.
     Kernel,
 }
 

@@ -10,7 +10,7 @@ use crate::locked::Locked;
 
 /// Keys of which a core keeps blindings; that of the one that was used longest ago goes when another comes. 5 KiB each.
 const KEYS_MAX: usize = 64;
-/// What the longest modulus asks for in random bytes.
+/// Random bytes that the longest modulus asks for.
 const RANDOM_BYTES_MAX: usize = 512 + 16;
 
 pub(crate) struct Raise {
@@ -19,29 +19,30 @@ pub(crate) struct Raise {
     calls: u64,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub(crate) struct Raised {
-    /// None where the job is to be done elsewhere.
+    /// Results by job; absent where the job is to be done elsewhere.
     pub outputs: Vec<Option<Zeroizing<Vec<u8>>>>,
     /// Results that did not lead back to their input.
     pub bad: u32,
 }
 
-/// One key's.
+/// The blindings of one key.
 struct Blindings {
     /// `PrivateKey::id`.
     key: u64,
     /// The value of `calls` at the last use.
     used: u64,
-    /// Not lent, with those that have uses left at the end, so that all of them are worn out at about the same time.
+    /// Blindings that are not lent, with those that have uses left at the end, so that all are worn out at about
+    /// the same time.
     #[expect(clippy::vec_box, reason = "they are lent out, and a move would leave a copy behind")]
     kept: Vec<Box<rsa::Blinding>>,
-    /// Those that there are, kept or lent.
+    /// Number of blindings that exist, kept or lent.
     count: usize,
 }
 
 impl Blindings {
-    /// One that may have to be renewed.
+    /// Takes a blinding, which may have to be renewed.
     fn take(&mut self) -> Box<rsa::Blinding> {
         self.kept.pop().unwrap_or_else(|| {
             self.count += 1;
@@ -49,7 +50,7 @@ impl Blindings {
         })
     }
 
-    /// One that is worn out, if there is room for one or such a one is there.
+    /// Takes a blinding that is worn out, or a new one if the key may have another.
     fn take_worn(&mut self) -> Option<Box<rsa::Blinding>> {
         if self.kept.first().is_some_and(|first| first.needs_random()) {
             return Some(self.kept.remove(0));
@@ -68,7 +69,7 @@ impl Blindings {
 }
 
 impl Raise {
-    /// None without memory.
+    /// Makes the working memory; absent if there is none to be had.
     pub fn new() -> Option<Raise> {
         Some(Raise { scratch: Locked::new()?, blindings: Vec::new(), calls: 0 })
     }
@@ -105,8 +106,9 @@ impl Raise {
         Raised { outputs, bad: report.bad.count_ones() }
     }
 
-    /// Renews what was lent and is worn out. A pass does [`RSA_PASS`] of them for the price of one, so others of the same keys
-    /// are renewed as well. One that could not be renewed has no uses, and its job is refused.
+    /// Renews the lent blindings that are worn out. A pass does [`RSA_PASS`] of them for the price of one, so
+    /// others of the same keys are renewed as well. A blinding that could not be renewed has no uses, and its job
+    /// is refused.
     fn renew(
         &mut self,
         ifma: Ifma,
@@ -118,7 +120,7 @@ impl Raise {
         let worn = lent.iter().filter(|blinding| blinding.needs_random()).count();
         let room = RSA_PASS - worn;
         let mut others: Vec<(usize, Box<rsa::Blinding>)> = Vec::new();
-        // Once round for each that a key may have, at most.
+        // The loop goes round at most once for each blinding that a key may have.
         for index in (0..jobs.len()).cycle().take(jobs.len() * RSA_PASS) {
             if others.len() == room {
                 break;
@@ -135,7 +137,7 @@ impl Raise {
                     rsa::Renewal { key, blinding, random: &random[..key.random_bytes()] }
                 })
                 .collect();
-            // What was not renewed has no uses.
+            // A failed renewal needs no handling here: a blinding that was not renewed has no uses.
             let _ = rsa::renew_blindings(ifma, &mut self.scratch, &mut renewals);
         }
         for (index, blinding) in others {
@@ -143,7 +145,7 @@ impl Raise {
         }
     }
 
-    /// Where a key's blindings are. Those of the other keys of a call stay where they are: they are the last used.
+    /// The index of a key's blindings. Those of the other keys of a call stay in place: they are the last used.
     fn place(&mut self, key: u64) -> usize {
         const { assert!(KEYS_MAX > RSA_PASS) };
         let place = match self.blindings.iter().position(|blindings| blindings.key == key) {

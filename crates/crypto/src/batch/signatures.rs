@@ -1,9 +1,10 @@
 //! ECDSA on P-256 in the lanes: several signatures at once, each with a nonce that is bound to what it signs.
 //!
-//! k is the SHA-512 of the private key, fresh random bytes and the digest, mod n. So nothing that could sign exists before
-//! the digests do: copies of this process's memory that go on as machines of their own, from a snapshot or a clone, draw the
-//! same random bytes and come to different nonces, unless they sign the same digest, and then to the same signature. And
-//! whoever could predict the random bytes does not know the key. AWS-LC binds its nonces likewise.
+//! The nonce k is the SHA-512 of the private key, fresh random bytes and the digest, mod n. So nothing that could
+//! sign exists before the digests do: copies of this process's memory that go on as machines of their own, from a
+//! snapshot or a clone, draw the same random bytes and come to different nonces, unless they sign the same digest,
+//! and then to the same signature. And an attacker who could predict the random bytes does not know the key. AWS-LC
+//! binds its nonces likewise.
 
 use aws_lc_rs::rand;
 use propylon_lanes::{Ifma, p256};
@@ -17,7 +18,7 @@ const DIGEST_BYTES_MAX: usize = 66;
 const CONTEXT: &[u8; 13] = b"propylon p256";
 const SECRET_BYTES: usize = 32;
 const FRESH_BYTES: usize = 32;
-/// With a digest of 32 bytes what is hashed is one block of SHA-512.
+/// Length of what is hashed: with a digest of 32 bytes it is one block of SHA-512.
 const HASHED_BYTES_MAX: usize = SECRET_BYTES + FRESH_BYTES + CONTEXT.len() + 1 + DIGEST_BYTES_MAX;
 
 /// A key and a digest.
@@ -26,10 +27,10 @@ pub(crate) type Operation<'a> = (&'a p256::SecretScalar, &'a [u8]);
 /// r and s.
 pub(crate) type Signature = [u8; 64];
 
-/// Why there are no signatures.
+/// The reason why there are no signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unsigned {
-    /// There are no random bytes.
+    /// No random bytes could be had.
     Chance,
     /// The kernel refuses what it should take.
     Kernel,
@@ -46,7 +47,7 @@ pub(crate) struct Signatures {
 }
 
 impl Signatures {
-    /// As many as operations, of which there are [`P256_MAX`] at most; absent where another way has to be gone.
+    /// Signs the operations, at most [`P256_MAX`]. One result for each; absent where AWS-LC has to sign.
     pub fn sign(&mut self, ifma: Ifma, operations: &[Operation<'_>]) -> Result<Vec<Option<Signature>>, Unsigned> {
         self.sign_with(ifma, operations, |bytes| rand::fill(bytes).is_ok())
     }
@@ -203,7 +204,7 @@ mod tests {
             .map(|(key, seed)| restored(ifma, key, &digest, seed)[0])
             .collect();
         assert!(rs[0][..32] != rs[1][..32] && rs[0][..32] != rs[2][..32] && rs[1][..32] != rs[2][..32]);
-        // In one batch, with a generator that is stuck: digests alone tell the nonces apart.
+        // One batch, with a generator that is stuck: digests alone tell the nonces apart.
         let mut memory: Box<Locked<Signatures>> = Box::new(Locked::new().expect("memory"));
         let digests: Vec<[u8; 32]> = (0..P256_MAX as u8).map(|byte| [byte; 32]).collect();
         let operations: Vec<Operation<'_>> = digests.iter().map(|digest| (&keys[0], &digest[..])).collect();

@@ -17,7 +17,7 @@ const RSA: [&[u8]; 6] = [
     include_bytes!("../../../lanes/src/rsa/keys/3072.a.der"),
     include_bytes!("../../../lanes/src/rsa/keys/3072.b.der"),
     include_bytes!("../../../lanes/src/rsa/keys/4096.a.der"),
-    // One that the kernels do not take.
+    // A key that the kernels do not take.
     include_bytes!("exponent-3.der"),
 ];
 
@@ -206,7 +206,7 @@ fn signatures_gather_at_the_desk_and_one_alone_is_awslcs() {
         }
     }
     if let (Some(counts), true) = (counts(), there) {
-        // Of 33 and another curve's, 32 leave when they are full.
+        // The jobs are 33 on P-256 and another curve's; 32 leave when they are full.
         let lanes = 2 + 9 + P256_MAX as u64;
         let done = (counts.in_lanes[Work::P256Signature as usize], counts.by_awslc[Work::P256Signature as usize]);
         assert_eq!(done.0 + done.1, lanes + 2);
@@ -385,7 +385,7 @@ fn a_job_taken_back_while_others_of_its_departure_are_done_is_not_done() {
     let mut first = desk.submit(first);
     LATER.set(Some(desk.submit(later)));
     assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&canceller)))).is_pending());
-    // Without a bench each of them is a part.
+    // Each job is a part of its own without a bench.
     desk.leave();
     assert!(canceller.0.load(Ordering::Relaxed));
     assert_eq!((desk.counts().done, desk.counts().cancelled), (1, 1));
@@ -415,7 +415,7 @@ fn jobs_of_every_sort_done_at_once_have_their_own_outcomes_in_their_order() {
         assert_eq!(outcomes.len(), expected.len());
         for ((kind, outcome), expected) in kinds.into_iter().zip(outcomes).zip(expected) {
             match (kind, outcome, expected) {
-                // Of a signature, what was signed is known.
+                // The digest that was signed is known.
                 (JobKind::Ecdsa, Ok(signature), Ok(digest)) => assert!(curve.verifies(&digest, &signature)),
                 (_, outcome, expected) => assert_eq!(outcome, expected),
             }

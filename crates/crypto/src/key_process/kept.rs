@@ -28,9 +28,9 @@ pub enum Purpose {
 pub enum NewKey {
     /// ECDSA on P-256.
     Account,
-    /// For a certificate, ECDSA on P-256.
+    /// A certificate's key: ECDSA on P-256.
     P256,
-    /// For a certificate.
+    /// A certificate's key: RSA with 2,048 bits.
     Rsa2048,
 }
 
@@ -64,7 +64,7 @@ impl KeptKey {
         is_account(account).then(|| KeptKey { account: account.into(), ski, purpose })
     }
 
-    /// From what [`KeptKey`] displays, and nothing else: a name leads nowhere but into one folder.
+    /// Parses what [`KeptKey`] displays, and nothing else: a name leads nowhere but into one folder.
     #[must_use]
     pub fn parse(name: &str) -> Option<KeptKey> {
         let mut parts = name.strip_prefix(PREFIX)?.rsplitn(3, '.');
@@ -72,7 +72,7 @@ impl KeptKey {
         let purpose =
             [Purpose::Account, Purpose::Certificate].into_iter().find(|each| each.extension() == extension)?;
         let key = KeptKey::new(account, hexadecimal(ski)?, purpose)?;
-        // One key has one name.
+        // One key has one name only.
         (key.to_string() == name).then_some(key)
     }
 
@@ -153,14 +153,14 @@ impl KeyFiles {
         self.ask(&Question::RemoveKept(key.clone())).map(drop)
     }
 
-    /// All keys of an account, and of the certificates that were ordered by it.
+    /// The names of all keys of an account, and of the certificates that were ordered by it.
     pub fn kept(&self, account: &str) -> Result<Vec<KeptKey>, Failure> {
         let names = self.bytes(&Question::Kept(account.into()))?;
         Ok(String::from_utf8_lossy(&names).lines().filter_map(KeptKey::parse).collect())
     }
 }
 
-/// With names and lengths around it.
+/// Whether so many bytes, with names and lengths around them, fit into one message.
 fn fits(bytes: usize) -> Result<(), Failure> {
     if bytes <= MESSAGE_BYTES_MAX - 512 { Ok(()) } else { Err(Failure::Unread(Unread::TooLong)) }
 }

@@ -47,16 +47,16 @@ pub enum Order {
     Removed(PathBuf),
     /// Question whether it goes on; the same is the answer.
     Beat,
-    /// That was all.
+    /// End of what is told.
     End,
 }
 
-/// What all key processes of an engine have in common.
+/// Settings that all key processes of an engine have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The account to become.
     pub user: Option<String>,
-    /// As the engine's log has it: 0 errors to 3 debugging.
+    /// The log's level, as the engine's: 0 errors to 3 debugging.
     pub level: u8,
     /// Sockets that carry what is to be signed; one more, the first, carries what is asked about files.
     pub links: u16,
@@ -72,10 +72,10 @@ pub struct Setup {
     pub store: Option<PathBuf>,
 }
 
-/// What is asked about files.
+/// A question about files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What is in this PEM file. Its keys are kept, with `stamp`, until they are forgotten.
+    /// Contents of this PEM file. The keys in it are kept, with `stamp`, until they are forgotten.
     Read { path: PathBuf, stamp: u64 },
     /// The OCSP response in this file.
     Response(PathBuf),
@@ -83,11 +83,11 @@ pub enum Question {
     Config,
     /// The keys that were read since are to be found by who asks for signatures.
     Publish,
-    /// These keys are in use, and more are to come.
+    /// Keys that are in use; more are to come.
     Keep(Vec<Ski>),
-    /// All others that were read with this stamp, or an earlier one, are to be forgotten.
+    /// All other keys that were read with this stamp, or an earlier one, are to be forgotten.
     Forget(u64),
-    /// This is to be written to the file of this name among uploads, a chain with its key.
+    /// A chain with its key is to be written to the file of this name among uploads.
     Put { name: String, pem: Secret },
     /// The file of this name among uploads is to be removed.
     Remove(String),
@@ -116,26 +116,26 @@ pub struct Secret(Zeroizing<Vec<u8>>);
 pub struct KeyFile {
     /// Device, inode, size, and when it was modified and changed, in nanoseconds since 1970.
     pub look: [u64; 5],
-    /// Every account may read or change it.
+    /// Whether every account may read or change the file.
     pub open_to_all: bool,
-    /// It has a DSA key.
+    /// Whether the file has a DSA key.
     pub has_dsa: bool,
-    /// In DER.
+    /// Certificates in DER.
     pub certificates: Vec<Vec<u8>>,
     /// The SubjectPublicKeyInfo of each; none of a key that cannot be used.
     pub keys: Vec<Option<Vec<u8>>>,
 }
 
-/// Why there is no answer from a file.
+/// The reason why there is no answer from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
     Missing,
     Denied,
-    /// In the system's words.
+    /// The system's message.
     Failed(String),
     TooLong,
     Encrypted,
-    /// Why it is not PEM.
+    /// Message of the PEM error.
     Malformed(String),
     /// A file with another content than was asked for.
     Other,
@@ -239,7 +239,7 @@ impl Order {
 }
 
 impl Question {
-    /// With a number that the answer will have. It may have a key in it.
+    /// Encodes the question with the number that the answer will have. The bytes are wiped: there may be a key in them.
     #[must_use]
     pub fn to_bytes(&self, id: u32) -> Zeroizing<Vec<u8>> {
         // Room for all of it at once: what grows leaves copies behind.
@@ -337,7 +337,7 @@ impl Question {
         reader.end().map(|()| (id, question))
     }
 
-    /// As many as fit in one message.
+    /// Keys that fit in one message, at most.
     pub const KEEP_MAX: usize = (MESSAGE_BYTES_MAX - 16) / size_of::<Ski>();
 }
 
@@ -437,7 +437,7 @@ impl Unread {
     }
 }
 
-/// In the order of their bytes.
+/// Kinds of keys in the order of their bytes on the wire.
 const NEW_KEYS: [NewKey; 3] = [NewKey::Account, NewKey::P256, NewKey::Rsa2048];
 
 #[derive(Default)]
@@ -517,7 +517,7 @@ impl<'a> Reader<'a> {
         is_one.then(|| OsStr::from_bytes(bytes).into()).ok_or(Malformed)
     }
 
-    /// Of an upload: it leads nowhere but into the folder that they are in, and none of them is hidden.
+    /// Parses an upload's file name: it leads nowhere but into the folder of uploads, and no such file is hidden.
     fn name(&mut self) -> Result<String, Malformed> {
         let name = self.bytes()?;
         let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');

@@ -1,4 +1,4 @@
-//! From bytes to messages, however they were split or put together on their way.
+//! Decoding of bytes to messages, however they were split or put together on their way.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use super::{BODY_BYTES_MAX, HEADER_BYTES, ITEM_HEADER_BYTES, Message, tag};
 #[derive(Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// What lies before is decoded.
+    /// Start of the bytes that are not decoded yet.
     start: usize,
 }
 
-/// What came is no frame: the connection has lost its place, and is of no further use.
+/// The bytes are no frame: the connection has lost its place, and is of no further use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -41,7 +41,7 @@ impl Decoder {
         message(frame).map(Some)
     }
 
-    /// Whether [`Decoder::next_message`] has something to say without more bytes.
+    /// Whether [`Decoder::next_message`] has a message or an error without more bytes.
     #[must_use]
     pub fn has_message(&self) -> bool {
         frame(&self.buffer[self.start..]).is_some()
@@ -61,7 +61,7 @@ impl Decoder {
     }
 }
 
-/// How many of these bytes the first frames have that fit whole into so many, and one of them if none does.
+/// The bytes of the first frames that fit whole into `max`, or of one frame if none does.
 #[must_use]
 pub fn whole_frames(bytes: &[u8], max: usize) -> usize {
     let mut end = 0;
@@ -114,7 +114,7 @@ fn take<'a>(message: &mut Message<'a>, tag: u8, data: &'a [u8]) -> Result<(), Ma
         tag::OPCODE => message.opcode = Some(single(data, "an opcode is not one byte long")?),
         tag::PAYLOAD => message.payload = data,
         tag::EXTRA => message.extra = data,
-        // Of a wrong length, or all zero: as if it were not there.
+        // An SKI of a wrong length, or all zero, counts as absent.
         tag::SKI => message.ski = data.try_into().ok().filter(|ski| *ski != [0; 20]),
         tag::DIGEST => message.digest = data.try_into().ok(),
         tag::CLIENT_IP => message.client_ip = Some(address(data)?),

@@ -1,4 +1,4 @@
-//! From a message to its frame: items in the order of the stock sender, what is empty left out, padding at the end.
+//! Encoding of a message to its frame: items in the order of the stock sender, empty ones left out, padding at the end.
 
 use std::fmt;
 use std::net::IpAddr;
