@@ -1,5 +1,4 @@
-//! What the authority is to find where a name leads: outstanding challenges, in memory and in files that other processes
-//! read.
+//! Answers to the authority's challenges that are outstanding, in memory and in files that other processes read.
 
 use aws_lc_rs::digest;
 use propylon_config::AcmeChallenge;
@@ -11,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct Answer {
     /// The name that is to be shown to lead here.
     pub name: String,
-    /// By what the authority asks: base64url.
+    /// Token by which the authority asks: base64url.
     pub token: String,
-    /// What it is to hear (RFC 8555 §8.1).
+    /// Key authorization that the authority is to receive (RFC 8555 §8.1).
     pub key_authorization: String,
-    /// How it asks.
+    /// Challenge type by which the authority asks.
     pub challenge: AcmeChallenge,
     /// Seconds since 1970; nobody has withdrawn it by then, but whoever asked is gone.
     pub(crate) until: i64,
@@ -36,7 +35,8 @@ pub(crate) const ANSWER_BYTES_MAX: u64 = 4096;
 const TOKEN_BYTES_MAX: usize = 256;
 
 impl Answer {
-    /// None where the authority's token is none (RFC 8555 §8.3): it becomes a file's name and part of a path.
+    /// Makes an answer. Absent if the authority's token is no valid one (RFC 8555 §8.3): it becomes a file's name
+    /// and part of a path.
     pub(crate) fn new(
         name: &str,
         token: &str,
@@ -70,8 +70,8 @@ impl Answer {
         Answer::new(&name, &token, &key_authorization, challenge, until)
     }
 
-    /// For tls-alpn-01: a certificate of its own making for that name alone, with a digest of what the authority is to
-    /// hear in a critical extension (RFC 8737 §3), and its key, both DER.
+    /// The certificate for tls-alpn-01: self-signed, for that name alone, with the digest of the key authorization
+    /// in a critical extension (RFC 8737 §3); and its key, both DER.
     pub fn certificate(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let digest = digest::digest(&digest::SHA256, self.key_authorization.as_bytes());
         let mut params = CertificateParams::new(vec![self.name.clone()]).ok()?;

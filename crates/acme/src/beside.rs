@@ -112,7 +112,7 @@ impl AccountKey {
         })
     }
 
-    /// Whether the key process has it; none where it does not say.
+    /// Whether the key process has the key; absent if it does not say.
     pub fn is_there(&self) -> Result<bool, String> {
         Ok(self.files.kept(self.key.account()).map_err(told)?.contains(&self.key))
     }

@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::plan::Lifetime;
 
-/// What a file of ours holds.
+/// The certificate in a file of ours.
 pub(crate) struct Held {
     pub leaf: CertificateDer<'static>,
     pub lifetime: Lifetime,
@@ -22,7 +22,7 @@ const CHAIN_MAX: usize = 10;
 const SKEW_SECONDS: i64 = 300;
 
 impl Held {
-    /// From 0 up to 1, the same whenever it is asked for: a certificate's own share of chance.
+    /// A number from 0 up to 1, the same whenever it is asked for: a certificate's own share of chance.
     pub fn chance(&self) -> f64 {
         let digest = digest::digest(&digest::SHA256, &self.leaf);
         let first: [u8; 4] = digest.as_ref()[..4].try_into().unwrap_or_default();
@@ -30,8 +30,8 @@ impl Held {
     }
 }
 
-/// Whether this chain is for the key with that SubjectPublicKeyInfo and these names, hangs together, and has begun; or what
-/// is wrong with it. That it has ended is for the caller to see.
+/// Checks that this chain is for the key with that SubjectPublicKeyInfo and these names, hangs together, and has
+/// begun; the error says what is wrong. The caller has to see whether it has ended.
 pub(crate) fn check(chain_pem: &str, public_key: &[u8], names: &[String], now: i64) -> Result<Held, String> {
     let (chain, _) = sections(chain_pem.as_bytes())?;
     check_chain(chain, public_key, names, now)
@@ -39,7 +39,8 @@ pub(crate) fn check(chain_pem: &str, public_key: &[u8], names: &[String], now: i
 
 type Chain = Vec<CertificateDer<'static>>;
 
-/// The certificates and the first private key of a file. What is wrong is told and written down: never in a parser's words.
+/// The certificates and the first private key of a file. Errors are shown and written down, so they never have a
+/// parser's words.
 fn sections(text: &[u8]) -> Result<(Chain, Option<PrivateKey>), String> {
     let (mut chain, mut key) = (Chain::new(), None);
     for section in pem::sections(text) {

@@ -1,7 +1,8 @@
-//! The folder of one account: its key, the certificates with theirs, challenges, and what is remembered of attempts.
+//! The folder of one account: its key, the certificates with theirs, challenges, and the record of attempts.
 //!
-//! Whatever is written is whole or not there: into a new file, to the disk, then renamed. Others have no business in it:
-//! 0700, and 0600 for its files. What cannot be read is set aside under another name, and never written over.
+//! Files are written whole or not at all: into a new file, to the disk, then renamed. Other accounts have no
+//! access: 0700, and 0600 for its files. A file that cannot be read is set aside under another name, and never
+//! written over.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,10 +21,11 @@ pub(crate) struct Folder {
 /// The right to order. Gone with the process, however it ends.
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for as long as it is open")] File);
 
-/// What a file looks like without being read.
+/// Metadata of a file, by which a change shows without reading it.
 pub(crate) type Look = (u64, i64, i64, u64);
 
-/// Of one folder that are read: as many as one account could have outstanding, and some that nobody has cleared away.
+/// Answers that are read of one folder, at most: as many as one account could have outstanding, and some that
+/// nobody has cleared away.
 const ANSWERS_MAX: usize = 1000;
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 pub(crate) const ACCOUNT_BYTES_MAX: u64 = 64 * 1024;
@@ -51,7 +53,7 @@ impl Folder {
         Ok(())
     }
 
-    /// None where another process has it.
+    /// Takes the lock; absent if another process has it.
     pub fn lock(&self) -> io::Result<Option<Lock>> {
         let path = self.path.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
@@ -70,12 +72,12 @@ impl Folder {
         self.path.join("challenges")
     }
 
-    /// None where there is no file.
+    /// The contents of the account's file; absent if there is no file.
     pub fn account(&self, file: &Path) -> io::Result<Option<Vec<u8>>> {
         read(file, ACCOUNT_BYTES_MAX)
     }
 
-    /// What was remembered; what cannot be read of it is set aside, and its name told.
+    /// Reads the record of attempts. A record that cannot be read is set aside, and its new name returned.
     pub fn record(&self, now: i64) -> io::Result<(Record, Option<PathBuf>)> {
         let path = self.path.join("orders.json");
         let Some(bytes) = read(&path, RECORD_BYTES_MAX)? else { return Ok((Record::default(), None)) };
@@ -94,7 +96,7 @@ impl Folder {
     }
 
     pub fn remove_answer(&self, answer: &Answer) {
-        // One that stays behind is over by itself.
+        // An answer whose file stays behind is over by itself.
         let _ = fs::remove_file(self.answer_file(answer));
     }
 
@@ -102,7 +104,7 @@ impl Folder {
         self.challenges().join(format!("{}.json", answer.token))
     }
 
-    /// Those that are outstanding, whoever has written them. `sweep`: those that are over are removed.
+    /// The answers that are outstanding, of whichever process. With `sweep`, those that are over are removed.
     pub fn answers(&self, now: i64, sweep: bool) -> Vec<Answer> {
         let Ok(entries) = fs::read_dir(self.challenges()) else { return Vec::new() };
         let mut answers = Vec::new();
@@ -133,7 +135,7 @@ pub(crate) fn look(path: &Path) -> Option<Look> {
     Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }
 
-/// None where there is no file; an error where it is longer than it may be.
+/// The contents of a file; absent if there is no file, an error if it is longer than it may be.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -154,7 +156,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // One that a process has died over; nobody else writes here, who has not the lock.
+    // A leftover of a process that died over it; without the lock nobody else writes here.
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));

@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::beside::AccountKey;
 
-/// From looking up the name to the last byte of the answer.
+/// Time limit from looking up the name to the last byte of the answer.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 /// A long chain takes some 10 KB.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -127,7 +127,7 @@ impl Http {
         tokio::pin!(answer);
         tokio::select! {
             answer = &mut answer => answer,
-            // It may end with the answer's last byte.
+            // The connection may end with the answer's last byte.
             _ = connection => answer.await,
         }
     }

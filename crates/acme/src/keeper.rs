@@ -27,23 +27,23 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::status::{CertificateStatus, Counts, IssuerStatus, State};
 
-/// One `[acme.NAME]`, and what is ordered by it.
+/// One `[acme.NAME]` section, and the certificates that are ordered by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     /// The account.
     pub acme: Acme,
-    /// Each file once, in the order of the configuration.
+    /// Certificates to order, each file once, in the order of the configuration.
     pub wanted: Vec<Wanted>,
 }
 
 /// A certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What it is for.
+    /// Names that the certificate is for.
     pub names: Vec<String>,
-    /// Of which type its key is to be.
+    /// Type of the certificate's key.
     pub key_type: KeyType,
-    /// Where it is kept, with its key.
+    /// File that the certificate is kept in, with its key.
     pub file: PathBuf,
 }
 
@@ -56,11 +56,11 @@ pub struct Keeper {
     thread: Mutex<Option<watch::Sender<Vec<Issuer>>>>,
 }
 
-/// How often folders are looked at: for challenges of other processes, and for what has been written.
+/// Interval at which folders are looked at: for challenges of other processes, and for files that have been written.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long an account whose task has panicked rests before it begins anew.
+/// Pause before an account whose task has panicked begins anew.
 const RESTART_WAIT: Duration = Duration::from_secs(30);
-/// How often a process without the lock asks for it.
+/// Number of looks after which a process without the lock asks for it again.
 const LOCK_LOOKS: u64 = 5;
 /// Looks from one search for keys without a use to the next. A key of this process's own that two of them find is
 /// removed: until then somebody may serve a certificate that has been replaced.
@@ -68,13 +68,13 @@ const UNUSED_LOOKS: u64 = 20;
 /// Time for which nothing refers to a certificate's key of another time before it is removed.
 const UNUSED_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const AWAY: &str = "the key process does not answer";
-/// From the account to the chain. Beyond it something hangs.
+/// Time limit for an order, from the account to the chain. Beyond it something hangs.
 const ORDER_TIME: Duration = Duration::from_secs(600);
-/// How often the authority is asked when it would have a certificate replaced, unless it says.
+/// Interval in seconds at which the authority is asked when it would have a certificate replaced, unless it says.
 const SUGGESTION: i64 = 6 * plan::HOUR;
 const SUGGESTION_RANGE: std::ops::RangeInclusive<i64> = plan::HOUR..=24 * plan::HOUR;
 
-/// What a configuration has ordered, by account; accounts that order nothing are left out.
+/// The certificates that a configuration orders, by account; accounts that order nothing are left out.
 pub fn issuers(config: &Config) -> Vec<Issuer> {
     let mut issuers: Vec<Issuer> =
         config.acmes.iter().map(|acme| Issuer { acme: acme.clone(), wanted: Vec::new() }).collect();
@@ -94,7 +94,7 @@ pub fn issuers(config: &Config) -> Vec<Issuer> {
 }
 
 impl Keeper {
-    /// One that orders nothing yet. `keys`: another process makes and holds all keys, and is asked.
+    /// Makes a keeper that orders nothing yet. With `keys`, another process makes and holds all keys, and is asked.
     pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Keeper {
         Keeper {
             shared: Arc::new(Shared { publish, keys, spent: Spent::default(), inner: Mutex::default() }),
@@ -102,10 +102,11 @@ impl Keeper {
         }
     }
 
-    /// From now on these are ordered, and no others. Orders in progress of accounts that stay are ended in order.
+    /// Sets what is ordered from now on: these, and no others. Orders in progress of accounts that stay are ended
+    /// in order.
     ///
     /// # Errors
-    /// Those of starting the thread, which this does when it is needed first.
+    /// Starting the thread may fail, which happens here when it is needed first.
     pub fn configure(&self, issuers: Vec<Issuer>) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match &*thread {
@@ -140,7 +141,7 @@ impl Keeper {
         std::mem::take(&mut self.shared.lock().changed)
     }
 
-    /// How it stands, by the accounts' names.
+    /// The status of all accounts, in the order of their names.
     pub fn status(&self) -> Vec<IssuerStatus> {
         self.shared.lock().status.values().cloned().collect()
     }
@@ -158,7 +159,7 @@ struct Shared {
 struct Inner {
     changed: BTreeSet<PathBuf>,
     status: BTreeMap<String, IssuerStatus>,
-    /// By account.
+    /// Answers that are outstanding, by account.
     answers: BTreeMap<String, Vec<Answer>>,
 }
 
@@ -167,7 +168,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These are outstanding for this account.
+    /// Publishes the answers that are outstanding for this account.
     fn publish(&self, account: &str, answers: Vec<Answer>) {
         let mut inner = self.lock();
         let known = inner.answers.entry(account.into()).or_default();
@@ -176,7 +177,7 @@ impl Shared {
         }
         *known = answers;
         let all: Vec<Answer> = inner.answers.values().flatten().cloned().collect();
-        // Under the lock: what is published last is what is so.
+        // Published under the lock: then what is published last is what is so.
         (self.publish)(&all);
     }
 
@@ -188,8 +189,8 @@ impl Shared {
     }
 }
 
-/// One task for each account, for as long as the configuration has it. One that has panicked is begun anew: what it has
-/// ordered is in its folder, with when it may try again.
+/// Runs one task for each account, for as long as the configuration has it. A task that has panicked is begun anew:
+/// its orders are in its folder, with the time at which it may try again.
 async fn supervise(
     shared: Arc<Shared>,
     mut configured: watch::Receiver<Vec<Issuer>>,
@@ -252,9 +253,9 @@ struct Account {
     issuer: Issuer,
     folder: Folder,
     lock: Option<Lock>,
-    /// Of this process or, with the lock, of the folder.
+    /// Record of attempts: this process's or, with the lock, the folder's.
     record: Record,
-    /// By file.
+    /// State of the certificates' files, by path.
     kept: HashMap<PathBuf, Kept>,
     answers_look: Option<Look>,
     looks: u64,
@@ -284,7 +285,7 @@ impl Unused {
     }
 }
 
-/// What is known of a file.
+/// State of one certificate's file.
 #[derive(Default)]
 struct Kept {
     look: Option<Look>,
@@ -334,7 +335,7 @@ impl Account {
         self.issuer = issuer;
     }
 
-    /// One look, and one order at most.
+    /// Takes one look, and makes one order at most.
     async fn work(&mut self) {
         let now = now();
         if self.lock.is_none() && self.looks.is_multiple_of(LOCK_LOOKS) {
@@ -346,7 +347,7 @@ impl Account {
         }
         let is_owner = self.lock.is_some();
         let answers_look = self.folder.answers_look();
-        // Those that are over show by nothing else than the time.
+        // The regular look finds answers that are over: nothing else than the time shows them.
         if answers_look != self.answers_look || self.looks.is_multiple_of(60) {
             self.answers_look = answers_look;
             self.shared.publish(&self.issuer.acme.name, self.folder.answers(now, is_owner));
@@ -416,7 +417,8 @@ impl Account {
         log::error!("acme \"{}\": {what}", self.issuer.acme.name);
     }
 
-    /// Whether the file has changed, and what it holds now. With the lock, what cannot be used is set aside.
+    /// Looks whether the file has changed, and what it holds now. With the lock, a file that cannot be used is set
+    /// aside.
     fn look(&mut self, wanted: &Wanted, now: i64) {
         let kept = self.kept.entry(wanted.file.clone()).or_default();
         let look = folder::look(&wanted.file);
@@ -426,7 +428,7 @@ impl Account {
         let bytes = match folder::read(&wanted.file, PEM_BYTES_MAX) {
             Ok(bytes) => bytes.map(zeroize::Zeroizing::new),
             Err(error) => {
-                // Not ours to judge: it may be readable later.
+                // A file that cannot be read now is not ours to judge: it may be readable later.
                 let trouble = Err(format!("{} cannot be read: {error}", wanted.file.display()));
                 return self.heed(trouble);
             }
@@ -462,7 +464,7 @@ impl Account {
         }
     }
 
-    /// When this is to be tried for: its own time, and then as soon as that may be.
+    /// The time to attempt an order for this certificate: its own time, and then as soon as an attempt is allowed.
     fn attempt_at(&self, wanted: &Wanted, now: i64) -> i64 {
         let Some(kept) = self.kept.get(&wanted.file) else { return i64::MAX };
         let wanted_at = kept.held.as_ref().map_or(now, |held| {
@@ -475,7 +477,8 @@ impl Account {
         let (began, acme) = (now(), self.issuer.acme.clone());
         self.record.keep_only(&self.issuer.wanted.iter().map(key).collect());
         self.record.begin(&key(wanted), acme.retry, began, fastrand::f64());
-        // What cannot be remembered is not begun: a process that is started again would begin it again.
+        // Attempts are written down first, and not begun if that fails: a process that is started again would begin
+        // them again.
         if let Err(error) = self.folder.write_record(&self.record) {
             let why = format!("{}/orders.json cannot be written: {error}; nothing is ordered", acme.state.display());
             return self.heed(Err(why));
@@ -531,7 +534,8 @@ impl Account {
             Err(why) => return (Err(Refusal::new(why)), None),
         };
         let kept = self.kept.get(&wanted.file);
-        // Only where the authority has a say in it, and once: a replacement that failed may be what it did not like.
+        // `replaces` is sent only where the authority has a say in it, and once: it may be what made the first
+        // attempt fail.
         let first = self.record.of(&key(wanted)).is_none_or(|attempts| attempts.failures <= 1);
         let replaces = kept.filter(|kept| first && kept.suggested.is_some());
         let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
@@ -585,11 +589,12 @@ impl Account {
         let Some(kept) = self.kept.get_mut(&wanted.file) else { return };
         kept.ask_at =
             now + answer.map_or(SUGGESTION, |(_, wait)| wait.clamp(*SUGGESTION_RANGE.start(), *SUGGESTION_RANGE.end()));
-        // What is not heard of for once stays as it was.
+        // Suggestions stay as they were when the authority is not heard for once.
         kept.suggested = answer.map(|(window, _)| window).or(kept.suggested);
     }
 
-    /// None where the authority has no opinion, or cannot be heard.
+    /// The window that the authority suggests, and the seconds until it is to be asked again. Absent if it has no
+    /// opinion, or cannot be heard.
     async fn suggestion(&self, wanted: &Wanted, leaf: CertificateDer<'static>, now: i64) -> Option<((i64, i64), i64)> {
         let acme = &self.issuer.acme;
         let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
@@ -634,7 +639,7 @@ impl Account {
     }
 }
 
-/// By what the record knows a certificate.
+/// The name of a certificate in the record.
 fn key(wanted: &Wanted) -> String {
     wanted.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

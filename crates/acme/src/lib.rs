@@ -1,11 +1,12 @@
 //! Certificates ordered from an authority (RFC 8555), kept in a folder, and replaced before they end.
 //!
-//! A [`Keeper`] is one thread for all accounts: it orders what a configuration wants and the folder lacks, and says which
-//! files have changed. Whoever serves those files watches them; whoever answers the authority's challenges is told by a
-//! call which are outstanding ([`Answer`]). Of several processes that share a folder the one with its lock orders, and
-//! all of them answer.
+//! A [`Keeper`] is one thread for all accounts: it orders what a configuration wants and the folder lacks, and says
+//! which files have changed. The servers of those files watch them; the servers that answer the authority's
+//! challenges are told by a call which are outstanding ([`Answer`]). Among several processes that share a folder
+//! the one with its lock orders, and all of them answer.
 //!
-//! When to order is decided in `plan`, which has neither clock nor chance of its own; `order` talks to the authority.
+//! The time to order is decided in `plan`, which has neither clock nor chance of its own; `order` talks to the
+//! authority.
 
 mod answer;
 mod beside;

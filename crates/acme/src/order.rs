@@ -26,7 +26,7 @@ use crate::http::Http;
 use crate::keeper::Wanted;
 use crate::refusal::Refusal;
 
-/// Until the authority has made up its mind about the challenges, and again until it has made the certificate.
+/// Polling until the authority has decided on the challenges, and again until it has made the certificate.
 const PATIENCE: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 /// Challenges of a process that is gone are answered no longer than this.
@@ -36,18 +36,19 @@ const SETTLING: Duration = Duration::from_millis(1500);
 /// The longest key of an external account that is read.
 const EXTERNAL_KEY_BYTES_MAX: u64 = 4096;
 
-/// What is wrong with a file that an account names.
+/// A fault of a file that an account names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// Where the configuration names it.
+    /// Position in the configuration that names the file.
     pub at: At,
-    /// Which it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Message that says what is wrong with the file.
     pub what: String,
 }
 
-/// Everything that is wrong with the files that an account is made with. Asks nobody, and writes nothing.
+/// Checks the files that an account is made with, and returns everything that is wrong. Asks nobody, and writes
+/// nothing.
 pub fn check(acme: &Acme) -> Vec<Complaint> {
     let complaint = |trust: &Trust, what: String| Complaint { at: trust.at, path: trust.path.clone(), what };
     let ca = acme.ca.as_ref().and_then(|ca| Some(complaint(ca, Http::new(Some(&ca.path)).err()?)));
@@ -56,7 +57,7 @@ pub fn check(acme: &Acme) -> Vec<Complaint> {
     ca.into_iter().chain(key).collect()
 }
 
-/// What an order is made with.
+/// The inputs of an order.
 pub(crate) struct Errand<'a> {
     pub acme: &'a Acme,
     pub wanted: &'a Wanted,
@@ -264,7 +265,7 @@ async fn prove(
     }
 }
 
-/// What the authority found where it looked; the order itself says little.
+/// The reason why the authority found an order invalid, as its challenges tell; the order itself says little.
 async fn why_invalid(order: &mut Order, otherwise: Option<Refusal>) -> Refusal {
     let mut found: Option<Refusal> = None;
     let mut authorizations = order.authorizations();
@@ -287,7 +288,7 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// With a new key each time: one that got out is of use until the next order, and no longer.
+/// Finishes an order with a new key each time: one that got out is of use until the next order, and no longer.
 async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<String>, Refusal> {
     let key_type = errand.wanted.key_type;
     let Some(keys) = errand.keys else {
@@ -309,7 +310,7 @@ async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<Stri
     };
     let (account, names) = (errand.acme.name.clone(), errand.wanted.names.clone());
     let new = if key_type == KeyType::Rsa { NewKey::Rsa2048 } else { NewKey::P256 };
-    // One that nothing comes of is removed with others that are not in use.
+    // A key that no certificate comes of is removed with others that are not in use.
     let make = move || CertificateKey::generate(keys, &account, new);
     let beside = |error: tokio::task::JoinError| Refusal::new(error.to_string());
     let key = tokio::task::spawn_blocking(make).await.map_err(beside)??;

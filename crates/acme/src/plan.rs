@@ -1,4 +1,4 @@
-//! When something is ordered: pure decisions. Times are seconds since 1970; `chance` is from 0 up to 1.
+//! Times at which certificates are ordered: pure decisions. Times are seconds since 1970; `chance` is from 0 up to 1.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ pub(crate) struct Lifetime {
 
 /// The wait between two attempts for one certificate does not grow further.
 pub(crate) const BACKOFF_MAX: Duration = Duration::from_secs(6 * 3600);
-/// What an authority may ask for: its limits are of weeks at most.
+/// Longest wait that an authority may ask for: its limits are of weeks at most.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// What is younger is not replaced, whatever is configured or suggested: a mistake on either side would else order
-/// without end. Of short lives a sixth.
+/// Age below which a certificate is not replaced, whatever is configured or suggested: a mistake on either side
+/// would else order without end. For short lives it is a sixth of the life.
 const YOUNG: Duration = Duration::from_secs(24 * 3600);
 
 impl Lifetime {
@@ -27,9 +27,9 @@ impl Lifetime {
     }
 }
 
-/// When a certificate is to be replaced: at some moment of the window that the authority suggests (RFC 9773 §4.2); or so
-/// long before its end; or with a third of its time left. All who hold certificates of one moment would come at one
-/// moment: so the last two are spread over a twentieth of the certificate's time, towards its beginning.
+/// The time to replace a certificate: some moment of the window that the authority suggests (RFC 9773 §4.2); or so
+/// long before its end; or with a third of its time left. All holders of certificates of one moment would come at
+/// one moment: so the last two are spread over a twentieth of the certificate's time, towards its beginning.
 pub(crate) fn renew_at(
     lifetime: Lifetime,
     before: Option<Duration>,
@@ -48,7 +48,7 @@ pub(crate) fn renew_at(
     wanted.clamp(grown, grown.max(lifetime.not_after - whole / 20))
 }
 
-/// When to try again after so many failures in a row, the last of them now. Never before the authority says.
+/// The time to try again after so many failures in a row, the last of them now. Never before the authority says.
 pub(crate) fn next_attempt(failures: u32, first: Duration, now: i64, retry_after: Option<i64>, chance: f64) -> i64 {
     let doubled = seconds(first).saturating_mul(1 << failures.saturating_sub(1).min(20));
     let wait = doubled.min(seconds(BACKOFF_MAX).max(seconds(first)));
@@ -58,7 +58,7 @@ pub(crate) fn next_attempt(failures: u32, first: Duration, now: i64, retry_after
     own.max(asked)
 }
 
-/// When the next order may be made, where these have been: no more than so many in any hour.
+/// The time at which the next order may be made, given the orders so far: no more than so many in any hour.
 pub(crate) fn allowed_at(orders: &[i64], per_hour: u32, now: i64) -> i64 {
     let recent: Vec<i64> = orders.iter().copied().filter(|at| (now - HOUR..=now).contains(at)).collect();
     match recent.len().checked_sub(per_hour as usize) {

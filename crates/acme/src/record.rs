@@ -1,4 +1,4 @@
-//! What is remembered of attempts, so that a process that is started over and over does not order over and over.
+//! The record of attempts, so that a process that is started over and over does not order over and over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{self, HOUR, RETRY_AFTER_MAX};
 
-/// Of one account. Written before an order is made and after it has ended.
+/// The record of one account. Written before an order is made and after it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// When orders were made, in the last hour; seconds since 1970.
+    /// Times of the orders in the last hour, in seconds since 1970.
     orders: Vec<i64>,
-    /// By the certificate's file.
+    /// Failed attempts, by the certificate's file.
     attempts: BTreeMap<String, Attempts>,
 }
 
@@ -30,7 +30,8 @@ impl Record {
         self.attempts.get(file)
     }
 
-    /// When this certificate may be tried for: a clock that was wrong binds nobody for longer than an authority could.
+    /// The time at which this certificate may be tried for: a clock that was wrong binds nobody for longer than an
+    /// authority could.
     pub fn may_try_at(&self, file: &str, per_hour: u32, now: i64) -> i64 {
         let latest = now + RETRY_AFTER_MAX.as_secs() as i64;
         let own = self.of(file).map_or(now, |attempts| attempts.next.min(latest));
@@ -59,7 +60,7 @@ impl Record {
         self.attempts.remove(file);
     }
 
-    /// Of certificates that nobody wants any more nothing is remembered.
+    /// Forgets the attempts for certificates that nobody wants any more.
     pub fn keep_only(&mut self, files: &BTreeSet<String>) {
         self.attempts.retain(|file, _| files.contains(file));
     }

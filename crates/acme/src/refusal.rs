@@ -1,4 +1,4 @@
-//! Why an order came to nothing, in words that may be shown: what an authority says is text from outside.
+//! The reason why an order came to nothing, in words that may be shown: what an authority says is text from outside.
 
 use instant_acme::{Error, Problem};
 
@@ -8,7 +8,7 @@ pub(crate) struct Refusal {
     pub why: String,
     /// The authority does not know the account any more.
     pub account_is_gone: bool,
-    /// It has enough of us for now.
+    /// Whether the authority's rate limit was reached.
     pub rate_limited: bool,
 }
 
@@ -17,12 +17,12 @@ const WHY_CHARS_MAX: usize = 1000;
 const SUBPROBLEMS_MAX: usize = 5;
 
 impl Refusal {
-    /// In our own words.
+    /// A refusal in our own words.
     pub fn new(why: impl Into<String>) -> Refusal {
         Refusal { why: why.into(), account_is_gone: false, rate_limited: false }
     }
 
-    /// What was being done, and what came of it.
+    /// A refusal from a library's error: what was being done, and what came of it.
     pub fn of(doing: &str, error: &Error) -> Refusal {
         match error {
             Error::Api(problem) => Refusal::of_problem(doing, problem),
@@ -50,13 +50,13 @@ impl Refusal {
     }
 }
 
-/// What follows `urn:ietf:params:acme:error:` (RFC 8555 §6.7).
+/// The error type after `urn:ietf:params:acme:error:` (RFC 8555 §6.7).
 fn kind(urn: Option<&str>) -> String {
     let Some(urn) = urn else { return "no".into() };
     clean(urn.strip_prefix("urn:ietf:params:acme:error:").unwrap_or(urn), 64)
 }
 
-/// One line of so many characters at most, none of which does anything to a terminal.
+/// The text as one line of so many characters at most, none of which does anything to a terminal.
 fn clean(text: &str, chars_max: usize) -> String {
     let harmless = |c: char| if c.is_control() || is_format(c) { ' ' } else { c };
     let mut clean: String = text.chars().take(chars_max).map(harmless).collect();

@@ -1,58 +1,58 @@
-//! What is told of the orders: for metrics, the admin address and the log.
+//! The status of the orders: for metrics, the admin address and the log.
 
 use std::path::PathBuf;
 
 use propylon_config::KeyType;
 
-/// How it stands with one account.
+/// The status of one account.
 #[derive(Clone, Debug, Default)]
 pub struct IssuerStatus {
     /// The NAME of `[acme.NAME]`.
     pub name: String,
-    /// What stands in the way of the account as a whole.
+    /// Trouble that stands in the way of the account as a whole.
     pub trouble: Option<String>,
-    /// In the order of the configuration.
+    /// Status of the certificates, in the order of the configuration.
     pub certificates: Vec<CertificateStatus>,
-    /// Since the start.
+    /// Counts since the start.
     pub counts: Counts,
 }
 
-/// How it stands with one certificate.
+/// The status of one certificate.
 #[derive(Clone, Debug)]
 pub struct CertificateStatus {
-    /// What it is for.
+    /// Names that the certificate is for.
     pub names: Vec<String>,
-    /// Of which type its key is.
+    /// Type of the certificate's key.
     pub key_type: KeyType,
-    /// Where it is kept.
+    /// File that the certificate is kept in.
     pub file: PathBuf,
-    /// What is being done about it.
+    /// State of the certificate's order.
     pub state: State,
-    /// When the one that is kept ends, in seconds since 1970.
+    /// End of the certificate that is kept, in seconds since 1970.
     pub not_after: Option<i64>,
-    /// When something is ordered next, in seconds since 1970.
+    /// Time of the next order, in seconds since 1970.
     pub next_attempt: Option<i64>,
-    /// In a row, until now.
+    /// Number of failures in a row, until now.
     pub failures: u32,
-    /// Why the last attempt failed.
+    /// Reason of the last failure.
     pub problem: Option<String>,
 }
 
-/// What is being done about a certificate.
+/// The state of a certificate's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// There is one, and its time has not come.
+    /// The certificate is there, and its time has not come.
     Good,
     /// An order is in progress.
     Ordering,
-    /// One is to be ordered, as soon as that may be.
+    /// An order is due, and made as soon as that is allowed.
     Due,
     /// Another process has the lock of the folder, and sees to it.
     Elsewhere,
 }
 
 impl State {
-    /// As it is shown.
+    /// The name as it is shown.
     pub fn name(self) -> &'static str {
         match self {
             State::Good => "good",
@@ -63,13 +63,13 @@ impl State {
     }
 }
 
-/// Of orders, since the start.
+/// Counts of orders since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// That brought a certificate.
+    /// Orders that brought a certificate.
     pub succeeded: u64,
-    /// That came to nothing.
+    /// Orders that came to nothing.
     pub failed: u64,
-    /// Of those, because the authority had enough of us.
+    /// Failed orders that met the authority's rate limit.
     pub rate_limited: u64,
 }

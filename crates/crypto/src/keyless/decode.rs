@@ -61,7 +61,7 @@ impl Decoder {
     }
 }
 
-/// The bytes of the first frames that fit whole into `max`, or of one frame if none does.
+/// Number of these bytes that the first frames have which fit whole into `max`, or one frame if none does.
 #[must_use]
 pub fn whole_frames(bytes: &[u8], max: usize) -> usize {
     let mut end = 0;
