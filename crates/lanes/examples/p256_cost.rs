@@ -1,4 +1,4 @@
-//! What P-256 costs in the lanes, beside aws-lc: µs of thread CPU time per operation, medians of interleaved runs.
+//! Costs of P-256 in the lanes, beside aws-lc: µs of thread CPU time per operation, medians of interleaved runs.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};

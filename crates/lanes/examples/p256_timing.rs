@@ -110,7 +110,7 @@ fn main() {
     one[31] = 1;
     let mut dense = [0x55; 32];
     dense[0] = 0x7f;
-    // What a leak of a few cycles looks like; it must be found.
+    // A control that leaks a few cycles; the test must find it.
     experiment.run("control, leaks: must be above", &[one; LANES], |scalars| {
         timed(|| {
             for i in 0..scalars.as_flattened().iter().map(|byte| byte.count_ones()).sum() {

@@ -1,4 +1,4 @@
-//! What an RSA operation costs in the lanes, for one to eight of them, beside aws-lc: medians of thread CPU time, the
+//! Costs of an RSA operation in the lanes, for one to eight of them, beside aws-lc: medians of thread CPU time, the
 //! two taken in turns. `cargo run --release -p propylon-lanes --example rsa_cost [rounds]`
 
 use aws_lc_rs::{rand::SystemRandom, rsa::KeyPair, signature};

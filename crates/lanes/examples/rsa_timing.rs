@@ -18,7 +18,7 @@ struct Lanes {
     blindings: [[Blinding; JOBS_PER_PASS]; 2],
 }
 
-/// What the second class does otherwise than the first, which has key 0 and a fixed input.
+/// The difference of the second class from the first, which has key 0 and a fixed input.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     /// A random input. Blinding hides it anyhow: this looks at bytes, CRT and check.

@@ -1,4 +1,4 @@
-//! What X25519 costs in the lanes beside aws-lc: thread CPU time, medians, both interleaved in one run.
+//! Costs of X25519 in the lanes beside aws-lc: thread CPU time, medians, both interleaved in one run.
 
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
 use propylon_lanes::{Ifma, x25519};

@@ -1,8 +1,8 @@
 //! Eight operations at once: kernels that put eight independent private-key operations into the lanes of AVX-512
 //! registers.
 //!
-//! Limb i of eight numbers is one vector of eight 64-bit lanes, so lanes never exchange data and each has its own key.
-//! What to run when is the caller's to decide; nothing here allocates, draws random numbers, or knows the time.
+//! Limb i of eight numbers is one vector of eight 64-bit lanes, so lanes never exchange data and each has its own
+//! key. The caller decides what to run when; nothing here allocates, draws random numbers, or knows the time.
 
 #![cfg_attr(not(test), no_std)]
 

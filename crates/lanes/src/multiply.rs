@@ -33,7 +33,8 @@ mod debug {
         if EMULATED.load(Ordering::Relaxed) { emulated(sum, a, b, true) } else { _mm512_madd52hi_epu64(sum, a, b) }
     }
 
-    /// By halves of 26 bits, whose products fit into 52. A call of its own, without the instructions that it stands in for.
+    /// Multiplies by halves of 26 bits, whose products fit into 52. A function call of its own, compiled without
+    /// the instructions that it stands in for.
     #[inline(never)]
     #[target_feature(enable = "avx512f")]
     fn emulated(sum: __m512i, a: __m512i, b: __m512i, is_high: bool) -> __m512i {

@@ -54,7 +54,7 @@ pub const EXCEPTIONAL_SCALAR: [u8; 32] = [
     0x52, 0x58, 0xe8, 0x61, 0x7b, 0x0c, 0x46, 0x35, 0x3d, 0x03, 0x9c, 0xda, 0xaf,
 ];
 
-/// Why a batch was not made. Nothing of it may be used, and its scalars are gone: draw others.
+/// The reason why a batch was not made. Nothing of it may be used, and its scalars are gone: draw others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchError {
     /// The caller's fault: not a multiple of [`LANES`] up to [`BATCH_MAX`], or as many outputs as scalars.
@@ -89,8 +89,8 @@ pub fn is_scalar(bytes: &[u8; 32]) -> bool {
     ((some | some.wrapping_neg()) >> 63) & below & 1 == 1
 }
 
-/// The value of 512 bits mod n. Of bits that nobody can predict it is uniform to within 2^-256 (FIPS 186-5 §A.2.1 asks for
-/// 64 bits more than n has). None, with a probability of 2^-256, if it is 0. Constant time.
+/// The value of 512 bits mod n. If nobody can predict the bits, it is uniform to within 2^-256 (FIPS 186-5 §A.2.1
+/// asks for 64 bits more than n has). Absent, with a probability of 2^-256, if it is 0. Constant time.
 #[must_use]
 pub fn scalar_of(wide: &[u8; 64]) -> Option<[u8; 32]> {
     let mut halves = [[0; 32]; 2];
@@ -275,7 +275,7 @@ pub struct SecretScalar {
 }
 
 impl SecretScalar {
-    /// None if it is not in [1, n − 1].
+    /// A scalar; absent if it is not in [1, n − 1].
     #[must_use]
     pub fn new(bytes: &[u8; 32]) -> Option<SecretScalar> {
         if !is_scalar(bytes) {
@@ -301,11 +301,11 @@ impl SecretScalar {
     }
 }
 
-/// What the scalar code of one signature may spill.
+/// Stack bytes that the scalar code of one signature may spill.
 const SIGN_STACK_BYTES: usize = 1 << 10;
 
-/// An ECDSA signature, r || s, over a digest of any length, of which the leftmost 256 bits count (FIPS 186-5 §6.4.1).
-/// None, with a probability of 2^-256, if s is 0: sign again with another pair. Needs no [`Ifma`].
+/// An ECDSA signature, r || s, over a digest of any length, of which the leftmost 256 bits count (FIPS 186-5
+/// §6.4.1). Absent, with a probability of 2^-256, if s is 0: sign again with another pair. Needs no [`Ifma`].
 #[must_use]
 pub fn sign(key: &SecretScalar, digest: &[u8], pair: Pair) -> Option<[u8; 64]> {
     let signature = signature_of(key, digest, &pair);

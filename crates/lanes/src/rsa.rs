@@ -49,7 +49,7 @@ pub struct Job<'a> {
     pub output: &'a mut [u8],
 }
 
-/// What became of the jobs of a call: bit i stands for job i, no bit for success.
+/// The outcome of the jobs of a call: bit i stands for job i, no bit for success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Report {
@@ -246,13 +246,13 @@ mod operation {
     }
 
     /// # Safety
-    /// None is needed; the real one needs the processor's features.
+    /// No requirement here; the real function needs the processor's features.
     pub unsafe fn private(_: &mut Space<'_>, _: &mut [Job<'_>], _: Batch) -> u8 {
         u8::MAX
     }
 
     /// # Safety
-    /// None is needed; the real one needs the processor's features.
+    /// No requirement here; the real function needs the processor's features.
     pub unsafe fn renew(_: &mut Space<'_>, _: &mut [Renewal<'_>], _: Batch) -> u8 {
         u8::MAX
     }

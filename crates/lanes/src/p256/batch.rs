@@ -10,7 +10,7 @@ use super::wipe::{Plain, wipe, wipe_traces};
 use super::{BatchError, LANES, PairSlot};
 use crate::Ifma;
 
-/// What a group of eight needs while its batch runs.
+/// Working memory of a group of eight while its batch runs.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Group {
@@ -33,7 +33,7 @@ impl Group {
     };
 }
 
-/// As [`super::nonce_pairs`]; the sizes have been checked and there is at least one group.
+/// Does the work of [`super::nonce_pairs`]; the sizes have been checked and there is at least one group.
 pub fn nonce_pairs(
     ifma: Ifma,
     scalars: &[[u8; 32]],
@@ -124,7 +124,7 @@ fn store_pairs(r: &Factor, k_inverse: &Factor, slots: &mut [PairSlot]) {
     wipe(&mut k_inverse);
 }
 
-/// As [`super::public_keys`]; the sizes have been checked and there is at least one group.
+/// Does the work of [`super::public_keys`]; the sizes have been checked and there is at least one group.
 pub fn public_keys(
     ifma: Ifma,
     scalars: &[[u8; 32]],

@@ -11,7 +11,7 @@ pub struct DerSignature {
 }
 
 impl DerSignature {
-    /// From r || s, 32 big-endian bytes each.
+    /// Encodes r || s, 32 big-endian bytes each.
     #[must_use]
     pub fn new(signature: &[u8; 64]) -> DerSignature {
         let mut der = DerSignature { bytes: [0; DER_SIGNATURE_BYTES_MAX], length: 2 };

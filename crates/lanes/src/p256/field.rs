@@ -275,7 +275,7 @@ impl Loose {
 }
 
 impl Loose {
-    /// As [`Loose::near_p`] for values up to 15.9p; two operations more.
+    /// Moves near p as [`Loose::near_p`] does, for values up to 15.9p; two operations more.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
     pub fn near_p_from_16(&self) -> Factor {

@@ -63,7 +63,7 @@ pub fn begin(sum: &mut Sum, odd: &Factor) {
 pub fn add_window(sum: &mut Sum, odd: &Factor, row: usize) {
     let (index, negative) = digit(odd, row);
     let (x2, y2) = select(row, index);
-    // In odd rows the sum is held as its negative, so the entry's sign is turned as well.
+    // The sum is held as its negative in odd rows, so the entry's sign is turned as well.
     let turned: __mmask8 = if row.is_multiple_of(2) { 0xff } else { 0 };
     add_affine(sum, &x2, &y2, negative ^ turned);
 }

@@ -609,7 +609,7 @@ fn no_scalar_ends_an_ecdh_with_a_doubling() {
     }
 }
 
-/// As for the fixed base: the bounds that `ecdh` relies on.
+/// The bounds that `ecdh` relies on, like those for the fixed base.
 #[test]
 fn the_bounds_of_an_ecdh_hold_for_any_number_of_windows() {
     let product = |a: f64, b: f64| a * b / 16.0 + 1.0;

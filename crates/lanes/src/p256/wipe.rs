@@ -25,7 +25,7 @@ pub fn wipe<T: Plain>(secret: &mut T) {
     kept(start.cast());
 }
 
-/// As far as the compiler knows, the memory is read here, so what was written to it may not be left out.
+/// The compiler takes this for a read of the memory, so what was written to it may not be left out.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn kept(memory: *mut u8) {

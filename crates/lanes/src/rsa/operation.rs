@@ -27,9 +27,9 @@ pub(super) struct Space<'a> {
     second: &'a mut [Lanes],
     second_prime: &'a mut [Lanes],
     qinv: &'a mut [Lanes],
-    /// What came in.
+    /// Inputs of the operations.
     input: &'a mut [Lanes],
-    /// What is raised to d, then the result.
+    /// Values that are raised to d, then the results.
     value: &'a mut [Lanes],
     /// Both parts of the blinding: side by side in the first if the batch is paired.
     factor: &'a mut [Lanes],
@@ -38,7 +38,7 @@ pub(super) struct Space<'a> {
     spare: &'a mut [Lanes],
 }
 
-/// Where products stand until they are reduced.
+/// Columns that hold products until they are reduced.
 struct Work<'a> {
     columns: &'a mut [Lanes],
     quotients: &'a mut [Lanes; BLOCK],
@@ -60,7 +60,7 @@ enum Pass {
     OnlyQ,
 }
 
-/// What the halves are raised to.
+/// The exponent that the halves are raised to.
 #[derive(Clone, Copy)]
 enum Exponent {
     /// d.
@@ -372,7 +372,7 @@ impl Field<'_> {
     }
 }
 
-/// What a field takes from one key.
+/// The numbers that a field takes from one key.
 struct Constants<'k> {
     limbs: &'k [u64],
     fold: &'k [u64],

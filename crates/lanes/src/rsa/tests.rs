@@ -11,7 +11,7 @@ const KEYS: [[&[u8]; 3]; 3] = [
     [include_bytes!("keys/3072.a.der"), include_bytes!("keys/3072.b.der"), include_bytes!("keys/3072.c.der")],
     [include_bytes!("keys/4096.a.der"), include_bytes!("keys/4096.b.der"), include_bytes!("keys/4096.c.der")],
 ];
-/// What stands before the hash in an encoded message (RFC 8017 §9.2, note 1).
+/// Prefix of the hash in an encoded message (RFC 8017 §9.2, note 1).
 const SHA256_PREFIX: [u8; 19] =
     [0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00, 0x04, 0x20];
 

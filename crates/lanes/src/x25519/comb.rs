@@ -33,14 +33,15 @@ struct Point {
 // SAFETY: vectors only.
 unsafe impl Blank for Point {}
 
-/// What is added: y + x, y − x, 2d·x·y, the last with limbs below 2^52.
+/// The numbers that are added: y + x, y − x, 2d·x·y, the last with limbs below 2^52.
 struct Entry {
     plus: Factor,
     minus: Factor,
     product: Factor,
 }
 
-/// What a group needs until the shared inverse is there: u = top / bottom, and the product of the bottoms before.
+/// The values that a group needs until the shared inverse is there: u = top / bottom, and the product of the
+/// bottoms before.
 #[derive(Clone, Copy)]
 struct Fraction {
     top: Factor,

@@ -100,8 +100,8 @@ kernel! {
         add1(a, opaque(_mm512_slli_epi64::<3>(a)))
     }
 
-    /// Nothing at all, except that the compiler cannot see through it, and cannot make a slow multiplication of the sums
-    /// and shifts on both sides.
+    /// Returns `a` itself; only the compiler cannot see through it, and cannot make a slow multiplication of the
+    /// sums and shifts on both sides.
     pub fn opaque(a: __m512i) -> __m512i {
         let mut a = a;
         // SAFETY: no instruction is executed.
@@ -299,7 +299,7 @@ kernel! {
         ])
     }
 
-    /// From 256 bits in four words; the highest bit is ignored (RFC 7748 §5).
+    /// Reads 256 bits in four words; the highest bit is ignored (RFC 7748 §5).
     pub fn from_words(words: &[__m512i; 4]) -> Factor {
         let mask = word(LIMB_MASK);
         let [w0, w1, w2, w3] = *words;

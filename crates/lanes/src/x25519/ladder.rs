@@ -51,7 +51,7 @@ pub fn ladder(scalars: &[__m512i; 4], points: &[__m512i; 4]) -> ([__m512i; 4], u
 }
 
 kernel! {
-    /// After the highest bit, which is set: the point and its double.
+    /// Sets the state after the highest bit, which is set: the point and its double.
     fn start(base: &Factor, rungs: &mut Rungs) {
         rungs.low = Point { x: raise(base), z: Columns(one().0) };
         rungs.high = doubled(&carry(&add(&rungs.low.x, &rungs.low.z)), &carry(&sub(&rungs.low.x, &rungs.low.z)));

@@ -171,7 +171,7 @@ kernel! {
         [[l0[0], l1[0], l2[0], l3[0], l4[0]], [l0[1], l1[1], l2[1], l3[1], l4[1]]]
     }
 
-    /// Where the columns of two products start: so that the first is `Raised`, or both, or none.
+    /// Start values of the columns of two products: so that the first is `Raised`, or both, or neither.
     pub fn start_two(first: u64, second: u64) -> [[__m512i; 2]; LIMBS] {
         let low = [word(8 * first * (LIMB_MASK - 18)), word(8 * second * (LIMB_MASK - 18))];
         let rest = [word(8 * first * LIMB_MASK), word(8 * second * LIMB_MASK)];
