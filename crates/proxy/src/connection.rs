@@ -53,9 +53,9 @@ pub struct Connection {
     pub listener: usize,
     pub peer: SocketAddr,
     pub stream: ClientStream,
-    /// What the client sent and nobody has taken yet.
+    /// Bytes that the client sent and nobody has taken yet.
     pub inbox: Buffer,
-    /// What is on its way to the client.
+    /// Bytes that are on their way to the client.
     pub wire: Buffer,
     pub deadline: Deadline,
     /// Milliseconds on the core's clock.
@@ -65,33 +65,33 @@ pub struct Connection {
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
-    /// None for nearly all.
+    /// State that few connections have; `None` for nearly all.
     rare: Option<Box<Rare>>,
     /// Backends that its requests went to, a bit for each of the first 64.
     backends: u64,
-    /// Its handshake counts among those in progress.
+    /// Whether the connection's handshake counts among those in progress.
     handshaking: bool,
 }
 
-/// What few connections have, in a box of its own.
+/// State that few connections have, in a box of its own so that the others do not pay for it.
 #[derive(Default)]
 struct Rare {
-    /// What a header of the PROXY protocol has said; `peer` is its source then.
+    /// Addresses that a PROXY protocol header has given; `peer` is its source then.
     proxied: Option<Ends>,
-    /// By what server connections of its own are known.
+    /// Key by which the pools know the server connections of this client alone.
     owner: Option<NonZeroU64>,
-    /// A proxy in front speaks first, and tells who the client is. Settled at the accept: the listener's configuration may
-    /// change before that is read.
+    /// Whether a proxy in front speaks first, and tells who the client is. The flag is set at the accept: the
+    /// listener's configuration may change before the header is read.
     announced: bool,
     /// Announced, it counts among the connections of its source.
     counted: bool,
     /// A head has begun to come at that time, and the rest of it is waited for.
     head_began: Option<Instant>,
-    /// By 64 backends after the first 64: those that its requests went to.
+    /// Backends after the first 64 that the connection's requests went to, a bit for each, by 64.
     more_backends: Vec<u64>,
 }
 
-/// What becomes of a connection when a request is over.
+/// Fate of a connection when a request is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Another request may come, or the rest of one that has begun.
@@ -102,11 +102,11 @@ pub enum After {
     Linger,
     /// The response is broken off: the client must not take it for whole.
     Abort,
-    /// What came is no request but the preface of HTTP/2.
+    /// The client sent no request but the preface of HTTP/2.
     Http2,
 }
 
-/// What reading a head came to.
+/// Outcome of reading a head.
 enum Arrival {
     Head,
     Http2,
@@ -116,8 +116,9 @@ enum Arrival {
     Refused(Reject),
 }
 
-/// Serves a client from accept to close. `announced`: a header of the PROXY protocol comes first; otherwise the connection has been
-/// counted for its source, where these have a limit. (Not an `async fn`: that would keep its arguments beside the connection.)
+/// Serves a client from accept to close. `announced`: a header of the PROXY protocol comes first; otherwise the
+/// connection has been counted for its source, where sources have a limit. (Not an `async fn`: that would keep its
+/// arguments beside the connection.)
 pub fn serve(
     core: Rc<Core>,
     listener: usize,
@@ -178,7 +179,8 @@ impl Connection {
         self.rare.get_or_insert_default().proxied = Some(ends);
     }
 
-    /// Who has connected to where: as a header of the PROXY protocol has said, or else as the socket says.
+    /// Source and destination of the connection: as a header of the PROXY protocol has said, or else as the socket
+    /// says.
     pub fn ends(&self) -> io::Result<Ends> {
         match self.rare.as_ref().and_then(|rare| rare.proxied) {
             Some(ends) => Ok(ends),
@@ -186,8 +188,8 @@ impl Connection {
         }
     }
 
-    /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
-    /// many of this client's, or too many connections of its source.
+    /// Admits a client that a proxy has announced, as the accept loop does for one that connects directly. False when
+    /// there are too many handshakes, or too many of this client's, or too many connections of its source.
     pub fn admit_announced(&mut self) -> bool {
         if let Some(sources) = self.core.shortage.sources() {
             let counted = sources.take(self.peer.ip());
@@ -237,8 +239,8 @@ impl Connection {
         }
     }
 
-    /// Is counted no more at backends that the configuration in effect has not: whoever stays for long and uses each new one
-    /// would keep all of them.
+    /// Stops being counted at backends that the configuration in effect does not have: a client that stays for long
+    /// and uses each new backend would keep all of them in memory.
     fn forget_retired_backends(&mut self) {
         let snapshot = self.core.snapshot();
         let is_retired = |backend: &usize| {
@@ -272,8 +274,9 @@ impl Connection {
         &self.core.telemetry.listeners[self.listener]
     }
 
-    /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet. True when
-    /// the client speaks HTTP/2, which is to be served elsewhere.
+    /// Serves the client's requests. This future is kept small, since it is what an idle connection costs: working
+    /// state is boxed and gone when the connection is quiet. True when the client speaks HTTP/2, which is to be served
+    /// elsewhere.
     async fn live(&mut self) -> bool {
         if self.is_announced() && !Box::pin(proxied::read(self)).await {
             return false;
@@ -318,7 +321,7 @@ impl Connection {
         self.rare.as_ref().is_some_and(|rare| rare.announced)
     }
 
-    /// Whether it counts among the connections of the source that `peer` is of, where these have a limit: from its accept, or
+    /// Whether the connection counts among those of `peer`'s source, where sources have a limit: from its accept, or
     /// once it was announced.
     fn is_counted(&self) -> bool {
         self.rare.as_ref().is_none_or(|rare| !rare.announced || rare.counted)
@@ -331,8 +334,8 @@ impl Connection {
     /// Waits for the next request, or for the rest of its head, with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
-        // The limit that counts; none once it is the connection's time to leave, and where a head has begun, which is not ended
-        // here.
+        // `wait` names the limit that counts: `None` once it is the connection's time to leave, and where a head has
+        // begun, which is not ended here.
         let (mut due, mut wait) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(self.listener).timeouts;
@@ -362,12 +365,12 @@ impl Connection {
             }
             let now = core.timers.now();
             if is_begun && now >= due {
-                // Whoever reads the head says so.
+                // The code that reads the head reports its timeout.
                 self.deadline.work();
                 return Poll::Ready(true);
             }
             if core.draining.get() && wait.is_some() && self.requests > 0 {
-                // Who has not asked for anything yet is about to, and stays.
+                // A client that has not asked for anything yet is about to, and stays.
                 wait = None;
                 due = due.min(core.leaves_at());
             }
@@ -447,7 +450,8 @@ impl Connection {
         let snapshot = core.snapshot();
         let listener = snapshot.listener(self.listener);
         let limits = h1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
-        // Where ALPN could have said so a client that did not has another protocol in mind (RFC 9113 §3.3).
+        // A client that did not offer HTTP/2 where ALPN could have said so has another protocol in mind (RFC 9113
+        // §3.3).
         let may_be_http2 =
             self.requests == 0 && listener.http2.enabled && self.facts.is_none_or(|facts| facts.alpn.is_none());
         let began = self.rare.as_mut().and_then(|rare| rare.head_began.take());
@@ -474,7 +478,7 @@ impl Connection {
             self.count_timeout(Wait::RequestHead);
             return Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" });
         }
-        // What was let in with a byte is refused as newcomers are when it grows.
+        // A connection let in with a byte is refused as newcomers are when it grows.
         if self.inbox.len() >= HEAD_BYTES_FREE && core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
             core.metrics.increment(core.telemetry.shortage.refused(Reason::Memory));
             let _ = self.stream.socket.reset_on_close();
@@ -633,8 +637,9 @@ impl Connection {
         }
     }
 
-    /// In TLS 1.2 the client waits for our Finished before it sends its request, so nobody may wait for that request before
-    /// the Finished is on its way. A socket that the event loop has only just met may not be written to yet.
+    /// Flushes our last flight. In TLS 1.2 the client waits for our Finished before it sends its request, so nobody
+    /// may wait for that request before the Finished is on its way. A socket that the event loop has only just met may
+    /// not be written to yet.
     fn poll_last_flight(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let is_awaited = self.facts.is_some_and(|facts| facts.version == Version::Tls12);
         if !is_awaited || self.inbox.sealed_len() > 0 {
@@ -655,8 +660,8 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told. Over HTTP/2 it
-        // says as well for which names the connection was made.
+        // Routing goes by the Host field, except for relays: the server name is of use to the log alone. Over HTTP/2
+        // the name also says for which names the connection was made.
         let is_http2 = facts.alpn.is_some_and(is_http2);
         if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
@@ -664,7 +669,7 @@ impl Connection {
         }
     }
 
-    /// What the client has said of itself in its handshake, as far as it is still of use.
+    /// Facts of the client's hello, as far as they are still of use.
     pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
         self.stream.tls.as_ref()?.hello_info()
     }
@@ -718,7 +723,7 @@ impl Connection {
                     self.wire = Buffer::default();
                     self.wire.extend(PLAIN_ON_TLS);
                 }
-                // What could not be opened will not be looked at again.
+                // Bytes that could not be opened will not be looked at again.
                 self.core.stock.give_back(&mut self.inbox);
             }
         }
@@ -798,9 +803,10 @@ impl Drop for Connection {
     }
 }
 
-/// A client that may still be sending when all is said to it: what it sends is thrown away until it has ended, since a close with
-/// bytes unread is a reset, and a reset destroys our answer where the client has not read it yet (RFC 9112 §9.6). Clients that
-/// send all of an upload before they read are common. It is over when the client is quiet, slow, or at it for too long.
+/// A client that may still be sending when all is said to it: its bytes are thrown away until it has ended, since a
+/// close with bytes unread is a reset, and a reset destroys our answer where the client has not read it yet (RFC 9112
+/// §9.6). Clients that send all of an upload before they read are common. Lingering is over when the client is quiet,
+/// slow, or at it for too long.
 pub struct Linger {
     /// Milliseconds on the core's clock: when it began, and when something came last.
     began: u64,
@@ -849,7 +855,7 @@ enum Unfinished {
     Failed(Failure),
 }
 
-/// What a browser is told that speaks HTTP to a port that speaks TLS.
+/// Answer for a browser that speaks HTTP to a port that speaks TLS.
 const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
 Content-Length: 55\r\nConnection: close\r\n\r\nThis port speaks TLS: use https:// instead of http://.\n";
 
@@ -859,11 +865,11 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH "].iter().any(|m| text.starts_with(m))
 }
 
-/// What a handshake waits for.
+/// Event that a handshake waits for.
 enum Errand {
     /// Bytes from the client. At once: there may be some already.
     Read { at_once: bool },
-    /// Its turn at the gate, with a whole hello in the inbox.
+    /// Admission by the gate, with a whole hello in the inbox.
     Turn(Queued),
     /// The outcome of what it is parked for.
     Work(Work),
@@ -877,8 +883,8 @@ impl Errand {
     }
 }
 
-/// Takes the handshake on, with the outcome of its work or with what the client sent; none if neither is there, or if it
-/// is not its turn.
+/// Takes the handshake on, with the outcome of its work or with bytes that the client sent; `None` if neither is
+/// there, or if its turn has not come.
 fn progress(
     context: &mut Context<'_>,
     core: &Core,

@@ -55,19 +55,19 @@ pub struct Core {
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<Sheet>,
-    /// None where nothing is traced.
+    /// Records spans; `None` while nothing is traced.
     pub tracer: RefCell<Option<Tracer>>,
-    /// Where spans go once requests are traced; the tracer has it while they are.
+    /// The outbox for spans, kept here until requests are traced: the tracer holds it while they are.
     spans: RefCell<Option<Outbox>>,
     pub random: RefCell<fastrand::Rng>,
-    /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
+    /// Private-key jobs of parked handshakes, gathered for a batch; see `leave_desk`.
     pub desk: Desk,
-    /// Where handshakes wait for their turn.
+    /// Queue of handshakes that wait to be let in.
     pub gate: Rc<Gate>,
     admission: RefCell<Admission>,
-    /// By place; none where one has ended.
+    /// Signers by their place in the configuration; `None` in the place of one that has ended.
     signers: RefCell<Vec<Option<Rc<Signer>>>>,
-    /// Of the process that holds this one's keys, where that is another.
+    /// Signer in the process that holds this process's keys; unset where the keys are in this process.
     beside: OnceCell<Rc<Beside>>,
     seed: u64,
     pub shortage: Shortage,
@@ -75,7 +75,7 @@ pub struct Core {
     parking_seen: Cell<ParkingCounts>,
     ready_seen: Cell<ReadyCounts>,
     batches_seen: Cell<BatchCounts>,
-    /// Where a head or a chunk is put together before it is sealed; never held across a wait.
+    /// Scratch buffer in which a head or a chunk is put together before it is sealed; never borrowed across a wait.
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
     pub failures_logged: RefCell<Throttle>,
@@ -93,7 +93,7 @@ pub struct Core {
     pub unread: Cell<usize>,
     /// Bytes by which clients of HTTP/2 have wider windows than at first.
     pub widened: Cell<u64>,
-    /// What servers of HTTP/2 may send ahead.
+    /// Budget of the windows in which servers of HTTP/2 may send ahead.
     pub windows: Windows,
     /// Bodies that clients of HTTP/2 have uploaded and servers have not taken.
     pub uploads: Uploads,
@@ -149,7 +149,7 @@ impl Core {
         shared: Arc<Shared>,
         seed: u64,
     ) -> Rc<Core> {
-        // Where RSA is done in batches it is worth while to let in as many as go together.
+        // RSA done in batches makes it worth while to let in as many handshakes as go together.
         let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         let core = metrics.index();
@@ -204,8 +204,8 @@ impl Core {
         self.draining.get() || self.snapshot.borrow().listener(listener).retired.is_some()
     }
 
-    /// A successor serves: what is open here ends bit by bit. All clients at once would come to it at once, and one that is
-    /// idle may be sending a request at the moment in which its connection is closed.
+    /// Lets open connections end bit by bit, since a successor serves. All clients closed at once would come to the
+    /// successor at once, and an idle client may be sending a request at the moment in which its connection is closed.
     pub fn let_go_slowly(&self) {
         let time = self.snapshot().shared.config.process.drain_timeout / 2;
         self.leaving.set(Some((self.timers.now(), time.as_millis() as u64)));
@@ -216,8 +216,9 @@ impl Core {
         self.draining.get() && self.leaving.get().is_none()
     }
 
-    /// When an idle connection of a drain is to end, on this core's clock; each has its own time. None ends in the first
-    /// quarter: clients that are busy learn of it by an answer until then.
+    /// Time at which an idle connection of a drain is to end, in ms on this core's clock, drawn anew for each
+    /// connection. The first quarter of the span has no ends: busy clients learn of the drain from an answer until
+    /// then.
     pub fn leaves_at(&self) -> u64 {
         match self.leaving.get() {
             Some((began, span)) => began + self.random.borrow_mut().u64(span / 4..=span),
@@ -282,7 +283,7 @@ impl Core {
         let _ = self.beside.set(Beside::new(signer, Rc::clone(&self.parking)));
     }
 
-    /// What is recorded from here on goes this way.
+    /// Sends the spans recorded from here on to `outbox`.
     pub fn take_outbox(&self, outbox: Outbox) {
         *self.spans.borrow_mut() = Some(outbox);
         self.tend_tracer();
@@ -344,7 +345,7 @@ impl Core {
             spawn_local(async move {
                 sleep(wait).await;
                 signer.end();
-                // Its place may be another's by then.
+                // The signer's place may be another's by then.
                 let mut signers = core.signers.borrow_mut();
                 signers[place].take_if(|known| Rc::ptr_eq(known, &signer));
             });
@@ -367,7 +368,7 @@ impl Core {
             if goes_on {
                 continue;
             }
-            // Whoever tends the earlier line looks again, and finds that it has ended.
+            // The task that tends the earlier line looks again, and finds that it has ended.
             known.iter().for_each(|known| known.call(self.metrics.index()));
             if let Some(line) = current {
                 spawn_local(seat::steward(Rc::clone(self), place, Arc::clone(line)));
@@ -517,7 +518,8 @@ impl Core {
             self.clear_pools();
         }
         if duty.give_back {
-            // What nobody needed since the last trim, and what was needed then and is not now.
+            // Buffers that nobody has needed since the last trim go first, then those that were needed then and are
+            // not now.
             self.stock.trim();
             self.stock.trim();
             self.requests_kept.take();
@@ -526,7 +528,8 @@ impl Core {
         }
     }
 
-    /// Closes idle client connections, the oldest first; returns how many. For their memory also those with a head that is not whole.
+    /// Closes idle client connections, the oldest first; returns how many. To save memory (`Reason::Memory`), also
+    /// closes connections with a head that is not whole.
     fn close_idle(&self, count: usize, reason: Reason) -> usize {
         let closed = self.timers.call_oldest(count, reason == Reason::Memory);
         self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
@@ -573,7 +576,7 @@ impl Core {
     }
 
     fn report_parking(&self) {
-        // Of the whole process, and so told by one.
+        // The stack's high-water mark is that of the whole process, and so one core reports it.
         if self.metrics.index() == 0 {
             let high_water = propylon_tls::parking_stack_high_water_bytes();
             self.metrics.set(self.telemetry.parking.stack_high_water, high_water as i64);

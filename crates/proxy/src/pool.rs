@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::http2::{Lane, StreamPermit, Terms};
 use crate::notice::{Notice, Way};
 
-/// What all cores share of a backend whose servers have a limit of connections.
+/// Limits of connections that all cores share for one backend's servers, and the line of requests that wait for one.
 pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
 
 /// Everything that makes two connections differ: a request goes out on a connection of its own key only.
@@ -51,12 +51,13 @@ impl Drop for Permit {
     }
 }
 
-/// A connection to a server, between two requests or in one. It lives in a box: it is passed on at every step of a request.
+/// A connection to a server, between two requests or in one. The value is boxed: it is passed on at every step of a
+/// request.
 pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub stream: ServerStream,
     pub key: PoolKey,
-    /// Where it leads.
+    /// Address that the connection leads to.
     pub way: Way,
     /// The core whose event loop knows the stream.
     pub home: usize,
@@ -64,7 +65,7 @@ pub struct ServerConnection {
     pub requests: u32,
     /// From then on it gets no further request.
     pub expires: Option<Instant>,
-    /// None where the server has no limit.
+    /// Permit that counts the connection at its server; `None` where the server has no limit.
     pub permit: Option<Permit>,
 }
 
@@ -78,7 +79,7 @@ impl ServerConnection {
         }
     }
 
-    /// It has served its time.
+    /// Whether the connection's time is up, so that it gets no further request.
     pub fn is_expired(&self) -> bool {
         self.expires.is_some_and(|expires| Instant::now() >= expires)
     }
@@ -90,7 +91,7 @@ struct Idle {
     since: u64,
 }
 
-/// What became of a connection that was given back.
+/// Result of giving a connection back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
     Idle,
@@ -101,30 +102,31 @@ pub enum Returned {
 }
 
 pub struct Pool {
-    /// By server. Pools that follow each other share those of the servers that stay.
+    /// Idle connections by server. A pool shares them with the one that it succeeds, for servers that stay.
     idle: Vec<Rc<RefCell<Vec<Idle>>>>,
-    /// By server: whether its connections are kept. Those of a server that is gone are not. Shared as the connections are: a
-    /// request may give one back to a pool that has been succeeded more than once, and nobody looks after that any more.
+    /// Whether idle connections are kept, by server; false for a server that is gone. The flags are shared as the
+    /// connections are: a request may give one back to a pool that has been succeeded more than once, and nobody looks
+    /// after that pool any more.
     kept: Vec<Rc<Cell<bool>>>,
     idle_max: usize,
     requests_max: u32,
     core: usize,
-    /// By server.
+    /// Address and state of each server, by server.
     pub notices: Box<[Arc<Notice>]>,
-    /// None where no server has a limit.
+    /// Limits that all cores share; `None` where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
-    /// By server: connections that carry many requests at a time.
+    /// HTTP/2 connections by server: each carries many requests at a time.
     pub lanes: Vec<Rc<Lane>>,
     /// Streams on one of them; 0 where servers do not speak HTTP/2.
     pub streams_max: usize,
-    /// By server: connections being made ahead.
+    /// Count of connections being made ahead, by server.
     pub warming: Vec<Cell<usize>>,
-    /// By server: requests since pools were last looked after.
+    /// Count of requests since pools were last looked after, by server.
     pub recent: Vec<Cell<u32>>,
 }
 
-/// What all cores will share of a backend; none where no server has a limit and none had, and a connection carries one request at a
-/// time. It is not in force before [`Turnstile::settle`].
+/// Makes the limits that all cores will share for a backend; `None` where no server has or had one and a connection
+/// carries one request at a time. The limits are not in force before [`Turnstile::settle`].
 pub fn turnstile(
     backend: &Backend,
     cores: usize,
@@ -188,7 +190,8 @@ impl Pool {
         is_same: impl Fn(usize) -> bool,
     ) -> Pool {
         let mut pool = Pool::new(backend, earlier.core, turnstile, notices);
-        // What was made without a permit is nothing that permits are counted by: requests in progress finish on it.
+        // Connections made without a permit are not counted by permits: requests in progress finish on the earlier
+        // pool.
         if pool.turnstile.is_some() != earlier.turnstile.is_some() {
             return pool;
         }
@@ -287,7 +290,7 @@ impl Pool {
     pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
         if self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(key.server)) {
-            // It belongs to those who wait.
+            // The connection belongs to those who wait.
             return (None, 0);
         }
         let found = loop {
@@ -307,7 +310,7 @@ impl Pool {
                 break Some(idle.connection);
             }
             stale += 1;
-            // Its permit goes back here, which may wake somebody but does not come back to this pool.
+            // The permit goes back here, which may wake somebody but does not come back to this pool.
             drop(idle);
         };
         if found.is_some() || stale > 0 {
@@ -406,9 +409,9 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
-    /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
-    /// without. Returns how many, by server.
+    /// Closes connections that the servers have closed, that have been idle since before `limit`, whose time is up, or
+    /// that lead to a server closed or moved by now. A connection idle since before `rested` gives up the memory that
+    /// it can do without. Returns counts by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |server: usize, idle: &mut Idle| {
             let connection = &mut idle.connection;

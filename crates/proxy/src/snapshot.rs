@@ -4,9 +4,9 @@
 //! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
 //! it began with.
 //!
-//! A snapshot that succeeds another takes over whatever is equal by content: sockets, certificates, ticket keys, links to
-//! key servers, and on each core what it knows of its backends and its connections to them. Compiling changes nothing that
-//! is in use, so a snapshot may as well be thrown away; what comes into force with it does so in `settle`.
+//! A snapshot that succeeds another takes over whatever is equal by content: sockets, certificates, ticket keys, links
+//! to key servers, and on each core its knowledge of its backends and its connections to them. Compiling changes
+//! nothing that is in use, so a snapshot may as well be thrown away; the rest comes into force in `settle`.
 
 mod per_core;
 
@@ -45,11 +45,11 @@ use propylon_net::timers::coarse_millis;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
-/// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
-/// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
+/// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers
+/// that alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
-/// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
+/// Application protocols offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
 pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
     match backend.protocol {
         ServerProtocol::Http1 => &[b"http/1.1"],
@@ -78,27 +78,27 @@ pub struct Snapshot {
     relay_router: Arc<Router>,
     /// The routes that `relay_router` knows.
     relay_routes: Arc<[usize]>,
-    /// By backend, then by server.
+    /// Servers by backend, then by server.
     pub servers: Vec<Arc<Vec<Server>>>,
-    /// By backend: the generation since which it has been what it is.
+    /// Generation since which each backend has been what it is, by backend.
     versions: Vec<u64>,
-    /// By `SignerId`.
+    /// Signers by `SignerId`.
     pub signers: Vec<Arc<SignerProfile>>,
-    /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
+    /// Connection limits that all cores share, by backend; `None` where no server has a limit.
     turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
-    /// By backend: what its cores share to balance.
+    /// Balancing state that all cores share, by backend.
     pub balance: Vec<Arc<SharedBalance>>,
-    /// By `TlsId`.
+    /// TLS profiles by `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
-    /// By `BackendId`; none for plaintext.
+    /// TLS profiles for connections to servers, by `BackendId`; `None` for plaintext.
     pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
-    /// By signer: what was read again for their links, until it is in use.
+    /// Link profiles that were read again, by signer, until they are in use.
     links: Vec<Option<Arc<LinkProfile>>>,
     tickets: Arc<TicketSets>,
-    /// By listener; none for plaintext.
+    /// TLS terms by listener; `None` for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
     pub sockets: Arc<[Bound]>,
-    /// Where spans go; none where nothing is traced.
+    /// Collector that spans go to; `None` where nothing is traced.
     pub collector: Option<Arc<Target>>,
 }
 
@@ -111,7 +111,7 @@ struct Terms {
     /// HTTP/2 is among the engine's own.
     http2: bool,
     tickets: Arc<Tickets>,
-    /// By worker: what its acceptor is made of.
+    /// Parts of each worker's acceptor, by worker.
     parts: Vec<OnceLock<AcceptorParts>>,
 }
 
@@ -148,18 +148,18 @@ pub struct Publication {
 pub struct Compiled {
     pub snapshot: Snapshot,
     pub warnings: Vec<Finding>,
-    /// What is wrong with files that could not be read again; what was there before stays in their place.
+    /// Findings about files that could not be read again; their earlier contents stay in use.
     pub kept: Vec<Finding>,
 }
 
-/// What names of servers were found to stand for.
+/// Addresses found for the names of servers, or why there are none.
 pub type Answers = HashMap<ServerAddress, Result<Resolved, String>>;
 
 /// One server of a backend. Its notice is it: who has the same knows of the same server.
 pub struct Server {
     /// As the user wrote it.
     pub label: String,
-    /// Where it is and whether it is open, by the main thread.
+    /// The server's address and whether it is open, kept up to date by the main thread.
     pub notice: Arc<Notice>,
 }
 
@@ -175,7 +175,7 @@ pub struct SignerProfile {
     pub config: Signer,
     pub link: ArcSwap<LinkProfile>,
     pub places: Arc<Places>,
-    /// By server, as the user wrote them.
+    /// Labels by server, as the user wrote them.
     pub labels: Vec<String>,
 }
 
@@ -221,8 +221,8 @@ impl Snapshot {
         self.tickets.shared().to_bytes()
     }
 
-    /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with
-    /// new addresses bound. `found` answers [`Snapshot::unknown_names`].
+    /// Compiles the snapshot that follows this one, for a configuration whose places are this one's. As
+    /// [`Snapshot::compile`], and with new addresses bound. `found` answers [`Snapshot::unknown_names`].
     pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
         let sets = self.tickets.succeeded_by(&config.tls);
         let bound = listen::bind(&config, worker_count(&self.config), &self.sockets);
@@ -372,8 +372,9 @@ impl Snapshot {
     }
 }
 
-/// Those of before where nothing about them has changed. What is written as it was keeps what was there in the place of
-/// files that cannot be used, and says so in `kept`; what is written differently is judged as at a start.
+/// Keeps the profiles of before where nothing about them has changed. A profile written as before keeps its earlier
+/// contents in the place of files that cannot be used, and says so in `kept`; one written differently is judged as at
+/// a start.
 fn follow_profiles(
     config: &Config,
     earlier: Option<&Snapshot>,
@@ -450,7 +451,7 @@ fn uploads(config: &Config) -> HashSet<&path::Path> {
     .collect()
 }
 
-/// Those of before where nothing about them has changed, and for what is retired.
+/// Keeps the upstream profiles of before where nothing about them has changed, and for retired backends.
 fn follow_upstreams(
     config: &Config,
     earlier: Option<&Snapshot>,
@@ -505,7 +506,7 @@ fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
     one.protocol == two.protocol && tls(one) == tls(two)
 }
 
-/// What the links of signers that stay are made with, where that is to be read again.
+/// Loads anew the link profiles of signers that stay, where files are to be read again.
 fn follow_links(
     config: &Config,
     earlier: Option<&Snapshot>,
@@ -696,8 +697,8 @@ pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Fin
     Profile::load(tls, ALPN)
 }
 
-/// What the files of a profile in use hold now. Errors beside it are of files that cannot be used; what was there before
-/// stays in their place.
+/// Loads the files of a profile in use again. Errors beside the profile are of files that cannot be used; their
+/// earlier contents stay in use.
 pub fn load_profile_again(earlier: &Profile, tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
     earlier.load_again(tls, ALPN)
 }
@@ -721,7 +722,7 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// What [`load_upstreams`] has loaded: by backend; none for plaintext.
+/// Result of [`load_upstreams`], by backend; `None` for plaintext.
 pub type Upstreams = Vec<Option<UpstreamProfile>>;
 
 /// Loads what every backend's `tls` names; as [`load_profiles`].
@@ -739,14 +740,14 @@ pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>),
     if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// None for plaintext.
+/// Loads the profile that a backend's `tls` names; `None` for plaintext.
 pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
     let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
     let (upstream, findings) = UpstreamProfile::load(backend, tls, server_alpn(backend))?;
     Ok((Some(upstream), findings))
 }
 
-/// What cores share to balance goes on where the backend is what it was.
+/// Keeps the balancing state that cores share where the backend is the same as before.
 fn follow_balance(
     config: &Config,
     servers: &[Arc<Vec<Server>>],
@@ -766,7 +767,7 @@ fn follow_balance(
             Ok(sticky) => {
                 let before =
                     earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
-                // What is in flight at servers that stay is known in the same places.
+                // Counts of requests in flight at servers that stay are kept in the same places.
                 let loads = match before.filter(|(before, _)| before.name == backend.name) {
                     Some((_, before)) => before.loads.succeeded_by(servers.len()),
                     None => Loads::new(servers.len(), worker_count(config)),
@@ -824,8 +825,8 @@ impl Publication {
         }
     }
 
-    /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
-    /// serves should not spend; one that only starts can make its own.
+    /// Makes the parts of every core's acceptors, here and now. Reading keys takes time (an RSA key some 0.1 ms),
+    /// which a worker that serves should not spend; one that only starts can make its own.
     pub fn prepare(&self) {
         for terms in self.snapshot.terms.iter().flatten() {
             for worker in 0..terms.parts.len() {

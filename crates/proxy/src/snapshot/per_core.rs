@@ -1,5 +1,5 @@
-//! A snapshot as one core works by it: with what that core writes, which is nobody else's, and with what it has learnt of the
-//! backends by the snapshot before.
+//! A snapshot as one core works by it: with the state that only this core writes, and with the core's knowledge of the
+//! backends from the snapshot before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,17 +20,17 @@ use crate::worker::worker_count;
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
-    /// By listener; none for plaintext.
+    /// Acceptors by listener; `None` for plaintext.
     pub acceptors: Vec<Option<Rc<Acceptor>>>,
     pub backends: Vec<Rc<CoreBackend>>,
-    /// By backend; none for plaintext.
+    /// Connectors by backend; `None` for plaintext.
     pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
 }
 
-/// What one core knows of a backend.
+/// A backend as one core knows it.
 pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
     pub tiers: Tiers,
@@ -43,9 +43,9 @@ pub struct CoreBackend {
     pub in_progress: Rc<Cell<u32>>,
     /// This core's share of what may be.
     pub in_progress_max: u32,
-    /// By server: whether it gets new requests.
+    /// Whether each server gets new requests, by server.
     takes: Box<[bool]>,
-    /// By server: openings that this core has taken note of.
+    /// Count of openings that this core has taken note of, by server.
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
@@ -64,8 +64,8 @@ impl CoreSnapshot {
         CoreSnapshot::build(publication, worker, deferral, parking, None)
     }
 
-    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay where these do.
-    /// `now` is in milliseconds on the core's clock.
+    /// Builds the core's copy of the snapshot that follows. The core's knowledge of the backends, and its connections
+    /// to them, stay where these do. `now` is in milliseconds on the core's clock.
     pub fn succeeded_by(&self, publication: &Publication, worker: usize, now: u64) -> Rc<CoreSnapshot> {
         CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some((self, now)))
     }
@@ -101,8 +101,8 @@ impl CoreSnapshot {
             Some(known.cloned().unwrap_or_else(new))
         });
         let acceptors = acceptors.collect();
-        // With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates
-        // is forgotten.
+        // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
+        // with other certificates are forgotten.
         let connectors = shared.upstreams.iter().enumerate().map(|(place, upstream)| {
             let upstream = upstream.as_ref()?;
             let known = earlier.and_then(|earlier| {
@@ -152,19 +152,20 @@ fn takes(server: &propylon_config::Server) -> bool {
 }
 
 impl CoreBackend {
-    /// Whether requests may go to this server, as far as the whole engine knows. What this core knows beside is in `suspects`.
+    /// Whether requests may go to this server, as far as the whole engine knows. This core's own doubts are in
+    /// `suspects`.
     pub fn is_open(&self, server: usize) -> bool {
         self.takes[server] && self.pool.notices[server].is_open()
     }
 
     /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
-    /// Those that the whole engine has opened again are not suspect any more, and start slowly.
+    /// Servers that the whole engine has opened again are not suspect any more, and start slowly.
     pub fn heed_notices(&self, now: u64) {
         let changes = notice::changes();
         if self.changes.replace(Some(changes)) == Some(changes) {
             return;
         }
-        // What this configuration has get nothing is no part of any tier.
+        // Servers to which this configuration sends nothing are no part of any tier.
         let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
@@ -176,7 +177,7 @@ impl CoreBackend {
         }
     }
 
-    /// What is known of the servers, by this core and by the whole engine. `suspects` are this backend's.
+    /// Health of the servers as this core and the whole engine know it. `suspects` are this backend's.
     pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
         Standing { suspects, notices: &self.pool.notices, takes: &self.takes, any_closed: self.any_closed.get() }
     }
