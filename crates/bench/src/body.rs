@@ -1,9 +1,9 @@
-//! Where an HTTP/1.1 message body ends: by length, by chunks, or with the connection. For requests and responses.
+//! The end of an HTTP/1.1 message body: by length, by chunks, or with the connection. For requests and responses.
 
 /// Longest chunk-size line or trailer field taken.
 const CHUNK_LINE_BYTES_MAX: usize = 4096;
 
-/// What is wrong with the bytes.
+/// The fault of bytes that are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFraming(pub &'static str);
 
@@ -30,7 +30,7 @@ enum Place {
     Trailer,
 }
 
-/// What a head says about its body (RFC 9112 §6.3) and about the connection after it.
+/// Framing of a body by its head (RFC 9112 §6.3), and whether the connection goes on after it.
 pub struct Framing {
     pub length: Option<u64>,
     pub chunked: bool,

@@ -8,7 +8,7 @@ use std::path::Path;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-/// What a handshake has to sign with, and how long it takes, follows from this.
+/// The type and size of a key, which decide how a handshake is signed and how long that takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyKind {
     pub family: Key,
@@ -16,7 +16,7 @@ pub struct KeyKind {
 }
 
 impl KeyKind {
-    /// Of the first certificate in a PEM file.
+    /// The key kind of the first certificate in a PEM file.
     pub fn of_file(path: &Path) -> Outcome<Self> {
         let doing = format!("reading {}", path.display());
         let certificate = CertificateDer::from_pem_file(path).when(&doing)?;

@@ -57,7 +57,7 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
 }
 
-/// What was written.
+/// Report of the files that were written.
 #[derive(Debug, Serialize)]
 pub struct Written {
     pub ca: PathBuf,
@@ -101,10 +101,10 @@ struct Sheet {
     text: String,
 }
 
-/// Who signs.
+/// The authority that signs.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// What goes between a certificate and the CA's, as PEM; empty where the CA signs itself.
+    /// Certificates between a leaf and the CA's, as PEM; empty where the CA signs itself.
     between: String,
 }
 
@@ -170,7 +170,7 @@ fn make_authority(days: u32, through_intermediate: bool) -> Outcome<(Authority, 
     Ok((Authority { issuer: Issuer::new(params, key), between }, pem, key_pem))
 }
 
-/// Of an authority with so many others below it.
+/// Parameters and key of an authority with so many others below it.
 fn authority_params(name: &str, below: u8, days: u32) -> Outcome<(CertificateParams, KeyPair)> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when("making a CA's key")?;
     let mut params = CertificateParams::default();

@@ -128,7 +128,7 @@ impl Reading {
     }
 }
 
-/// What is wanted of `/proc/PID/stat`.
+/// The fields that are wanted of `/proc/PID/stat`.
 struct Stat {
     parent: u32,
     ticks: u64,

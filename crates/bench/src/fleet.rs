@@ -1,7 +1,8 @@
-//! `fleet`: several engine processes on one address, more clients than a process may have files, few server connections.
+//! `fleet`: several engine processes on one address, more clients than a process may have files, few server
+//! connections.
 //!
-//! The kernel spreads the clients over the engines by SO_REUSEPORT. Each engine has its part of the connections that the
-//! server may have; there is no count over all of them.
+//! The kernel spreads the clients over the engines by SO_REUSEPORT. Each engine has its part of the connections
+//! that the server may have; there is no count over all of them.
 
 use crate::compare::peers::{Peer, Program};
 use crate::compare::running::Running;
@@ -35,8 +36,8 @@ const WARMUP_EACH: usize = 100;
 const REST: Duration = Duration::from_secs(3);
 /// Files of an engine beside its clients: server connections have theirs, and these are for all else.
 const FILES_BESIDE: usize = 300;
-/// Each has an address of its own, and the kernel looks first at half of that address's 28,000 ports: once those are taken
-/// every connect searches all of them in vain.
+/// Connections of one load process, each with an address of its own. The kernel looks first at half of that
+/// address's 28,000 ports: once those are taken every connect searches all of them in vain.
 const PER_LOAD_PROCESS: usize = 12_000;
 
 /// Many connections on several engine processes that share an address, over few to the server
@@ -89,7 +90,7 @@ impl Arguments {
         self.load_processes.map_or_else(|| self.connections.div_ceil(PER_LOAD_PROCESS), |count| count as usize)
     }
 
-    /// Of the server's connections, one engine's part.
+    /// One engine's part of the server's connections.
     fn share(&self, engine: usize) -> usize {
         let (count, whole) = (self.processes, self.server_connections);
         whole / count + usize::from(engine < whole % count)
@@ -291,7 +292,7 @@ fn config(
     let share = arguments.share(index);
     // Every client may ask at once, and finds a place in the line.
     let queue = arguments.connections;
-    // By default an engine keeps a tenth of its files for server connections; here they are counted.
+    // An engine keeps a tenth of its files for server connections by default; here they are counted.
     let most = machine::raise_open_files().saturating_sub((share + FILES_BESIDE) as u64);
     format!(
         "[process]\nworkers = 1\nshare_address = true\nmax_connections = {most}\n\n\

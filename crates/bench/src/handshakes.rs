@@ -70,7 +70,7 @@ pub struct RunArguments {
     pub agents: AgentsArguments,
 }
 
-/// What a load command tells.
+/// The report of a load command.
 #[derive(Serialize)]
 pub struct Report {
     pub command: &'static str,
@@ -129,7 +129,7 @@ pub fn measure(
     tell(command, &target.target, run, observed)
 }
 
-/// By the agents.
+/// Measures by agents.
 fn measure_there(
     command: &'static str,
     target: &TargetArguments,
@@ -146,7 +146,7 @@ fn measure_there(
     Ok(Observed { usage: run.known(usage, &measured), measured, fleet: Some(report) })
 }
 
-/// What was measured, and what it cost the server if a process was named.
+/// The measurement, and what it cost the server if a process was named.
 pub struct Observed {
     pub measured: Measured,
     pub usage: Option<cpu::Usage>,

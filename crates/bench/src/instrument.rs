@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// What a server does; all of it is known to the test.
+/// The behaviour of a server; all of it is known to the test.
 #[derive(Clone, Copy, Default)]
 struct Behaviour {
     delay: Duration,

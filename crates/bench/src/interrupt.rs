@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and the end of the terminal as a flag that every loop looks at, so that what was started is always put away.
+//! Ctrl-C, SIGTERM and the end of the terminal as a flag that every loop looks at, so that what was started is
+//! always put away.
 
 use crate::failure::{Failure, Outcome, While};
 use std::sync::Arc;

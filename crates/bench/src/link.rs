@@ -16,7 +16,7 @@ const TLS_PIECE_BYTES: usize = 64 * 1024;
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Request {
     pub bytes: Vec<u8>,
-    /// Of the bytes, the last so many.
+    /// Bytes at the end of `bytes` that are the body.
     pub body_bytes: usize,
     pub is_head: bool,
 }
@@ -148,7 +148,7 @@ impl Link {
         Negotiated::of(tls)
     }
 
-    /// Of the request's body, what was sent.
+    /// Bytes of the request's body that were sent.
     pub fn body_bytes_sent(&self, request: &Request) -> u64 {
         self.sent.saturating_sub(request.bytes.len() - request.body_bytes) as u64
     }

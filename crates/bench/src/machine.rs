@@ -1,4 +1,4 @@
-//! What this process asks of the machine: a core, open files, free ports.
+//! The machine's resources that this process asks for: a core, open files, free ports.
 
 use crate::failure::{Failure, Outcome, While};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,12 +1,13 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `keyserver`, `offload`, `fleet`, `chaos`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
-//! over machines). What they share: `target` (who is asked, and how), `link` (one client connection), `stream` (a socket,
-//! perhaps with TLS, read and written like one), `load` (the loop that keeps many connections busy), `http2` (the same
-//! for HTTP/2), `team` (several such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be
-//! asked), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report`
-//! (how it is told), `provenance` (where and by what it was measured).
+//! `keyserver`, `offload`, `fleet`, `chaos`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`;
+//! `agents` spreads load commands over machines). Modules that they share: `target` (the server that is asked, and
+//! how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
+//! (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
+//! and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (the results), `cpu` and
+//! `memory` (the cost to the server), `pressure` (resources that ran short), `report` (how results are told),
+//! `provenance` (the place and the programs of a measurement).
 
 #![forbid(unsafe_code)]
 

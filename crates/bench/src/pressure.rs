@@ -1,4 +1,5 @@
-//! What a machine runs short of under load: cores, local ports, room in accept queues. Read before and after a run.
+//! Resources that a machine runs short of under load: cores, local ports, room in accept queues. Read before and
+//! after a run.
 //!
 //! Sources: `/proc/stat` (ticks of all cores), `/proc/net/netstat` (TcpExt ListenOverflows and ListenDrops, of all
 //! listeners in this network namespace), `/proc/net/sockstat` (TIME_WAIT), `ip_local_port_range`.
@@ -38,7 +39,7 @@ pub struct ThreadUse {
     pub waiting: f64,
 }
 
-/// What was short between two moments.
+/// The resources that were short between two moments.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Pressure {
     /// Cores kept busy by the server; absent if its processes are not known.
@@ -62,7 +63,7 @@ pub struct Pressure {
     pub out_of_ports: bool,
 }
 
-/// What kept the rate from being higher.
+/// The shortage that kept the rate from being higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortage {
@@ -95,7 +96,7 @@ impl Counters {
         counters
     }
 
-    /// What happened since `earlier`; the server's and the load's own figures are for the caller to fill in.
+    /// The difference to `earlier`; the server's and the load's own figures are for the caller to fill in.
     pub fn since(&self, earlier: &Self, seconds: f64) -> Pressure {
         let per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
         let cores = |now: u64, then: u64| now.saturating_sub(then) as f64 / per_second / seconds.max(1e-9);
@@ -147,7 +148,7 @@ impl Pressure {
         self.load_threads.iter().any(|thread| thread.is_full())
     }
 
-    /// Of the cores that the server may use.
+    /// Share of the cores that the server may use and keeps busy, 0 to 1.
     pub fn server_share(&self) -> Option<f64> {
         Some(self.server_cores? / self.server_cores_allowed?.max(1) as f64)
     }

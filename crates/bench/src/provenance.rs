@@ -1,4 +1,4 @@
-//! Where a result comes from: the command, the program, the machine and the hour. What it takes to repeat it.
+//! The provenance of a result: the command, the program, the machine and the hour. All that it takes to repeat it.
 
 use serde::Serialize;
 use std::fs;
@@ -15,7 +15,7 @@ pub struct Provenance {
     /// UTC, RFC 3339; when the result was written.
     pub finished: String,
     pub cpu: String,
-    /// Of the machine, not of the pinned thread that writes this.
+    /// Cores of the machine, not of the pinned thread that writes this.
     pub cores: usize,
     pub memory_kib: u64,
     pub kernel: String,

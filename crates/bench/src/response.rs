@@ -1,4 +1,4 @@
-//! Where an HTTP/1.1 response ends: fed with bytes in any slices, it says when the response is complete.
+//! The end of an HTTP/1.1 response: fed with bytes in any slices, the parser says when the response is complete.
 
 use crate::body::{BadFraming, Body, Framing};
 use memchr::memmem;

@@ -1,6 +1,7 @@
 //! A directory for the length of one run, gone with its owner, however that ends.
 //!
-//! Its owner removes it, a second signal does (`interrupt`), and the next run removes what a process has left that was killed.
+//! The owner removes it, a second signal does (`interrupt`), and the next run removes what a process has left that
+//! was killed.
 
 use crate::failure::{Failure, Outcome, While};
 use std::fs;
@@ -12,12 +13,12 @@ use std::sync::{Mutex, PoisonError};
 const ATTEMPTS: u32 = 16;
 /// In front of the number of the process that owns it.
 const PREFIX: &str = "propylon-bench-";
-/// What is kept for somebody to look at is nobody's to sweep.
+/// Prefix of folders that are kept for somebody to look at: nobody sweeps them.
 const KEPT_PREFIX: &str = "propylon-kept-";
-/// What a file with a private key has in it.
+/// Mark that a file with a private key has in it.
 const KEY_MARK: &[u8] = b"PRIVATE KEY-----";
 
-/// Those of this process.
+/// Directories of this process.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Readable by its owner only: private keys live in it.
@@ -62,7 +63,7 @@ impl Drop for ScratchDir {
     }
 }
 
-/// Of this process, which is about to end without a word to their owners.
+/// Removes the directories of this process, which is about to end without a word to their owners.
 pub fn remove_all() {
     for path in OPEN.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         let _ = fs::remove_dir_all(path);

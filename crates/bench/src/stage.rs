@@ -98,7 +98,7 @@ pub struct Served {
     running: RefCell<Option<Running>>,
 }
 
-/// What a handshake really was.
+/// The facts of a handshake that took place.
 #[derive(Debug)]
 pub struct Witnessed {
     /// Says the version too: none of the suites we offer is in both.
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         self.program.as_ref().map(|program| program.peer)
     }
 
-    /// Who is asked, for the report.
+    /// Name of the server that is asked, for the report.
     pub fn server_name(&self) -> String {
         match (&self.program, &self.arguments.target) {
             (Some(program), _) => format!("{} ({})", program.peer.name(), program.title()),
@@ -268,7 +268,7 @@ impl<'a> Stage<'a> {
         if free.is_empty() { self.cores.clone() } else { free }
     }
 
-    /// Those that the endpoint's first process may run on; none if it was not named.
+    /// Cores that the endpoint's first process may run on; empty if it was not named.
     fn endpoint_cores(&self) -> Vec<usize> {
         let Some(pid) = self.arguments.server_pids.first() else {
             return Vec::new();

@@ -96,7 +96,8 @@ impl Write for Stream {
 pub struct TlsStream<S> {
     pub socket: S,
     pub session: rustls::Connection,
-    /// What was read and not yet given to the session, from `taken` on. Empty, and without memory, between reads.
+    /// Bytes that were read and not yet given to the session, from `taken` on. Empty, and without memory, between
+    /// reads.
     ciphertext: Vec<u8>,
     taken: usize,
 }

@@ -1,4 +1,4 @@
-//! What came of a stretch of load: answers, errors by kind, latencies.
+//! The results of a stretch of load: answers, errors by kind, latencies.
 
 mod portable;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Latencies above this are recorded as this.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
-/// What kept a request from its answer.
+/// The error that kept a request from its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
@@ -78,7 +78,7 @@ pub struct Moved {
     pub up: u64,
 }
 
-/// What a handshake agreed on.
+/// The parameters that a handshake agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     pub version: ProtocolVersion,
@@ -109,7 +109,7 @@ pub struct Tally {
     pub body_bytes: u64,
     /// Body bytes that moved while this tally ran, whole or not: of a body under way at either end, its part.
     pub moved: Moved,
-    /// Of the good ones, those on a resumed TLS session.
+    /// Good answers on a resumed TLS session.
     pub resumed: u64,
     /// New connections made, whatever became of them.
     pub connections: u64,

@@ -1,4 +1,4 @@
-//! Who is asked and how: address, protocol, TLS offers. Made once per run; connections only borrow it.
+//! The server that is asked, and how: address, protocol, TLS offers. Made once per run; connections only borrow it.
 
 use crate::failure::{Failure, Outcome, While};
 use clap::ValueEnum;
@@ -101,7 +101,7 @@ pub enum Cipher {
     Chacha20,
 }
 
-/// What a TLS session is resumed with.
+/// The means to resume a TLS session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resumed {
@@ -109,7 +109,7 @@ pub enum Resumed {
     SessionId,
 }
 
-/// What is offered to the server; `None` is no restriction.
+/// The offer of a client to the server; `None` is no restriction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TlsOffer {
     pub version: Version,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How often the run is looked at from outside.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who is asked, as each thread makes its own `Target` of it.
+/// The server that is asked; each thread makes its own `Target` of it.
 #[derive(Clone)]
 pub struct Asked {
     pub address: SocketAddr,
@@ -36,7 +36,7 @@ pub struct Team<'a> {
     pub server_cores_allowed: Option<usize>,
 }
 
-/// What came of a run of all threads.
+/// Results of a run of all threads.
 pub struct Together {
     pub tally: Tally,
     pub pressure: Pressure,

@@ -102,7 +102,7 @@ fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its first line of progress is of the measured part.
+    // The first line of progress is of the measured part.
     let mut lines = BufReader::new(coordinator.stderr.take().unwrap());
     let mut told = String::new();
     while !told.contains(" done, ") {
@@ -124,7 +124,7 @@ fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
     // Two thirds of 900, and the sums are those of the two that finished.
     assert_eq!(report["done"].as_u64().unwrap(), sum);
     let arrived = sum + report["unanswered"].as_u64().unwrap();
-    // What the warm-up left in progress may end in the measured part: one per connection.
+    // Requests that the warm-up left in progress may end in the measured part: one per connection.
     assert!((600..=604).contains(&arrived), "{report}");
     assert!(agents[1]["lost"].as_str().unwrap().starts_with(&died));
     assert!(report["server_cpu"]["nanoseconds_per_request"].as_f64().unwrap() > 0.0);

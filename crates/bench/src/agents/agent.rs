@@ -95,7 +95,7 @@ pub struct Agent {
     shared: Arc<Shared>,
 }
 
-/// What all sessions share.
+/// State that all sessions share.
 pub struct Shared {
     pub identity: AgentIdentity,
     pub rules: Rules,

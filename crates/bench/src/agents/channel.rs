@@ -30,13 +30,13 @@ pub struct Channel {
     pending: Vec<u8>,
 }
 
-/// What carries the bytes.
+/// The socket that carries the bytes.
 pub enum Wire {
     Plain(TcpStream),
     Tls(Box<Connection>, TcpStream),
 }
 
-/// What shows that a frame is the peer's.
+/// The proof that a frame is the peer's.
 enum Seal {
     /// Nothing: during the handshake, or because TLS does it.
     None,

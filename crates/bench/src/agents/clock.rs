@@ -37,12 +37,12 @@ pub struct RoundTrip {
     pub received: u64,
 }
 
-/// What was learned of an agent's clock, in nanoseconds.
+/// The measured offset of an agent's clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Offset {
     /// The agent's clock minus ours.
     pub offset: i64,
-    /// Of the quickest exchange, without the agent's own time; the offset is wrong by half of it at most.
+    /// Round trip of the quickest exchange, without the agent's own time; the offset is wrong by half of it at most.
     pub round_trip: u64,
 }
 
@@ -59,7 +59,7 @@ impl RoundTrip {
 }
 
 impl Offset {
-    /// Of several exchanges, what the quickest says; `None` without any.
+    /// The offset by the quickest of several exchanges; `None` without any.
     pub fn of(exchanges: &[RoundTrip]) -> Option<Self> {
         exchanges.iter().map(|exchange| exchange.offset()).min_by_key(|offset| offset.round_trip)
     }

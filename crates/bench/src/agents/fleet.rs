@@ -32,7 +32,7 @@ pub struct Fleet {
 struct Agent {
     address: String,
     job: Job,
-    /// Of the whole load, 0 to 1.
+    /// Share of the whole load, 0 to 1.
     share: f64,
     start: Sender<Start>,
     offset: Option<Offset>,
@@ -60,7 +60,7 @@ pub struct Distributed {
 #[derive(Debug, Serialize)]
 pub struct FleetReport {
     pub agents: Vec<AgentReport>,
-    /// Of the whole load, 0 to 1.
+    /// Share of the whole load that is missing, 0 to 1.
     pub missing: f64,
     /// Between the first agent's and the last agent's start, nanoseconds.
     pub start_spread: u64,
@@ -71,11 +71,11 @@ pub struct FleetReport {
 #[derive(Debug, Serialize)]
 pub struct AgentReport {
     pub address: String,
-    /// Of the whole load, 0 to 1.
+    /// Share of the whole load, 0 to 1.
     pub share: f64,
     pub connections: usize,
     pub rate: Option<f64>,
-    /// What became of it, if it did not finish. Its figures are then not in the sums.
+    /// Reason why the agent did not finish, if it did not. Its figures are then not in the sums.
     pub lost: Option<String>,
     pub done: u64,
     pub errors: u64,

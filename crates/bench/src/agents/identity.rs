@@ -1,9 +1,9 @@
-//! Who may talk to whom: a shared secret, or certificates both ways. One of them is always needed.
+//! Authentication of coordinator and agents: a shared secret, or certificates both ways. One of them is always needed.
 //!
 //! With a secret each side sends a nonce and proves with HMAC-SHA256 over both that it knows the secret; the
 //! coordinator goes first, so that a stranger who connects to an agent gets nothing to guess the secret with. The
-//! proofs name the role, so that one cannot be sent back as the other. Keys for the frames come from the same secret
-//! and nonces. What is said is then authenticated, in order and never replayed, but **not encrypted**.
+//! proofs name the role, so that one cannot be sent back as the other. Keys for the frames come from the same
+//! secret and nonces. Frames are then authenticated, in order and never replayed, but **not encrypted**.
 
 use super::channel::{Channel, SessionKeys, Wire, is_pause};
 use super::message::{Message, PROTOCOL, VERSION};
@@ -30,13 +30,13 @@ const NONCE_BYTES: usize = 32;
 
 type Nonce = [u8; NONCE_BYTES];
 
-/// What a coordinator shows to agents.
+/// The identity that a coordinator shows to agents.
 pub enum CoordinatorIdentity {
     Secret(Secret),
     Tls(Arc<ClientConfig>),
 }
 
-/// What an agent shows to coordinators.
+/// The identity that an agent shows to coordinators.
 pub enum AgentIdentity {
     Secret(Secret),
     Tls(Arc<ServerConfig>),
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(met.err().unwrap().to_string(), "it does not know the secret");
     }
 
-    /// What a coordinator once said, said again by someone who listened: the agent's nonce is new each time.
+    /// A coordinator's recorded words, sent again by someone who listened, fail: the agent's nonce is new each time.
     #[test]
     fn a_recorded_greeting_opens_nothing() {
         let secret = Secret::new(SECRET);

@@ -24,7 +24,7 @@ const RESULTS_MAX: Duration = Duration::from_secs(15);
 const CLOCK_ANSWER_MAX: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(20);
 
-/// What a thread tells of its agent.
+/// News of an agent, from its thread.
 pub enum News {
     /// Ready to start, with its clock known.
     Prepared(Offset),
@@ -43,13 +43,13 @@ pub enum News {
 pub enum How {
     /// No connection, or no trust.
     Unusable,
-    /// It said no to the job.
+    /// The agent refused the job.
     Refused,
     /// The connection ended.
     Died,
     /// The connection is there, and nobody at its other end.
     Stalled,
-    /// It said that it could not do it.
+    /// The agent said that it could not do the job.
     Failed,
 }
 

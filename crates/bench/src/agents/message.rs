@@ -1,4 +1,4 @@
-//! What coordinator and agent say to each other, in the order in which it is said.
+//! Messages between coordinator and agent, in the order in which they are sent.
 
 use crate::failure::{Failure, Outcome, While};
 use crate::link::Request;
@@ -211,7 +211,7 @@ impl Job {
     }
 }
 
-/// What comes from outside ends up on a terminal: without what a terminal obeys, and not for ever.
+/// Text from outside, fit for a terminal: without characters that a terminal obeys, and cut to a length.
 pub fn printable(text: &str) -> String {
     const CHARACTERS_MAX: usize = 300;
     text.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()

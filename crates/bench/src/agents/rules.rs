@@ -1,4 +1,4 @@
-//! What an agent lets a coordinator do: load is an attack on whoever did not ask for it.
+//! Limits that an agent sets to coordinators: load is an attack on anybody who did not ask for it.
 
 use super::message::Job;
 use crate::failure::{Failure, Outcome};
@@ -13,7 +13,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 pub struct Rules {
     pub targets: Targets,
-    /// Of one job, its warm-up included.
+    /// Longest time of one job, its warm-up included.
     pub duration_max: Duration,
     pub connections_max: usize,
     /// Requests per second. Present: a job without a rate, which has no such limit of its own, is refused too.

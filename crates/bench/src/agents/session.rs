@@ -177,7 +177,7 @@ impl Drop for Worker {
     }
 }
 
-/// What the thread that loads has.
+/// State of the thread that loads.
 struct LoadThread {
     job: Job,
     sources: Vec<std::net::IpAddr>,

@@ -239,7 +239,7 @@ fn a_recorded_session_cannot_be_replayed() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(&recorded).unwrap();
     let mut said = Vec::new();
-    // It closes with bytes of ours unread, which may be a reset.
+    // The agent closes with bytes of ours unread, which may be a reset.
     let _ = socket.read_to_end(&mut said);
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("challenge") && !said.contains("welcome") && !said.contains("ready"), "{said}");

@@ -1,5 +1,5 @@
-//! The servers of a run: processes that are started, told how to behave, stopped and killed, each with what was done to it
-//! on the timeline.
+//! The servers of a run: processes that are started, told how to behave, stopped and killed, each with what was
+//! done to it on the timeline.
 
 use super::clock::now;
 use super::journal;
@@ -21,7 +21,7 @@ const PORT_ATTEMPTS: usize = 1_000;
 /// The servers' certificate and key, in the run's folder.
 pub const IDENTITY: &str = "servers.pem";
 
-/// What everybody who does something writes to.
+/// The timeline that everybody who does something writes to.
 pub type SharedTimeline = Arc<Mutex<Timeline>>;
 
 /// Nobody panics while holding it.
@@ -29,7 +29,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where a server is, in all its runs.
+/// The addresses of a server, the same in all its runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub http: SocketAddr,
@@ -85,7 +85,7 @@ impl Cast {
         self.servers.iter().for_each(|server| lock(server).process = None);
     }
 
-    /// Of the servers that can be asked at the moment.
+    /// Process ids of the servers that can be asked at the moment.
     pub fn pids(&self) -> Vec<u32> {
         let servers = self.servers.iter().filter_map(|server| server.try_lock().ok());
         servers.filter_map(|server| Some(server.process.as_ref()?.child.id())).collect()
@@ -150,7 +150,7 @@ impl Server {
         command.arg("--http").arg(self.place.http.to_string());
         command.arg("--echo").arg(self.place.echo.to_string());
         command.arg("--identity").arg(self.folder.join(IDENTITY));
-        // Where both is on offer, every second server agrees on HTTP/2.
+        // Every second server agrees on HTTP/2 where both are on offer.
         if self.id.0 % 2 == 1 {
             command.arg("--http2");
         }

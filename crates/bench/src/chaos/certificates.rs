@@ -15,7 +15,7 @@ pub const SERVERS_NAME: &str = "servers.test";
 pub struct Wardrobe {
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,
-    /// By number, as clients see them.
+    /// Certificates by number, as clients see them.
     leaves: Vec<Vec<u8>>,
     shown: u32,
 }
@@ -67,7 +67,7 @@ impl Wardrobe {
         self.shown = number;
     }
 
-    /// By number, as a client sees them.
+    /// The certificates by number, as a client sees them.
     pub fn leaves(&self) -> &[Vec<u8>] {
         &self.leaves
     }

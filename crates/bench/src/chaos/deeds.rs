@@ -23,21 +23,21 @@ const KNOWN_STOPPED_AFTER: Duration = Duration::from_secs(5);
 /// A stretch that is shorter says nothing.
 const STRETCH_MIN: Duration = Duration::from_millis(300);
 
-/// What all who carry out something share.
+/// State that all who carry out something share.
 pub struct Ring {
     pub cast: Cast,
     pub vault: Vault,
     pub engine: Arc<Mutex<Engine>>,
     pub timeline: SharedTimeline,
-    /// What was found out on the way.
+    /// Violations that were found on the way.
     pub complaints: Mutex<Vec<String>>,
-    /// What could not be carried out; the run is worth nothing then.
+    /// Steps that could not be carried out; the run is worth nothing then.
     pub failures: Mutex<Vec<Failure>>,
     /// Stretches in which servers were known to be gone, that were looked at.
     pub stretches: Mutex<u64>,
 }
 
-/// What was done, by name.
+/// Number of deeds that were done, by name.
 pub type Done = BTreeMap<&'static str, u64>;
 
 /// All of the plan, and the operator again when it is over.
@@ -156,8 +156,8 @@ impl Ring {
         self.cast.behave_again(server, episode)
     }
 
-    /// Waits, and looks whether the server is left alone once everybody should know: nothing is sent to it between `known` after
-    /// the beginning and the end.
+    /// Waits, and looks whether the server is left alone once everybody should know: nothing is sent to it between
+    /// `known` after the beginning and the end.
     fn wait_and_see(&self, server: ServerId, lasts: Duration, known: Duration) -> Outcome<()> {
         if lasts < known + STRETCH_MIN {
             std::thread::sleep(lasts);

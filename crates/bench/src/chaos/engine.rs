@@ -20,10 +20,10 @@ const START_MAX: Duration = Duration::from_secs(20);
 const END_MAX: Duration = Duration::from_secs(30);
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Of its last words, what is shown.
+/// Bytes of the engine's last words that are shown.
 const WORDS_BYTES: usize = 3_000;
 
-/// Where it listens.
+/// Addresses that the engine listens on.
 #[derive(Clone, Copy, Debug)]
 pub struct Doors {
     pub secure: SocketAddr,
@@ -107,7 +107,7 @@ impl Engine {
         words.get(from..).unwrap_or(&words).trim().to_owned()
     }
 
-    /// What its access log has of a request, by the path that only this one has.
+    /// Lines of the engine's access log for a request, found by the path that only this one has.
     pub fn logged(&self, id: u64) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
         let marks = [format!("\"/c/{id}/"), format!("\"/extra/{id}/"), format!("\"/ws/{id}\"")];

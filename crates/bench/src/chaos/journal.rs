@@ -1,5 +1,5 @@
-//! What a server did, written down before it acts on it and with one write a line: a server that is killed has told
-//! everything up to then.
+//! The deeds of a server, written down before it acts on them and with one write a line: a server that is killed
+//! has told everything up to then.
 
 use super::clock::{Micros, now};
 use super::timeline::{Run, ServerId};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 /// How far a request came at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// Its head is there.
+    /// The request's head is there.
     Head,
     /// All of it is there, and it is carried out.
     Done,
-    /// Its body is not what was sent.
+    /// The request's body is not what was sent.
     Damaged,
-    /// Its answer was handed to the kernel whole.
+    /// The answer was handed to the kernel whole.
     Answered,
 }
 
@@ -87,7 +87,7 @@ impl Journal {
     }
 }
 
-/// Where a server's run writes.
+/// The file that a server's run writes to.
 pub fn path(folder: &Path, server: ServerId, run: Run) -> PathBuf {
     folder.join(format!("{server}.{run}.journal"))
 }

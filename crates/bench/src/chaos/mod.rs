@@ -1,10 +1,10 @@
-//! `chaos`: servers that die, hang, fail and flap, configurations that change and are mistaken, clients that leave, and
-//! steady load through all of it; a model says which requests may fail, and none others do.
+//! `chaos`: servers that die, hang, fail and flap, configurations that change and are mistaken, clients that leave,
+//! and steady load through all of it; a model says which requests may fail, and none others do.
 //!
-//! The run: `plan` draws what will be done from a seed; `cast` and `origin` are the servers it is done to, `operator` changes
-//! the configuration, `deeds` carries it out; `load` asks all the time. Everybody writes down what happened by one `clock`:
-//! `timeline` what was done, `journal` what servers saw, `load` what clients saw. In the end `referee` holds every request
-//! against `model`, and the engine's metrics against its clients.
+//! The run: `plan` draws what will be done from a seed; `cast` and `origin` are the servers it is done to,
+//! `operator` changes the configuration, `deeds` carries it out; `load` asks all the time. Everybody writes down
+//! what happened by one `clock`: `timeline` what was done, `journal` what servers saw, `load` what clients saw. In
+//! the end `referee` holds every request against `model`, and the engine's metrics against its clients.
 
 mod cast;
 mod certificates;
@@ -133,7 +133,7 @@ fn kept(scratch: ScratchDir, what: &str) -> Failure {
     }
 }
 
-/// What was there when the load had ended.
+/// State at the end of the load.
 struct Ended {
     gathered: Gathered,
     metrics: Metrics,

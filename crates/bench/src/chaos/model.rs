@@ -1,7 +1,7 @@
-//! Which requests may fail, and why: pure rules over what clients saw, what servers wrote down, and what was done.
+//! The rules by which requests may fail: pure rules over what clients saw, what servers wrote down, and what was done.
 //!
-//! The rules are the manual's promises, read by somebody suspicious. Whatever is not excused by name is a violation: there is
-//! no rate of errors below which all is well.
+//! The rules are the manual's promises, read by somebody suspicious. A failure that is not excused by name is a
+//! violation: there is no rate of errors below which all is well.
 
 #[cfg(test)]
 mod tests;
@@ -16,10 +16,11 @@ use std::fmt;
 pub const CUT_ECHO: Micros = 1_500_000;
 /// So long after its last trouble a server may still be held for down, or be ejected.
 pub const WELL_AFTER: Micros = 6_000_000;
-/// What was sent just before a moment may arrive just after it: two clocks' readings on one machine.
+/// Tolerance at the edge of a moment: something sent just before it may arrive just after it, by two clocks'
+/// readings on one machine.
 const EDGE: Micros = 50_000;
 
-/// What a client does.
+/// The kind of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// GET on a connection of its own.
@@ -85,8 +86,8 @@ impl Kind {
         }
     }
 
-    /// It may be carried out twice (RFC 9110 §9.2.2). A relay is repeated only while nothing was sent, which is as far as
-    /// its own opening goes.
+    /// Whether the request may be carried out twice (RFC 9110 §9.2.2). A relay is repeated only while nothing was
+    /// sent, which is as far as its own opening goes.
     fn is_idempotent(self) -> bool {
         !matches!(self, Self::Post | Self::StreamPost | Self::Upload | Self::RudePost)
     }
@@ -95,7 +96,7 @@ impl Kind {
         matches!(self, Self::Stream | Self::StreamPost)
     }
 
-    /// Its time is its own.
+    /// Whether the request lasts for as long as its client likes.
     fn is_long(self) -> bool {
         matches!(self, Self::Download | Self::Upload | Self::WebSocket | Self::Relay | Self::Rude | Self::RudePost)
     }
@@ -125,7 +126,7 @@ pub enum How {
     GoAway,
 }
 
-/// What a client saw.
+/// The outcome of a request, as its client saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The answer, whole, and to the byte what it should be.
@@ -154,9 +155,9 @@ pub struct Story {
     /// Before anything of it was sent, the connection's making included.
     pub begun: Micros,
     pub ended: Micros,
-    /// Who answered, by the answer's own word.
+    /// Server that answered, by the answer's own word.
     pub server: Option<(ServerId, Run)>,
-    /// Of any answer whose head was seen.
+    /// Status of any answer whose head was seen.
     pub status: Option<u16>,
     pub outcome: Outcome,
 }
@@ -164,9 +165,9 @@ pub struct Story {
 /// Why a request was allowed to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Excuse {
-    /// What may not be repeated was with a server that was cut.
+    /// The server was cut, and had a request that may not be repeated.
     CutNotRepeatable,
-    /// It could be repeated, and every repeat may have met trouble as well.
+    /// The request could be repeated, and every repeat may have met trouble as well.
     CutEverywhere,
     /// The answer had begun when its server was cut.
     CutAnswering,
@@ -210,7 +211,7 @@ pub enum Verdict {
     Violation(String),
 }
 
-/// What the engine was configured to keep, and what it counted.
+/// The promises that the engine was configured to keep, and what it counted.
 #[derive(Clone, Debug)]
 pub struct Promises {
     pub retries: usize,
@@ -252,7 +253,7 @@ impl Case<'_> {
         }
     }
 
-    /// What holds for every request, whatever has become of it.
+    /// Breach of a law that holds for every request, whatever its outcome.
     fn broken_law(&self) -> Option<String> {
         let count = |progress| self.arrivals.iter().filter(|arrival| arrival.progress == progress).count();
         let (heads, dones) = (count(Progress::Head), count(Progress::Done));
@@ -331,8 +332,8 @@ impl Case<'_> {
                 (is_changing && self.arrivals.is_empty()).then_some(Excuse::NotLookedAt)
             }
             (_, How::GoAway) => None,
-            // Who answers in HTTP says so. Without an answer only connections end that have carried requests before, and where
-            // the client cannot take part in an answer because its body is on its way.
+            // An answer in HTTP says which server gave it. Without an answer only connections end that have carried
+            // requests before, and those whose client cannot take part in an answer because its body is on its way.
             (Stage::Unanswered, _) => match self.story.kind {
                 Kind::Relay => self.excuse_relay(),
                 Kind::Upload => self.excuse_cut(),

@@ -1,5 +1,5 @@
-//! Who changes the configuration: by the file, by the admin API, wrongly on purpose, and never two at a time, so that what
-//! should be in force is known at any moment.
+//! The operator who changes the configuration: by the file, by the admin API, wrongly on purpose, and never two at
+//! a time, so that it is known at any moment what should be in force.
 
 use super::cast::{Place, SharedTimeline, lock};
 use super::certificates::Wardrobe;
@@ -22,7 +22,7 @@ const TOML: &str = "application/toml";
 const JSON: &str = "application/json";
 const PEM: &str = "application/x-pem-file";
 
-/// What was asked for and counted, to be compared with the engine's own count.
+/// Numbers of changes that were asked for, to be compared with the engine's own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Changes that were made, or found to be none.
@@ -31,12 +31,12 @@ pub struct Counted {
     pub wrong_tokens: u64,
 }
 
-/// What the admin API has changed about a server, beside what the configuration has of it.
+/// Changes of a server by the admin API, beside what the configuration has of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Overlay {
     drained: bool,
     removed: bool,
-    /// It is there even if the configuration has it not.
+    /// Whether the server was added though the configuration has it not.
     added: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Operator {
     overlays: BTreeMap<ServerId, Overlay>,
     wardrobe: Wardrobe,
     pub counted: Counted,
-    /// What the engine answered otherwise than it should have.
+    /// Answers of the engine that were not as they should have been.
     pub complaints: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Operator {
         let from = now();
         match pushed {
             true => {
-                // It takes the place of what was changed about servers before.
+                // The new configuration replaces what the admin API has changed about servers before.
                 let text = self.render(&next);
                 self.expect("PUT", "/v1/config", TOML, &text, &["applied", "unchanged"])?;
                 self.overlays.clear();
@@ -147,7 +147,7 @@ impl Operator {
         self.in_force(from, format!("return of {server}"))
     }
 
-    /// It is there, and three others are as well.
+    /// Whether the server is in use, and three others are as well.
     fn can_spare(&self, server: ServerId) -> bool {
         let open = self.open();
         open.contains(&server) && open.len() > 3
@@ -174,7 +174,7 @@ impl Operator {
         self.in_force(from, format!("certificate {before} again"))
     }
 
-    /// By both ways; neither changes anything, and both say why.
+    /// Sends a mistaken configuration by both ways; neither changes anything, and both say why.
     fn err(&mut self, seed: u64) -> Outcome<()> {
         let before = self.generation()?;
         let (text, why) = {
@@ -230,7 +230,7 @@ impl Operator {
         self.expect_generation(before, "a wrong token")
     }
 
-    /// What was asked for is in force now, and the engine shows that it is.
+    /// Records that what was asked for is in force now, and checks that the engine shows it.
     fn in_force(&mut self, from: Micros, what: String) -> Outcome<()> {
         let to = now();
         let open = self.open();
@@ -246,7 +246,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Those that get requests by all that was asked for.
+    /// The servers that get requests by all that was asked for.
     fn open(&self) -> BTreeSet<ServerId> {
         let mut open = self.settings.names();
         for (server, overlay) in &self.overlays {

@@ -1,8 +1,8 @@
 //! A server of a run, in a process of its own so that it can be killed: HTTP/1.1 and HTTP/2 (`http2`), with TLS and
-//! without as the first bytes say, WebSocket-like echo, and an echo without HTTP; its manners are changed by lines on
-//! standard input.
+//! without as the first bytes say, WebSocket-like echo, and an echo without HTTP; its manners are changed by lines
+//! on standard input.
 //!
-//! What a request wants is in its path: `/c/ID/BYTES/PIECE_MILLISECONDS`. Whatever is done is written down first.
+//! The path of a request says what it wants: `/c/ID/BYTES/PIECE_MILLISECONDS`. Every deed is written down first.
 
 mod http;
 mod http2;
@@ -68,7 +68,7 @@ pub struct Arguments {
     journal: PathBuf,
 }
 
-/// What every connection of the process shares.
+/// State that every connection of the process shares.
 struct Server {
     name: String,
     tls: Arc<ServerConfig>,
@@ -275,7 +275,7 @@ async fn answer(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io:
     server.note(Progress::Answered, id)
 }
 
-/// What comes goes back, after the words that change the protocol.
+/// Echoes all bytes, after the words that change the protocol.
 async fn echo_upgraded(server: &Server, mut inbox: Inbox, id: u64) -> io::Result<()> {
     let name = &server.name;
     let head = format!(

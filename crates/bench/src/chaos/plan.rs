@@ -1,9 +1,10 @@
-//! What will be done to whom and when, drawn from a seed before anything begins.
+//! The plan of a run, drawn from a seed before anything begins: what will be done to which server, and when.
 //!
-//! A round is a busy stretch, one in which a server is gone, and a calm one. In the busy one each server has one trouble at a
-//! time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every sixth round all are killed at
-//! once first. In the second stretch the configuration rests and one server is killed or stopped for longer than the engine
-//! needs to find out, so that it can be seen whether the server is then left alone.
+//! A round is a busy stretch, one in which a server is gone, and a calm one. In the busy one each server has one
+//! trouble at a time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every
+//! sixth round all are killed at once first. In the second stretch the configuration rests and one server is killed
+//! or stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left
+//! alone.
 
 use super::timeline::ServerId;
 use super::vault::KEY_SERVERS;
@@ -90,13 +91,13 @@ pub enum Deed {
 pub enum Configure {
     /// Another whole configuration: `seed` draws what it is, `pushed` says by which way it comes.
     Whole { seed: u64, pushed: bool },
-    /// By the admin API: no new requests for a while.
+    /// Drained by the admin API: no new requests for a while.
     Drain { server: ServerId, lasts: u64 },
-    /// By the admin API: taken out, and put back after a while.
+    /// Removed by the admin API, and put back after a while.
     Remove { server: ServerId, lasts: u64 },
     /// New files of certificates, and SIGHUP.
     Certificate,
-    /// By the admin API, and taken away again.
+    /// A certificate is put by the admin API, and taken away again.
     PutCertificate,
     /// Configurations that are none, by both ways.
     Mistake { seed: u64 },
@@ -180,8 +181,8 @@ fn draw_key_servers(seed: u64, to: u64, steps: &mut Vec<Step>) {
     }
 }
 
-/// Each server is free again a moment after its trouble, so that two of one server cannot be taken for each other. Returns when
-/// each is, in milliseconds after the start.
+/// Draws the troubles of a round. Each server is free again a moment after its trouble, so that two of one server
+/// cannot be taken for each other. Returns when each is, in milliseconds after the start.
 fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) -> [u64; SERVERS as usize] {
     let mut free_at = [from; SERVERS as usize];
     let mut at = from;

@@ -10,7 +10,7 @@ use super::timeline::{Timeline, Window};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Of what surrounds a violation, so much time before is told.
+/// Time before a violation of which the surroundings are told.
 const BEFORE: Duration = Duration::from_secs(8);
 /// Gauges that are 0 when nobody is there.
 pub const GAUGES: [&str; 12] = [
@@ -28,14 +28,14 @@ pub const GAUGES: [&str; 12] = [
     "propylon_config_old_snapshots",
 ];
 
-/// What came of the requests of one kind.
+/// Results of the requests of one kind.
 #[derive(Default)]
 pub struct Tally {
     pub requests: u64,
     pub served: u64,
     pub allowed: BTreeMap<Excuse, u64>,
     pub violations: u64,
-    /// Of those that were served, in microseconds: in calm moments, and in others.
+    /// Latencies of the requests that were served, in microseconds: in calm moments, and in others.
     pub calm: Vec<Micros>,
     pub troubled: Vec<Micros>,
 }
@@ -101,7 +101,7 @@ impl Referee<'_> {
     }
 }
 
-/// What the engine counted against what its clients and its operator did.
+/// Compares the engine's counts with what its clients and its operator did.
 pub fn check_counts(gathered: &Gathered, counted: &Counted, metrics: &Metrics) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut expect = |what: &str, engine: u64, least: u64, most: u64| {
@@ -139,7 +139,7 @@ pub fn check_counts(gathered: &Gathered, counted: &Counted, metrics: &Metrics) -
     complaints
 }
 
-/// It never came as far as a request.
+/// Whether the connection ended before it came as far as a request.
 fn is_outside(story: &Story) -> bool {
     matches!(story.outcome, Outcome::Broken(Stage::Connect | Stage::Handshake, _))
 }

@@ -12,11 +12,11 @@ use std::path::Path;
 
 /// Attempts after the first.
 pub const RETRIES: usize = 2;
-/// Of the engine with a server that says nothing, in seconds.
+/// Time limit of the engine for a server that says nothing, in seconds.
 pub const FIRST_BYTE_SECONDS: u64 = 2;
 
-/// Connections that a server may have where they are limited: fewer than there are clients, and enough on one server for those whose
-/// WebSockets and downloads last.
+/// Connections that a server may have where they are limited: fewer than there are clients, and enough on one
+/// server for those whose WebSockets and downloads last.
 const CONNECTIONS_MAX: std::ops::RangeInclusive<u16> = 8..=16;
 /// Nobody waits in line for so long while a server is there: whoever is told so has found a defect.
 const QUEUE_SECONDS: u64 = 30;
@@ -39,7 +39,7 @@ const PROTOCOLS: [ServerProtocol; 3] = [ServerProtocol::Auto, ServerProtocol::Ht
 /// Configurations that go by each, so that others change while it stays.
 const PROTOCOL_STAYS: u32 = 2;
 
-/// What differs between two configurations.
+/// Settings in which two configurations differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// With their weights.
@@ -259,7 +259,7 @@ backend = "echo"
         (0..self.idle_parts).map(one).collect()
     }
 
-    /// What is none, in one of several ways, and a word that the refusal has to say.
+    /// A text that is no valid configuration, in one of several ways, and a word that the refusal has to say.
     pub fn mistaken(&self, seed: u64, doors: &Doors, folder: &Path, places: &[Place]) -> (String, &'static str) {
         let good = self.render(doors, folder, places);
         match seed % 6 {

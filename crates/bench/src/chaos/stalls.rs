@@ -1,7 +1,8 @@
-//! Notes when this machine does not get round to what is due: nobody can keep a promise about time then.
+//! Stalls of this machine, when it does not get round to what is due: nobody can keep a promise about time then.
 //!
-//! Two witnesses: a thread on each core that should wake up all the time, which shows a core that does not run at all; and
-//! the kernel's own account of how long threads of the engine and its servers were ready and had to wait for a core.
+//! Two witnesses: a thread on each core that should wake up all the time, which shows a core that does not run at
+//! all; and the kernel's own account of how long threads of the engine and its servers were ready and had to wait
+//! for a core.
 
 use super::cast::{SharedTimeline, lock};
 use super::clock::{Micros, now};

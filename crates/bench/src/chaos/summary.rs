@@ -1,4 +1,4 @@
-//! What a run was and what came of it, in tables and as JSON.
+//! The summary of a run and of its results, in tables and as JSON.
 
 use super::Arguments;
 use super::clock::Micros;
@@ -30,7 +30,7 @@ pub struct Summary {
     pub violations: Vec<String>,
 }
 
-/// What it is made of.
+/// The results that a summary is made of.
 pub struct Found<'a> {
     pub tallies: BTreeMap<Kind, Tally>,
     pub done: Done,

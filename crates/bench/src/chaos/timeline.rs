@@ -1,7 +1,7 @@
-//! What was done to whom and when, and what may have been so at a moment.
+//! The timeline of what was done to whom and when, and what may have been so at a moment.
 //!
-//! Everything here is an interval: a signal is sent somewhere between two looks at the clock, and a configuration comes
-//! into force somewhere between its request and its answer. What holds for certain holds outside of them.
+//! Everything here is an interval: a signal is sent somewhere between two looks at the clock, and a configuration
+//! comes into force somewhere between its request and its answer. Outside of the intervals the state is certain.
 
 use super::clock::{Micros, since};
 use std::collections::BTreeSet;
@@ -27,20 +27,20 @@ pub fn parse_server(text: &str) -> Option<(ServerId, Run)> {
     Some((ServerId(letter - b'a'), run.parse().ok()?))
 }
 
-/// What is the matter with a server.
+/// The trouble of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// Killed, and not yet there again.
     Dead,
-    /// It takes no connections; those that it has go on.
+    /// The server takes no connections; open ones go on.
     Deaf,
     /// SIGSTOP.
     Stopped,
-    /// It takes its time, but less than the engine has.
+    /// The server takes its time, but less than the engine has.
     Slow,
-    /// It answers some requests with 500.
+    /// The server answers some requests with 500.
     Failing,
-    /// It closes connections at random moments.
+    /// The server closes connections at random moments.
     Cutting,
 }
 
@@ -86,10 +86,10 @@ pub struct Episode {
     pub to: Micros,
 }
 
-/// What the engine was told to do, as far as requests can tell.
+/// The setup that the engine was told to have, as far as requests can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Those that get requests.
+    /// Servers that get requests.
     pub open: BTreeSet<ServerId>,
     /// Whether the route that comes and goes is there.
     pub extra_route: bool,

@@ -167,8 +167,8 @@ backend origin
     )
 }
 
-/// `with_commands`: its TLS library is OpenSSL, whose own settings nginx hands on; AWS-LC and BoringSSL have none, and the
-/// same order of TLS 1.3 suites by themselves.
+/// Writes nginx's configuration. `with_commands` says that its TLS library is OpenSSL, whose own settings nginx
+/// hands on; AWS-LC and BoringSSL have none, and the same order of TLS 1.3 suites by themselves.
 pub fn nginx(site: &Site, stream_module: Option<&Path>, with_commands: bool) -> String {
     let (pid, workers) = (site.file("nginx.pid"), site.workers);
     // Started by root it would become another user, who may not write to our directory.
@@ -339,7 +339,8 @@ fn envoy_http(name: &str, codec: &str) -> Value {
             "stat_prefix": name,
             "codec_type": codec,
             "generate_request_id": false,
-            // By default it waits a second for the client to close first, on each connection that it was told to close.
+            // Envoy waits a second by default for the client to close first, on each connection that it was told to
+            // close.
             "delayed_close_timeout": "0s",
             "common_http_protocol_options": { "idle_timeout": "600s" },
             "http_filters": [{
@@ -398,7 +399,7 @@ fn envoy_tls(site: &Site) -> Value {
     })
 }
 
-/// Its limits on connections and requests (1024 each by default) are out of the way.
+/// Limits on connections and requests (1024 each by default) are raised out of the way.
 fn envoy_origin(site: &Site) -> Value {
     let any = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let mut cluster = json!({

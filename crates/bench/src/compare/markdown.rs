@@ -43,7 +43,7 @@ fn render(verdict: &Verdict, machine: &str) -> String {
     text.push_str(&line(&head));
     text.push_str(&format!("|{}\n", "---|".repeat(head.len())));
     for row in &verdict.rows {
-        // Where time is meant, the table is about CPU time anyway.
+        // The table is about CPU time anyway, so the unit of time goes without the word CPU.
         let unit = if row.unit == Unit::Microseconds { "µs" } else { row.unit.name() };
         let mut cells = vec![format!("{} ({unit})", row.title)];
         let of = |name: &str| row.cells.iter().find(|cell| cell.program == name);

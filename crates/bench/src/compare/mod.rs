@@ -1,7 +1,8 @@
 //! `compare`: the same work through Propylon and its peers, turn by turn, on one core, in CPU time per unit of work.
 //!
-//! `peers` knows the programs, `configs` writes them equal configurations, `rows` has the kinds of work, `running` how a
-//! program is started and ended, `verdict` what the numbers say, `markdown` how a document has them.
+//! The programs are in `peers`; `configs` writes them equal configurations, `rows` has the kinds of work, `running`
+//! how a program is started and ended, `verdict` the evaluation of the numbers, `markdown` their form in a
+//! document.
 
 mod configs;
 mod markdown;
@@ -95,7 +96,7 @@ pub struct Arguments {
 }
 
 impl Default for Arguments {
-    /// What the command line without a flag means.
+    /// The arguments that a command line without a flag has.
     fn default() -> Self {
         use clap::{Args, FromArgMatches};
         let command = Self::augment_args(clap::Command::new("compare"));
@@ -107,10 +108,10 @@ impl Default for Arguments {
 /// Samples by row and program, in the order in which they were taken.
 pub type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
-/// What is measured: rows, and which program cannot do which, and why.
+/// The course of measurements: rows, and which program cannot do which, and why.
 pub struct Course {
     pub rows: Vec<Row>,
-    /// By row and program.
+    /// Reason why a program cannot do a row, by row and program.
     pub unsupported: BTreeMap<(usize, usize), String>,
 }
 
@@ -120,12 +121,13 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     verdict.print();
     report::save_json(arguments.json.as_deref(), &verdict)?;
     markdown::save(arguments.markdown.as_deref(), &verdict)?;
-    // What was measured until then is told all the same.
+    // Results up to an interrupt are told all the same.
     interrupt.check()?;
     verdict.outcome()
 }
 
-/// All of the comparison but the telling. Once it is interrupted it is of what was measured until then, if anything was.
+/// Makes all of the comparison but the report. Once it is interrupted the verdict is of what was measured until
+/// then, if anything was.
 pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;
@@ -207,7 +209,7 @@ fn take_samples(bench: &Bench, programs: &[Program], course: &Course) -> Outcome
         let strangers = strangers(&names);
         let measured = match bench.measure(program, row) {
             Ok(sample) => sample,
-            // It has failed because it was ended.
+            // The measurement has failed because it was interrupted.
             Err(_) if bench.interrupt.is_raised() => break,
             Err(failure) => Sample::failed(&failure.to_string()),
         };
@@ -293,7 +295,7 @@ pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     Ok(())
 }
 
-/// What stands behind the proxies.
+/// The origin behind the proxies.
 pub struct OriginProcess {
     child: Running,
     address: std::net::SocketAddr,

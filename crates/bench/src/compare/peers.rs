@@ -40,7 +40,7 @@ pub struct Program {
     pub stream_module: Option<PathBuf>,
 }
 
-/// Where everything is for one run of one proxy, and what the work needs of it.
+/// The files and addresses for one run of one proxy, and what the work needs of it.
 pub struct Site {
     pub directory: PathBuf,
     pub plain: SocketAddr,
@@ -99,7 +99,8 @@ impl Site {
 }
 
 impl Program {
-    /// Where it is to be expected: Propylon at `propylon` or beside this program, the others on the search path.
+    /// Finds the program in its usual place: Propylon at `propylon` or beside this program, the others on the
+    /// search path.
     pub fn find_installed(peer: Peer, propylon: Option<&Path>) -> Outcome<Self> {
         let propylon = propylon.filter(|_| peer == Peer::Propylon);
         Self::find(peer, &peer.path(propylon)?)
@@ -156,7 +157,7 @@ impl Program {
         Ok(command)
     }
 
-    /// What the program itself has to say against its configuration: `None` is nothing.
+    /// The program's own objection to its configuration: `None` if it has no objection.
     pub fn objection(&self, bench: &Bench, site: &Site) -> Outcome<Option<String>> {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);

@@ -77,7 +77,7 @@ pub enum Row {
     IdlePlain,
 }
 
-/// What `--rows` takes.
+/// The value of `--rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Every row there is.
@@ -85,7 +85,7 @@ pub enum Choice {
     One(Row),
 }
 
-/// What a row asks of a program's configuration, beyond what all of them have.
+/// A need of a row in a program's configuration, beyond what all of them have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
     Nothing,
@@ -112,7 +112,7 @@ pub enum Unit {
 /// One measurement.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Its place among all samples of the comparison, from 0.
+    /// Position among all samples of the comparison, from 0.
     pub turn: usize,
     /// Names of proxies that ran on this machine before ours was started.
     pub strangers: BTreeSet<String>,
@@ -131,7 +131,7 @@ pub struct Sample {
     pub pss_kib: Option<f64>,
 }
 
-/// What all measurements share.
+/// State that all measurements share.
 pub struct Bench<'a> {
     pub arguments: &'a Arguments,
     pub interrupt: &'a Interrupt,

@@ -19,7 +19,7 @@ const END_MAX: Duration = Duration::from_secs(3);
 /// Patience with one attempt to reach it.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Of a log, the end that is shown.
+/// Bytes at the end of a log that are shown.
 const LOG_TAIL_BYTES: usize = 2000;
 
 pub struct Running {

@@ -1,4 +1,4 @@
-//! What the samples say: medians with their spread, and each program's ratio to the best peer.
+//! The evaluation of the samples: medians with their spread, and each program's ratio to the best peer.
 
 use super::peers::{Peer, Program};
 use super::rows::{Sample, Unit};
@@ -23,7 +23,7 @@ pub struct Verdict {
     pub duration_seconds: f64,
     /// Proxies of others that ran at some time during the comparison.
     pub strangers: BTreeSet<String>,
-    /// It was ended before all rounds were done.
+    /// Whether the comparison was ended before all rounds were done.
     pub interrupted: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Cell {
     pub maximum: Option<f64>,
     /// To the best program that is not Propylon; only between cells without errors.
     pub ratio_to_best_peer: Option<f64>,
-    /// What the program itself says against this kind of work; then there are no samples.
+    /// The program's own objection to this kind of work; then there are no samples.
     pub unsupported: Option<String>,
     pub per_second: f64,
     pub proxy_busy: f64,
@@ -196,7 +196,7 @@ impl Cell {
         }
     }
 
-    /// What a reader must know before the figure is believed.
+    /// The mark that warns a reader before the figure is believed: `!` for errors, `~` for thin samples.
     pub fn mark(&self) -> &'static str {
         match (self.errors > 0, self.thin) {
             (true, _) => "!",
@@ -230,7 +230,7 @@ fn relate_to_best_peer(cells: &mut [Cell]) {
     }
 }
 
-/// Of sorted values; of an even number, the mean of the middle two.
+/// The median of sorted values; for an even number of values, the mean of the middle two.
 pub fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {

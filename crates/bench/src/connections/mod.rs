@@ -166,7 +166,7 @@ impl Arguments {
         }
     }
 
-    /// What the clients of a mode do.
+    /// The conduct of the clients of a mode.
     fn conduct(&self, mode: Mode, host: &str, path: &str) -> Conduct {
         let mut request = Request::new("GET", path, host, "", 0);
         let rhythm = match (mode, self.slow, self.every) {
@@ -214,7 +214,7 @@ impl Arguments {
     }
 }
 
-/// What the server's processes and the kernel hold at one moment.
+/// Memory that the server's processes and the kernel hold at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Reading {
     pub memory: Memory,
@@ -258,7 +258,7 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
     let mut parts = Parts::start(&open.door, &conduct, arguments.processes as usize, load_core, interrupt)?;
     let opening = parts.grow(arguments.count, OPENING_PATIENCE, &format!("{}: opening", mode.name()))?;
     if matches!(mode, Mode::Tcp | Mode::TcpByte) {
-        // These clients do not wait for the server, so it may still be taking them.
+        // The server may still be taking connections, since these clients do not wait for it.
         interrupt.sleep(SERVER_REST)?;
     }
     let cpu = cpu::Reading::of(&open.pids)?.since(&cpu_before);

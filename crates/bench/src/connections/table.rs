@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Share of our own connections; more sockets of others than that spoil the kernel's figures.
 const STRANGERS_TOLERATED: f64 = 0.02;
 
-/// What was measured of one mode.
+/// Measurements of one mode.
 pub struct Row {
     pub mode: Mode,
     pub has_server: bool,
@@ -48,7 +48,7 @@ struct ModeReport {
     load_busy: f64,
     /// Absent without a process to look at.
     server: Option<ServerCost>,
-    /// Of both ends if both are on this machine.
+    /// Cost of both ends if both are on this machine.
     kernel: KernelCost,
     both_ends: bool,
     opening: Stretch,

@@ -1,7 +1,8 @@
 //! A crowd: many clients, each keeping a connection of its own, each speaking in the same slow rhythm.
 //!
-//! Where `load` asks how much work a server can do, a crowd asks how many it can bear. One thread, one epoll, one heap
-//! of turns. `stretch` is what came of a while, `parts` spreads a crowd over several processes.
+//! The module `load` asks how much work a server can do, a crowd how many clients it can bear. One thread, one
+//! epoll, one heap of turns. `stretch` holds the results of a while, `parts` spreads a crowd over several
+//! processes.
 
 pub mod parts;
 pub mod stretch;
@@ -24,7 +25,7 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// Between two pieces of a dribbled request. A second keeps thousands of dribbling clients cheap for the load.
 const DRIBBLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a client does with its connection.
+/// The use that a client makes of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Rhythm {
     /// Connects (over TLS: shakes hands), and says nothing.
@@ -40,7 +41,7 @@ pub enum Rhythm {
     Dribble { bytes_per_second: usize },
 }
 
-/// What all clients of a crowd have in common.
+/// The conduct that all clients of a crowd have in common.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Conduct {
     pub rhythm: Rhythm,
@@ -73,7 +74,7 @@ struct Client {
     turn: Option<Instant>,
     /// On this connection there was what the rhythm wants first: an answer, a handshake, a first piece.
     served: bool,
-    /// It has been served, or has failed, once.
+    /// Whether the client has been served, or has failed, once.
     tried: bool,
 }
 
@@ -250,7 +251,7 @@ impl<'t> Crowd<'t> {
         match client.state {
             State::Shaking(since) if link.is_established() => self.settle(index, since),
             State::Asking(since) if link.response.is_complete() => {
-                // What is answered before all of it was sent leaves a connection that is of no more use.
+                // An answer before all of the request was sent leaves a connection that is of no more use.
                 let closes = link.response.closes() || !link.is_request_sent(&self.conduct.request);
                 self.take_answer(index, since);
                 if closes {

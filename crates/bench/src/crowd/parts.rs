@@ -49,7 +49,7 @@ enum Order {
     Hold { duration: Duration },
 }
 
-/// What a part tells.
+/// The reports of a part.
 #[derive(Serialize, Deserialize)]
 enum Told {
     /// While an order is being carried out.
@@ -223,7 +223,7 @@ pub fn run(_: &Arguments) -> Outcome<()> {
     let Ok(first) = lines.recv() else { return Ok(()) };
     let outcome = serve(&first, &lines, &interrupt);
     match &outcome {
-        // Its owner has been interrupted too, and has said so.
+        // The owner has been interrupted too, and has said so.
         Err(_) if interrupt.is_raised() => return Ok(()),
         Err(failure) => say(&Told::Failed(failure.to_string())),
         Ok(()) => {}

@@ -1,4 +1,4 @@
-//! What came of a stretch of time with a crowd; those of several processes add up.
+//! The results of a stretch of time with a crowd; those of several processes add up.
 
 use crate::tally::{ErrorKind, LatencySummary, Tally};
 use hdrhistogram::Histogram;
@@ -32,7 +32,7 @@ pub struct Census {
     pub wanted: usize,
     /// Connected as far as the client can tell; a server's kernel accepts before the server does.
     pub open: usize,
-    /// Of these, the ones that were answered.
+    /// Open connections that were answered.
     pub served: usize,
 }
 
@@ -114,7 +114,7 @@ impl Latencies {
     pub fn summary(&self) -> LatencySummary {
         let mut histogram = Histogram::new(3).expect("three digits are a precision that the histogram takes");
         for (value, count) in &self.0 {
-            // It grows as needed: an hour fits.
+            // Histograms grow as needed: an hour fits.
             let _ = histogram.record_n(*value, *count);
         }
         LatencySummary::of(&histogram)

@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::{Rc, Weak};
 
-/// What a stream, and a connection, may receive ahead of being read: what the common browsers allow.
+/// Bytes that a stream, and a connection, may receive ahead of being read: what the common browsers allow.
 const STREAM_WINDOW_BYTES: u32 = 6 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 15 * 1024 * 1024;
 /// Connections tried for one request whose earlier ones the server left without looking at it.
@@ -70,7 +70,7 @@ impl Lane {
                     }
                     Err(error) => error,
                 },
-                // It ended while nothing was asked on it: no request was lost.
+                // The connection ended while nothing was asked on it: no request was lost.
                 Err(_) if attempts < ATTEMPTS_MAX => {
                     self.discard(serial);
                     continue;

@@ -28,7 +28,7 @@ use tokio::task::LocalSet;
 /// A timer of the runtime may be late by this much; an arrival that is nearer is awaited by looking again and again.
 const TIMER_GRAIN: Duration = Duration::from_micros(1500);
 
-/// What is asked of a load loop over HTTP/2.
+/// The plan of a load loop over HTTP/2.
 pub struct Plan {
     pub connections: usize,
     /// Requests in progress at once on each connection; a server's lower limit makes some of them wait.
@@ -54,7 +54,7 @@ pub struct Load {
     shared: Rc<Shared>,
 }
 
-/// What the tasks share.
+/// State that the tasks share.
 struct Shared {
     target: Target,
     request: Request,
@@ -65,7 +65,7 @@ struct Shared {
     /// So many requests end the run.
     goal: Cell<u64>,
     arrivals: RefCell<Option<Arrivals>>,
-    /// By task: when its request was due, if one is in progress.
+    /// Time at which each task's request was due, if one is in progress.
     asked: Vec<Cell<Option<Instant>>>,
     /// A request may be started.
     more: Notify,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a server does with a request.
+/// The server's response to a request.
 #[derive(Clone, Copy)]
 enum Act {
     /// After the delay, with a body of so many bytes.

@@ -1,5 +1,5 @@
-//! `keyserver --beside`: one operation alone and beside another that saturates the key server, round about, so that what
-//! else the machine does falls on both alike.
+//! `keyserver --beside`: one operation alone and beside another that saturates the key server, round about, so that
+//! other work of the machine falls on both alike.
 
 use super::{Arguments, measure};
 use crate::failure::{Failure, Outcome, While};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What the other load's client gives up of its priority: it shares a machine with the client that is measured.
+/// Niceness of the other load's client: it shares a machine with the client that is measured.
 const NICENESS_OF_OTHERS: &str = "10";
 /// The other load is there so long before the measurement's warm-up, and after the measurement.
 const MARGIN: Duration = Duration::from_millis(300);
@@ -33,7 +33,7 @@ struct Report {
 struct Round {
     alone: LatencySummary,
     together: LatencySummary,
-    /// Of the other operation, while both went on.
+    /// Rate of the other operation, while both went on.
     beside_per_second: f64,
 }
 

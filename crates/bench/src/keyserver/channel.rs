@@ -58,7 +58,7 @@ impl Slots {
         if self.ids.get(slot) != Some(&id) { None } else { self.release(slot) }
     }
 
-    /// Those that were due before `limit`.
+    /// The operations that were due before `limit`.
     pub fn take_overdue(&mut self, limit: Instant) -> Vec<Waiting> {
         let slots: Vec<usize> = (0..self.waiting.len())
             .filter(|slot| self.waiting[*slot].is_some_and(|operation| operation.due < limit))
@@ -172,7 +172,7 @@ impl Channel {
         Ok(Some(true))
     }
 
-    /// What an end at this point is.
+    /// The error that an end at this point stands for.
     pub fn ended(&self) -> Broken {
         let kind = match () {
             () if !self.connected => ErrorKind::Connect,

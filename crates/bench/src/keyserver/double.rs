@@ -48,7 +48,7 @@ pub struct Double {
     acceptor: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Service {
     manner: Manner,
     config: Arc<ServerConfig>,
@@ -59,7 +59,7 @@ struct Service {
     requests: AtomicU64,
 }
 
-/// What is wanted of a request.
+/// The fields that are wanted of a request.
 struct Wanted {
     id: u32,
     opcode: u8,

@@ -1,4 +1,4 @@
-//! What comes back is counted at once and verified when the load is over, so that verifying does not slow the load.
+//! Replies are counted at once and verified when the load is over, so that verifying does not slow the load.
 
 use super::channel::Waiting;
 use super::operation::{Examiner, Opinion};
@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 8;
 /// Verifications between two looks at the clock and the interrupt flag.
 const LOOK_EVERY: usize = 256;
 
-/// Where replies end up.
+/// The judge of all replies.
 pub struct Judge {
     pub tally: Tally,
     /// Good answers count towards the result. Off while the last ones are waited for after the clock has stopped.

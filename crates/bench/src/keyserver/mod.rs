@@ -134,7 +134,7 @@ struct Report {
     connections: usize,
     outstanding: usize,
     rate: Option<f64>,
-    /// Its `connections` are those opened while the clock ran.
+    /// Summary; the `connections` in it are those opened while the clock ran.
     #[serde(flatten)]
     summary: Summary,
     /// Signatures verified, those of the warm-up included.

@@ -1,4 +1,4 @@
-//! What the key server is asked to do, with inputs that nobody can have prepared, and whether it did it.
+//! Operations that the key server is asked for, with inputs that nobody can have prepared, and whether it did them.
 
 use super::key::{KeyType, PublicKey};
 use super::wire::Answer;
@@ -8,7 +8,8 @@ use aws_lc_rs::rsa::{Pkcs1PublicEncryptingKey, PublicEncryptingKey};
 use aws_lc_rs::signature::{self, ParsedPublicKey, VerificationAlgorithm};
 use clap::ValueEnum;
 
-/// What a TLS 1.3 server signs with Ed25519: 64 spaces, a label with its zero, a hash (RFC 8446 §4.4.3).
+/// Length of the input that a TLS 1.3 server signs with Ed25519: 64 spaces, a label with its zero, a hash (RFC 8446
+/// §4.4.3).
 const MESSAGE_BYTES: usize = 130;
 const PING_BYTES: usize = 32;
 /// A TLS premaster secret (RFC 5246 §7.4.7.1), which is what raw decryption is for.
@@ -50,7 +51,7 @@ pub struct Examiner {
     ciphertexts: Vec<Vec<u8>>,
 }
 
-/// What is to be thought of an answer.
+/// The judgement of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Opinion {
     Right,
@@ -168,7 +169,7 @@ impl Examiner {
         fastrand::Rng::with_seed(self.seed.wrapping_add(serial.wrapping_mul(0x9E37_79B9_7F4A_7C15))).fill(out);
     }
 
-    /// What can be said of an answer at once.
+    /// Judges an answer as far as that is possible at once.
     pub fn glance(&self, serial: u64, answer: &Answer<'_>, scratch: &mut Vec<u8>) -> Opinion {
         let right = match (self.operation, answer) {
             (Operation::Ping, Answer::Pong(echo)) => {

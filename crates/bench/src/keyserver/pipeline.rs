@@ -251,7 +251,7 @@ impl<'t> Pipeline<'t> {
         if self.agreed.is_none() {
             self.agreed = channel.agreed();
         }
-        // What the handshake or a key update has to say.
+        // Flushes the bytes of the handshake or of a key update.
         Ok(channel.flush()?)
     }
 

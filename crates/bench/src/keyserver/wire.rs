@@ -340,7 +340,7 @@ mod tests {
             let length = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
             assert_eq!(used, HEADER_BYTES + length, "seed {seed}, round {round}");
             assert!(used <= bytes.len() && length <= REPLY_BODY_BYTES_MAX, "seed {seed}, round {round}");
-            // What was taken is a whole reply, and less of it is none.
+            // The bytes taken are a whole reply, and fewer are none.
             assert_eq!(decode(&bytes[..used]), Ok(Some((reply, used))), "seed {seed}, round {round}");
             assert_eq!(decode(&bytes[..used - 1]), Ok(None), "seed {seed}, round {round}");
         }

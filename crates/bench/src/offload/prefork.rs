@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Of a worker's thread; what a worker is to cost is `--per-connection`.
+/// Stack of a worker's thread; the memory that a worker is to cost is `--per-connection`.
 const STACK_BYTES: usize = 256 * 1024;
 /// Memory is taken by the page; a byte in each makes it real.
 const PAGE_BYTES: usize = 4096;
@@ -93,7 +93,7 @@ impl Cost {
     }
 }
 
-/// What all workers share.
+/// State that all workers share.
 struct Shared {
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,

@@ -1,4 +1,4 @@
-//! What TLS costs the origin: on the origin itself, and not at all behind a balancer that has taken it over.
+//! Costs of TLS to the origin: on the origin itself, and without any behind a balancer that has taken it over.
 
 use super::stage::{Arrangement, Scene, Spent, Stage};
 use super::steps::slow_clients;
@@ -20,7 +20,7 @@ const WARMUP: Duration = Duration::from_millis(500);
 /// Connections in flight in the rows of new connections.
 const IN_FLIGHT: usize = 32;
 
-/// What clients do, alike in all places of TLS.
+/// The clients' habit, the same in all places of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Habit {
@@ -30,7 +30,7 @@ pub enum Habit {
     KeepAlive,
 }
 
-/// Where TLS ends.
+/// The place where TLS ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -53,7 +53,7 @@ pub struct Secured {
 }
 
 impl Secured {
-    /// Of the origin's CPU time, per request.
+    /// CPU time of the origin per request, in microseconds.
     pub fn origin_microseconds(&self) -> f64 {
         self.spent.origin_cpu * 1e6 / self.requests.max(1) as f64
     }
@@ -163,7 +163,7 @@ fn measure_new(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) 
     })
 }
 
-/// Those of clients on their way in count as well, and whoever was not served in the end has failed.
+/// Failures, those of clients on their way in included; a client that was not served in the end has failed.
 fn failures_of(grown: &Stretch, held: &Stretch) -> (u64, Option<String>) {
     let unserved = held.census.wanted.saturating_sub(held.census.served);
     let counted = grown.errors_total() + held.errors_total();

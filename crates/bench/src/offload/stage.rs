@@ -40,7 +40,7 @@ pub struct Scene {
     origin: Running,
     pub balancer_pids: Vec<u32>,
     pub origin_address: SocketAddr,
-    /// Where plain clients knock, and clients with TLS.
+    /// Addresses for plain clients, and for clients with TLS.
     pub plain: SocketAddr,
     pub tls: SocketAddr,
 }

@@ -36,7 +36,7 @@ pub struct Step {
     pub requests_per_second: f64,
     /// Requests and connections that failed, while clients came and after.
     pub failures: u64,
-    /// Of these, the ones after all had come.
+    /// Failures after all clients had come.
     pub failures_holding: u64,
     pub first_error: Option<String>,
     /// TCP connects of this step.

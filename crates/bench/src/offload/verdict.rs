@@ -24,7 +24,7 @@ pub struct Verdict {
     ratios: Ratios,
 }
 
-/// What the balancer made of it, on this machine and at this scale. Absent: not measured.
+/// Ratios that the balancer brought, on this machine and at this scale. Absent: not measured.
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Ratios {
     /// Most clients that were all served.

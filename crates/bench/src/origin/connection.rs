@@ -16,7 +16,7 @@ const ECHO_BYTES_MAX: usize = 16 * 1024 * 1024;
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Size of one chunk of `/chunked`.
 const CHUNK_BYTES: u64 = 16 * 1024;
-/// What `/bytes` is made of.
+/// The bytes that `/bytes` sends.
 pub static FILLER: [u8; 256 * 1024] = [b'x'; 256 * 1024];
 
 pub struct Connection {
@@ -44,11 +44,11 @@ enum Streaming {
     Chunks(u64),
 }
 
-/// What the connection waits for.
+/// The event that the connection waits for.
 pub enum Next {
     Event,
     Timer(Instant),
-    /// Its turn was long; it goes on when others had theirs.
+    /// The connection's turn was long; it goes on when others had theirs.
     Again,
     Close,
 }

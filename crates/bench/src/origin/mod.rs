@@ -78,7 +78,7 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
 }
 
-/// What all connections share. The fixed answer is made once.
+/// State that all connections share. The fixed answer is made once.
 pub struct Settings {
     pub name: String,
     pub body_bytes: usize,
@@ -97,7 +97,7 @@ pub struct Origin {
     settings: Settings,
     clients: Vec<Option<Client>>,
     vacant: Vec<usize>,
-    /// Those whose turn was long.
+    /// Connections whose turn was long.
     again: Vec<usize>,
     /// Answers that wait: when, which connection, and its serial number (the place may have been given away since).
     timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,

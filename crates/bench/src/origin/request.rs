@@ -1,4 +1,4 @@
-//! What a client of the origin wants.
+//! Requests of the origin's clients.
 
 use crate::body::{BadFraming, Framing};
 use std::time::Duration;

@@ -9,7 +9,7 @@ pub enum Scale {
     Linear,
     /// Positive values only.
     Log,
-    /// Of 1 / (1 - p), so that 90, 99 and 99.9 % are equally far apart (as HdrHistogram draws it).
+    /// Logarithm of 1 / (1 - p), so that 90, 99 and 99.9 % are equally far apart (as HdrHistogram draws it).
     Percentile,
 }
 

@@ -83,7 +83,7 @@ fn points_of(latency: &Value, count: f64, errors: u64) -> Vec<Point> {
     let mut points = Vec::new();
     let mut push = |quantile: f64, nanoseconds: f64| {
         let inverse = 1.0 / (1.0 - quantile);
-        // Of 100 requests none is the 99.9th percentile.
+        // Quantile q needs 1 / (1 - q) requests: among 100 requests none is the 99.9th percentile.
         let is_known = count <= 0.0 || inverse <= count * 1.000_001;
         if is_known && (1.0..=INVERSE_MAX).contains(&inverse) && nanoseconds > 0.0 {
             points.push(Point { x: inverse, y: nanoseconds / 1e6, ..Point::default() });

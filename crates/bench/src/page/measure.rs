@@ -1,4 +1,4 @@
-//! What the name of a field says about its value: which family it belongs to, in which unit it is, how it is shown.
+//! Meaning of a field's value by its name: the family it belongs to, its unit, how it is shown.
 
 /// Things that belong into one picture because they share a unit and a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -100,7 +100,7 @@ fn render(title: &str, results: &[Result]) -> String {
     frame(title, &body)
 }
 
-/// What is on the page, from which machines, and what went wrong.
+/// The header: the results on the page, the machines they are from, and what went wrong.
 fn header(results: &[Result]) -> String {
     let mut html = String::new();
     let machines = distinct(results.iter().filter_map(machine_of));

@@ -87,7 +87,7 @@ impl Plot {
         html
     }
 
-    /// What the scales take, in order, and not more than eyes can tell apart.
+    /// The points that the scales take, in order, and not more than eyes can tell apart.
     fn drawable(&self, series: &Series) -> Series {
         let takes = |point: &&Point| self.x.scale.takes(point.x) && self.y.scale.takes(point.y);
         let mut points: Vec<Point> = series.points.iter().filter(takes).cloned().collect();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Of one file; results are some kilobytes, with time series some megabytes.
+/// Largest size of one file, in bytes; results are some kilobytes, with time series some megabytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 pub struct Result {
@@ -19,7 +19,8 @@ pub struct Result {
 }
 
 impl Result {
-    /// serde_json refuses nesting beyond 128 levels, NaN, and numbers beyond the range of a double, with line and column.
+    /// Reads a result. serde_json refuses nesting beyond 128 levels, NaN, and numbers beyond the range of a double,
+    /// with line and column.
     pub fn read(path: &Path) -> Outcome<Self> {
         let shown = path.display();
         let metadata = fs::metadata(path).when(format_args!("reading {shown}"))?;
@@ -90,7 +91,7 @@ pub fn errors_of(value: &Value) -> u64 {
     }
 }
 
-/// Where a part sums up its own parts, the sum counts and not they again. Depth is limited by the parser.
+/// Counts errors. If a part sums up its own parts, the sum counts and not they again. Depth is limited by the parser.
 fn count_errors(value: &Value, errors: &mut u64, first: &mut Option<String>) {
     let own = if value.is_object() { errors_of(value) } else { 0 };
     if first.is_none() {

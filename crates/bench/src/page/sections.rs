@@ -206,7 +206,7 @@ fn list(path: &str, tracks: &[&Track]) -> String {
         cells
     };
     let records = tracks.iter().flat_map(|track| track.records.iter().map(move |record| (*track, record)));
-    // What the table does not show is not made; one more tells it that there is more.
+    // Rows that the table does not show are not made; one more tells it that there is more.
     let records = records.take(super::html::TABLE_ROWS_MAX + 1);
     let rows: Vec<Vec<Cell>> = records.map(|(track, record)| row(track, record)).collect();
     super::html::details(&shorten(&format!("Table: {}", readable(path)), 120), &table(&head, &rows))

@@ -34,7 +34,7 @@ pub struct Record {
 pub struct Track {
     /// Field names on the way to it: lists with the same path belong into the same pictures.
     pub path: String,
-    /// What the records around it are called.
+    /// Name of the records around it.
     pub label: String,
     pub records: Vec<Record>,
 }

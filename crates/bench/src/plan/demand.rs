@@ -1,10 +1,10 @@
-//! What the service must carry, and whether that can be meant at all.
+//! The demand that the service must carry, and whether that can be meant at all.
 
 use crate::target::Key;
 use crate::units::show_nanoseconds;
 use serde::Serialize;
 
-/// What a client's connection is.
+/// The protocol of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traffic {

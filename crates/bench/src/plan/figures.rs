@@ -1,4 +1,4 @@
-//! What one core, one gigabyte and one connection cost: by the documents' rules, or by measurement.
+//! Costs of one core, one gigabyte and one connection: by the documents' rules, or by measurement.
 
 use super::demand::Traffic;
 use crate::failure::{Failure, Outcome};
@@ -219,7 +219,7 @@ impl Figures {
     }
 }
 
-/// What a result says of itself; `None` if it does not.
+/// The traffic that a result names; `None` if it does not.
 fn traffic_of(result: &Value) -> Option<Traffic> {
     if result["what"].as_str().is_some_and(|what| what.starts_with("tcp")) {
         return Some(Traffic::Tcp);

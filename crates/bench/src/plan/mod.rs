@@ -103,10 +103,10 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
 }
 
-/// Of a result that is read as a source of figures.
+/// Largest size, in bytes, of a result that is read as a source of figures.
 const RESULT_BYTES_MAX: u64 = 64 << 20;
 
-/// What is told of a plan.
+/// The report of a plan.
 #[derive(Serialize)]
 struct Plan<'a> {
     command: &'static str,
@@ -241,7 +241,7 @@ fn rows_for(demand: &Demand) -> Vec<Row> {
     rows
 }
 
-/// What the sums take for granted, for the reader to doubt.
+/// Assumptions that the sums take for granted, for the reader to doubt.
 fn assumptions(demand: &Demand, measured: bool) -> Vec<String> {
     let mut told = vec![
         "cores add up: an engine of n cores does n times what one core does, and engines share evenly".to_owned(),

@@ -5,8 +5,9 @@ use super::figures::{Figure, Figures, Kind, REENCRYPTION_FACTOR};
 use crate::units::show_number;
 use serde::Serialize;
 
-/// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB), which do so
-/// (native scale-out). Propylon's do not hand packets to each other: it is their number for what is small.
+/// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB),
+/// which do so (native scale-out). Propylon's do not hand packets to each other: the number is Avi's idea of what
+/// is small.
 pub const NATIVE_ENGINES_MAX: u64 = 4;
 /// Engines that share one service behind a router, by the same documents (BGP with equal-cost paths).
 pub const ECMP_ENGINES_MAX: u64 = 32;
@@ -41,11 +42,11 @@ pub struct Answer {
     pub engine_cores: u32,
     /// Least memory for one engine, when it carries its share of a service that lost its spare engines.
     pub engine_memory_bytes: f64,
-    /// That must be alive to carry the demand.
+    /// Engines that must be alive to carry the demand.
     pub engines_needed: u64,
     pub engines_spare: u64,
     pub scale_out: ScaleOut,
-    /// What the number of engines follows from.
+    /// The resource that the number of engines follows from.
     pub limited_by: &'static str,
     pub key_servers: Option<KeyServers>,
 }

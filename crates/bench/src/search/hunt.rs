@@ -28,7 +28,7 @@ const STEP_DOWN: f64 = 0.8;
 const PROBES_MAX: usize = 32;
 const CONFIRMATIONS_MAX: usize = 5;
 
-/// What is to be met, and how closely the boundary is to be found.
+/// The goal to be met, and how closely the boundary is to be found.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
     pub limit: Duration,
@@ -53,7 +53,7 @@ pub enum Step {
     GaveUp(&'static str),
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     /// Good answers per second.
@@ -197,7 +197,7 @@ impl Hunt {
         }
     }
 
-    /// What failed for the full duration is tried again lower, by larger and larger steps.
+    /// A rate that failed for the full duration is tried again lower, by larger and larger steps.
     fn after_confirmation(&mut self, rate: f64, fault: Option<Fault>) -> Step {
         self.confirmations += 1;
         match fault {

@@ -87,7 +87,7 @@ struct Sustained {
     /// The load was full or other programs had the cores, there or at the lowest rate that was not sustained, and the
     /// server was not full: it may do more.
     is_lower_bound: bool,
-    /// What was full there or at the lowest rate that was not sustained.
+    /// Resources that were full there or at the lowest rate that was not sustained.
     shortages: Vec<Shortage>,
     /// Why the lowest rate above was not sustained; absent if none was tried.
     fault_above: Option<Fault>,
@@ -267,7 +267,7 @@ impl Told {
 }
 
 impl Sustained {
-    /// Of the trials of a search that ended well: the last was the confirmation.
+    /// The sustained rate by the trials of a search that ended well: the last was the confirmation.
     fn of(trials: &[Told], server_cores: Option<usize>) -> Option<Self> {
         let last = trials.last()?;
         let above = lowest_unsustained(trials);
@@ -290,8 +290,8 @@ impl Sustained {
     }
 }
 
-/// Of the open-loop trials above the confirmed rate, failed confirmations included. A rate below it that failed once
-/// and then passed was a stall of the machine.
+/// The lowest of the open-loop trials above the confirmed rate that failed, failed confirmations included. A rate
+/// below it that failed once and then passed was a stall of the machine.
 fn lowest_unsustained(trials: &[Told]) -> Option<&Told> {
     let confirmed = trials.last().filter(|last| last.fault.is_none()).map_or(0.0, Told::offered_or_zero);
     let failed = trials.iter().filter(|told| told.fault.is_some() && told.offered_or_zero() > confirmed);

@@ -1,4 +1,4 @@
-//! What a search found, as a table: rate, latency, CPU, scaling, and what was full.
+//! The results of a search, as a table: rate, latency, CPU, scaling, and what was full.
 
 use super::{Arguments, Case, Told, lowest_unsustained};
 use crate::failure::{Failure, Outcome};

@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 }
 
 impl Suite {
-    /// Those that a key of this family can serve.
+    /// The suites that a key of this family can serve.
     fn all(family: Key) -> Vec<Self> {
         use CipherSuite as C;
         let suite = |version, cipher, code, name| Self { version, cipher, code, name };
@@ -336,7 +336,7 @@ impl Samples {
     }
 }
 
-/// Of a server that has a key of each family at once, where it can.
+/// Asks a server that has a key of each family at once, where it can.
 fn ask_refused(stage: &Stage, subjects: &[Subject]) -> Outcome<Vec<refused::Verdict>> {
     let first_of = |family| subjects.iter().find(|subject| subject.family == family);
     let both: Vec<&Subject> = [Key::Ec, Key::Rsa].into_iter().filter_map(first_of).collect();

@@ -65,9 +65,9 @@ static OLD: [Old; 16] = [
 pub struct Verdict {
     pub suite: &'static str,
     pub refused: bool,
-    /// What the server said to a ClientHello that offered this suite only.
+    /// The server's reply to a ClientHello that offered this suite only.
     pub said: String,
-    /// What `openssl s_client` made of it; absent where openssl is not installed.
+    /// The result of `openssl s_client`; absent where openssl is not installed.
     pub openssl: Option<Openssl>,
     pub why: &'static str,
     pub instead: &'static str,
@@ -80,7 +80,7 @@ pub enum Openssl {
     Refused,
     /// This openssl was built without the suite, or its policy forbids it.
     CannotOffer,
-    /// It neither shook hands nor said why not.
+    /// Neither a handshake nor a reason why not.
     Unclear,
 }
 

@@ -128,7 +128,7 @@ impl Sweep {
         table
     }
 
-    /// Of the first key and number of workers that it was measured with.
+    /// The rate with the first key and number of workers that it was measured with.
     fn rate_of(&self, suite: &str) -> String {
         let cell = self.rows.iter().find(|row| row.suite == suite).and_then(|row| row.cells.first());
         cell.map_or("-".to_owned(), |cell| cell.full.show_rate(cell.shares_cores))

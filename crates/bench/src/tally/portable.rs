@@ -8,7 +8,7 @@ use std::time::Duration;
 /// More kinds of handshakes than one server has by far.
 const HANDSHAKE_KINDS_MAX: usize = 1000;
 
-/// What a `Tally` holds, in a form that goes over a wire.
+/// The contents of a `Tally`, in a form that goes over a wire.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortableTally {
@@ -21,7 +21,7 @@ pub struct PortableTally {
     pub asked_again: u64,
     /// Handshakes by the numbers of their version, suite and group (IANA's), and how many there were of each.
     pub negotiated: Vec<(u16, u16, Option<u16>, u64)>,
-    /// By the kind's name.
+    /// Errors by the kind's name.
     pub errors: BTreeMap<String, u64>,
     pub first_error: Option<String>,
     /// Nanoseconds (the highest of the bucket's) and how many samples fell into that bucket.

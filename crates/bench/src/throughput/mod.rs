@@ -20,7 +20,7 @@ use serde::Serialize;
 /// Largest body that goes up; it is kept in memory once.
 const UPLOAD_BYTES_MAX: u64 = 1 << 30;
 const BODY_BYTES_DEFAULT: u64 = 1 << 20;
-/// Of a connection that is made for its own sake.
+/// Default size of the body on a connection that is made for its own sake, in bytes.
 const NEW_CONNECTION_BYTES_DEFAULT: u64 = 64;
 
 /// Large bodies down, up or both ways, or bytes through a TCP relay: CPU seconds per gigabyte

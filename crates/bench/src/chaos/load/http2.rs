@@ -75,7 +75,7 @@ async fn converse(floor: &Floor, draft: &mut Draft, ask: &Ask, lane: &Lane) -> E
             Ok(open) => open,
             Err(broken) => return Ending::unopened(&broken),
         };
-        // It takes no more streams, and this one was not sent.
+        // The connection takes no more streams, and this one was not sent.
         let Ok(mut sender) = open.sender.clone().ready().await else {
             lane.discard(open.number);
             continue;
@@ -126,7 +126,7 @@ async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> Ending
     answer.unwrap_or_else(|ending: Ending| ending)
 }
 
-/// What becomes of the body shows in the answer.
+/// Sends the body. An error is not told here: it shows in the answer.
 async fn upload(mut stream: SendStream<Bytes>, mut body: Bytes) {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());

@@ -1,7 +1,8 @@
-//! Steady load of many kinds at once, by clients that know to the byte what they should get and write down what they got.
+//! Steady load of many kinds at once, by clients that know to the byte what they should get and write down what
+//! they got.
 //!
-//! One thread. Each client is a task that asks, thinks, and asks again until it is told to stop; none of them ever hides a
-//! failure behind a repeat of its own.
+//! One thread. Each client is a task that asks, thinks, and asks again until it is told to stop; none of them ever
+//! hides a failure behind a repeat of its own.
 
 mod http1;
 mod http2;
@@ -28,7 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::{LocalSet, spawn_local};
 
-/// With one request, everything included. Far beyond all limits of the engine: who waits for so long has found a defect.
+/// Time limit for one request, everything included. Far beyond all limits of the engine: a client that waits for so
+/// long has found a defect.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 /// Between two requests of a client, in milliseconds.
 const THINK: std::ops::Range<u64> = 15..70;
@@ -52,7 +54,7 @@ const MIX: [(Kind, usize); 13] = [
 /// Connections of HTTP/2 that streams share.
 const LANES: usize = 2;
 
-/// What the clients know in the end.
+/// The clients' results at the end.
 #[derive(Default)]
 pub struct Gathered {
     pub stories: Vec<Story>,
@@ -134,7 +136,7 @@ fn run(doors: Doors, ca: PathBuf, scale: usize, seed: u64, stop: Arc<AtomicBool>
     Ok(floor.gathered.take())
 }
 
-/// What all clients share.
+/// State that all clients share.
 struct Floor {
     secure: Target,
     /// The same, coming back with tickets.
@@ -159,7 +161,7 @@ struct Draft {
     begun: Micros,
 }
 
-/// What came of a request.
+/// The end of a request.
 #[derive(Debug)]
 struct Ending {
     outcome: Outcome,
@@ -172,7 +174,7 @@ impl Ending {
         Self { outcome, status: None, server: None }
     }
 
-    /// By an error before there was any of an answer.
+    /// The end by an error before there was any of an answer.
     fn unopened(broken: &Broken) -> Self {
         let stage = if broken.kind == ErrorKind::Connect { Stage::Connect } else { Stage::Handshake };
         Self::of(Outcome::Broken(stage, How::Reset))
@@ -309,7 +311,7 @@ fn judged(id: u64, head: &AnswerHead, body: &BodyCheck, wanted: u64) -> Ending {
     told(Outcome::Served)
 }
 
-/// What an answer's head says.
+/// The facts that are read of an answer's head.
 #[derive(Debug, Default)]
 struct AnswerHead {
     status: u16,
@@ -325,7 +327,7 @@ struct BodyCheck {
     start: Vec<u8>,
 }
 
-/// Of a body that may be the engine's own.
+/// Bytes that are kept from the start of a body that may be the engine's own.
 const START_BYTES_MAX: usize = 256;
 
 impl BodyCheck {

@@ -1,5 +1,5 @@
-//! Clients that leave half-way, by FIN or by reset, or stay and say nothing: what they do is their own fault, and nobody
-//! else's loss.
+//! Clients that leave half-way, by FIN or by reset, or stay and say nothing: they do so at their own fault, and at
+//! nobody else's loss.
 
 use super::{Door, Draft, Ending, Floor};
 use crate::chaos::content::{Content, Side};

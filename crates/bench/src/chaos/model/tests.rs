@@ -125,7 +125,7 @@ fn a_get_is_repeated_elsewhere_unless_there_was_trouble_at_every_attempt() {
     get().at(A, HEAD).may_not();
     get().at(A, HEAD).trouble(C, Trouble::Deaf, T, T + SECOND).may(Excuse::CutEverywhere);
     get().at(A, HEAD).trouble(C, Trouble::Slow, T, T + SECOND).may_not();
-    // Of two servers both are every one.
+    // The setup has two servers, and both have trouble.
     get().with(|world| world.timeline.changes[0].setup = setup(&[A, B])).may(Excuse::CutEverywhere);
     get().with(|world| world.timeline.changes[0].setup = setup(&[A, B, C])).may_not();
 }

@@ -8,7 +8,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const FIELDS_MAX: usize = 64;
 const READ_BYTES: usize = 16 * 1024;
 
-/// What the path asks for.
+/// The answer that the path asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub bytes: u64,
@@ -76,7 +76,7 @@ pub fn id_of(path: &str) -> Option<u64> {
 pub struct Inbox {
     pub wire: Wire,
     bytes: Vec<u8>,
-    /// Of a chunk, what is still to come; none between two.
+    /// Bytes of the present chunk that are still to come; `None` between two.
     chunk_left: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Inbox {
         self.wire.flush().await
     }
 
-    /// What was read beyond the head.
+    /// Bytes that were read beyond the head.
     pub fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
@@ -135,7 +135,7 @@ impl Inbox {
         Ok(Some(self.bytes.drain(..count).collect()))
     }
 
-    /// What is left of the present chunk, or all of the next; none after the last.
+    /// Length of what is left of the present chunk, or of all of the next; `None` after the last.
     async fn chunk(&mut self) -> io::Result<Option<u64>> {
         match self.chunk_left {
             Some(left @ 1..) => return Ok(Some(left)),

@@ -7,9 +7,9 @@ use tokio::sync::mpsc;
 pub struct Manners {
     /// Before each answer.
     pub slow_ms: u64,
-    /// Of the answers, these are 500.
+    /// Percentage of answers that are 500.
     pub fail_percent: u8,
-    /// Of the requests, about these lose their connection at some place of their way.
+    /// Percentage of requests, roughly, that lose their connection at some place of their way.
     pub cut_percent: u8,
     /// No connections are taken.
     pub deaf: bool,

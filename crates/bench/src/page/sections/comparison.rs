@@ -9,7 +9,7 @@ use serde_json::Value;
 struct Row<'v> {
     name: &'v str,
     unit: &'v str,
-    /// By program, in the programs' order.
+    /// Cells of the row, in the programs' order.
     cells: Vec<Option<&'v Value>>,
 }
 
@@ -64,7 +64,7 @@ fn bar_of(cell: &Value, divisor: f64) -> Option<Bar> {
     Some(Bar { value, spread: spread.map(|(low, high)| (low / divisor, high / divisor)), errors: errors_of(cell) })
 }
 
-/// What each program costs beside the best peer: rows of different units in one picture.
+/// Ratios of each program to the best peer: rows of different units in one picture.
 fn ratios(rows: &[Row], programs: &[&str]) -> String {
     let group = |row: &Row| {
         // The yardstick is written nowhere, but each ratio is a median over it.
