@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 const SCRATCH_BYTES: usize = 256 * 1024;
 /// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
 pub const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
-/// Time for a server to close the socket after its close_notify; most do it in the same breath, some wait for the
-/// client.
+/// Time for a server to close the socket after its close_notify; most close at once, some wait for the client.
 const CLOSE_WAIT: Duration = Duration::from_millis(1);
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
 const BACKLOG_MAX: usize = 1_000_000;
@@ -130,8 +129,7 @@ impl Arrivals {
         self.backlog.len() - before
     }
 
-    /// Counts the arrivals that were due before the end, but while the loop was held up, so that it never got to
-    /// start them.
+    /// Counts the arrivals that were due before the end and never started, because the loop was held up.
     pub fn charge_missed(&mut self, until: Until, begin: Instant, tally: &mut Tally) {
         let Until::Elapsed(duration) = until else {
             return;
@@ -218,8 +216,7 @@ impl<'t> Load<'t> {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.charge_missed(until, begin, &mut self.tally);
         }
-        // Bodies that were begun before this run count with what came during it; unfinished ones, with what came so
-        // far.
+        // Bodies begun before this run count with what came during it; unfinished ones, with what came so far.
         let left_over = self.moved_under_way();
         let moved = &mut self.tally.moved;
         moved.down = (moved.down + left_over.down).saturating_sub(under_way.down);

@@ -1,10 +1,9 @@
 //! The plan of a run, drawn from a seed before anything begins: what will be done to which server, and when.
 //!
 //! A round is a busy stretch, one in which a server is gone, and a calm one. In the busy one each server has one
-//! trouble at a time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every
-//! sixth round all are killed at once first. In the second stretch the configuration rests and one server is killed
-//! or stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left
-//! alone.
+//! trouble at a time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every sixth
+//! round all are killed at once first. In the second stretch the configuration rests and one server is killed or
+//! stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left alone.
 
 use super::timeline::ServerId;
 use super::vault::KEY_SERVERS;

@@ -339,8 +339,7 @@ fn envoy_http(name: &str, codec: &str) -> Value {
             "stat_prefix": name,
             "codec_type": codec,
             "generate_request_id": false,
-            // Envoy waits a second by default for the client to close first, on each connection that it was told to
-            // close.
+            // Envoy waits a second by default for the client to close first, on each connection that it has to close.
             "delayed_close_timeout": "0s",
             "common_http_protocol_options": { "idle_timeout": "600s" },
             "http_filters": [{

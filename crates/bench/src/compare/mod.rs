@@ -1,8 +1,7 @@
 //! `compare`: the same work through Propylon and its peers, turn by turn, on one core, in CPU time per unit of work.
 //!
-//! The programs are in `peers`; `configs` writes them equal configurations, `rows` has the kinds of work, `running`
-//! how a program is started and ended, `verdict` the evaluation of the numbers, `markdown` their form in a
-//! document.
+//! The programs are in `peers`; `configs` writes them equal configurations, `rows` has the kinds of work, `running` how
+//! a program is started and ended, `verdict` the evaluation of the numbers, `markdown` their form in a document.
 
 mod configs;
 mod markdown;
@@ -126,8 +125,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     verdict.outcome()
 }
 
-/// Makes all of the comparison but the report. Once it is interrupted the verdict is of what was measured until
-/// then, if anything was.
+/// Makes the comparison without the report. After an interrupt the verdict is of what was measured, if anything was.
 pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;

@@ -99,8 +99,7 @@ impl Site {
 }
 
 impl Program {
-    /// Finds the program in its usual place: Propylon at `propylon` or beside this program, the others on the
-    /// search path.
+    /// Finds the program: Propylon at `propylon` or beside this program, the others on the search path.
     pub fn find_installed(peer: Peer, propylon: Option<&Path>) -> Outcome<Self> {
         let propylon = propylon.filter(|_| peer == Peer::Propylon);
         Self::find(peer, &peer.path(propylon)?)

@@ -1,8 +1,7 @@
 //! A crowd: many clients, each keeping a connection of its own, each speaking in the same slow rhythm.
 //!
-//! The module `load` asks how much work a server can do, a crowd how many clients it can bear. One thread, one
-//! epoll, one heap of turns. `stretch` holds the results of a while, `parts` spreads a crowd over several
-//! processes.
+//! The module `load` asks how much work a server can do, a crowd how many clients it can bear. One thread, one epoll,
+//! one heap of turns. `stretch` holds the results of a while, `parts` spreads a crowd over several processes.
 
 pub mod parts;
 pub mod stretch;

@@ -5,9 +5,8 @@ use super::figures::{Figure, Figures, Kind, REENCRYPTION_FACTOR};
 use crate::units::show_number;
 use serde::Serialize;
 
-/// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB),
-/// which do so (native scale-out). Propylon's do not hand packets to each other: the number is Avi's idea of what
-/// is small.
+/// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB), which
+/// do so (native scale-out). Propylon's do not hand packets to each other: the number is Avi's idea of what is small.
 pub const NATIVE_ENGINES_MAX: u64 = 4;
 /// Engines that share one service behind a router, by the same documents (BGP with equal-cost paths).
 pub const ECMP_ENGINES_MAX: u64 = 32;
