@@ -32,8 +32,8 @@ use crate::tunnel;
 /// The `reason` of an attempt whose stream the server has reset.
 pub const STREAM_RESET: &str = "stream-reset";
 
-/// The same where the server has said by its code that it is about what was asked: a deadline that the client has set is over
-/// (gRPC), a field that the server does not take.
+/// The `reason` of a reset whose code says that it is about the request itself: a deadline that the client has set is
+/// over (gRPC), or the server does not take a field.
 pub const REQUEST_RESET: &str = "request-reset";
 
 /// The `reason` of an attempt whose connection had brought a whole response, until the server ended it by GOAWAY. An
@@ -43,11 +43,11 @@ pub const CUT_OFF: &str = "goaway";
 /// Attempts of one request that may be cut off so before they count.
 const CUT_OFF_REPEATS_MAX: u8 = 4;
 
-/// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where none may be.
-/// None of that goes on.
+/// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where
+/// there may be none. The excess does not go on to the client.
 pub const EXCESS_DATA: &str = "excess-data";
 
-/// What went wrong with one attempt.
+/// Failure of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// The status for the client if this was the last attempt.
@@ -71,8 +71,9 @@ impl Attempt {
         Attempt { status: 502, reason, repeatable: Repeatable::No }
     }
 
-    /// What the attempt failed for where the client still owed a part of the request, or the server did not take it: a server
-    /// need not wait for that, nor read what it does not want, and is not blamed where it closes without an answer.
+    /// Takes into account that the client still owed a part of the request, or that the server did not take it: a
+    /// server need not wait for that part, nor read one that it does not want, and is not blamed where it closes
+    /// without an answer.
     pub fn with_body_owed(self, owed: bool) -> Attempt {
         match self.reason {
             "closed-before-response" if owed => Attempt { reason: "closed-during-request", ..self },
@@ -113,7 +114,7 @@ pub async fn forward(
         request.head.fields.withhold(&request.text, ours);
     }
     if !listener.request_headers.is_empty() || request.head.body != RequestBody::Chunked {
-        // What it announces does not come: such bodies go on without trailers.
+        // Trailers that it announces do not come: such bodies go on without trailers.
         request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
     }
     let mut upload = match client {
@@ -202,7 +203,7 @@ fn reached(seat: &Seat) -> Reached {
 struct InProgress<'a>(&'a Cell<u32>);
 
 impl InProgress<'_> {
-    /// None if there are as many as may be.
+    /// Counts a request; `None` if there are as many as there may be.
     fn begin(count: &Cell<u32>, max: u32) -> Option<InProgress<'_>> {
         (count.get() < max).then(|| {
             count.set(count.get() + 1);
@@ -262,7 +263,7 @@ async fn converse(
     }
 }
 
-/// What a request is balanced by, and what is said of its cookie.
+/// Affinity by which a request is balanced; notes for the log what its cookie asks for.
 fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
     let sticky = snapshot.shared.balance[backend.0].sticky.as_ref();
     let config = &snapshot.shared.config.backends[backend.0];
@@ -295,8 +296,9 @@ struct Failure {
     failed: Attempt,
     /// The permit that its connection has left.
     permit: Option<Permit>,
-    /// Whether it was on a connection of HTTP/1: its server may have closed that, being idle, while the request was on its way.
-    /// A server of HTTP/2 says which streams it has not looked at, and any other may be done already.
+    /// Whether the request was on a connection of HTTP/1: its server may have closed that, being idle, while the
+    /// request was on its way. A server of HTTP/2 says which streams it has not looked at, and any other may be done
+    /// already.
     may_be_silent: bool,
 }
 
@@ -322,7 +324,7 @@ fn give_up(
     let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
     // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
     let cut_off = failed.reason == CUT_OFF && experience.cut_off < CUT_OFF_REPEATS_MAX;
-    // What this machine is short of is no fault of the server, nor is what was asked.
+    // A shortage on this machine is no fault of the server, nor is a faulty request.
     let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
     if let Some(turn) = &experience.turn {
         match stale || cut_off {
@@ -419,7 +421,8 @@ fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &A
     }
 }
 
-/// The head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other request.
+/// Writes the head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other
+/// request.
 pub fn write_request_head(
     client: &ClientSide<'_>,
     request: &Request,

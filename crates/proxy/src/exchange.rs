@@ -34,7 +34,7 @@ pub struct Request {
     pub note: Note,
 }
 
-/// What the log and the metrics will say of a request.
+/// Facts of a request for the log and the metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Note {
     /// 0 while no response has begun.
@@ -110,7 +110,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
         Decision::Answered(after) => after,
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
     };
-    // Where the connection ends here its farewell sends what is staged.
+    // A connection that ends here sends what is staged in its farewell.
     let after = match client {
         _ if after != After::Next => after,
         ClientSide::Http1(connection) => attempt::flush(connection).await,
@@ -123,15 +123,17 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     after
 }
 
-/// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would destroy
-/// responses before it that the kernel still has for the client, and there is none of its own to be taken for whole.
+/// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would
+/// destroy earlier responses that the kernel still has for the client, and the request has no response that could be
+/// taken for whole.
 fn leaves_in_order(client: &ClientSide<'_>, request: &Request, after: After) -> bool {
     let (is_begun, has_closed) = (request.note.status != 0, request.note.fault == Some("client-closed"));
     after == After::Abort && has_closed && !is_begun && matches!(client, ClientSide::Http1(_))
 }
 
-/// Where the key of the client's session could not seal all of the response. Its end shows that it is not whole, and the
-/// session ends in order, so that nothing of the rest is lost; a response that would end with the session is broken off.
+/// Handles a session whose key could not seal all of the response. The response's end shows that it is not whole, and
+/// the session ends in order, so that nothing of the rest is lost; a response that would end with the session is
+/// broken off.
 fn cut_off(client: &ClientSide<'_>, request: &mut Request) -> Option<After> {
     let ClientSide::Http1(connection) = client else { return None };
     if !connection.stream.is_worn_out() {
@@ -146,7 +148,7 @@ fn cut_off(client: &ClientSide<'_>, request: &mut Request) -> Option<After> {
     Some(if ends_with_session { After::Abort } else { After::Linger })
 }
 
-/// Where requests are traced.
+/// Begins the request's trace, if requests are traced.
 fn begin_trace(core: &Core, request: &mut Request) {
     if let Some(tracer) = core.tracer.borrow_mut().as_mut() {
         let (started, now) = (request.started, core.timers.now());
@@ -193,7 +195,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     }
     let path = head.path_key(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
-        // Whoever watches us from outside has the successor in mind as well.
+        // An observer from outside has the successor in mind as well.
         let draining = client.core().hurries();
         let answer = match draining {
             false => Answer { body: "ok\n", ..Answer::plain(200) },
@@ -243,9 +245,9 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     }
 }
 
-/// Why the request is refused, if it is for a host that its connection's certificate does not speak for: "a request for an
-/// \"https\" resource MUST be rejected unless it has been received over a connection that has been secured via a certificate
-/// valid for that target URI's origin" (RFC 9110 §7.4).
+/// Reason to refuse a request for a host that its connection's certificate does not speak for: "a request for an
+/// "https" resource MUST be rejected unless it has been received over a connection that has been secured via a
+/// certificate valid for that target URI's origin" (RFC 9110 §7.4). `None` where the request is not refused.
 fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> Option<String> {
     let listener = snapshot.listener(client.listener());
     // Over HTTP/1.1 gateways with a name of their own are common, and nobody shares connections among names.
@@ -359,7 +361,8 @@ pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, reason: &
     answer_here(client, request, &answer)
 }
 
-/// Answers a head that could not be taken. Over HTTP/1 it ends the connection: where the next request begins is unknown.
+/// Answers a head that could not be taken. Over HTTP/1 the answer ends the connection: the start of the next request
+/// is unknown.
 pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject) -> After {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.listeners[client.listener()];
@@ -467,7 +470,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
         client: hello_info.and_then(|known| known.identity.as_deref()),
     });
-    // What the client wrote, which is what somebody who reads the log looks for.
+    // The target as the client wrote it, since somebody who reads the log looks for that.
     let [prefix, target] = request.head.received_target(&request.text);
     let joined;
     let target = if prefix.is_empty() {

@@ -1,4 +1,5 @@
-//! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
+//! A place at a server for a request or a relay: the choice of the server and the connection, and the wait while all
+//! are full.
 
 mod closing;
 mod streams;
@@ -39,13 +40,13 @@ pub use closing::part;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
 
-/// What a request or a relay has learnt in its earlier attempts.
+/// State that a request or a relay carries from its earlier attempts.
 #[derive(Default)]
 pub struct Experience {
     /// Attempts that failed for another reason than a stale connection.
     pub failures: u32,
-    /// Servers that it failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without memory, for
-    /// nearly every request.
+    /// Servers that it failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without
+    /// memory, for nearly every request.
     pub tried: Vec<usize>,
     /// A pooled connection was stale: the others are likely to be.
     pub fresh: bool,
@@ -53,14 +54,14 @@ pub struct Experience {
     pub cut_off: u8,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
-    /// What it is balanced by.
+    /// Affinity that it is balanced by.
     pub wish: Wish,
-    /// Its time at the server that it is at.
+    /// Time of the request at its present server, and its count among those in flight there.
     pub turn: Option<Turn>,
     /// Microseconds in the backend's line, if there was a wait.
     pub queue_us: Option<u64>,
-    /// Since when it has been waiting for the connection that it has not got yet, on the clock that all cores share: its place in
-    /// the line, whatever it has waited for meanwhile.
+    /// Time since which it has been waiting for the connection that it has not got yet, in ms on the clock that all
+    /// cores share: its place in the line, whatever it has waited for meanwhile.
     pub arrived: Option<NonZeroU64>,
 }
 
@@ -71,7 +72,7 @@ impl Experience {
         self.tried.push(server);
     }
 
-    /// When it has come, for the order of those who wait. What it has waited before an attempt that failed counts, and the
+    /// Time of its arrival, for the order of those who wait. Waits before an attempt that failed count, and the
     /// attempt does not.
     fn arrived(&mut self) -> u64 {
         let waited = self.queue_us.unwrap_or(0) / 1_000;
@@ -95,7 +96,7 @@ pub enum Refusal {
     Failed(Attempt),
 }
 
-/// What a request goes out on.
+/// Connection or stream that a request goes out on.
 pub enum Seat {
     Connection(Box<ServerConnection>),
     Stream(StreamPermit),
@@ -103,12 +104,12 @@ pub enum Seat {
 
 enum Pick {
     Server(usize, Choice),
-    /// Those that would do have as many connections as they may.
+    /// All servers that would do have as many connections as they may.
     Full(Box<[usize]>),
     None,
 }
 
-/// What is asked of a connection.
+/// Requirements on a connection.
 pub struct Need {
     pub fit: Fit,
     /// The kernel is asked whether an idle connection is still open.
@@ -138,7 +139,7 @@ pub async fn take(
     }
     let config = &snapshot.shared.config.backends[backend.0];
     let level = level(config.reuse);
-    // What a server was told of a client at the start is not true of another.
+    // A connection's PROXY header names one client, so it must not carry another's requests.
     let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
     let owner = is_private.then(|| client.owner());
     let need = Need {
@@ -176,7 +177,8 @@ pub async fn take(
     Ok(Seat::Connection(made))
 }
 
-/// Makes a connection while its client waits, whose body does not pile up meanwhile. One whose client goes away is given up.
+/// Makes a connection while its client waits, whose body does not pile up meanwhile. The attempt is given up when the
+/// client goes away.
 async fn connect_for(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
@@ -199,7 +201,7 @@ async fn connect_for(
     .await
 }
 
-/// What connections of this client to this backend begin with.
+/// Bytes that connections of this client to this backend begin with.
 fn preamble(client: &ClientSide<'_>, config: &Backend) -> Result<Vec<u8>, Attempt> {
     let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
     let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
@@ -210,8 +212,8 @@ fn preamble(client: &ClientSide<'_>, config: &Backend) -> Result<Vec<u8>, Attemp
     header.map_err(|_| failed)
 }
 
-/// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
-/// where every server that would do is full.
+/// Finds a connection of the kind that is needed or the right to make one, with the account of it; waits in the
+/// backend's line while every server that would do is full.
 pub async fn find(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
@@ -290,7 +292,7 @@ pub fn settle(
             Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
-            // What this machine is short of is no fault of the server.
+            // A shortage on this machine is no fault of the server.
             if failed.status != 503 {
                 state.suspects.borrow_mut().failed(key.server, core.timers.now());
             }
@@ -302,7 +304,8 @@ pub fn settle(
     }
 }
 
-/// Gives a connection up after a request: to its pool if it can serve again, else it is closed and its permit comes back.
+/// Gives a connection up after a request: to its pool if it can serve again; otherwise it is closed and its permit
+/// comes back.
 pub fn leave(
     core: &Core,
     snapshot: &CoreSnapshot,
@@ -402,7 +405,7 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &E
         let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
         let has_room = |server: usize| state.pool.has_room(server);
         let picked = match wished {
-            // What a client has there is worth the wait.
+            // A client's affinity to this server is worth the wait.
             Some(server) if !has_room(server) => return Pick::Full(Box::new([server])),
             Some(server) => Some(server),
             None => state.balancer.borrow_mut().pick(|server| fits(server) && has_room(server), draw),
@@ -453,14 +456,14 @@ fn at(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, n
     if turnstile.is_wanted(server) {
         return None;
     }
-    // What is idle here does not suit this request, and is in its way.
+    // The idle connection does not suit this request, and is in its way.
     let evicted = pool.evict(server)?;
     core.report_idle(backend.0, pool, server);
     core.metrics.lower(metrics.open);
     Some(Found::Permit(evicted.permit))
 }
 
-/// What came of the wait: a connection from this core or another, or the right to make one.
+/// Result of the wait: a connection from this core or another, or the right to make one.
 fn granted(
     core: &Core,
     snapshot: &CoreSnapshot,
@@ -477,7 +480,7 @@ fn granted(
     if let Found::Connection(mut handed) = found {
         let home = core.metrics.index();
         let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.stream.is_quiet();
-        // What the other core's event loop knows may be old.
+        // The other core's event loop may know less than the kernel.
         let fits = fits && !((need.certain || handed.home != home) && handed.stream.has_news());
         let fits = fits && (handed.home == home || handed.stream.leave_event_loop().is_ok());
         found = if fits {
@@ -502,7 +505,7 @@ struct Place<'a> {
     backend: usize,
     turnstile: &'a Arc<ServerTurnstile>,
     ticket: Ticket,
-    /// Those that are watched meanwhile.
+    /// HTTP/2 connections that are watched meanwhile.
     lanes: Box<[Rc<Lane>]>,
 }
 
@@ -520,7 +523,7 @@ impl Place<'_> {
     fn pass_on(&self, grant: Grant<Box<ServerConnection>>) {
         match grant {
             Grant::Permit(server) => self.turnstile.release(server, coarse_millis()),
-            // Its permit goes to the next in the line.
+            // The connection's permit goes to the next in the line.
             Grant::Connection(server, _) => {
                 self.core.metrics.lower(self.core.telemetry.backends[self.backend].servers[server].open);
             }
@@ -528,8 +531,8 @@ impl Place<'_> {
     }
 }
 
-/// Waits in the backend's line, with no buffer in hand if there is nothing in it. None once one of these `lanes` has a connection, or
-/// makes one: what comes first will do.
+/// Waits in the backend's line, with no buffer in hand if there is nothing in it. `None` once one of these `lanes` has
+/// a connection, or makes one: whichever comes first will do.
 async fn wait(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,

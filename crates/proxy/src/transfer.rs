@@ -49,8 +49,8 @@ pub enum Ended {
     Over(After),
     /// The server said 101: the bytes are no longer HTTP.
     Switched(Box<Switched>),
-    /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status. The
-    /// permit of its connection, which is closed, can be used for another to the same server.
+    /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status.
+    /// The permit of its connection, which is closed, can be used for another to the same server.
     Failed(Attempt, Option<Permit>),
 }
 
@@ -66,7 +66,7 @@ pub enum Stop {
     Client(&'static str),
 }
 
-/// Who is being waited for, and since when.
+/// The side that is being waited for, and since when.
 #[derive(Clone, Copy)]
 pub struct Waiting {
     pub side: Side,
@@ -92,7 +92,7 @@ pub struct Transfer<'a> {
     server_spent: bool,
     /// On its way to the server.
     outbox: Buffer,
-    /// What the server sent and nobody has taken yet.
+    /// Bytes that the server sent and nobody has taken yet.
     answer: Buffer,
     /// The request has been sent whole.
     sent: bool,
@@ -353,7 +353,8 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// While the server takes nothing more of the request: nobody reads what the client sends, and one that is gone ends the wait.
+    /// Waits while the server takes nothing more of the request: nobody reads what the client sends, and a client that
+    /// is gone ends the wait.
     fn stall(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         wait_for(&mut self.upload_wait, Side::Server, &self.core);
         self.connection.poll_gone(context).map(|why| Err(Stop::Client(why)))
@@ -504,8 +505,8 @@ impl<'a> Transfer<'a> {
             self.request.note.bytes_received += *length as u64;
             *self.upload = Upload::Whole(0);
         }
-        // What is still to come of the request is not waited for, and where it ends is not known (RFC 9112 §9.6). Nor can be told
-        // whether a client sends its body that waits for 100 and gets this instead.
+        // The rest of the request is not waited for, and its end is not known (RFC 9112 §9.6). Nor can be told whether
+        // a client sends a body that waits for 100 when it gets this response instead.
         let stays = !self.core.is_leaving(self.connection.listener);
         self.keeps = self.request.head.keep_alive && self.upload.is_read() && stays;
         let first = match self.download {
@@ -597,7 +598,7 @@ impl<'a> Transfer<'a> {
                 ready!(self.poll_pass(context))?;
                 continue;
             }
-            // What is on its way to the client goes first: a client that does not read must not fill our memory.
+            // Bytes on their way to the client go first: a client that does not read must not fill our memory.
             ready!(self.poll_client_flush(context))?;
             if self.long && self.answer.capacity() < LARGE_BYTES {
                 if self.answer.capacity() == 0 {
@@ -613,7 +614,7 @@ impl<'a> Transfer<'a> {
                 Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => self.end_by_close(),
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.download_wait = None;
-                    // What fills a small buffer is not the last of it.
+                    // A read that fills a small buffer is not the last of the response.
                     let full = if self.server.stream.is_tls() { PIECE_BYTES } else { self.answer.capacity() };
                     self.long |= self.answer.len() >= full;
                 }
@@ -886,7 +887,8 @@ pub fn server_fault(status: u16, reason: &'static str) -> Stop {
     Stop::Server(Attempt { status, reason, repeatable: Repeatable::No })
 }
 
-/// Why a response's body has come to a halt: its server may be waiting for the rest of the request, as its client is known to be waited for.
+/// Reason for which a response's body has come to a halt: its server may be waiting for the rest of the request, when
+/// the client is known to be waited for.
 pub fn body_timeout(upload_wait: Option<Waiting>) -> &'static str {
     match upload_wait {
         Some(Waiting { side: Side::Client, .. }) => "idle-both-ways",

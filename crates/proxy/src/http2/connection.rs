@@ -25,7 +25,7 @@ use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;
 
-/// What a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
+/// Bytes that a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How long a connection that is to end may take for its last words.
@@ -40,26 +40,26 @@ const RESET_STREAMS_MAX: usize = 64;
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Windows' worth of bodies that have gone on to servers before wider ones are opened.
 const WINDOWS_PER_WIDENING: u32 = 4;
-/// What wider windows than the first ones come to on one core: so much more may have to be held for servers that do not take what was
-/// uploaded. Beyond that uploads go on with the windows that they have.
+/// Bytes by which windows may be wider than at first on one core: so much more may have to be held for servers that do
+/// not take the uploads. Beyond that uploads go on with the windows that they have.
 const CORE_WIDENED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// How soon a connection that is not read is looked at again, though nothing has happened to it.
 const PAUSE_MILLIS: u64 = 100;
 /// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
 
-/// What a connection and its streams share.
+/// State that a connection and its streams share.
 pub struct Link {
     pub core: Rc<Core>,
     pub listener: usize,
     pub peer: SocketAddr,
-    /// What its handshake agreed on; none on plaintext.
+    /// Facts that the handshake agreed on; `None` on plaintext.
     pub facts: Option<Facts>,
     pub hello_info: Option<Box<ClientHelloInfo>>,
     pub handshake_us: Cell<Option<u32>>,
-    /// Its socket and its session; borrowed for a moment at a time.
+    /// The client's socket and TLS session; borrowed for a moment at a time.
     pub(super) connection: RefCell<Connection>,
-    /// What the library has written and nobody has sealed yet.
+    /// Bytes that the library has written and nobody has sealed yet.
     pub(super) staged: RefCell<Buffer>,
     /// Bytes that the library has written.
     pub(super) sent: Cell<u64>,
@@ -141,7 +141,7 @@ impl Link {
     fn say(&self) {
         if !self.blocked.get() {
             let mut intake = self.intake.borrow_mut();
-            // Where there is no room now there will be when what is staged is gone.
+            // If there is no room now there will be when the staged bytes are gone.
             let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut intake);
             self.blocked.set(!room);
         }
@@ -241,7 +241,7 @@ impl Drop for Link {
 
 /// How the connection came to its end.
 enum End {
-    /// What is staged is the last word.
+    /// Staged bytes are the last word.
     Spoken,
     /// There is nobody to speak to.
     Lost,
@@ -400,7 +400,7 @@ impl Driver {
             if over {
                 return Poll::Ready(End::Spoken);
             }
-            // What the library waited for has happened: nothing else would have it looked at again.
+            // The event that the library waited for has happened: nothing else would have it looked at again.
             if flushed.is_ready() && self.link.blocked.take() {
                 continue;
             }
@@ -548,8 +548,8 @@ impl Driver {
         Limit::Kept
     }
 
-    /// Its listener has other terms by now, which were agreed on when the connection began: the client is to come again for
-    /// them.
+    /// Whether the listener's HTTP/2 terms differ by now from those agreed on when the connection began: the client is
+    /// to come again for them.
     fn is_outdated(&self) -> bool {
         let link = &self.link;
         link.core.snapshot().listener(link.listener).http2 != link.limits
@@ -622,7 +622,7 @@ impl Drop for Driver {
     }
 }
 
-/// What came of looking at the limits.
+/// Result of looking at the limits.
 enum Limit {
     Kept,
     /// There is something for the library to say.

@@ -1,9 +1,10 @@
 //! Header blocks (RFC 7541) followed beside the library: which fields it could not read, and what to tell it instead.
 //!
-//! The library gives a connection up over one field that is none: it decodes straight into types that take no others, and
-//! has lost track of the table by then. RFC 9113 §8.1.1 wants the stream given up and no other. So blocks are followed here
-//! first, with a table of lengths in place of texts. Where a field is flawed the library gets another block, which
-//! has the same entries put in its table, as far as lengths go, and which it will call malformed: the stream's error.
+//! The library gives a connection up over one field that is none: it decodes straight into types that take no others,
+//! and has lost track of the table by then. RFC 9113 §8.1.1 wants the stream given up and no other. So blocks are
+//! followed here first, with a table of lengths in place of texts. When a field is flawed the library gets another
+//! block, which has the same entries put in its table, as far as lengths go, and which it will call malformed: the
+//! stream's error.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,12 +15,12 @@ use super::huffman;
 
 /// Bytes of a table as we announce it: the initial value of SETTINGS_HEADER_TABLE_SIZE (RFC 9113 §6.5.2).
 const TABLE_BYTES_MAX: usize = 4096;
-/// What an entry costs beside its texts (RFC 7541 §4.1).
+/// Bytes that an entry costs beside its texts (RFC 7541 §4.1).
 const ENTRY_BYTES: usize = 32;
 /// Bytes of an integer, as many as the library reads.
 const INTEGER_BYTES_MAX: u32 = 5;
-/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: the library resets its stream for it. It leaves the
-/// table as it is.
+/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: the library resets its stream for it.
+/// The table stays as it was.
 pub const MALFORMED: &[u8] = b"\x00\x0aconnection\x01x";
 
 /// Names of the static table (RFC 7541 Appendix A).
@@ -91,7 +92,7 @@ const STATIC: [&str; 61] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// What a block has in it.
+/// Contents of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// A field that the library could not read, or would read as another.
@@ -113,7 +114,7 @@ impl Seen {
     }
 }
 
-/// What a field's value has to be.
+/// Kind of value that a field has to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Field,
@@ -144,14 +145,14 @@ impl Entry {
     }
 }
 
-/// What a block has done to the table, and so another must do in its place. Places are in the block.
+/// Change that a block has made to the table, and that its substitute must make as well. Places are in the block.
 #[derive(Debug)]
 enum Change {
-    /// These bytes of it.
+    /// The bytes `from` to `to` of the block.
     Same { from: usize, to: usize },
-    /// These bytes, and then a value of so many.
+    /// The bytes `from` to `to`, and then a value of `value_bytes`.
     Value { from: usize, to: usize, value_bytes: u32 },
-    /// These bytes, and then a path of so many that stands in for another.
+    /// The bytes `from` to `to`, and then a path of `value_bytes` that stands in for another.
     Path { from: usize, to: usize, value_bytes: u32 },
     /// An entry of such lengths.
     Whole { name_bytes: u32, value_bytes: u32 },
@@ -164,9 +165,10 @@ pub struct Follower {
     entries: VecDeque<Entry>,
     bytes: usize,
     bytes_max: usize,
-    /// Of the block that came last.
+    /// Changes of the block that came last.
     changes: Vec<Change>,
-    /// Of that block: where a path stands that the library takes for none, and its length when it is decoded.
+    /// Paths of that block that the library takes for none: from where to where each stands, and its length when it is
+    /// decoded.
     edits: Vec<(usize, usize, u32)>,
     path: Option<Rc<[u8]>>,
 }
@@ -234,7 +236,7 @@ impl Follower {
         Ok(seen)
     }
 
-    /// What to tell the library in place of the block that came last, which was `block`.
+    /// Substitute for the block that came last, which was `block`.
     pub fn substitute(&self, block: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         for change in &self.changes {
@@ -259,8 +261,8 @@ impl Follower {
         out
     }
 
-    /// The block that came last, which was `block`, as the library is to see it: in place of a path that it takes for none there is
-    /// one of the same length, so that both tables are the same, which no request may have.
+    /// Edited copy of the block that came last, which was `block`, for the library: a path that it takes for none is
+    /// replaced by one of the same length, so that both tables are the same, which no request may have.
     pub fn edited(&self, block: &[u8]) -> Vec<u8> {
         let (mut out, mut done) = (Vec::with_capacity(block.len()), 0);
         for &(from, to, value_bytes) in &self.edits {
@@ -345,7 +347,7 @@ impl Follower {
     }
 }
 
-/// What is left of a block.
+/// Unread rest of a block.
 struct Rest<'a> {
     block: &'a [u8],
     at: usize,
@@ -392,7 +394,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Its length, and what its value has to be.
+/// Length of the name, and the kind of value that the field has to have.
 fn name(name: &[u8]) -> (u32, Kind) {
     let kind = match name {
         b":method" => Kind::Method,
@@ -419,8 +421,8 @@ fn is_value(kind: Kind, value: &[u8]) -> bool {
     }
 }
 
-/// A path that the library takes for none (its type has no such bytes), and that goes on all the same, escaped: RFC 3986 does
-/// not have them, and clients send them.
+/// Whether the library takes this path for none (its type has no such bytes) although the path goes on all the same,
+/// escaped: RFC 3986 does not have those bytes, and clients send them.
 fn is_unfit(path: &[u8]) -> bool {
     path.first() == Some(&b'/')
         && all(path, TARGET)
@@ -455,7 +457,7 @@ fn write_filler(count: u32, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 impl Follower {
-    /// Of the table's entries, the newest first.
+    /// Sizes of the table's entries in bytes, the newest first.
     pub fn lengths(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
     }

@@ -1,10 +1,10 @@
-//! What a peer sends, before the library reads it: rules that the library does not keep, or keeps by ending the connection
-//! where RFC 9113 wants the end of a stream.
+//! Frames of a peer, before the library reads them: rules that the library does not keep, or keeps by ending the
+//! connection when RFC 9113 wants the end of a stream.
 //!
-//! Nearly everything passes as it came. Header blocks are followed (`hpack.rs`), and the library gets a malformed one where it
-//! would have choked. DATA and window updates that break a rule of their stream are kept from it: the peer is told
-//! RST_STREAM by us, and the library that the peer has said so. Frames without data are dropped, since the library ends a
-//! connection after a hundred of them, however long it lives.
+//! Nearly everything passes as it came. Header blocks are followed (`hpack.rs`), and the library gets a malformed one
+//! instead of one that it would have choked on. DATA and window updates that break a rule of their stream are kept
+//! from it: we send the peer RST_STREAM, and tell the library that the peer has sent it. Frames without data are
+//! dropped, since the library ends a connection after a hundred of them, however long it lives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -42,22 +42,25 @@ const FRAME_BYTES_MAX: usize = 16_384;
 const GOAWAY_BYTES: usize = 8;
 /// A frame that is padding and nothing else.
 const PADDING_BYTES_MAX: usize = 256;
-/// A header block's bytes, in proportion to what a header list may have: as many as the library reads before it gives up.
+/// Bytes of a header block, in proportion to the limit of a header list: as many as the library reads before it gives
+/// up.
 const BLOCK_PER_LIST: usize = 4;
-/// Uploads that nobody serves any more or not yet, in proportion to the streams that may be open: clients go on sending for a
-/// while after we have answered.
+/// Uploads that nobody serves any more or not yet, in proportion to the streams that may be open: clients go on
+/// sending for a while after we have answered.
 const UPLOADS_PER_STREAM: usize = 2;
-/// Paths that are kept for streams that the library has not begun, in bytes. Of more streams at a time the oldest are refused.
+/// Paths that are kept for streams that the library has not begun, in bytes. If there are more, the oldest streams are
+/// refused.
 const UNFIT_PATHS_BYTES_MAX: usize = 64 * 1024;
-/// How long a stream has lived whose reset is no part of a flood: who holds as many as there may be for so long has paid for them.
+/// Age from which the reset of a stream is no part of a flood, in ms: a client that holds as many as there may be for
+/// so long has paid for them.
 const LONG_LIFE_MILLIS: u64 = 1_000;
 /// Streams of long life whose resets may still come, at most.
 const LONG_LIVED_MAX: u32 = 2_048;
-/// What a client may send on a stream that is over, in bytes of frames: a wide window's worth.
+/// Bytes of frames that a client may send on a stream that is over: a wide window's worth.
 const LATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// What to do with bytes that have come: the first `pass` of them are the library's as they are, up to `used` they are done with.
-/// What `Intake::ready` has then comes after them.
+/// Fate of bytes that have come: the first `pass` of them are the library's as they are, up to `used` they are done
+/// with. `Intake::ready` then holds the bytes that come after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     pub pass: usize,
@@ -72,7 +75,7 @@ pub enum Fault {
     Error(Reason),
 }
 
-/// What it is judged by, in its moment.
+/// Circumstances by which a frame is judged, at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment<'a> {
     /// Milliseconds on the core's clock.
@@ -82,10 +85,10 @@ pub struct Moment<'a> {
     pub limits: &'a Http2Flood,
 }
 
-/// What becomes of a frame.
+/// Fate of a frame.
 enum Verdict {
     Pass,
-    /// It is kept from the library; what it gets instead is in `ready`.
+    /// The frame is kept from the library; its substitute, if any, is in `ready`.
     Keep,
 }
 
@@ -96,11 +99,11 @@ struct Block {
     flags: u8,
     flawed: bool,
     bytes: Vec<u8>,
-    /// That it has come in so far.
+    /// Count of frames in which the block has come so far.
     frames: u32,
 }
 
-/// What a client is held to beyond what a server is.
+/// State for the rules that bind clients and not servers.
 #[derive(Debug)]
 struct Client {
     counts: Counts,
@@ -118,7 +121,7 @@ struct Client {
     untaken_sum: u64,
     /// Bytes of streams that are not served yet: the library may have refused these, and thrown the bytes away.
     arrived: BTreeMap<u32, u64>,
-    /// Of streams that the library is about to begin: paths that it takes for none.
+    /// Paths that the library takes for none, by stream, for streams that it is about to begin.
     paths: VecDeque<(u32, Rc<[u8]>)>,
     /// Milliseconds on the core's clock.
     now: u64,
@@ -198,7 +201,7 @@ pub struct Intake {
     wanted: usize,
     block: Option<Box<Block>>,
     block_bytes_max: usize,
-    /// Of a server's streams.
+    /// Responses on a server's streams.
     responses: Rc<Responses>,
     /// Streams reset for what the peer did.
     errors: u32,
@@ -210,7 +213,8 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Of a client, who may have `streams_max` streams at once, each with a header list of `list_bytes_max`.
+    /// Makes the intake of a client, which may have `streams_max` streams at once, each with a header list of
+    /// `list_bytes_max`.
     pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
         let unserved_max = streams_max as usize * UPLOADS_PER_STREAM;
         let client = Client {
@@ -229,7 +233,7 @@ impl Intake {
         Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max, Rc::default()) }
     }
 
-    /// Of a server, each of whose header lists may be so long.
+    /// Makes the intake of a server, each of whose header lists may be `list_bytes_max` long.
     pub fn of_server(list_bytes_max: usize, responses: Rc<Responses>) -> Intake {
         Intake {
             client: None,
@@ -249,7 +253,7 @@ impl Intake {
         }
     }
 
-    /// What the library gets before anything else.
+    /// Bytes that the library gets before anything else.
     pub fn ready(&self) -> &[u8] {
         &self.ready[self.ready_at..]
     }
@@ -261,7 +265,7 @@ impl Intake {
         }
     }
 
-    /// What the peer is to be told, between two frames of the library's.
+    /// Frames that the peer is to be sent, between two frames of the library's.
     pub fn say(&self) -> &[u8] {
         &self.say
     }
@@ -310,7 +314,7 @@ impl Intake {
         Ok(Taken { pass: at, used: at })
     }
 
-    /// What was held is as long as it was to be, which may turn out to be its header alone.
+    /// Judges the held bytes, which are as long as they were to be; they may turn out to be the header alone.
     fn judge_held(&mut self, moment: Moment<'_>) -> Result<(), Fault> {
         self.wanted = wanted(&self.held);
         if self.wanted > self.held.len() {
@@ -372,7 +376,7 @@ impl Intake {
     }
 
     fn judge_headers(&mut self, header: &FrameHeader, frame: &[u8]) -> Result<Verdict, Fault> {
-        // What is wrong with the frame itself the library says.
+        // Errors of the frame itself are reported by the library.
         let Some((fragment, flawed)) = fragment(header, &frame[FRAME_HEADER_BYTES..]) else { return Ok(Verdict::Pass) };
         let (stream, flags) = (header.stream, header.flags);
         if stream == 0 {
@@ -448,8 +452,9 @@ impl Intake {
         })
     }
 
-    /// Takes in a server's block. True where it is malformed: a response has no pseudo-header field but `:status`, its trailers have
-    /// none (RFC 9113 §8.1, §8.3), an interim response does not end the stream, and nothing comes behind its end (§5.1).
+    /// Takes in a server's block. True if it is malformed: a response has no pseudo-header field but `:status`, its
+    /// trailers have none (RFC 9113 §8.1, §8.3), an interim response does not end the stream, and nothing comes behind
+    /// its end (§5.1).
     fn follow_response(&mut self, stream: u32, ends: bool, seen: &Seen) -> bool {
         let (stage, flawed) = match self.responses.stage(stream) {
             None => return seen.of_request,
@@ -484,7 +489,7 @@ impl Intake {
             None => (true, Some(Standing::Served)),
             Some(client) => (stream <= client.last, client.standing(stream)),
         };
-        // Of a stream that never was the library knows what to say, and of frames that are too long.
+        // The library itself answers frames of a stream that never was, and frames that are too long.
         if stream == 0 || !known || header.length > FRAME_BYTES_MAX {
             return Ok(Verdict::Pass);
         }
@@ -518,8 +523,9 @@ impl Intake {
         Ok(Verdict::Pass)
     }
 
-    /// DATA before its HEADERS makes a response malformed (RFC 9113 §8.1), which is what the library is told of it: it would take
-    /// that for an error of the connection. It resets the stream, and passes over what comes then.
+    /// Keeps DATA that comes before its HEADERS, which makes a response malformed (RFC 9113 §8.1). The library gets a
+    /// malformed block instead, since it would take the DATA for an error of the connection. The library then resets
+    /// the stream, and passes over later frames.
     fn keep_headless(&mut self, header: &FrameHeader) -> Verdict {
         self.give_window_back(0, header.length as u32);
         self.responses.forget(header.stream);
@@ -638,7 +644,7 @@ impl Intake {
         Ok(())
     }
 
-    /// What was kept from the library it cannot give back.
+    /// Gives back the window of bytes that were kept from the library, since the library cannot.
     fn give_window_back(&mut self, stream: u32, count: u32) {
         if count > 0 {
             write_frame(WINDOW_UPDATE, 0, stream, &count.to_be_bytes(), &mut self.say);
@@ -651,7 +657,7 @@ impl Client {
         self.uploads.binary_search_by_key(&stream, |upload| upload.stream).ok()
     }
 
-    /// None where the client has ended it.
+    /// Standing of the stream's upload; `None` if the client has ended it.
     fn standing(&self, stream: u32) -> Option<Standing> {
         self.place(stream).map(|place| self.uploads[place].standing)
     }
@@ -688,7 +694,7 @@ impl Client {
     }
 
     fn begin_upload(&mut self, stream: u32) {
-        // Those that are served are as few as their tasks.
+        // Streams that are served are as few as their tasks.
         if self.uploads.len() >= self.unserved_max {
             let is_unserved = |upload: &Upload| matches!(upload.standing, Standing::New | Standing::Over);
             if self.uploads.iter().filter(|upload| is_unserved(upload)).count() >= self.unserved_max
@@ -718,7 +724,8 @@ fn wanted(frame: &[u8]) -> usize {
     FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
 }
 
-/// What ends the connection whatever its state is, where the library has another code for it (RFC 9113 §6.3 to §6.9).
+/// Error code of a frame that ends the connection whatever its state is, for which the library has another code (RFC
+/// 9113 §6.3 to §6.9).
 fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
     let length = header.length;
     let is_long = match header.kind {
@@ -759,8 +766,8 @@ fn is_empty_data(header: &FrameHeader, payload: &[u8]) -> bool {
     }
 }
 
-/// A HEADERS frame's part of its block, and whether its stream depends on itself (RFC 7540 §5.3.1, which the library minds). None for
-/// a frame that is not what it says.
+/// Finds a HEADERS frame's part of its block, and whether its stream depends on itself (RFC 7540 §5.3.1, which the
+/// library minds). `None` for a frame that is not what it says.
 fn fragment<'a>(header: &FrameHeader, payload: &'a [u8]) -> Option<(&'a [u8], bool)> {
     let (mut rest, mut padding, mut flawed) = (payload, 0, false);
     if header.has(PADDED) {

@@ -1,8 +1,9 @@
 //! The connections to one server of HTTP/2 on a core, and the requests that wait for a stream on one of them.
 //!
-//! A stream that becomes free goes to whose turn it is in the lane's line, and nobody else is woken. Who waits sees to further
-//! connections: one at a time until the server has shown that they are of use, and after one that came to nothing, or on which it
-//! allows no streams, later and later. While any connection is open nobody fails for another one's sake.
+//! A stream that becomes free goes to the request whose turn it is in the lane's line, and nobody else is woken.
+//! Requests that wait see to further connections: one at a time until the server has shown that they are of use, and
+//! later and later after one that came to nothing, or on which the server allows no streams. While any connection is
+//! open no request fails for another connection's sake.
 //!
 //! A place in the lane's line is one in the backend's, but for those whom a connection that is being made will seat.
 
@@ -32,15 +33,15 @@ use crate::pool::ServerTurnstile;
 const CONNECTING_MAX: usize = 4;
 /// Open connections on which the server allows no streams; a further one would not be of more use.
 const BARREN_MAX: usize = 4;
-/// How long a core waits, beside a connection that is open, before it makes another after one that was of no use: at first, and at most. It
-/// is twice as long each time.
+/// Pause of a core, beside a connection that is open, before it makes another after one that was of no use, in ms: at
+/// first, and at most. The pause doubles each time.
 const PAUSE_MILLIS_MIN: u64 = 100;
 const PAUSE_MILLIS_MAX: u64 = 5_000;
-/// How long a core's only connection to a server with a limit is used before it makes way for another core's: making one costs
-/// some round trips.
+/// Time for which a core's only connection to a server with a limit is used before it makes way for another core's, in
+/// ms: making one costs some round trips.
 const SHARE_MILLIS: u64 = 100;
 
-/// What the configuration says of a lane.
+/// Settings of a lane from the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// Streams on a connection at a time.
@@ -57,13 +58,13 @@ pub struct Lane {
     links: RefCell<Vec<Rc<ServerLink>>>,
     /// Connections being made.
     connecting: Cell<usize>,
-    /// Those who wait for a seat.
+    /// Requests that wait for a seat.
     line: RefCell<Line<Rc<Waiter>>>,
     turns: RefCell<Turns>,
     /// Tickets of those of them who are not counted among all who wait.
     uncounted: RefCell<BTreeSet<Ticket>>,
     number: Cell<u64>,
-    /// Those who wait in the backend's line for the right to make a connection: one that this core has will do.
+    /// Requests that wait in the backend's line for the right to make a connection: one that this core has will do.
     watching: RefCell<BTreeMap<Ticket, Waker>>,
     pace: Pace,
     /// The server has agreed on HTTP/1.1 the last time.
@@ -81,7 +82,7 @@ struct Pace {
     is_proven: Cell<bool>,
     /// The last pause, in milliseconds; 0 after a connection that was of use.
     pause: Cell<u64>,
-    /// Its end, in milliseconds on the core's clock.
+    /// End of the pause, in milliseconds on the core's clock.
     until: Cell<u64>,
     /// Somebody will look when it is over.
     is_armed: Cell<bool>,
@@ -101,7 +102,7 @@ impl Pace {
     }
 }
 
-/// What somebody in a lane's line hears.
+/// Answer that a request in a lane's line gets.
 pub enum Answer {
     Seat(StreamPermit),
     /// The server speaks HTTP/1.1, and a connection lies in the pool.
@@ -160,7 +161,7 @@ impl Waiter {
         true
     }
 
-    /// It has had to make way for others in the backend's line.
+    /// Whether it has had to make way for others in the backend's line.
     fn is_displaced(&self, context: &Context<'_>) -> bool {
         let counted = self.counted.borrow();
         counted.as_ref().is_some_and(|counted| self.turnstile.poll(counted.ticket, context).is_ready())
@@ -185,8 +186,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// What has been heard; to be called each time, and to be called no more once there is something. Others are served as far
-    /// as this one does not need to be: those who are new have to take a place among all who wait.
+    /// Polls for the answer; to be called each time, and to be called no more once there is one. Other requests are
+    /// served as far as this one does not need to be: new ones have to take a place among all who wait.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
         if std::mem::take(&mut self.is_new) {
             self.lane.enlist();
@@ -220,12 +221,12 @@ impl Drop for Place {
         self.lane.lose(self.ticket);
         let now = self.waiter.core.timers.now();
         match self.waiter.answer.take() {
-            // It goes to the next.
+            // The seat goes to the next in the line.
             Some(Answer::Seat(seat)) => drop(seat),
             Some(Answer::Look) => self.lane.nudge(),
             _ => {}
         }
-        // It may have been the one to see to a connection.
+        // This request may have been the one to see to a connection.
         self.lane.stir(now);
     }
 }
@@ -233,7 +234,7 @@ impl Drop for Place {
 /// A connection to a server.
 pub struct ServerLink {
     core: Rc<Core>,
-    /// None when no further stream may begin.
+    /// Handle that begins streams; `None` when no further stream may begin.
     send: RefCell<Option<SendRequest<Piece>>>,
     /// There are no further seats.
     is_closed: Cell<bool>,
@@ -256,7 +257,7 @@ pub struct ServerLink {
     pub(super) driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
     pub(super) left: Cell<u64>,
-    /// It ends for a reason of ours.
+    /// The connection ends for a reason of ours.
     is_dismissed: Cell<bool>,
 }
 
@@ -344,7 +345,7 @@ impl ServerLink {
         self.requests.get()
     }
 
-    /// Where the connection leads.
+    /// Address that the connection leads to.
     pub fn peer(&self) -> SocketAddr {
         self.way.get().address
     }
@@ -356,7 +357,8 @@ impl ServerLink {
 
     fn open(&self, request: http::Request<()>, end: bool) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
         let mut send = self.send.borrow_mut();
-        // Of its own, so that one that waits to be opened does not stand in the way of the others.
+        // Each stream uses a handle of its own, so that one that waits to be opened does not stand in the way of the
+        // others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
         let (response, sending) = send.send_request(request, end)?;
         self.responses.begin(sending.stream_id().as_u32());
@@ -570,8 +572,8 @@ impl Lane {
         waiter.iter().for_each(|waiter| waiter.hear(Answer::Look));
     }
 
-    /// Has those who wait count as such, but for those whom the connections being made will seat. Where there are too many, the
-    /// backend's line says who is refused.
+    /// Counts the requests that wait among all who wait, but for those that the connections being made will seat. If
+    /// there are too many, the backend's line says which is refused.
     fn enlist(&self) {
         let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
         if self.uncounted.borrow().len() > exempt {
@@ -628,7 +630,7 @@ impl Lane {
         open.peek().is_some() && open.all(|link| link.is_barren())
     }
 
-    /// Those who wait for a seat.
+    /// Count of requests that wait for a seat.
     pub fn waiting(&self) -> usize {
         self.line.borrow().len()
     }
@@ -641,8 +643,8 @@ impl Lane {
         self.links.borrow().iter().any(|link| link.is_open())
     }
 
-    /// The configuration that is in force has no use for these connections: each ends with its last stream. Requests that
-    /// began before find them, and get others, for as long as they last.
+    /// Abandons connections that the configuration in force has no use for: each ends with its last stream. Requests
+    /// that began before find the connections, and get others, for as long as they last.
     pub fn abandon(&self) {
         self.abandoned.set(true);
         self.close_unused();
@@ -652,7 +654,8 @@ impl Lane {
         self.abandoned.get()
     }
 
-    /// There are more connections than there may be now, over all cores: those that nobody uses end, the others one by one.
+    /// Ends connections one by one where there are more than there may be now, over all cores; unused ones end at
+    /// once.
     pub fn shed_from_here_on(&self) {
         self.shedding.set(true);
         self.close_unused();
@@ -685,21 +688,22 @@ impl Lane {
         self.connecting.get() > 0 || self.is_open()
     }
 
-    /// Its connections.
+    /// Count of the lane's connections.
     pub fn links(&self) -> usize {
         self.links.borrow().len()
     }
 
-    /// Whoever drives a connection looks at it: requests of another core wait for one to this server, which has as many as it may, or
-    /// streams have other windows.
+    /// Wakes the driver of each connection: requests of another core wait for one to this server, which has as many as
+    /// it may, or streams have other windows.
     pub fn call(&self) {
         for link in self.links.borrow().iter() {
             link.driver.borrow().iter().for_each(Waker::wake_by_ref);
         }
     }
 
-    /// Whether this connection is to end for the sake of other cores, of whose requests these came first and last: at most one at a
-    /// time, the emptiest, and not before it has been of use and a request of theirs has the next turn. Else when to look again.
+    /// Whether this connection is to end for the sake of other cores; `others` are the requests of theirs that came first and
+    /// last. At most one ends at a time, the emptiest; a core's only one, unless it is idle after use, not before it has been
+    /// in use for `SHARE_MILLIS` and a request of theirs has the next turn. Otherwise the time at which to look again.
     pub(super) fn make_way(&self, link: &Rc<ServerLink>, others: (Ticket, Ticket), now: u64) -> Result<(), u64> {
         let links = self.links.borrow();
         if links.iter().any(|other| !other.is_open()) {
@@ -721,7 +725,8 @@ impl Lane {
         }
     }
 
-    /// Whether the next turn is of one who waits here, and not of one of these, who came first and last of those elsewhere.
+    /// Whether the next turn is that of a request that waits here, rather than of those elsewhere, which came first
+    /// and last.
     fn is_before(&self, (first, last): (Ticket, Ticket)) -> bool {
         let line = self.line.borrow();
         let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };

@@ -1,5 +1,5 @@
-//! Where the responses of a server's streams stand: what begins a stream says so, and the intake goes by it, since the library
-//! ends a connection for frames that RFC 9113 lets cost their stream alone.
+//! Stages of the responses on a server's streams. Code that begins a stream registers it, and the intake goes by the
+//! stage, since the library ends a connection for frames that RFC 9113 lets cost their stream alone.
 
 use std::cell::{Cell, RefCell};
 
@@ -40,14 +40,14 @@ impl Responses {
         }
     }
 
-    /// None for a stream that nobody has a handle of.
+    /// Stage of the stream's response; `None` for a stream that nobody has a handle of.
     pub fn stage(&self, stream: u32) -> Option<Stage> {
         let known = self.known.borrow();
         known.binary_search_by_key(&stream, |(number, _)| *number).ok().map(|place| known[place].1)
     }
 
-    /// The connection was of use: what ends it later is not all that the server can do. Heads alone are no use, since a server may
-    /// break off whatever it begins.
+    /// Whether the connection was of use: an error that ends it later is not all that the server can do. Heads alone
+    /// are no use, since a server may break off whatever it begins.
     pub fn has_answered(&self) -> bool {
         self.has_answered.get()
     }

@@ -1,8 +1,8 @@
 //! HTTP/2 with servers: few connections, many streams on each.
 //!
-//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a seat on it,
-//! and what happens to its stream it hears from the library. Whoever finds no seat waits for one in its server's lane
-//! (`lane.rs`).
+//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a seat
+//! on it, and hears from the library of events on its stream. A request that finds no seat waits for one in its
+//! server's lane (`lane.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -37,10 +37,10 @@ use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
-/// DATA frames of this size may fill the windows of all streams whose clients take nothing: a stream of small messages is
-/// what gRPC is made of, and one stalled client must not cost the others their connection.
+/// DATA frames of this size may fill the windows of all streams whose clients take nothing: gRPC is made of streams of
+/// small messages, and one stalled client must not cost the others their connection.
 const DATA_FRAME_BYTES_MIN: usize = 16;
-/// What the library charges for a frame that is smaller than this, less its size, while it lies unread.
+/// Bytes that the library charges for a frame that is smaller than this, less its size, while it lies unread.
 const DATA_FRAME_CHARGE: usize = 256;
 /// Body bytes of a request that the library may hold beyond the server's window.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
@@ -110,7 +110,7 @@ async fn live(
     poll_fn(|context| driver.poll(context, &deadline)).await;
     core.metrics.lower(metrics.open);
     drop(driver);
-    // Whoever has a permit in mind may have this one now.
+    // A request that waits for a permit may have this one now.
     drop(permit);
     lane.ended(&core, &link);
     note_links(&core, backend, server);
@@ -125,7 +125,7 @@ async fn keep(
     made: Box<ServerConnection>,
 ) {
     let (pool, server) = (&snapshot.backends[backend.0].pool, made.key.server);
-    // Where idle ones are not kept it is for whoever waits all the same.
+    // If the pool keeps no idle connections, this one is lent to the requests that wait all the same.
     pool.lend(made, core.timers.now());
     core.report_idle(backend.0, pool, server);
     lane.opened_http1(core.timers.now());
@@ -213,7 +213,7 @@ struct Driver {
     /// Milliseconds on the core's clock: since when it is closed and nobody has a seat on it.
     ending: Option<u64>,
     server: usize,
-    /// Of each of its streams, as the server has been told.
+    /// Window of each stream in bytes, as the server has been told.
     window: u32,
 }
 
@@ -222,8 +222,8 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>, deadline: &propylon_net::timers::Deadline) -> Poll<()> {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
         self.wire.turn.set(0);
-        // Before streams that have just begun: their windows are what is said ahead of them. While the last change has not been
-        // acknowledged the library takes no other; then it is polled again.
+        // The window is set ahead of streams that have just begun, since the server must hear of it before them. While
+        // the last change has not been acknowledged the library takes no other; then it is polled again.
         let window = self.core.windows.width();
         if window != self.window && self.connection.set_initial_window_size(window).is_ok() {
             self.window = window;
@@ -261,7 +261,7 @@ impl Driver {
             (idle, config.http2.ping.as_millis() as u64, close, others)
         };
         if self.link.seats.get() == 0 && !self.link.is_open() {
-            // Its last words are on their way. A server that does not take them goes without.
+            // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
                 let metrics = &self.core.telemetry.backends[self.backend.0].servers[self.server];
@@ -316,12 +316,12 @@ impl Driver {
     }
 }
 
-/// What the library's end and whoever drives the connection share.
+/// State that the library's stream and the connection's driver share.
 struct Wired {
     core: Rc<Core>,
     stream: RefCell<ServerStream>,
     inbox: RefCell<Buffer>,
-    /// What the library has written and the stream has not taken yet.
+    /// Bytes that the library has written and the stream has not taken yet.
     staged: RefCell<Buffer>,
     /// Bytes that have come, and when the last did in milliseconds on the core's clock.
     heard: Cell<u64>,
@@ -332,7 +332,7 @@ struct Wired {
     responses: Rc<Responses>,
     /// Bytes read in this turn of the connection's.
     turn: Cell<usize>,
-    /// Of these only that of errors is asked of a server.
+    /// Limits for floods; a server is held to that of errors alone.
     limits: Http2Flood,
 }
 
@@ -408,7 +408,7 @@ impl AsyncRead for ServerWire {
             }
             let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
             let moment = Moment { now: wired.core.timers.now(), sent: 0, limits: &wired.limits };
-            // What a server has done that ends its connection needs no last word.
+            // An offence of a server that ends its connection needs no last word.
             let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
             into.put_slice(&bytes[..taken.pass]);
             inbox.consume(taken.used);
@@ -445,7 +445,7 @@ impl AsyncWrite for ServerWire {
         true
     }
 
-    /// Whoever drives the connection flushes when there is nothing more to be written.
+    /// Flushing is left to the connection's driver, when there is nothing more to be written.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! What clients have uploaded and servers have not taken, over all streams of a core.
+//! Bytes that clients have uploaded and servers have not taken, over all streams of a core.
 //!
 //! A stream's window is given before anybody knows whether its server is slow. So there are two bounds. While much is
 //! untaken, the windows that clients are told come to a share of memory together: the more uploads there are, the
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(uploads.width(), UPLOAD_WINDOW_BYTES_MAX);
         uploads.count(0, 1);
         assert_eq!(u64::from(uploads.width()), CORE_WINDOWS_BYTES_MAX / 4_096);
-        // It takes more than a byte less for them to be wide again.
+        // Uploads must shrink by more than a byte for the windows to be wide again.
         uploads.count(CROWDED_BYTES, ROOMY_BYTES);
         assert!(uploads.is_crowded());
         uploads.count(1, 0);

@@ -1,23 +1,26 @@
-//! What servers may send ahead of their clients, over all streams of a core: the more streams there are, the narrower is the window
-//! of each.
+//! Windows in which servers may send ahead of their clients, over all streams of a core: the more streams there are,
+//! the narrower is the window of each.
 //!
-//! A window is given before anybody knows whether a client is slow, and what a server has sent of it is held until the client
-//! takes it. So all windows together have a share of memory, whatever clients do. Few streams have wide ones; many have as much
-//! together, which is as much on the way as any connection needs. It is by SETTINGS that a connection's windows change (RFC 9113
-//! §6.9.2): what a server has sent before stays, and its stream says no more until the client has taken so much.
+//! A window is given before anybody knows whether a client is slow, and the bytes that a server has sent into it are
+//! held until the client takes them. So all windows together have a share of memory, whatever clients do. Few streams
+//! have wide ones; many have as much together, which is as much on the way as any connection needs. SETTINGS change a
+//! connection's windows (RFC 9113 §6.9.2): bytes that a server has sent before stay, and its stream says no more until
+//! the client has taken so much.
 
 use std::cell::Cell;
 
-/// Body bytes that a server may send before its client has taken any: at most, while there are few streams, and at least.
+/// Body bytes that a server may send before its client has taken any: at most, while there are few streams, and at
+/// least.
 pub const STREAM_WINDOW_BYTES_MAX: u32 = 128 * 1024;
 pub const STREAM_WINDOW_BYTES_MIN: u32 = 4 * 1024;
-/// What the windows of a core's streams come to together, for as long as they need not be narrower than the least.
+/// Bytes that the windows of a core's streams come to together, for as long as they need not be narrower than the
+/// least.
 pub const CORE_WINDOWS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A core's.
 pub struct Windows {
     streams: Cell<u64>,
-    /// Of each stream, in bytes.
+    /// Window of each stream, in bytes.
     width: Cell<u32>,
     /// A stream's width while there are few.
     widest: u32,
@@ -46,8 +49,8 @@ impl Windows {
         is_over
     }
 
-    /// A stream is over. True when all have another width from now on: only when that would be so for twice as many as well, so that a
-    /// few that come and go change nothing.
+    /// Counts a stream that is over. True when all have another width from now on: only when that would be so for
+    /// twice as many as well, so that a few that come and go change nothing.
     pub fn end(&self) -> bool {
         self.streams.set(self.streams.get() - 1);
         let is_under = self.granted() * 4 <= CORE_WINDOWS_BYTES_MAX && self.width.get() < self.widest;
@@ -62,7 +65,7 @@ impl Windows {
         self.width.get()
     }
 
-    /// What servers may send ahead, over all streams, in bytes.
+    /// Bytes that servers may send ahead, over all streams.
     pub fn granted(&self) -> u64 {
         self.streams.get() * u64::from(self.width.get())
     }

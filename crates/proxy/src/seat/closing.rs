@@ -1,11 +1,11 @@
-//! The end of a connection whose server has not answered, and may be at work on the request: its client has gone, or it took
-//! too long.
+//! The end of a connection whose server has not answered, and may be at work on the request: its client has gone, or
+//! the server took too long.
 //!
-//! The server is told at once that nobody waits: our side ends. A server that looks up from its work stops it; one that does
-//! not goes on, as a process that serves one connection does, and takes no other. So the connection counts against
-//! `max_connections` until the server is known to have done with it: it has closed its side, or said something, which is
-//! then too late. `timeouts.close` is how long that may take. What TLS says for itself, as tickets behind a handshake whose client has
-//! gone meanwhile (RFC 8446 §4.6), is no word of the server's.
+//! The server is told at once that nobody waits: our side ends. A server that looks up from its work stops it; one
+//! that does not goes on, as a process that serves one connection does, and takes no other. So the connection counts
+//! against `max_connections` until the server is known to have done with it: it has closed its side, or sent
+//! something, which is then too late. `timeouts.close` limits that wait. Records of TLS itself, as tickets behind a
+//! handshake whose client has gone meanwhile (RFC 8446 §4.6), are no word of the server's.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ struct Closing {
     /// Index of the backend: its place is its own for as long as a connection counts as open.
     backend: usize,
     connection: Box<ServerConnection>,
-    /// What has come of it, for nobody.
+    /// Bytes that have come on the connection, which nobody will read.
     heard: Buffer,
 }
 

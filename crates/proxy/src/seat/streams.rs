@@ -21,7 +21,7 @@ use crate::snapshot::CoreSnapshot;
 /// How often a request may find that the connection that it has waited for has made way for another core's.
 const SEAT_ROUNDS_MAX: u32 = 64;
 
-/// Where a request is to have its seat.
+/// Connection on which a request is to have its seat.
 enum Chosen {
     /// On a connection to this server: one is there, or is being made.
     Server(usize),
@@ -75,7 +75,7 @@ pub async fn take(
 }
 
 impl Seat {
-    /// Its connection has carried another request.
+    /// Whether the seat's connection has carried another request.
     fn is_used(&self) -> bool {
         match self {
             Seat::Stream(permit) => permit.slot.link.requests() > 1,
@@ -128,7 +128,7 @@ async fn choose(
     let waited = wait(client, snapshot, backend, turnstile, wants, lanes, experience).await;
     count_refused(&core, backend, &waited);
     let Some(grant) = waited? else { return Ok(Chosen::Again) };
-    // What lies in a pool carries one request at a time, and any of them.
+    // Connections that lie in a pool carry one request at a time, and any of them.
     let need = Need { fit: Fit::Any, certain, owner: None };
     match granted(&core, snapshot, backend, turnstile, grant, &need) {
         (server, Found::Permit(permit)) => {
@@ -163,7 +163,8 @@ fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server:
     Some(Seat::Connection(found))
 }
 
-/// None where the server's last connection has gone, and there may be no other for now; and where the request is to look again.
+/// Waits for a seat. `None` if the server's last connection has gone, and there may be no other for now; and if the
+/// request is to look again.
 async fn await_seat(
     client: &mut ClientSide<'_>,
     request: &mut Request,
@@ -203,7 +204,8 @@ async fn await_seat(
             return Poll::Ready(Ok(None));
         }
         lane.arm(&core);
-        // Who waits for a connection that is being made waits for no longer than for that, and then in the line.
+        // A request that waits for a connection that is being made waits for no longer than for that, and then in the
+        // line.
         let due = place.since().map_or(since + connect, |since| since) + patience;
         if core.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
