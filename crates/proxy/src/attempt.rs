@@ -71,9 +71,8 @@ impl Attempt {
         Attempt { status: 502, reason, repeatable: Repeatable::No }
     }
 
-    /// Takes into account that the client still owed a part of the request, or that the server did not take it: a
-    /// server need not wait for that part, nor read one that it does not want, and is not blamed where it closes
-    /// without an answer.
+    /// Takes into account that the client still owed a part of the request, or the server did not take it: a server
+    /// need not wait for that part, nor read one that it does not want, and is not blamed if it closes unanswered.
     pub fn with_body_owed(self, owed: bool) -> Attempt {
         match self.reason {
             "closed-before-response" if owed => Attempt { reason: "closed-during-request", ..self },
@@ -297,8 +296,7 @@ struct Failure {
     /// The permit that its connection has left.
     permit: Option<Permit>,
     /// Whether the request was on a connection of HTTP/1: its server may have closed that, being idle, while the
-    /// request was on its way. A server of HTTP/2 says which streams it has not looked at, and any other may be done
-    /// already.
+    /// request was on its way. A server of HTTP/2 says which streams it has not looked at, others may be done.
     may_be_silent: bool,
 }
 
@@ -421,8 +419,8 @@ fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &A
     }
 }
 
-/// Writes the head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other
-/// request.
+/// Writes the head for the server, whatever version of HTTP the client speaks. `last`: no other request on its
+/// connection.
 pub fn write_request_head(
     client: &ClientSide<'_>,
     request: &Request,

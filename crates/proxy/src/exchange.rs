@@ -124,16 +124,14 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
 }
 
 /// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would
-/// destroy earlier responses that the kernel still has for the client, and the request has no response that could be
-/// taken for whole.
+/// destroy earlier responses that the kernel still has for the client, and this request has none that passes for whole.
 fn leaves_in_order(client: &ClientSide<'_>, request: &Request, after: After) -> bool {
     let (is_begun, has_closed) = (request.note.status != 0, request.note.fault == Some("client-closed"));
     after == After::Abort && has_closed && !is_begun && matches!(client, ClientSide::Http1(_))
 }
 
 /// Handles a session whose key could not seal all of the response. The response's end shows that it is not whole, and
-/// the session ends in order, so that nothing of the rest is lost; a response that would end with the session is
-/// broken off.
+/// the session ends in order, so that nothing of the rest is lost; others are broken off.
 fn cut_off(client: &ClientSide<'_>, request: &mut Request) -> Option<After> {
     let ClientSide::Http1(connection) = client else { return None };
     if !connection.stream.is_worn_out() {
@@ -361,8 +359,7 @@ pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, reason: &
     answer_here(client, request, &answer)
 }
 
-/// Answers a head that could not be taken. Over HTTP/1 the answer ends the connection: the start of the next request
-/// is unknown.
+/// Answers a head that could not be taken. Over HTTP/1 it ends the connection: the next request's start is unknown.
 pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject) -> After {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.listeners[client.listener()];

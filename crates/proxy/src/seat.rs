@@ -1,5 +1,4 @@
-//! A place at a server for a request or a relay: the choice of the server and the connection, and the wait while all
-//! are full.
+//! A place at a server for a request or a relay: its server and connection, and the wait while all are full.
 
 mod closing;
 mod streams;
@@ -177,8 +176,8 @@ pub async fn take(
     Ok(Seat::Connection(made))
 }
 
-/// Makes a connection while its client waits, whose body does not pile up meanwhile. The attempt is given up when the
-/// client goes away.
+/// Makes a connection while its client waits, whose body does not pile up meanwhile. One whose client goes away is
+/// given up.
 async fn connect_for(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
@@ -304,8 +303,7 @@ pub fn settle(
     }
 }
 
-/// Gives a connection up after a request: to its pool if it can serve again; otherwise it is closed and its permit
-/// comes back.
+/// Gives a connection up after a request: to its pool if it can serve again; else closes it, permit returned.
 pub fn leave(
     core: &Core,
     snapshot: &CoreSnapshot,

@@ -353,8 +353,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Waits while the server takes nothing more of the request: nobody reads what the client sends, and a client that
-    /// is gone ends the wait.
+    /// Waits while the server takes nothing more of the request: the client is not read, and its end ends the wait.
     fn stall(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         wait_for(&mut self.upload_wait, Side::Server, &self.core);
         self.connection.poll_gone(context).map(|why| Err(Stop::Client(why)))

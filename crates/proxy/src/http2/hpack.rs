@@ -19,8 +19,7 @@ const TABLE_BYTES_MAX: usize = 4096;
 const ENTRY_BYTES: usize = 32;
 /// Bytes of an integer, as many as the library reads.
 const INTEGER_BYTES_MAX: u32 = 5;
-/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: the library resets its stream for it.
-/// The table stays as it was.
+/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: its stream is reset; the table stays.
 pub const MALFORMED: &[u8] = b"\x00\x0aconnection\x01x";
 
 /// Names of the static table (RFC 7541 Appendix A).
@@ -167,8 +166,7 @@ pub struct Follower {
     bytes_max: usize,
     /// Changes of the block that came last.
     changes: Vec<Change>,
-    /// Paths of that block that the library takes for none: from where to where each stands, and its length when it is
-    /// decoded.
+    /// Paths of that block that the library takes for none: begin, end and decoded length of each.
     edits: Vec<(usize, usize, u32)>,
     path: Option<Rc<[u8]>>,
 }

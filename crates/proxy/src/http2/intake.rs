@@ -42,17 +42,14 @@ const FRAME_BYTES_MAX: usize = 16_384;
 const GOAWAY_BYTES: usize = 8;
 /// A frame that is padding and nothing else.
 const PADDING_BYTES_MAX: usize = 256;
-/// Bytes of a header block, in proportion to the limit of a header list: as many as the library reads before it gives
-/// up.
+/// Bytes of a header block, in proportion to the limit of a header list: as many as the library reads.
 const BLOCK_PER_LIST: usize = 4;
 /// Uploads that nobody serves any more or not yet, in proportion to the streams that may be open: clients go on
 /// sending for a while after we have answered.
 const UPLOADS_PER_STREAM: usize = 2;
-/// Paths that are kept for streams that the library has not begun, in bytes. If there are more, the oldest streams are
-/// refused.
+/// Paths that are kept for streams that the library has not begun, in bytes. Beyond, the oldest are refused.
 const UNFIT_PATHS_BYTES_MAX: usize = 64 * 1024;
-/// Age from which the reset of a stream is no part of a flood, in ms: a client that holds as many as there may be for
-/// so long has paid for them.
+/// Age from which the reset of a stream is no part of a flood, in ms: so long a hold has been paid for.
 const LONG_LIFE_MILLIS: u64 = 1_000;
 /// Streams of long life whose resets may still come, at most.
 const LONG_LIVED_MAX: u32 = 2_048;
@@ -213,8 +210,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Makes the intake of a client, which may have `streams_max` streams at once, each with a header list of
-    /// `list_bytes_max`.
+    /// Intake of a client that may have `streams_max` streams at once, each with a header list of `list_bytes_max`.
     pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
         let unserved_max = streams_max as usize * UPLOADS_PER_STREAM;
         let client = Client {
@@ -724,8 +720,7 @@ fn wanted(frame: &[u8]) -> usize {
     FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
 }
 
-/// Error code of a frame that ends the connection whatever its state is, for which the library has another code (RFC
-/// 9113 §6.3 to §6.9).
+/// Error code of a frame that ends the connection in any state, where the library's differs (RFC 9113 §6.3 to §6.9).
 fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
     let length = header.length;
     let is_long = match header.kind {

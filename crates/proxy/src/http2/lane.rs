@@ -58,7 +58,7 @@ pub struct Lane {
     links: RefCell<Vec<Rc<ServerLink>>>,
     /// Connections being made.
     connecting: Cell<usize>,
-    /// Requests that wait for a seat.
+    /// Requests that wait for a stream.
     line: RefCell<Line<Rc<Waiter>>>,
     turns: RefCell<Turns>,
     /// Tickets of those of them who are not counted among all who wait.
@@ -221,7 +221,7 @@ impl Drop for Place {
         self.lane.lose(self.ticket);
         let now = self.waiter.core.timers.now();
         match self.waiter.answer.take() {
-            // The seat goes to the next in the line.
+            // The stream goes to the next in the line.
             Some(Answer::Seat(seat)) => drop(seat),
             Some(Answer::Look) => self.lane.nudge(),
             _ => {}
@@ -357,8 +357,7 @@ impl ServerLink {
 
     fn open(&self, request: http::Request<()>, end: bool) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
         let mut send = self.send.borrow_mut();
-        // Each stream uses a handle of its own, so that one that waits to be opened does not stand in the way of the
-        // others.
+        // A handle for each stream: one that waits to be opened does not stand in the way of others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
         let (response, sending) = send.send_request(request, end)?;
         self.responses.begin(sending.stream_id().as_u32());
@@ -630,7 +629,7 @@ impl Lane {
         open.peek().is_some() && open.all(|link| link.is_barren())
     }
 
-    /// Count of requests that wait for a seat.
+    /// Count of requests that wait for a stream.
     pub fn waiting(&self) -> usize {
         self.line.borrow().len()
     }
@@ -654,8 +653,7 @@ impl Lane {
         self.abandoned.get()
     }
 
-    /// Ends connections one by one where there are more than there may be now, over all cores; unused ones end at
-    /// once.
+    /// Ends surplus connections, as counted over all cores: unused ones at once, others one by one.
     pub fn shed_from_here_on(&self) {
         self.shedding.set(true);
         self.close_unused();
@@ -725,8 +723,7 @@ impl Lane {
         }
     }
 
-    /// Whether the next turn is that of a request that waits here, rather than of those elsewhere, which came first
-    /// and last.
+    /// Whether the next turn is a request's that waits here, not one of those elsewhere, first and last.
     fn is_before(&self, (first, last): (Ticket, Ticket)) -> bool {
         let line = self.line.borrow();
         let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };

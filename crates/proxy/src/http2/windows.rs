@@ -9,12 +9,10 @@
 
 use std::cell::Cell;
 
-/// Body bytes that a server may send before its client has taken any: at most, while there are few streams, and at
-/// least.
+/// Body bytes that a server may send before its client takes any: at most, while streams are few, and at least.
 pub const STREAM_WINDOW_BYTES_MAX: u32 = 128 * 1024;
 pub const STREAM_WINDOW_BYTES_MIN: u32 = 4 * 1024;
-/// Bytes that the windows of a core's streams come to together, for as long as they need not be narrower than the
-/// least.
+/// Bytes that the windows of a core's streams come to together, unless they are at their narrowest.
 pub const CORE_WINDOWS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A core's.

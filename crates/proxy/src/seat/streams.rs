@@ -21,7 +21,7 @@ use crate::snapshot::CoreSnapshot;
 /// How often a request may find that the connection that it has waited for has made way for another core's.
 const SEAT_ROUNDS_MAX: u32 = 64;
 
-/// Connection on which a request is to have its seat.
+/// Connection that a request is to go out on.
 enum Chosen {
     /// On a connection to this server: one is there, or is being made.
     Server(usize),
@@ -75,7 +75,7 @@ pub async fn take(
 }
 
 impl Seat {
-    /// Whether the seat's connection has carried another request.
+    /// Whether the connection has carried another request.
     fn is_used(&self) -> bool {
         match self {
             Seat::Stream(permit) => permit.slot.link.requests() > 1,
@@ -163,8 +163,7 @@ fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server:
     Some(Seat::Connection(found))
 }
 
-/// Waits for a seat. `None` if the server's last connection has gone, and there may be no other for now; and if the
-/// request is to look again.
+/// `None` if the server's last connection has gone, with no other for now, or if the request is to look again.
 async fn await_seat(
     client: &mut ClientSide<'_>,
     request: &mut Request,
@@ -204,8 +203,7 @@ async fn await_seat(
             return Poll::Ready(Ok(None));
         }
         lane.arm(&core);
-        // A request that waits for a connection that is being made waits for no longer than for that, and then in the
-        // line.
+        // A connection that is being made is waited for no longer than it may take, and then in the line.
         let due = place.since().map_or(since + connect, |since| since) + patience;
         if core.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
