@@ -1,4 +1,4 @@
-//! The configuration as meant: names resolved to ids, units to types, defaults filled in.
+//! The resolved configuration: names as ids, units as types, defaults filled in.
 
 mod acme;
 mod backend;
@@ -20,19 +20,19 @@ pub use process::*;
 pub use tls::*;
 pub use tracing::*;
 
-/// Where in the file something was written: line and column count from 1, in characters.
+/// Position in the file: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
     /// Line, from 1.
     pub line: u32,
     /// Column, from 1.
     pub column: u32,
-    /// Characters to underline; at least 1.
+    /// Length of the underlined text in characters, at least 1.
     pub length: u32,
 }
 
 impl At {
-    /// The place, unless it is that of what is written nowhere: a default, or what the admin API has added.
+    /// The position; `None` for values that no file contains: defaults, and additions by the admin API.
     pub fn known(self) -> Option<At> {
         (self.line > 0).then_some(self)
     }
@@ -52,103 +52,103 @@ pub struct BackendId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SignerId(pub usize);
 
-/// A whole configuration without errors. Ids index the vectors of the same name.
+/// A whole, valid configuration. Ids index the vectors of the same name.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `[process]`
+    /// Section `[process]`.
     pub process: Process,
-    /// `[admin]`; absent: no admin API.
+    /// Section `[admin]`. Absent: no admin API.
     pub admin: Option<Admin>,
-    /// `[log]`
+    /// Section `[log]`.
     pub log: Log,
-    /// `[keys]`
+    /// Section `[keys]`.
     pub keys: Keys,
-    /// `[tracing]`; absent: nothing is traced.
+    /// Section `[tracing]`. Absent: no request is traced.
     pub tracing: Option<Tracing>,
-    /// `[listener.NAME]`, in file order.
+    /// Sections `[listener.NAME]`, in file order.
     pub listeners: Vec<Listener>,
-    /// `[tls.NAME]`, in file order.
+    /// Sections `[tls.NAME]`, in file order.
     pub tls: Vec<TlsProfile>,
-    /// `[signer.NAME]`, in file order.
+    /// Sections `[signer.NAME]`, in file order.
     pub signers: Vec<Signer>,
-    /// `[acme.NAME]`, in file order.
+    /// Sections `[acme.NAME]`, in file order.
     pub acmes: Vec<Acme>,
-    /// `[backend.NAME]`, in file order.
+    /// Sections `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
-    /// `[[route]]`, in file order, which means nothing.
+    /// Sections `[[route]]`, in file order, which has no meaning: the most specific route wins.
     pub routes: Vec<Route>,
 }
 
-/// Which requests go where. The most specific route wins.
+/// A rule that selects requests and says what is done with them. The most specific route wins.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Absent: every http listener.
+    /// Listener of the requests. Absent: every http listener.
     pub listener: Option<ListenerId>,
-    /// Hosts it stands for. Default any.
+    /// Hosts that the route matches. Default any.
     pub host: HostPattern,
-    /// Paths it stands for. Default all: the prefix `/`.
+    /// Paths that the route matches. Default all: the prefix `/`.
     pub path: PathPattern,
-    /// What is done with the request.
+    /// Action for matching requests.
     pub action: Action,
-    /// Clients without a verified certificate get 403. Default no.
+    /// Whether clients without a verified certificate get 403. Default no.
     pub require_client_certificate: bool,
-    /// Where it is written.
+    /// Position of the route in the file.
     pub at: At,
 }
 
-/// Host names are lower-case ASCII without a trailing dot and without a port.
+/// Pattern for the host of a request. Host names are lower-case ASCII without a trailing dot and without a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// Every host, and requests without one.
     Any,
-    /// This host.
+    /// One host.
     Exact(String),
-    /// `*.example`: the text after `*`, with its dot; stands for one or more labels.
+    /// Wildcard `*.example`: holds the text after `*`, with its dot; stands for one or more labels.
     Suffix(String),
 }
 
-/// Paths are compared with those of requests as they were sent, without any normalisation.
+/// Pattern for the path of a request, compared with the path as it was sent, without any normalisation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathPattern {
-    /// Matches by whole segments: `/api` stands for `/api` and `/api/x`, not `/apix`; `/api/` for what begins with it.
+    /// Prefix of whole segments: `/api` matches `/api` and `/api/x`, not `/apix`; `/api/` matches what begins with it.
     Prefix(String),
-    /// This path.
+    /// One path.
     Exact(String),
 }
 
-/// What is done with a request.
+/// Action of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A server of this backend answers it.
+    /// The request goes to a server of this backend.
     Backend(BackendId),
-    /// The client is sent elsewhere.
+    /// The client is redirected.
     Redirect(Redirect),
-    /// Propylon answers it.
+    /// Propylon itself answers.
     Respond(Respond),
 }
 
-/// The location is made of what is given here; what is absent comes from the request.
+/// A redirect. The Location is made of the parts given here; absent parts are those of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// 301, 302, 303, 307 or 308 (default).
+    /// Status: 301, 302, 303, 307 or 308 (default).
     pub status: u16,
-    /// "http" or "https".
+    /// Scheme: "http" or "https".
     pub scheme: Option<String>,
-    /// Lower-case ASCII.
+    /// Host, lower-case ASCII.
     pub host: Option<String>,
-    /// Not 0.
+    /// Port, not 0.
     pub port: Option<u16>,
-    /// Replaces path and query.
+    /// Path and query, in place of the request's.
     pub path: Option<String>,
 }
 
-/// An answer made up on the spot.
+/// A fixed answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Respond {
-    /// 200 to 599.
+    /// Status, 200 to 599.
     pub status: u16,
-    /// Default empty.
+    /// Body of the answer. Default empty.
     pub body: String,
-    /// Default "text/plain; charset=utf-8".
+    /// Content-Type of the answer. Default "text/plain; charset=utf-8".
     pub content_type: String,
 }

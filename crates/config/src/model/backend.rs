@@ -1,4 +1,4 @@
-//! `[backend.NAME]` but for its health, as meant.
+//! The resolved model of `[backend.NAME]`, all but its health checks.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,80 +8,86 @@ use std::time::Duration;
 
 use super::{At, Circuit, HealthCheck, Outlier, ProxyProtocol, TlsPolicy, Trust};
 
-/// Servers that are as good as each other.
+/// A pool of interchangeable servers: `[backend.NAME]`.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    /// The NAME of `[backend.NAME]`.
+    /// Name of the backend: the NAME of `[backend.NAME]`.
     pub name: String,
-    /// How requests are spread. Default round-robin.
+    /// Balancing algorithm that spreads requests over the servers. Default round-robin.
     pub balance: Balance,
-    /// At least one.
+    /// Servers of the backend, at least one. A reload keeps the index of a server that stays, so this order is not the
+    /// file's.
     pub servers: Vec<Server>,
-    /// Places of the servers in the order in which they are written. Empty: as they stand.
+    /// Indices into `servers` in the order of the file. Empty: `servers` is in the order of the file already.
     pub order: Vec<usize>,
-    /// Which version of HTTP the servers are spoken to in. Default HTTP/1.1.
+    /// HTTP version spoken to the servers. Default HTTP/1.1.
     pub protocol: ServerProtocol,
-    /// HTTP/2 with servers.
+    /// HTTP/2 settings towards the servers.
     pub http2: ServerHttp2,
-    /// Which requests may share a server connection. Default safe. Where `send_proxy_protocol` is set, only those of one client
-    /// connection do, whatever this says.
+    /// Which requests may share a server connection. Default safe. Under `send_proxy_protocol` only requests of the
+    /// same client connection share one, whatever is set here, because the header names the client.
     pub reuse: Reuse,
-    /// Connections begin with a header that tells of the client. Default none.
+    /// PROXY protocol header sent at the start of every server connection, with the client's addresses. Absent
+    /// (default): no header is sent.
     pub send_proxy_protocol: Option<ProxyProtocol>,
-    /// Requests and relays that wait while every server has as many connections as it may.
+    /// Wait queue for requests and relays that find every server at its connection limit.
     pub queue: Queue,
-    /// Patience with servers.
+    /// Timeouts towards the servers.
     pub timeouts: ServerTimeouts,
-    /// Further attempts after a failed one, where a repeat is safe. Default 2.
+    /// Retries after a failed attempt, where a repeat is safe. Default 2.
     pub retries: u32,
-    /// Idle connections that one core keeps per server. Default 128.
+    /// Idle connections that each core keeps per server, at most. Default 128.
     pub max_idle: usize,
-    /// Requests say in Via who has handed them on. Default no: nginx does not compress answers to such requests.
+    /// Whether requests carry a Via field naming Propylon. Default no: nginx does not compress answers to requests with
+    /// Via.
     pub via: bool,
-    /// Idle connections that one core makes ahead per server while there are requests. Default 0.
+    /// Idle connections that each core opens in advance per server while there are requests. Default 0.
     pub min_idle: usize,
-    /// Requests that a server connection carries. Default: no limit.
+    /// Requests that one server connection may carry. Absent (default): no limit.
     pub max_requests: Option<NonZeroU32>,
-    /// A server connection that is older gets no further request. Default: no limit.
+    /// Age after which a server connection gets no further request. Absent (default): no limit.
     pub max_lifetime: Option<Duration>,
-    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    /// Generation of the first configuration without this backend; absent while it is configured. A retired backend
+    /// only keeps its index valid for requests that still use it.
     pub retired: Option<u64>,
-    /// How servers are probed. Absent: they are not.
+    /// Active health checks. Absent: servers are not probed.
     pub health: Option<HealthCheck>,
-    /// When servers are left out for what they make of requests. Absent: never.
+    /// Outlier ejection: servers are left out for how they answer requests. Absent: no server is ejected.
     pub outlier: Option<Outlier>,
-    /// Bounds on what is in progress.
+    /// Circuit breaker: bounds on the requests in progress.
     pub circuit: Circuit,
-    /// Absent: servers are reached in plaintext.
+    /// TLS towards the servers. Absent: connections are plaintext.
     pub tls: Option<BackendTls>,
-    /// How long a server that comes back takes to get its share. Default: no time.
+    /// Duration over which a server that comes back is brought up to its full share. Absent (default): the full share
+    /// at once.
     pub slow_start: Option<Duration>,
-    /// Percent of the servers that are no backups; with fewer up, all of these are used. Default 0: only when none is up.
+    /// Percent of the servers that are no backups which must be up; with fewer up, all of these are used, whatever
+    /// health says. Default 0: all are used only when none is up.
     pub min_healthy: u8,
-    /// Clients that come back to their server. Absent: none do.
+    /// Sticky sessions: a cookie brings a client back to its server. Absent: no cookie is set.
     pub sticky: Option<Sticky>,
-    /// Where the name is written.
+    /// Position of the backend's name in the file.
     pub at: At,
 }
 
-/// Which version of HTTP servers are spoken to in.
+/// HTTP version spoken to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerProtocol {
     /// HTTP/1.1: a connection carries one request at a time.
     Http1,
-    /// HTTP/2, without asking: many requests at a time.
+    /// HTTP/2 with prior knowledge, without negotiation: many requests at a time per connection.
     Http2,
-    /// What a server agrees on by ALPN; there is `tls`.
+    /// The version that a server selects by ALPN; requires `tls`.
     Auto,
 }
 
-/// HTTP/2 with servers.
+/// HTTP/2 settings towards servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerHttp2 {
-    /// Requests that a connection carries at a time, if the server allows as many. Default 100.
+    /// Concurrent streams per connection, if the server allows as many. Default 100.
     pub max_streams: u32,
-    /// A server that says nothing for so long while streams are open is asked whether it is there, and given up when it does
-    /// not answer for as long again. Default 15 s.
+    /// Silence of a server with open streams after which it is sent a PING; the connection is given up after as much
+    /// silence again. Default 15 s.
     pub ping: Duration,
 }
 
@@ -94,50 +100,52 @@ impl Default for ServerHttp2 {
 /// TLS to the servers of a backend.
 #[derive(Clone, Debug)]
 pub struct BackendTls {
-    /// Authorities that may sign the servers' certificates. Empty: the system's.
+    /// Certificate authorities that may sign the servers' certificates. Empty: the system's.
     pub ca: Vec<Trust>,
-    /// What certificates have to be for, and what is asked for by SNI. Absent: each server's own name, or its address.
+    /// Name that a server's certificate must be valid for, and that is sent as SNI. Absent: each server's own host name
+    /// or IP address.
     pub server_name: Option<String>,
-    /// The name is sent. An address never is (RFC 6066 §3). Default yes.
+    /// Whether SNI is sent. An IP address never is (RFC 6066 §3). Default yes.
     pub sni: bool,
-    /// Certificates are verified. Default yes.
+    /// Whether server certificates are verified. Default yes.
     pub verify: bool,
-    /// Certificate and key to show to servers that ask for one.
+    /// Client certificate and key, shown to servers that ask for one.
     pub certificate: Option<Trust>,
-    /// Modern or Intermediate. Default intermediate.
+    /// TLS policy, Modern or Intermediate. Default intermediate.
     pub policy: TlsPolicy,
-    /// Sessions are resumed. Default yes.
+    /// Whether TLS sessions are resumed. Default yes.
     pub resume: bool,
-    /// How often the files are looked at, to be read again when they have changed. Absent: only on SIGHUP.
+    /// Interval at which the files are checked, and read again when they have changed. Absent: only on SIGHUP.
     pub watch: Option<Duration>,
-    /// Of `[process]`: see [`Process`](super::Process).
+    /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
     pub allow_world_readable_keys: bool,
-    /// Where it is written.
+    /// Position of the TLS section in the file.
     pub at: At,
 }
 
-/// How requests are spread over the servers of a backend.
+/// Balancing algorithm: how requests are spread over the servers of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// In turn, as often as the weights say.
+    /// Servers take turns, in proportion to their weights.
     RoundRobin,
-    /// By chance, as likely as the weights say.
+    /// Servers are drawn at random, in proportion to their weights.
     Random,
-    /// To the server with the fewest requests in flight for its weight.
+    /// Server with the fewest requests in flight for its weight.
     LeastConnections,
-    /// To the one of two drawn by chance that would answer sooner.
+    /// Power of two choices: of two servers drawn at random, the one that is expected to answer sooner (EWMA of its
+    /// latency).
     P2cEwma {
-        /// In which an average falls to 1/e of its distance. Default 10 s.
+        /// Time constant of the average, in which it falls to 1/e of its distance. Default 10 s.
         decay: Duration,
     },
-    /// The same key to the same server.
+    /// Consistent hashing: requests with the same key go to the same server.
     ConsistentHash(Hash),
-    /// To the first in the list that has room.
+    /// First server in the list that has room.
     First,
 }
 
 impl Balance {
-    /// As it is written.
+    /// Name of the algorithm in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Balance::RoundRobin => "round-robin",
@@ -150,103 +158,106 @@ impl Balance {
     }
 }
 
-/// What requests are told apart by, and how far that goes.
+/// Consistent hashing: the key of a request, and how uneven the load may become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hash {
-    /// Default the client's address.
+    /// Part of the request that is hashed. Default the client's address.
     pub key: HashKey,
-    /// What a server may have in flight at most, in percent of its share. Default 125.
+    /// Requests that a server may have in flight at most, in percent of its share. Default 125.
     pub bound_percent: u16,
 }
 
-/// What requests with the same server have in common.
+/// Part of a request that decides its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
     /// The client's address, without its port.
     ClientIp,
     /// The target's path, without its query.
     Path,
-    /// The first field of this name, in lower case.
+    /// The value of the first header field of this name, which is in lower case.
     Header(String),
-    /// The first cookie of this name.
+    /// The value of the first cookie of this name.
     Cookie(String),
 }
 
-/// A cookie by which clients come back to their server.
+/// Sticky sessions: a cookie by which a client comes back to its server.
 #[derive(Clone, Debug)]
 pub struct Sticky {
-    /// Its name.
+    /// Name of the cookie.
     pub cookie: String,
-    /// What its values are made with; engines with the same file know each other's. Absent: chance, anew with every start.
+    /// File of the key that cookie values are made with; engines with the same file accept each other's cookies.
+    /// Absent: a random key, made anew at every start.
     pub key_file: Option<PathBuf>,
-    /// How long the client keeps it. Absent: until its browser ends.
+    /// Lifetime of the cookie. Absent: until the browser is closed.
     pub ttl: Option<Duration>,
-    /// Sent back over TLS only. Default auto.
+    /// Whether the cookie says Secure, so that browsers send it back over TLS only. Default auto.
     pub secure: CookieSecure,
-    /// Kept from scripts. Default yes.
+    /// Whether the cookie says HttpOnly, which hides it from scripts. Default yes.
     pub http_only: bool,
-    /// Sent along with requests that come from other sites. Default lax.
+    /// The cookie's SameSite: whether browsers send it with requests that come from other sites. Default lax.
     pub same_site: SameSite,
-    /// Default `/`.
+    /// Path of the cookie. Default `/`.
     pub path: String,
-    /// Where it is written.
+    /// Position of the section in the file.
     pub at: At,
 }
 
 /// Whether a cookie says Secure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieSecure {
-    /// To clients that came over TLS.
+    /// Secure for clients that came over TLS.
     Auto,
-    /// To all.
+    /// Secure for all clients.
     Always,
-    /// To none.
+    /// Secure for no client.
     Never,
 }
 
 /// The SameSite of a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameSite {
-    /// Only within the site.
+    /// SameSite=Strict: the cookie is sent within the site only.
     Strict,
-    /// And where the user follows a link to it.
+    /// SameSite=Lax: the cookie is sent also when the user follows a link to the site.
     Lax,
-    /// Always; browsers want Secure with it.
+    /// SameSite=None: the cookie is always sent; browsers want Secure with it.
     None,
-    /// Nothing is said.
+    /// The attribute is left out.
     Unsaid,
 }
 
 /// One server of a backend.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: ServerAddress,
-    /// Default 1, at most 256.
+    /// Weight for balancing. Default 1, at most 256.
     pub weight: NonZeroU16,
-    /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
+    /// Connections to the server from all cores, including those that are being made or idle. Absent (default): no
+    /// limit.
     pub max_connections: Option<NonZeroU32>,
-    /// It gets no new requests; those in progress are finished. Default no.
+    /// Draining: the server gets no new requests, those in progress are finished. Absent (default): not draining.
     pub drain: Option<Drain>,
-    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    /// Generation of the first configuration without this server; absent while it is configured. A retired server only
+    /// keeps its index valid for requests that still use it.
     pub retired: Option<u64>,
-    /// Used only while no other server is up. Default no.
+    /// Whether the server is a backup, used only while no other server is up. Default no.
     pub backup: bool,
-    /// Where it is written.
+    /// Position of the server in the file.
     pub at: At,
 }
 
-/// Who wants a server to get no new requests.
+/// Source of the wish that a server gets no new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// The configuration.
+    /// The configuration file.
     Written,
-    /// Whoever used the admin API.
+    /// A user of the admin API.
     AskedFor,
 }
 
 impl Drain {
-    /// For people.
+    /// Explanation for people.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -256,26 +267,26 @@ impl Drain {
     }
 }
 
-/// Where a server listens.
+/// Address of a server, as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerAddress {
-    /// An address; the port is not 0.
+    /// An IP address; the port is not 0.
     Ip(SocketAddr),
-    /// Looked up at start, and again when its records say so.
+    /// A host name, looked up at start, and again when its records expire.
     Name {
-        /// Lower-case ASCII.
+        /// Host name, lower-case ASCII.
         host: String,
-        /// Not 0.
+        /// Port, not 0.
         port: u16,
     },
-    /// The names and ports are those of an SRV record (RFC 2782), `_service._proto.name`.
+    /// An SRV record (RFC 2782), `_service._proto.name`, which gives host names and ports.
     Srv {
-        /// Lower-case ASCII.
+        /// Name of the record, lower-case ASCII.
         name: String,
     },
 }
 
-/// A server as metrics and logs call it, and as its user wrote it.
+/// The address as metrics and logs name it, and as the user wrote it.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -289,7 +300,7 @@ impl fmt::Display for ServerAddress {
 /// Which requests may share a server connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// A server connection serves one client connection.
+    /// A server connection serves a single client connection.
     Never,
     /// A client's first request goes out on a connection of its own, unless it could be repeated. The default.
     Safe,
@@ -299,14 +310,15 @@ pub enum Reuse {
     Always,
 }
 
-/// The line in which requests wait for a server connection.
+/// Queue of the requests that wait for a server connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Requests in it, over all cores. Default 1024; 0: nobody waits.
+    /// Requests in the queue at most, over all cores. Default 1024; 0: no request waits.
     pub limit: usize,
-    /// How long one waits. Default 5 s.
+    /// Longest wait of a request. Default 5 s.
     pub timeout: Duration,
-    /// While somebody has waited for longer, those who came last are served first. Absent: always those who came first.
+    /// Wait above which the queue turns to last-in-first-out: while a request has waited for longer, the newest are
+    /// served first. Absent: always first-in-first-out.
     pub target: Option<Duration>,
 }
 
@@ -316,18 +328,18 @@ impl Default for Queue {
     }
 }
 
-/// Patience with servers.
+/// Timeouts towards servers.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTimeouts {
-    /// TCP connect. Default 3 s.
+    /// TCP connect timeout. Default 3 s.
     pub connect: Duration,
-    /// From the request's last byte to the response's first. Default 60 s.
+    /// Time from the request's last byte to the response's first. Default 60 s.
     pub first_byte: Duration,
-    /// Between two reads of a response body, or two writes of a request body. Default 60 s.
+    /// Time between two reads of a response body, or two writes of a request body. Default 60 s.
     pub body: Duration,
-    /// A pooled connection unused for this long is closed. Default 50 s.
+    /// Idle time after which a pooled connection is closed. Default 50 s.
     pub idle: Duration,
-    /// How long a connection counts against its server's limit after its request was given up, while the server has not closed
-    /// it. Default 10 s.
+    /// Time for which a connection still counts against its server's limit after its request was given up, unless the
+    /// server closes it sooner. Default 10 s.
     pub close: Duration,
 }

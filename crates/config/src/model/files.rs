@@ -1,4 +1,4 @@
-//! What a configuration names outside of itself: files, with what is done to them, and ports of other machines.
+//! Files, folders and TCP ports that a configuration names: the sandbox allows these.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,34 +10,34 @@ use super::{
 /// A file or folder that a configuration names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedFile<'c> {
-    /// As it is written, joined to the configuration's folder.
+    /// Path as configured, joined to the configuration's folder.
     pub path: &'c Path,
-    /// What is done with it.
+    /// Kind of access that the process needs.
     pub access: FileAccess,
-    /// Where it is written, or what it belongs to. Unknown of the access log.
+    /// Position of the path in the file, or of the section it belongs to. Unknown for the access log.
     pub at: At,
 }
 
-/// What is done with a file.
+/// Kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileAccess {
-    /// It is read, and what is in it if it is a folder.
+    /// The file is read, or the files in it if it is a folder.
     Read,
-    /// It is made, changed and removed, in a folder that is there.
+    /// The file is created, changed and removed, in a folder that exists.
     Write,
-    /// It is a Unix socket: made at the start, removed at the end.
+    /// The path is a Unix socket: created at the start, removed at the end.
     Socket,
-    /// It is a folder, which is made if it is not there, and in which files are made, changed and removed.
+    /// The folder is created if missing, and files in it are created, changed and removed.
     WriteFolder,
 }
 
-/// The port of https where a URL names none.
+/// Port of https URLs without a port.
 const HTTPS_PORT: u16 = 443;
-/// The port of name servers where the system names them.
+/// Port of the system's name servers.
 const DNS_PORT: u16 = 53;
 
 impl Config {
-    /// All files and folders that the configuration names, but for `process.sandbox_paths`, in no order that means anything.
+    /// All files and folders that the configuration names, except `process.sandbox_paths`, in no particular order.
     pub fn named_files(&self) -> Vec<NamedFile<'_>> {
         let mut files = Files(Vec::new());
         self.name_process_files(&mut files);
@@ -49,7 +49,7 @@ impl Config {
                         files.reads(chain, certificate.at);
                         files.reads(key, certificate.at);
                     }
-                    // In the folder of their `[acme.NAME]`.
+                    // Ordered certificates are in the folder of their `[acme.NAME]`.
                     CertificateSource::Ordered(_) => {}
                 }
                 certificate.ocsp.iter().for_each(|path| files.reads(path, certificate.at));
@@ -102,7 +102,8 @@ impl Config {
         }
     }
 
-    /// TCP ports of other machines that the configuration names, with where. What SRV records will say is not among them.
+    /// TCP ports of other machines that the configuration names, with positions. Ports from SRV records are not
+    /// included.
     pub fn named_ports(&self) -> Vec<(u16, At)> {
         let mut ports = Vec::new();
         let mut add = |address: &ServerAddress, at: At| match address {
@@ -126,7 +127,7 @@ impl Config {
         for acme in &self.acmes {
             ports.push((port_of_url(&acme.directory), acme.at));
         }
-        // An answer that is too long for a datagram is asked for again by TCP.
+        // DNS falls back to TCP when an answer is too long for a datagram.
         ports.extend(self.process.resolver.servers.iter().map(|server| (server.port(), At::default())));
         ports.push((DNS_PORT, At::default()));
         let mut seen = BTreeSet::new();

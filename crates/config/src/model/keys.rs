@@ -1,23 +1,25 @@
-//! `[keys]`, as meant.
+//! The resolved model of `[keys]`.
 
 use std::collections::HashSet;
 use std::path::Path;
 
 use super::{At, CertificateSource, Config, NamedFile, StateFolder};
 
-/// Where private keys are.
+/// Storage of private keys: `[keys]`.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
-    /// Where it is written that a process of its own holds them, beside the one that serves. Absent: that one does.
+    /// Position of `isolate = true`: private keys are held by a process of their own. Absent: by the process that
+    /// serves connections.
     pub isolate: Option<At>,
-    /// The folder in which that process keeps certificates that came by the admin API, with their keys, and the keys of
-    /// ordered ones and of accounts with authorities. Absent: it takes none, and none can be ordered.
+    /// Folder in which the key process keeps certificates that came by the admin API, with their keys, and the keys of
+    /// ordered certificates and of ACME accounts. Absent: the key process accepts no certificates, and none can be
+    /// ordered.
     pub store: Option<StateFolder>,
 }
 
 impl Config {
-    /// Files and folders in which this configuration has private keys, with the chains beside them: where a process of its own
-    /// holds keys, it alone reads these. Each with where it is named.
+    /// Files and folders with private keys, and the chains beside them, each with its position in the configuration. An
+    /// isolated key process is the only one that reads these.
     pub fn key_files(&self) -> Vec<(&Path, At)> {
         let mut files: Vec<(&Path, At)> = Vec::new();
         for certificate in self.tls.iter().flat_map(|tls| &tls.certificates) {
@@ -26,7 +28,7 @@ impl Config {
                 CertificateSource::Pair { chain, key } => {
                     files.extend([(&**chain, certificate.at), (key, certificate.at)])
                 }
-                // The key is in `keys.store`, and the file has the chain alone.
+                // The key is in `keys.store`, and the file has only the chain.
                 CertificateSource::Ordered(_) => {}
             }
             files.extend(certificate.ocsp.iter().map(|path| (&**path, certificate.at)));
@@ -37,7 +39,7 @@ impl Config {
         files
     }
 
-    /// What else it names and this process uses: all, where it holds its keys itself.
+    /// All other named files, which this process uses: every named file where it holds its keys itself.
     pub fn other_files(&self) -> Vec<NamedFile<'_>> {
         let mut files = self.named_files();
         if self.keys.isolate.is_some() {

@@ -1,77 +1,79 @@
-//! `[listener.NAME]`, as meant.
+//! The resolved model of `[listener.NAME]`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{At, KeyType, Redirect, TlsId};
 
-/// A set of addresses that clients connect to, and how they are spoken to.
+/// A set of addresses that clients connect to, and the protocol and limits that apply there.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// The NAME of `[listener.NAME]`.
+    /// Name of the listener: the NAME of `[listener.NAME]`.
     pub name: String,
-    /// At least one.
+    /// Addresses to listen on, at least one.
     pub bind: Vec<Bind>,
-    /// What is spoken here. Default http.
+    /// Protocol spoken with clients. Default http.
     pub protocol: Protocol,
-    /// Absent: plaintext.
+    /// TLS profile. Absent: plaintext.
     pub tls: Option<TlsId>,
-    /// Application protocols that TLS may agree on here, the one liked best first. For `Tcp` only; none: whatever a
-    /// client offers is passed over.
+    /// ALPN protocols that the TLS handshake may select, in order of preference. For `Tcp` only; empty: the client's
+    /// ALPN extension is ignored.
     pub alpn: Vec<String>,
-    /// Every connection begins with a header of the PROXY protocol, before TLS, and it is believed. Default no.
+    /// Whether every connection begins with a PROXY protocol header, before TLS, which is believed. Default no.
     pub accept_proxy_protocol: bool,
-    /// Who is believed: whose headers of the PROXY protocol, and whose forwarded fields with `Forwarded::Append`. Absent:
-    /// whoever connects.
+    /// Networks of the proxies that are trusted: their PROXY protocol headers, and their forwarded fields with
+    /// `Forwarded::Append`. Absent: every peer is.
     pub trusted_proxies: Option<Vec<Network>>,
-    /// Key types in this listener's own order. Absent: its TLS profile's.
+    /// Preference of key types for this listener. Absent: that of its TLS profile.
     pub prefer: Option<Vec<KeyType>>,
-    /// Path that Propylon answers itself, with 200. Without escapes, and in canonical form.
+    /// Path that Propylon answers itself, with 200, for monitoring. Without escapes, and in canonical form.
     pub monitor_path: Option<String>,
-    /// What all other requests are answered with: a redirect to the same URL with https. Only on plaintext listeners.
+    /// Redirect of all other requests to the same URL with https. Only on plaintext listeners.
     pub redirect_to_https: Option<Redirect>,
-    /// Whether requests for a host that the certificate of their connection is not for are answered with 421 (RFC 9110 §7.4).
-    /// Absent: those of HTTP/2 are, whose clients share connections among names. Without TLS there is nothing to go by.
+    /// Whether requests for a host that the connection's certificate is not for are answered with 421 (RFC 9110 §7.4).
+    /// Absent: only on HTTP/2, whose clients share a connection among names. Without TLS there is no certificate to
+    /// compare.
     pub strict_host: Option<bool>,
-    /// Whether clients of HTTP/1 that have closed their sending half (FIN) behind a request get its answer. Default no:
-    /// they are taken to have gone. Relays always serve them.
+    /// Whether HTTP/1 clients that have closed their sending half (FIN) after a request still get its answer. Default
+    /// no: such clients are taken to have gone. Relays always serve them.
     pub half_close: bool,
-    /// What becomes of the client's X-Forwarded fields.
+    /// Treatment of the client's X-Forwarded-* and Forwarded fields.
     pub forwarded: Forwarded,
-    /// Fields that servers get with every request, in place of any that the client sent by these names.
+    /// Header fields added to every request for servers, in place of any that the client sent by these names.
     pub request_headers: Vec<RequestHeader>,
-    /// How the paths of requests are read.
+    /// Rules for how the paths of requests are read.
     pub paths: PathRules,
-    /// Patience with clients.
+    /// Timeouts towards clients.
     pub timeouts: ClientTimeouts,
-    /// Bounds on what a client may send.
+    /// Limits on what a client may send.
     pub limits: ClientLimits,
-    /// HTTP/2 with clients.
+    /// HTTP/2 settings towards clients.
     pub http2: Http2,
-    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    /// Generation of the first configuration without this listener; absent while it is configured. A retired listener
+    /// only keeps its index valid for connections that still use it.
     pub retired: Option<u64>,
-    /// Where the name is written.
+    /// Position of the listener's name in the file.
     pub at: At,
 }
 
 impl Listener {
-    /// Whether a peer is believed when it speaks for others.
+    /// Whether a peer is a trusted proxy, whose word about its clients is believed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.as_ref().is_none_or(|networks| networks.iter().any(|network| network.contains(peer)))
     }
 }
 
-/// Addresses that begin with the same bits.
+/// An IP network in CIDR form: addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The first of them; IPv4 as itself, not as IPv6.
+    /// First address of the network; IPv4 as itself, not as IPv6.
     pub address: IpAddr,
-    /// How many bits are the same.
+    /// Length of the prefix in bits.
     pub prefix: u8,
 }
 
 impl Network {
-    /// Whether an address is one of them. IPv4 mapped into IPv6 is IPv4.
+    /// Whether the network contains an address. IPv4 mapped into IPv6 counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -93,47 +95,48 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// HTTP/2 with clients: agreed on by ALPN, or begun without a word before (prior knowledge) where there is no ALPN.
+/// HTTP/2 settings towards clients. HTTP/2 is selected by ALPN, or begun with prior knowledge where there is no ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2 {
-    /// Whether it is spoken. Default yes.
+    /// Whether HTTP/2 is spoken. Default yes.
     pub enabled: bool,
-    /// Streams that a connection may have open. Default 128.
+    /// Concurrent streams per connection. Default 128.
     pub max_concurrent_streams: u32,
-    /// Bytes of a request body that may be on their way before the server has taken any: of a stream, at first. Default
-    /// 64 KiB.
+    /// Initial flow-control window of a stream in bytes: request body that may be on its way before the server has
+    /// taken any. Default 64 KiB.
     pub initial_window: u32,
-    /// What a stream's window grows to when bodies turn out to be long; a connection's is
-    /// `initial_window` for every stream that may be. Default 1 MiB.
+    /// Largest window of a stream in bytes, to which it grows when bodies turn out to be long; the connection's window
+    /// is `initial_window` for every stream that may be open. Default 1 MiB.
     pub window_max: u32,
-    /// WebSocket by extended CONNECT (RFC 8441). Default yes.
+    /// Whether WebSocket by extended CONNECT (RFC 8441) is offered. Default yes.
     pub extended_connect: bool,
-    /// What is taken for an attack.
+    /// Rates of frames above which a client is taken for an attacker.
     pub flood: Http2Flood,
 }
 
-/// Frames that a client may send on one connection in one second; more, and the connection is ended. Each is many times
-/// what real clients do.
+/// Frames per connection and second that a client may send of each kind; above that the connection is ended. Each limit
+/// is many times what real clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Flood {
-    /// SETTINGS and their acknowledgements. Default 100.
+    /// SETTINGS frames and their acknowledgements. Default 100.
     pub settings: u32,
-    /// PING. Default 2000: gRPC measures with them while it downloads.
+    /// PING frames. Default 2000: gRPC measures bandwidth with them during a download.
     pub pings: u32,
-    /// PRIORITY and PRIORITY_UPDATE. Default 1000.
+    /// PRIORITY and PRIORITY_UPDATE frames. Default 1000.
     pub priorities: u32,
-    /// RST_STREAM for streams that were not answered, where more than half of the last streams were reset so. Default 300.
+    /// RST_STREAM frames for streams not yet answered, counted while more than half of the last streams were reset so.
+    /// Default 300.
     pub resets: u32,
-    /// CONTINUATION. Default 100.
+    /// CONTINUATION frames. Default 100.
     pub continuations: u32,
-    /// DATA without data that does not end its stream. Default 100.
+    /// DATA frames that are empty and do not end their stream. Default 100.
     pub empty_data: u32,
-    /// WINDOW_UPDATE, besides one for each KiB that was sent, whenever that was. Default 1000.
+    /// WINDOW_UPDATE frames beyond one for each KiB that was sent, whenever that was. Default 1000.
     pub window_updates: u32,
-    /// Frames of types that nobody knows, and GOAWAY. Default 1000.
+    /// Frames of unknown types, and GOAWAY. Default 1000.
     pub unknown: u32,
-    /// Streams that were reset because of what the client did wrong, in a connection's whole life: as many by the library as by us.
-    /// Default 1000.
+    /// Streams reset for the client's errors, over the whole life of a connection: so many by the library, and so many
+    /// by us. Default 1000.
     pub errors: u32,
 }
 
@@ -169,25 +172,25 @@ impl Default for Http2Flood {
 /// One address to listen on; IPv6 means IPv6 only, so `[::]:443` stands beside `0.0.0.0:443`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
-    /// Port 0 lets the kernel choose.
+    /// Address and port; port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// Where it is written.
+    /// Position of the address in the file.
     pub at: At,
 }
 
-/// What a listener speaks.
+/// Protocol that a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1 and, where TLS agrees on it, HTTP/2.
     Http,
-    /// Bytes both ways, whatever they mean; TLS may end here.
+    /// TCP relay: bytes both ways, without interpretation; TLS may be terminated here.
     Tcp,
-    /// TLS that ends at the servers: only the name that the client asks for is read.
+    /// TLS passthrough: TLS is terminated by the servers, and only the SNI of the ClientHello is read.
     Passthrough,
 }
 
 impl Protocol {
-    /// As it is written.
+    /// Name of the protocol in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Http => "http",
@@ -196,22 +199,22 @@ impl Protocol {
         }
     }
 
-    /// Bytes are handed on and not understood.
+    /// Whether bytes are relayed without being interpreted.
     pub fn is_relay(self) -> bool {
         self != Protocol::Http
     }
 }
 
-/// Which form of the PROXY protocol is spoken.
+/// Version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// A line of text with the addresses.
+    /// Version 1: a line of text with the addresses.
     V1,
-    /// Binary: the addresses and, where TLS ended here, what is known of it.
+    /// Version 2: binary, with the addresses and, where TLS was terminated here, facts about it.
     V2,
 }
 
-/// What becomes of X-Forwarded-For/-Proto/-Host and Forwarded that a client sent.
+/// Treatment of X-Forwarded-For/-Proto/-Host and Forwarded that a client sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarded {
     /// The client is not trusted: its fields are dropped, ours are set. The default.
@@ -223,26 +226,26 @@ pub enum Forwarded {
     Remove,
 }
 
-/// What is done with spellings of a path that servers read differently. The default merges slashes and allows nothing.
+/// Treatment of spellings of a path that servers read differently. The default merges slashes and allows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRules {
-    /// Servers get one slash for several. Routes see one in any case. Default yes.
+    /// Whether servers get one slash for several. Routes see one in any case. Default yes.
     pub merge_slashes: bool,
-    /// `%2F` is taken, as part of a segment.
+    /// Whether `%2F` is allowed, as part of a segment.
     pub escaped_slash: bool,
-    /// `\` and `%5C` are taken, as parts of a segment.
+    /// Whether `\` and `%5C` are allowed, as parts of a segment.
     pub backslash: bool,
-    /// `%00` is taken.
+    /// Whether `%00` is allowed.
     pub escaped_nul: bool,
-    /// `..` at the root is taken, and leads to the root (RFC 3986 §5.2.4).
+    /// Whether `..` at the root is allowed; it leads to the root (RFC 3986 §5.2.4).
     pub above_root: bool,
 }
 
 impl PathRules {
-    /// What can be allowed, as it is written.
+    /// Everything that can be allowed, as it is written in the configuration.
     pub const ALLOWANCES: [&'static str; 4] = ["%2F", "%5C", "%00", ".."];
 
-    /// What is allowed, as it is written.
+    /// Spellings that are allowed, as they are written in the configuration.
     pub fn allowed(self) -> impl Iterator<Item = &'static str> {
         let allowed = [self.escaped_slash, self.backslash, self.escaped_nul, self.above_root];
         PathRules::ALLOWANCES.into_iter().zip(allowed).filter(|(_, allowed)| *allowed).map(|(name, _)| name)
@@ -255,25 +258,25 @@ impl Default for PathRules {
     }
 }
 
-/// A field for servers, made of facts about the client's connection.
+/// A header field added to requests, made of facts about the client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Letters, digits and `-`; none of the names that Propylon itself gives a meaning to.
+    /// Field name: letters, digits and `-`; not one of the names that Propylon itself gives a meaning to.
     pub name: String,
-    /// Not empty, printable. Where a fact in it is not known the field is not sent.
+    /// Field value, printable and not empty. A field with a fact that is not known is not sent.
     pub value: Vec<Piece>,
 }
 
-/// A part of a [`RequestHeader`]'s value.
+/// A piece of a [`RequestHeader`]'s value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// As it is.
+    /// Literal text.
     Text(String),
-    /// What it is for this connection.
+    /// The value of a fact on this connection.
     Fact(Fact),
 }
 
-/// What can be told of a client's connection.
+/// A fact about a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names in `Fact::ALL` and the manual say it
 pub enum Fact {
@@ -294,7 +297,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// Every fact by the name that stands in braces.
+    /// Every fact, with the name that stands in braces.
     pub const ALL: &'static [(&'static str, Fact)] = &[
         ("tls.version", Fact::TlsVersion),
         ("tls.suite", Fact::TlsSuite),
@@ -312,39 +315,40 @@ impl Fact {
         ("client.sha256", Fact::ClientSha256),
     ];
 
-    /// As it stands in braces.
+    /// Name of the fact, as it stands in braces.
     pub fn name(self) -> &'static str {
         Fact::ALL.iter().find(|(_, fact)| *fact == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it comes from the client's certificate.
+    /// Whether the fact comes from the client's certificate.
     pub fn is_identity(self) -> bool {
         matches!(self, Fact::ClientSubject | Fact::ClientIssuer | Fact::ClientSerial | Fact::ClientSha256)
     }
 }
 
-/// Patience with clients.
+/// Timeouts towards clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientTimeouts {
-    /// From accept to a finished TLS handshake. Default 10 s.
+    /// Time from accept to the end of the TLS handshake. Default 10 s.
     pub handshake: Duration,
-    /// From the first byte of a request (or the accept) to the end of its head. Default 10 s.
+    /// Time from the first byte of a request (or the accept) to the end of its head. Default 10 s.
     pub request_head: Duration,
-    /// Patience with a client that is sending or taking a body; see `ClientLimits::body_rate_min`. Default 30 s.
+    /// Stall of a body, sent or taken by the client, that is tolerated; see `ClientLimits::body_rate_min`. Default 30
+    /// s.
     pub body: Duration,
-    /// Keep-alive connection with nothing in progress. Default 75 s.
+    /// Idle time of a keep-alive connection. Default 75 s.
     pub idle: Duration,
-    /// Upgraded or relayed connection with no byte either way. Default 1 h.
+    /// Idle time of an upgraded or relayed connection, without a byte either way. Default 1 h.
     pub tunnel_idle: Duration,
 }
 
-/// Bounds on what a client may send.
+/// Limits on what a client may send.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Request line and header section together. Default 16 KiB, at most 64 KiB.
+    /// Bytes of request line and header section together. Default 16 KiB, at most 64 KiB.
     pub head_bytes: usize,
     /// Header fields in a request. Default 100.
     pub headers: usize,
-    /// Bytes per second below which a client's patience (`ClientTimeouts::body`) runs out. Default 240.
+    /// Rate of a body, in bytes per second, below which `ClientTimeouts::body` runs down. Default 240.
     pub body_rate_min: u32,
 }

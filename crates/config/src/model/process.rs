@@ -1,4 +1,4 @@
-//! `[process]`, `[admin]` and `[log]`, as meant.
+//! The resolved model of `[process]`, `[admin]` and `[log]`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,53 +9,53 @@ use std::time::Duration;
 
 use super::{At, Resolver, Trust};
 
-/// What concerns the process as a whole.
+/// Settings of the process as a whole: `[process]`.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Threads that serve connections. Default auto.
+    /// Worker threads, which serve connections. Default auto.
     pub workers: Workers,
-    /// Account to run as once the listeners are bound.
+    /// User account that the process switches to once the listeners are bound.
     pub user: Option<String>,
-    /// How long SIGTERM waits for requests in progress. Default 30 s.
+    /// Time after SIGTERM in which requests in progress may finish. Default 30 s.
     pub drain_timeout: Duration,
-    /// Client connections held at once by the process, shared evenly by the workers.
-    /// Absent: what the limit of open files allows.
+    /// Client connections of the process at a time, shared evenly by the workers. Absent: what the limit of open files
+    /// allows.
     pub max_connections: Option<usize>,
-    /// Client connections held at once of one IPv4 address or IPv6 /64, by all workers together. Absent: no limit.
+    /// Client connections at a time from one IPv4 address or IPv6 /64, over all workers. Absent: no limit.
     pub connections_per_source: Option<u32>,
-    /// Memory that the process may use. Absent: no limit.
+    /// Memory limit of the process. Absent: no limit.
     pub memory_limit: Option<MemoryLimit>,
-    /// Whether other processes of the same user may listen on the same addresses. Default false.
+    /// Whether other processes of the same user may listen on the same addresses (SO_REUSEPORT). Default false.
     pub share_address: bool,
-    /// Whether private-key work is done in batches. Default auto.
+    /// Batching of private-key operations. Default auto.
     pub batch: Batch,
-    /// Bounds on TLS handshakes in progress, of each worker by itself.
+    /// Limits on TLS handshakes in progress, per worker.
     pub handshakes: HandshakeLimits,
-    /// The configuration file is read again when it changes. Default no; SIGHUP reads it in any case.
+    /// Whether the configuration file is read again when it changes. Default no; SIGHUP reads it in any case.
     pub watch_config: bool,
-    /// Folder where the admin API writes what it changes. Absent: it changes nothing.
+    /// Folder to which the admin API writes its changes. Absent: the admin API changes nothing.
     pub state: Option<StateFolder>,
-    /// The admin API changes nothing, whatever else is said. Default no.
+    /// Whether the admin API is read-only, whatever else is configured. Default no.
     pub immutable: bool,
-    /// Unix socket by which another process takes over. Absent: none can.
+    /// Unix socket by which a new process takes over the listening sockets. Absent: no upgrade is possible.
     pub upgrade_socket: Option<UpgradeSocket>,
-    /// How names of servers are looked up.
+    /// DNS resolution of servers' host names.
     pub resolver: Resolver,
-    /// What the process denies itself once it serves.
+    /// Sandbox: permissions that the process gives up once it serves.
     pub sandbox: Sandbox,
-    /// Files of private keys that every account of the machine may read or change are used, with a warning. Default no: they
-    /// are refused.
+    /// Whether private key files that every account of the machine may read or change are used, with a warning. Default
+    /// no: such files are refused.
     pub allow_world_readable_keys: bool,
 }
 
-/// What the process denies itself once it serves, as far as the kernel can hold it to that.
+/// Sandbox: permissions that the process gives up once it serves, as far as the kernel can enforce that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// Default yes.
+    /// Whether the sandbox is on. Default yes.
     pub on: bool,
-    /// Files and folders that may be read beside those that the configuration names at the start.
+    /// Files and folders that may be read in addition to those that the configuration names at the start.
     pub paths: Vec<Trust>,
-    /// TCP ports that may be connected to beside those that the configuration names at the start. Absent: any.
+    /// TCP ports that may be connected to in addition to those that the configuration names at the start. Absent: any.
     pub ports: Option<Vec<RangeInclusive<u16>>>,
 }
 
@@ -65,47 +65,48 @@ impl Default for Sandbox {
     }
 }
 
-/// Where a process that succeeds this one asks for its sockets.
+/// Unix socket on which a successor process asks for the listening sockets.
 #[derive(Clone, Debug)]
 pub struct UpgradeSocket {
-    /// Joined to the configuration's folder.
+    /// Path of the socket, joined to the configuration's folder.
     pub path: PathBuf,
-    /// Where it is written.
+    /// Position of the path in the file.
     pub at: At,
 }
 
-/// A folder in which what the admin API changes is kept.
+/// Folder in which the admin API keeps its changes.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
-    /// Joined to the configuration's folder.
+    /// Path of the folder, joined to the configuration's folder.
     pub path: PathBuf,
-    /// Where it is written.
+    /// Position of the path in the file.
     pub at: At,
 }
 
-/// How much memory the process may use.
+/// Memory limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// Four fifths of what the control group allows, or of the machine's.
     Auto,
-    /// So many bytes, resident.
+    /// Resident bytes.
     Bytes(u64),
 }
 
-/// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
+/// Limits on TLS handshakes in progress, per worker: `[process.handshakes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// At once, those included that wait for a key server. Default 8192.
+    /// Handshakes in progress at a time, including those that wait for a key server. Default 8192.
     pub in_progress: usize,
-    /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
-    /// `in_progress` are, and as many as there may be otherwise.
+    /// Handshakes in progress from one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while
+    /// more than half of `in_progress` is in use, and no limit of its own otherwise.
     pub per_source: Option<usize>,
-    /// New connections are refused while they would have to expect a longer wait for their turn. Default 2 s.
+    /// Wait for CPU above which new connections are refused: the time that a new handshake would have to expect to
+    /// queue. Default 2 s.
     pub queue_wait: Duration,
 }
 
 impl HandshakeLimits {
-    /// What one source may have where there is not enough for all.
+    /// Handshakes that one source may have in progress while more than half of `in_progress` is in use.
     pub const PER_SOURCE_CROWDED: usize = 256;
 }
 
@@ -115,46 +116,46 @@ impl Default for HandshakeLimits {
     }
 }
 
-/// Whether private-key work is done in batches.
+/// Batching of private-key operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batch {
-    /// Where the processor has the instructions, and the kernels give the known answers.
+    /// Batches where the processor has the instructions, and the kernels pass their known-answer tests.
     Auto,
-    /// Each handshake does its own, as it comes.
+    /// No batches: each handshake computes its own signature at once.
     Off,
 }
 
-/// How many threads serve connections.
+/// Number of worker threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// One per core this process may run on.
+    /// One worker per core that this process may run on.
     Auto,
-    /// This many, at most 1024.
+    /// Fixed number of workers, at most 1024.
     Count(NonZeroU16),
 }
 
-/// The admin API.
+/// The admin API: `[admin]`.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// The one address it listens on.
+    /// Address that the admin API listens on.
     pub bind: AdminBind,
-    /// File with the token that changes must come with. Absent: no changes by TCP, and none needed on a Unix socket.
+    /// File with the token that authorises changes. Absent: no changes by TCP, and no token needed on a Unix socket.
     pub token_file: Option<Trust>,
-    /// Where the address is written.
+    /// Position of the address in the file.
     pub at: At,
 }
 
-/// Where the admin API listens.
+/// Address of the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminBind {
-    /// TCP.
+    /// TCP address.
     Tcp(SocketAddr),
-    /// A Unix socket that its owner alone can open.
+    /// Unix socket that only its owner can open.
     Unix(PathBuf),
 }
 
 impl fmt::Display for AdminBind {
-    /// As it is written.
+    /// The address as it is written in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AdminBind::Tcp(address) => address.fmt(f),
@@ -164,7 +165,7 @@ impl fmt::Display for AdminBind {
 }
 
 impl AdminBind {
-    /// Where it is an address of the network.
+    /// The TCP address; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             AdminBind::Tcp(address) => Some(*address),
@@ -173,25 +174,25 @@ impl AdminBind {
     }
 }
 
-/// What is written down, and where.
+/// Logging: `[log]`.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// One line per request. Default off.
+    /// Destination of the access log, which has one line per request. Default off.
     pub access: AccessLog,
-    /// Least severe message that is written to stderr. Default info.
+    /// Least severe level that is written to stderr. Default info.
     pub level: Level,
 }
 
-/// Where the access log goes.
+/// Destination of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLog {
-    /// Nowhere.
+    /// No access log.
     Off,
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// Appended to this file; the path is joined to the configuration's folder.
+    /// File that lines are appended to; the path is joined to the configuration's folder.
     File(PathBuf),
 }
 
@@ -204,6 +205,6 @@ pub enum Level {
     Warn,
     /// Something happened.
     Info,
-    /// What a developer wants to know.
+    /// Details for developers.
     Debug,
 }

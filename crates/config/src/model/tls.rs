@@ -1,103 +1,105 @@
-//! `[tls.NAME]` and `[signer.NAME]`, as meant.
+//! The resolved model of `[tls.NAME]` and `[signer.NAME]`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{At, Ordered, ServerAddress, SignerId};
 
-/// How TLS is terminated, shared by any number of listeners.
+/// A TLS profile for clients, shared by any number of listeners.
 #[derive(Clone, Debug)]
 pub struct TlsProfile {
-    /// The NAME of `[tls.NAME]`.
+    /// Name of the profile: the NAME of `[tls.NAME]`.
     pub name: String,
-    /// At least one.
+    /// Certificates with their keys, at least one.
     pub certificates: Vec<Certificate>,
-    /// Versions, cipher suites and groups. Default intermediate.
+    /// TLS policy: versions, cipher suites and groups. Default intermediate.
     pub policy: TlsPolicy,
-    /// Key types in the order in which they are offered to a client that can do several. Default ecdsa, rsa.
+    /// Preference of key types for clients that support several. Default ecdsa, rsa.
     pub prefer: Vec<KeyType>,
-    /// A client that asks for a name that no certificate stands for, or for none, is refused. Default no.
+    /// Whether clients without SNI, or with a name that no certificate is for, are refused. Default no.
     pub strict_sni: bool,
-    /// How often the files are looked at for changes. Absent: never; SIGHUP reads them again in any case.
+    /// Interval at which the files are checked for changes. Absent: never; SIGHUP reads them again in any case.
     pub watch: Option<Duration>,
-    /// Certificates are sent compressed to clients that can take it (RFC 8879). Default yes.
+    /// Whether certificates are sent compressed to clients that support it (RFC 8879). Default yes.
     pub certificate_compression: bool,
-    /// How clients come back to a session.
+    /// Session resumption.
     pub resumption: Resumption,
-    /// Clients are asked for a certificate. Default: they are not.
+    /// Client authentication by certificate. Absent: clients are not asked for one.
     pub client_auth: Option<ClientAuth>,
-    /// Every client's JA4 fingerprint is computed. Default no.
+    /// Whether the JA4 fingerprint of every client is computed. Default no.
     pub ja4: bool,
-    /// Who signs for the certificates whose keys are not here. Default: nobody.
+    /// Key servers that sign for the certificates whose keys are not here. Absent: no such certificate.
     pub signer: Option<SignerId>,
-    /// Of `[process]`: see [`Process`](super::Process).
+    /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
     pub allow_world_readable_keys: bool,
-    /// Where the name is written.
+    /// Position of the profile's name in the file.
     pub at: At,
 }
 
-/// Key servers that hold the same private keys, and how they are spoken to.
+/// Key servers that hold the same private keys, and how this engine speaks to them.
 #[derive(Clone, Debug)]
 pub struct Signer {
-    /// The NAME of `[signer.NAME]`.
+    /// Name of the signer: the NAME of `[signer.NAME]`.
     pub name: String,
-    /// At least one, at most 64.
+    /// Key servers, at least one, at most 64.
     pub servers: Vec<SignerServer>,
-    /// PEM file of the chain and key that this engine shows to them.
+    /// PEM file of the certificate chain and key that this engine authenticates itself with to the key servers.
     pub identity: Trust,
-    /// PEM file of the authorities that sign their certificates.
+    /// PEM file of the authorities that sign the key servers' certificates.
     pub ca: Trust,
-    /// How long a handshake waits for its signature. Default 1 s.
+    /// Time that a handshake waits for its signature at most. Default 1 s.
     pub timeout: Duration,
-    /// Connections to each server that each core keeps. Default 2.
+    /// Connections that each core keeps to each server. Default 2.
     pub connections: u16,
-    /// After how long another server is asked as well; absent: never. Default half of `timeout`.
+    /// Hedging delay, after which a second server is asked as well. Absent: never. Default half of `timeout`.
     pub hedge: Option<Duration>,
-    /// Which signatures are verified before they are used. Default those of RSA keys.
+    /// Signatures that are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
-    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    /// Generation of the first configuration without this signer; absent while it is configured. A retired signer only
+    /// keeps its index valid for handshakes that still use it.
     pub retired: Option<u64>,
-    /// How often names of servers are looked up. Default 30 s.
+    /// Interval at which the servers' host names are looked up. Default 30 s.
     pub resolve_interval: Duration,
-    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    /// Interval at which `identity` and `ca` are checked, and read again when they have changed. Absent: at SIGHUP
+    /// only.
     pub watch: Option<Duration>,
-    /// Of `[process]`: see [`Process`](super::Process).
+    /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
     pub allow_world_readable_keys: bool,
-    /// Where the name is written.
+    /// Position of the signer's name in the file.
     pub at: At,
 }
 
 /// A key server.
 #[derive(Clone, Debug)]
 pub struct SignerServer {
-    /// Where it listens.
+    /// Address that the key server listens on.
     pub address: ServerAddress,
-    /// The name that its certificate must be for; absent: the host of the address.
+    /// Name that the key server's certificate must be for. Absent: the host of the address.
     pub server_name: Option<String>,
-    /// Where it is written.
+    /// Position of the server in the file.
     pub at: At,
 }
 
-/// Which signatures of key servers are verified before they are used.
+/// Signatures of key servers that are verified before they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Those of RSA keys: it costs little, and a faulty one can give away the key.
+    /// Signatures by RSA keys: the check costs little, and a faulty RSA signature can give away the key.
     Rsa,
-    /// All of them.
+    /// All signatures.
     All,
-    /// None.
+    /// No signatures.
     Nothing,
 }
 
-/// How clients come back to a session without a full handshake.
+/// Session resumption: how clients avoid a full handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumption {
-    /// Tickets that a TLS 1.3 client gets after a full handshake; after a resumed one it gets one at most. 0: no tickets
+    /// Tickets sent to a TLS 1.3 client after a full handshake; after a resumed one it gets one at most. 0: no tickets
     /// at all, with TLS 1.2 neither. Default 2, at most 8.
     pub tickets: u8,
-    /// Where the keys of tickets come from. Default memory.
+    /// Source of the ticket keys. Default memory.
     pub ticket_keys: TicketKeys,
-    /// Sessions kept in memory for TLS 1.2 clients that take no tickets; 0: none. Default 16384.
+    /// Sessions kept in memory for TLS 1.2 clients without ticket support; 0: none. Default 16384.
     pub session_ids: usize,
 }
 
@@ -107,19 +109,19 @@ impl Default for Resumption {
     }
 }
 
-/// Where the keys come from that session tickets are sealed with.
+/// Source of the keys that session tickets are sealed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TicketKeys {
-    /// Made at start, replaced every six hours, known to this process alone.
+    /// Keys made at start, replaced every six hours, known to this process alone.
     Memory,
-    /// Shared with other engines through a file.
+    /// Keys shared with other engines through a file.
     File {
-        /// Joined to the configuration's folder.
+        /// Path of the file, joined to the configuration's folder.
         path: PathBuf,
-        /// How often this engine sees to a new key, and that it makes the file if there is none. Absent: somebody else
-        /// writes the file, and it is only read.
+        /// Interval at which this engine adds a new key to the file, which it makes if there is none. Absent: the file
+        /// is only read, another program writes it.
         rotate: Option<Duration>,
-        /// Where the path is written.
+        /// Position of the path in the file.
         at: At,
     },
 }
@@ -127,79 +129,83 @@ pub enum TicketKeys {
 /// A certificate chain with its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// Where to find it; whether it is there is the reader's to find out.
+    /// Source of chain and key; whether the files exist is found out when they are read.
     pub source: CertificateSource,
-    /// The file of its OCSP response. Absent: the chain's file name and `.ocsp`, if there is such a file.
+    /// File of the OCSP response. Absent: the chain's file name and `.ocsp`, if there is such a file.
     pub ocsp: Option<PathBuf>,
-    /// Served where no other certificate fits. With none marked so it is the first.
+    /// Whether this is the default certificate, served where no other fits. With no certificate marked so, the first is
+    /// the default.
     pub default: bool,
-    /// Came by the admin API, and is remembered by `process.state`: no text names it.
+    /// Whether the certificate came by the admin API and is kept in `process.state`: the configuration file does not
+    /// name it.
     pub uploaded: bool,
-    /// Where it is written.
+    /// Position of the certificate in the file.
     pub at: At,
 }
 
-/// Paths are absolute or relative to the working directory (the parser has joined the file's own folder on).
+/// Source of a certificate. Paths are absolute or relative to the working directory (the parser has joined the
+/// configuration's folder).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateSource {
-    /// One PEM with chain and key, or a directory of such files.
+    /// One PEM file with chain and key, or a folder of such files.
     Path(PathBuf),
-    /// Chain and key in a PEM file each.
+    /// Two PEM files, one with the chain and one with the key.
     Pair {
-        /// The chain, leaf first.
+        /// File of the chain, leaf first.
         chain: PathBuf,
-        /// The leaf's private key.
+        /// File of the leaf's private key.
         key: PathBuf,
     },
-    /// Ordered from an authority; its files may not be there yet.
+    /// Certificate ordered by ACME; its files may not be there yet.
     Ordered(Ordered),
 }
 
-/// What is offered to clients.
+/// TLS versions, cipher suites and groups that are offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// TLS 1.3 only.
     Modern,
     /// TLS 1.2 and 1.3.
     Intermediate,
-    /// As written.
+    /// The user's own choice.
     Custom(CustomPolicy),
 }
 
-/// A policy of the user's own. Each list is without repeats and not empty, and each version can be spoken with it.
+/// A TLS policy of the user's own. Each list is without repeats and not empty, and each version has a suite and a
+/// group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomPolicy {
-    /// Default both.
+    /// TLS versions. Default both.
     pub versions: Vec<TlsVersion>,
-    /// The most preferred first: this order decides, not the client's. Default all.
+    /// Cipher suites, the most preferred first: this order decides, not the client's. Default all.
     pub suites: Vec<TlsSuite>,
-    /// A set: of these the client's order decides. Default all.
+    /// Key exchange groups, as a set: the client's order decides among them. Default all.
     pub groups: Vec<TlsGroup>,
-    /// Where it is written.
+    /// Position of the policy in the file.
     pub at: At,
 }
 
-/// A version of TLS that is not refused everywhere.
+/// A version of TLS that is still allowed by some policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TlsVersion {
-    /// RFC 5246.
+    /// TLS 1.2 (RFC 5246).
     Tls12,
-    /// RFC 8446.
+    /// TLS 1.3 (RFC 8446).
     Tls13,
 }
 
-/// A cipher suite: the record cipher, and for TLS 1.2 the kind of certificate it goes with.
+/// A cipher suite: the AEAD of its records, and for TLS 1.2 the type of certificate it goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TlsSuite {
-    /// TLS_AES_128_GCM_SHA256 and the like.
+    /// Suites of TLS 1.3, such as TLS_AES_128_GCM_SHA256.
     Tls13(TlsCipher),
-    /// TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 and the like; Ed25519 certificates go with these too (RFC 8422 §5.1.3).
+    /// Suites such as TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256; Ed25519 certificates use them too (RFC 8422 §5.1.3).
     Ecdsa(TlsCipher),
-    /// TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 and the like.
+    /// Suites such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256.
     Rsa(TlsCipher),
 }
 
-/// What records are encrypted with.
+/// AEAD that encrypts records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TlsCipher {
     /// AES-128-GCM.
@@ -211,7 +217,7 @@ pub enum TlsCipher {
 }
 
 impl TlsVersion {
-    /// As the configuration has it.
+    /// Name of the version in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             TlsVersion::Tls12 => "1.2",
@@ -221,7 +227,7 @@ impl TlsVersion {
 }
 
 impl TlsSuite {
-    /// IANA's.
+    /// IANA's name of the suite.
     pub fn name(self) -> &'static str {
         use TlsCipher::*;
         match self {
@@ -238,7 +244,7 @@ impl TlsSuite {
     }
 }
 
-/// A group for the exchange of keys.
+/// A key exchange group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TlsGroup {
     /// X25519 and ML-KEM-768 together; TLS 1.3 only.
@@ -252,7 +258,7 @@ pub enum TlsGroup {
 }
 
 impl TlsGroup {
-    /// IANA's.
+    /// IANA's name of the group.
     pub fn name(self) -> &'static str {
         match self {
             TlsGroup::X25519MlKem768 => "X25519MLKEM768",
@@ -263,59 +269,59 @@ impl TlsGroup {
     }
 }
 
-/// Who clients have to be, and what servers are told of it.
+/// Client authentication: the certificates that clients must show, and what servers get to know of them.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
-    /// Whether a client may come without a certificate. Default required.
+    /// Whether clients need a certificate. Default required.
     pub mode: ClientAuthMode,
-    /// PEM files, or folders of such files, with the authorities that clients' certificates must lead to; at least one.
+    /// PEM files, or folders of such files, with the authorities that sign clients' certificates; at least one.
     pub ca: Vec<Trust>,
-    /// Files with revocation lists, PEM or DER. None: revocation is not looked at.
+    /// Files of certificate revocation lists, PEM or DER. Empty: revocation is not checked.
     pub crl: Vec<Trust>,
-    /// Which certificates the lists are asked about. Default chain.
+    /// Certificates of the chain that are checked against the revocation lists. Default chain.
     pub crl_scope: CrlScope,
-    /// A certificate that no list speaks of. Default refuse.
+    /// Treatment of a certificate whose issuer has no revocation list. Default refuse.
     pub crl_missing: Leniency,
-    /// A list whose next update is overdue. Default refuse.
+    /// Treatment of a revocation list whose next update is overdue. Default refuse.
     pub crl_expired: Leniency,
-    /// Certificates that a client may send beside its own. Default 6, at most 8.
+    /// Certificates that a client may send in addition to its own. Default 6, at most 8.
     pub depth: usize,
-    /// Clients are told the names of the authorities. Default yes.
+    /// Whether clients are sent the names of the authorities. Default yes.
     pub send_ca_names: bool,
-    /// What servers are told. Default leaf.
+    /// Certificates that are forwarded to servers. Default leaf.
     pub forward: ForwardIdentity,
-    /// Where the key is written.
+    /// Position of the key in the file.
     pub at: At,
 }
 
-/// A file or folder that trust or distrust comes from.
+/// A file or folder that the configuration names, with the position of its path: trust anchors, revocation lists, keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// As certificates' paths are.
+    /// Path, absolute or relative to the working directory, as with [`CertificateSource`].
     pub path: PathBuf,
-    /// Where it is written.
+    /// Position of the path in the file.
     pub at: At,
 }
 
-/// Whether a client may come without a certificate. One that comes with a wrong one is always refused.
+/// Whether clients need a certificate. A client with an invalid one is always refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuthMode {
-    /// It may not.
+    /// A client without a certificate is refused.
     Required,
-    /// It may, and routes can refuse it.
+    /// A client without a certificate is let in; routes can refuse it.
     Optional,
 }
 
-/// Which certificates revocation lists are asked about.
+/// Certificates of a chain that are checked against revocation lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrlScope {
-    /// The client's own.
+    /// The client's own certificate.
     Leaf,
-    /// The client's own and all intermediates.
+    /// The client's own certificate and all intermediates.
     Chain,
 }
 
-/// What becomes of a doubt.
+/// Treatment of a client whose revocation status is in doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leniency {
     /// The client is refused.
@@ -324,30 +330,30 @@ pub enum Leniency {
     Allow,
 }
 
-/// Which of a client's certificates go to servers (RFC 9440).
+/// Certificates of a client that are forwarded to servers (RFC 9440).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardIdentity {
-    /// None.
+    /// No certificate.
     Nothing,
-    /// Its own, as Client-Cert.
+    /// The client's own certificate, as Client-Cert.
     Leaf,
-    /// The others as well, as Client-Cert-Chain.
+    /// The rest of the chain as well, as Client-Cert-Chain.
     Chain,
 }
 
-/// Kind of a certificate's key.
+/// Type of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyType {
     /// An elliptic curve key on P-256, P-384 or P-521.
     Ecdsa,
-    /// An Ed25519 key. Where an order of preference does not name it, it stands with `Ecdsa`.
+    /// An Ed25519 key. An order of preference that does not name it ranks it with `Ecdsa`.
     Ed25519,
     /// An RSA key.
     Rsa,
 }
 
 impl KeyType {
-    /// As it is called in the configuration, the metrics and the access log.
+    /// Name of the key type in the configuration, the metrics and the access log.
     pub fn name(self) -> &'static str {
         match self {
             KeyType::Ecdsa => "ecdsa",
