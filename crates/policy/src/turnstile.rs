@@ -1,20 +1,21 @@
-//! How many connections a server may have, over all cores, and who waits for one in which order.
+//! Connection limits of a backend's servers, over all cores, and the queue of requests that wait for a connection.
 //!
-//! One turnstile per backend, shared by all cores. While nobody waits, taking and giving back is an atomic operation, and
-//! a core that has an idle connection of its own only looks at a word that nobody writes. The line of those who wait is
-//! behind a lock, which is met by requests that have to wait anyway and by those who serve them.
+//! One turnstile per backend, shared by all cores. While the queue is empty, a permit is taken and released by an
+//! atomic operation, and a core with an idle connection of its own only reads a word that nobody writes. The queue is
+//! behind a lock, taken by requests that have to wait anyway and by those that serve them.
 //!
-//! The line is one for each set of servers that somebody would take, and there are few of these: a request that was nowhere yet
-//! takes any. So a place is found, and given up, in a time that does not depend on how many wait.
+//! The queue has one line per set of servers that a request would take, and there are few such sets: a request without
+//! an attempt behind it takes any server. A waiter is therefore found, and removed, in a time that does not depend on
+//! the queue's length.
 //!
-//! Who waits for something else of this backend (a stream on a connection that carries many) is in the line for no server.
+//! A request that waits for something else of the backend (a stream on a multiplexed connection) queues for no server.
 //!
-//! When the servers of a backend change, another turnstile succeeds the first: it shares the line and the permits of the
-//! servers that stay, so that who still holds the first one counts, waits and is served together with the others.
+//! When the servers of a backend change, a new turnstile succeeds the old one: both share the queue and the permits of
+//! the servers that stay, so that requests on the old one are counted, queued and served together with the others.
 //!
-//! No wake-up is lost, because each side says what it did before it looks at what the other did (Dekker; all of these are
-//! sequentially consistent): who joins the line raises `wanted` and then looks for permits and idle connections; who
-//! frees a permit or lays a connection down does that first and then looks at `wanted`.
+//! Wake-ups are not lost, because each side publishes its change before it looks at the other's (Dekker; all these
+//! accesses are sequentially consistent): a waiter raises `wanted` and then looks for permits and idle connections; a
+//! core that releases a permit or returns a connection to the pool does that first and then looks at `wanted`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -25,115 +26,115 @@ use crate::line::{Line, Order, Turns};
 
 pub use crate::line::Ticket;
 
-/// A server without a limit.
+/// Connection limit that stands for no limit.
 pub const UNLIMITED: u32 = u32::MAX;
 
-/// Permits for a backend's servers and the line of those who wait for one. `C` is a connection: it brings its permit
-/// with it and is never dropped while the line is locked, so that its drop may come back here.
+/// Permits for a backend's servers, and the queue of waiters. `C` is a connection: it carries its permit, and is never
+/// dropped while the queue is locked, since its drop may call the turnstile.
 #[derive(Debug)]
 pub struct Turnstile<C> {
     servers: Arc<[Arc<Server>]>,
-    /// By server: what comes into force with [`Turnstile::settle`].
+    /// Connection limits by server, in force after [`Turnstile::settle`].
     max: Box<[u32]>,
     bounds: Bounds,
     common: Arc<Common<C>>,
 }
 
-/// What holds for the line.
+/// Limits of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Requests that may wait.
+    /// Requests that may wait, at most.
     pub limit: usize,
     pub order: Order,
 }
 
-/// What a turnstile shares with those that succeed it, beside the servers that stay.
+/// State that a turnstile shares with its successors, beside the servers that stay.
 #[derive(Debug)]
 struct Common<C> {
     cores: Box<[Core]>,
     room: Mutex<Room<C>>,
 }
 
-/// On cache lines of its own.
+/// State of a server, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Server {
     max: AtomicU32,
     /// Permits taken: connections that are being made, used, or idle.
     open: AtomicU32,
-    /// Kinds of waiters who would take this server.
+    /// Count of kinds of waiters that would take this server.
     wanted: AtomicU32,
-    /// By core: its idle connections.
+    /// Idle connections by core.
     idle: Box<[Idle]>,
 }
 
-/// Written by one core, and on a cache line of its own.
+/// Count of idle connections, written by one core, and on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Idle(AtomicU32);
 
-/// How a core is called.
+/// Signal to a core.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Core {
-    /// Somebody waits for one of its idle connections.
+    /// Set while a waiter wants one of the core's idle connections.
     called: AtomicBool,
     steward: Mutex<Option<Waker>>,
 }
 
-/// Where they wait.
+/// The queue.
 #[derive(Debug)]
 struct Room<C> {
-    /// In force.
+    /// Limits in force.
     bounds: Bounds,
     next: u64,
-    /// By place; one that is not in use has no waiter.
+    /// Kinds of waiters by place; a place not in use has no waiter.
     kinds: Vec<Kind>,
     unused: Vec<usize>,
     by_wants: HashMap<Box<[usize]>, usize>,
-    /// By server: the kinds that would take it and have a waiter.
+    /// Places of the kinds with a waiter, by the server that they would take.
     by_server: HashMap<usize, Vec<usize>>,
-    /// By ticket.
+    /// Waiters by ticket.
     waiters: HashMap<Ticket, Waiter>,
     turns: Turns,
     granted: HashMap<Ticket, Result<Grant<C>, Full>>,
-    /// Wakers of waiters who got their grant before they were first asked for it need none, so these are by ticket too.
+    /// Wakers by ticket, apart from `waiters`: a waiter with a grant before its first poll needs no waker.
     wakers: HashMap<Ticket, Waker>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
-    /// The place of its kind.
+    /// Place of the waiter's kind.
     kind: usize,
-    /// The turn by which it should be served; none where it waits for something else.
+    /// Turn at which the waiter should be served; `None` where it waits for no server.
     due: Option<u64>,
 }
 
-/// Waiters who would take the same servers.
+/// Waiters that would take the same servers.
 #[derive(Debug)]
 struct Kind {
-    /// Servers, any of which will do.
+    /// Servers, any of which is acceptable.
     wants: Box<[usize]>,
-    /// Those of the turnstile that the first of them came by: others may know fewer.
+    /// Servers of the turnstile that the kind's first waiter came by: other turnstiles may know fewer.
     servers: Arc<[Arc<Server>]>,
     line: Line<()>,
 }
 
-/// What somebody in the line gets.
+/// Grant to a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Grant<C> {
-    /// A connection to this server may be made; to be given back with [`Turnstile::release`].
+    /// Permission to make a connection to this server; released with [`Turnstile::release`].
     Permit(usize),
-    /// An idle connection to this server, its permit with it.
+    /// An idle connection to this server, with its permit.
     Connection(usize, C),
 }
 
-/// As many wait as may, and this one is not among them.
+/// Refusal: the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl<C> Turnstile<C> {
-    /// `max` is by server.
+    /// Creates a turnstile; `max` is the connection limit by server.
     pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> Turnstile<C> {
         Turnstile {
             servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
@@ -146,8 +147,8 @@ impl<C> Turnstile<C> {
         }
     }
 
-    /// What follows this one when limits or servers change: those that both have are the same, and `max` has the further ones
-    /// behind them. The new limits come into force with [`Turnstile::settle`].
+    /// Successor of this turnstile when limits or servers change: the first servers are those of this one, and `max`
+    /// lists further ones behind them. The new limits come into force with [`Turnstile::settle`].
     #[must_use]
     pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> Turnstile<C> {
         let known = |(index, max): (usize, &u32)| match self.servers.get(index) {
@@ -158,8 +159,8 @@ impl<C> Turnstile<C> {
         Turnstile { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
     }
 
-    /// Puts the limits of this one into force, and serves those in the line who have waited for more room. Where more
-    /// permits are out than there may be now, none is given until enough have come back.
+    /// Puts the limits of this turnstile into force, and serves waiters that the new limits have room for. A server
+    /// with more permits out than its new limit grants none until enough are released.
     pub fn settle(&self, now: u64) {
         self.lock().bounds = self.bounds;
         for (server, max) in self.max.iter().enumerate() {
@@ -171,37 +172,37 @@ impl<C> Turnstile<C> {
         }
     }
 
-    /// Whether the other has the same line.
+    /// Whether the other turnstile has the same queue.
     pub fn is_kin(&self, other: &Turnstile<C>) -> bool {
         Arc::ptr_eq(&self.common, &other.common)
     }
 
-    /// Somebody waits for this server: what is laid down goes to the line, and newcomers go behind it.
+    /// Whether a waiter wants this server: then idle connections go to the queue, and newcomers join its end.
     pub fn is_wanted(&self, server: usize) -> bool {
         self.servers[server].wanted.load(SeqCst) > 0
     }
 
-    /// A newcomer with nothing idle could have a permit.
+    /// Whether a newcomer without an idle connection could have a permit.
     pub fn has_room(&self, server: usize) -> bool {
         !self.is_wanted(server) && self.servers[server].open.load(SeqCst) < self.servers[server].max.load(SeqCst)
     }
 
-    /// Takes a permit past an empty line.
+    /// Takes a permit if the queue for the server is empty.
     pub fn try_take(&self, server: usize) -> bool {
         !self.is_wanted(server) && self.servers[server].take()
     }
 
-    /// Permits taken now.
+    /// Permits taken at present.
     pub fn open(&self, server: usize) -> u32 {
         self.servers[server].open.load(SeqCst)
     }
 
-    /// More permits are out than there may be, since the limit was lowered: what is laid down should be closed.
+    /// Whether more permits are out than the limit allows, since it was lowered: idle connections should be closed.
     pub fn is_over(&self, server: usize) -> bool {
         self.servers[server].open.load(SeqCst) > self.servers[server].max.load(SeqCst)
     }
 
-    /// Gives a permit back. `now` is in milliseconds, on a clock that all cores share.
+    /// Releases a permit. `now` is in milliseconds, on a clock that all cores share.
     pub fn release(&self, server: usize, now: u64) {
         let before = self.servers[server].open.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a permit was given back twice");
@@ -213,7 +214,7 @@ impl<C> Turnstile<C> {
         }
     }
 
-    /// Hands a connection to the next in the line who would take it; back if there is nobody.
+    /// Hands an idle connection to the next waiter that would take it; returns it if there is none.
     pub fn offer(&self, server: usize, connection: C, now: u64) -> Result<(), C> {
         if !self.is_wanted(server) {
             return Err(connection);
@@ -226,16 +227,16 @@ impl<C> Turnstile<C> {
         Ok(())
     }
 
-    /// Joins the line for any of these servers; the grant may be there at once. Calls every core that has an idle connection to one of
-    /// them. With none the place is one among all who wait, and nothing is granted. A ticket is to be asked with
-    /// [`Turnstile::poll`] and given up with [`Turnstile::leave`].
+    /// Joins the queue for any of these servers; the grant may be there at once. Every core with an idle connection to
+    /// one of them is called. With no servers the waiter only counts towards the limit, and nothing is granted. The
+    /// ticket is polled with [`Turnstile::poll`] and given up with [`Turnstile::leave`].
     pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<Ticket, Full> {
         self.join_again(wants, now, now)
     }
 
-    /// As [`Turnstile::join`], for one who has waited before and came then. In a full line whoever came last is refused, whether
-    /// that is the one who joins or another; but where the newest are served first the one who has waited for the longest
-    /// makes way.
+    /// Joins like [`Turnstile::join`], for a request that has waited before, `since` then. A full queue refuses its
+    /// newest waiter, whether or not that is the one that joins; under overload, when the newest are served first, the
+    /// oldest waiter is refused.
     pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<Ticket, Full> {
         let wants = wants.into();
         let mut room = self.lock();
@@ -267,7 +268,7 @@ impl<C> Turnstile<C> {
         Ok(ticket)
     }
 
-    /// What a ticket has brought, or that it had to make way. To be asked no more once it has.
+    /// Polls a ticket for its grant, or its refusal. A ticket is not polled again after either.
     pub fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
         let mut room = self.lock();
         if let Some(answer) = room.granted.remove(&ticket) {
@@ -278,13 +279,13 @@ impl<C> Turnstile<C> {
         }
         let replaced = room.wakers.insert(ticket, context.waker().clone());
         drop(room);
-        // A waker may be the last hold on a task, whose drop may come here.
+        // A waker may hold the last reference to a task, whose drop may call the turnstile.
         drop(replaced);
         Poll::Pending
     }
 
-    /// Gives a place up. What was granted in the meantime is the caller's: a permit is to be given back, a connection to be
-    /// laid down or closed.
+    /// Leaves the queue. A grant made in the meantime is the caller's: a permit is to be released, a connection to be
+    /// returned to the pool or closed.
     pub fn leave(&self, ticket: Ticket) -> Option<Grant<C>> {
         let mut room = self.lock();
         let waker = room.wakers.remove(&ticket);
@@ -295,22 +296,23 @@ impl<C> Turnstile<C> {
         grant.and_then(Result::ok)
     }
 
-    /// Of those in the line who would take this server, who came first and who came last.
+    /// Oldest and newest waiter that would take this server.
     pub fn ends(&self, server: usize) -> Option<(Ticket, Ticket)> {
         self.is_wanted(server).then(|| self.lock().ends(server)).flatten()
     }
 
-    /// Those who wait now.
+    /// Length of the queue.
     pub fn depth(&self) -> usize {
         self.lock().waiters.len()
     }
 
-    /// Says how many idle connections a core has; only that core says it. To be followed by a look at [`Turnstile::is_wanted`].
+    /// Records how many idle connections a core has; called by that core only, and followed by a look at
+    /// [`Turnstile::is_wanted`].
     pub fn note_idle(&self, core: usize, server: usize, count: usize) {
         self.servers[server].idle[core].0.store(count as u32, SeqCst);
     }
 
-    /// Ready when somebody waits for what this core has idle, which it then should [`Turnstile::offer`].
+    /// Ready when a waiter wants one of this core's idle connections, which the core should then [`Turnstile::offer`].
     pub fn poll_called(&self, core: usize, context: &Context<'_>) -> Poll<()> {
         let core = &self.common.cores[core];
         let replaced = lock(&core.steward).replace(context.waker().clone());
@@ -321,12 +323,12 @@ impl<C> Turnstile<C> {
         }
     }
 
-    /// Calls a core, whether or not anybody waits.
+    /// Calls a core, whether or not a request waits.
     pub fn call(&self, core: usize) {
         self.common.cores[core].call();
     }
 
-    /// Grants as many permits of a server as there are to those who want it.
+    /// Grants the server's free permits to the waiters that want it.
     fn serve(&self, room: &mut Room<C>, server: usize, now: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         while self.is_wanted(server) && self.servers[server].take() {
@@ -396,13 +398,13 @@ impl<C> Room<C> {
         place
     }
 
-    /// Waiters for any server.
+    /// Count of waiters that wait for a server.
     fn takers(&self) -> usize {
         let others = self.by_wants.get(&[][..]).map_or(0, |kind| self.kinds[*kind].line.len());
         self.waiters.len() - others
     }
 
-    /// Takes a waiter out of the line that goes away unserved, if it is there.
+    /// Removes a waiter that goes away unserved, if it is in the queue.
     fn lose(&mut self, ticket: Ticket) {
         if let Some(due) = self.leave(ticket).and_then(|waiter| waiter.due) {
             let left = self.takers();
@@ -410,7 +412,7 @@ impl<C> Room<C> {
         }
     }
 
-    /// Takes a waiter out of the line, if it is there.
+    /// Removes a waiter, if it is in the queue.
     fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
         let kind = &mut self.kinds[waiter.kind];
@@ -435,7 +437,7 @@ impl<C> Room<C> {
         self.unused.push(place);
     }
 
-    /// Takes the next who would take this server out of the line.
+    /// Removes the next waiter that would take this server.
     fn take_next(&mut self, server: usize, now: u64) -> Option<Ticket> {
         let (oldest, newest) = self.ends(server)?;
         let is_newest_first = self.turns.is_newest_first(self.bounds.order, oldest.since, now);
@@ -450,7 +452,7 @@ impl<C> Room<C> {
         Some((kinds().filter_map(Line::oldest).min()?, kinds().filter_map(Line::newest).max()?))
     }
 
-    /// The one who has waited for the longest, if that is too long.
+    /// Oldest waiter, if its wait amounts to overload.
     fn overdue(&self, now: u64) -> Option<Ticket> {
         let oldest = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
         self.bounds.order.is_overload(oldest.since, now).then_some(oldest)
@@ -491,7 +493,7 @@ impl Core {
     }
 }
 
-/// Nothing in here panics half-way.
+/// Poisoning is ignored: no code under the lock panics half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
