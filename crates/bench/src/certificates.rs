@@ -36,8 +36,8 @@ pub struct Arguments {
     /// Types of key to make a certificate for: each is a file NAME.TYPE.pem
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "ec,rsa")]
     pub keys: Vec<KeyType>,
-    /// Certify so many names under each --name: 0.NAME, 1.NAME and so on, all through one intermediate; of the types of key
-    /// beyond the first, every thousandth name gets one
+    /// Certify so many names under each --name: 0.NAME, 1.NAME and so on, all through one intermediate; of the types of
+    /// key beyond the first, every thousandth name gets one
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub count: Option<u32>,
     /// Days until they expire

@@ -28,7 +28,8 @@ pub struct Arguments {
     /// Resume the TLS sessions of earlier connections; a full handshake then counts as an error
     ///
     /// "ticket" (the default) takes tickets, and with a TLS 1.2 server that gives none, session IDs. "session-id" asks
-    /// for no ticket and so gets none; it needs --tls 1.2, since TLS 1.3 has no resumption by session ID (RFC 8446 §4.1.2).
+    /// for no ticket and so gets none; it needs --tls 1.2, since TLS 1.3 has no resumption by session ID (RFC 8446
+    /// §4.1.2).
     #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "ticket", conflicts_with = "plain")]
     pub resumed: Option<Resumed>,
     /// Connections in flight at once

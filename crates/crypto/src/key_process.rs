@@ -141,7 +141,8 @@ impl KeyFiles {
         self.ask(&Question::Forget(stamp)).map(drop)
     }
 
-    /// Keeps a chain with its key, at most [`UPLOAD_BYTES_MAX`], among uploads, in a file that can be read from then on.
+    /// Keeps a chain with its key, at most [`UPLOAD_BYTES_MAX`], among uploads, in a file that can be read from then
+    /// on.
     pub fn put(&self, name: &str, pem: &[u8]) -> Result<(), Failure> {
         self.ask(&Question::Put { name: name.into(), pem: Secret::new(pem) }).map(drop)
     }

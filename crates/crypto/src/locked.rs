@@ -63,8 +63,8 @@ impl<T: Blank> Deref for Locked<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping is at least as long as a T and aligned to a page, nobody else knows of it, and a `Blank` T
-        // was whole from the start.
+        // SAFETY: the mapping is at least as long as a T and aligned to a page, nobody else knows of it, and a `Blank`
+        // T was whole from the start.
         unsafe { self.value.as_ref() }
     }
 }
@@ -89,8 +89,8 @@ impl<T: Blank> Drop for Locked<T> {
 /// The answer of a child of this process, made here and now, to `ask`.
 #[cfg(test)]
 pub(crate) fn in_a_child(ask: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child has this thread alone. It calls `ask`, which the tests keep from allocating and from taking locks
-    // that another thread may hold, and ends without running anything else.
+    // SAFETY: the child has this thread alone. It calls `ask`, which the tests keep from allocating and from taking
+    // locks that another thread may hold, and ends without running anything else.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "a child can be made");
     if child == 0 {

@@ -63,7 +63,8 @@ impl PemLabel {
     }
 }
 
-/// The sections of a file, in their order. Text around them is passed over (RFC 7468 §2). The first error is the last item.
+/// The sections of a file, in their order. Text around them is passed over (RFC 7468 §2). The first error is the last
+/// item.
 pub fn sections(text: &[u8]) -> impl Iterator<Item = Result<PemSection, PemError>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

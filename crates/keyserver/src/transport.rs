@@ -144,7 +144,7 @@ impl Transport {
                 ready!(stream.poll_write_ready(cx))?;
                 match tls.write_tls(&mut Socket(stream)) {
                     Ok(1..) => Poll::Ready(Ok(())),
-                    // Asked again, the event loop knows better.
+                    // The event loop believed that there is room; a second poll sets it right, and waits.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.poll_send(cx),
                     Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Err(error) => Poll::Ready(Err(error)),

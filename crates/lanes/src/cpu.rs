@@ -16,8 +16,8 @@ impl Ifma {
         None
     }
 
-    /// The processor's own instructions, or, where it has only the rest of AVX-512, an emulation that is far too slow for
-    /// anything but tests. Absent from release builds.
+    /// The processor's own instructions, or, where it has only the rest of AVX-512, an emulation that is far too slow
+    /// for anything but tests. Absent from release builds.
     #[cfg(debug_assertions)]
     #[must_use]
     pub fn emulated() -> Option<Ifma> {

@@ -1,7 +1,8 @@
 //! The two multiplications that the kernels are made of, `vpmadd52luq` and `vpmadd52huq`.
 //!
-//! In builds with debug assertions they can be emulated by AVX-512 F ([`Ifma::emulated`](crate::Ifma::emulated)), some ten
-//! times slower, so that the tests of the kernels, and of what is built on them, run on processors that lack just these.
+//! In builds with debug assertions they can be emulated by AVX-512 F ([`Ifma::emulated`](crate::Ifma::emulated)), some
+//! ten times slower, so that the tests of the kernels, and of what is built on them, run on processors that lack just
+//! these.
 
 #[cfg(not(debug_assertions))]
 pub use core::arch::x86_64::{_mm512_madd52hi_epu64 as multiply_add_high, _mm512_madd52lo_epu64 as multiply_add_low};

@@ -1,8 +1,8 @@
-//! P-256 for eight lanes: ECDSA nonces with their points in batches, signatures that then cost two products, and key pairs
-//! for ECDHE.
+//! P-256 for eight lanes: ECDSA nonces with their points in batches, signatures that then cost two products, and key
+//! pairs for ECDHE.
 //!
-//! A nonce is bound to what it signs: the caller hashes key, digest and fresh random bytes into it ([`scalar_of`]), so a
-//! batch is made when its digests are there and never before. Nonces that wait for a digest serve two of them where a
+//! A nonce is bound to what it signs: the caller hashes key, digest and fresh random bytes into it ([`scalar_of`]), so
+//! a batch is made when its digests are there and never before. Nonces that wait for a digest serve two of them where a
 //! machine is cloned or rolled back, and two signatures with one nonce disclose the key.
 //!
 //! Numbers mod p are five limbs of 52 bits in Montgomery form (`field`), points are (X, Y, ZZ, ZZZ) (`point`), and k·G
@@ -105,7 +105,8 @@ pub fn scalar_of(wide: &[u8; 64]) -> Option<[u8; 32]> {
 }
 
 /// An ECDSA nonce made ready: r = x(k·G) mod n, and k^-1. Good for the one signature that k was made for; two
-/// signatures with one pair disclose the key, so it can be neither copied nor borrowed for signing, and is wiped when dropped.
+/// signatures with one pair disclose the key, so it can be neither copied nor borrowed for signing, and is wiped when
+/// dropped.
 pub struct Pair {
     r: scalar::Scalar,
     /// k^-1 · 2^256 mod n.
@@ -201,8 +202,9 @@ fn checked_groups(scalars: &[[u8; 32]], outputs: usize) -> Result<usize, BatchEr
     if good == scalars.len() { Ok(scalars.len() / LANES) } else { Err(BatchError::NotAScalar) }
 }
 
-/// Makes a pair of every scalar, each uniform in [1, n − 1] and bound to a key and a digest (see [`scalar_of`]), and wipes
-/// the scalars whatever happens. A multiple of [`LANES`], up to [`BATCH_MAX`]; as many slots, which are overwritten.
+/// Makes a pair of every scalar, each uniform in [1, n − 1] and bound to a key and a digest (see [`scalar_of`]), and
+/// wipes the scalars whatever happens. A multiple of [`LANES`], up to [`BATCH_MAX`]; as many slots, which are
+/// overwritten.
 ///
 /// # Errors
 /// The slots are empty then. No nonce of the batch may be used in any other way.
@@ -255,9 +257,9 @@ fn public_keys_in(
 /// Eight ECDH secrets: the x of scalar·point (SEC 1 §3.3.1, RFC 8446 §7.4.2), for points in uncompressed form. Always
 /// eight: lanes without work repeat another's.
 ///
-/// Returns the lanes that are refused, bit i for lane i, and zeroes in their place: the peer's fault if the point is not
-/// uncompressed, not in range or not on the curve (RFC 8446 §4.2.8.2), the caller's if the scalar is not one. The other
-/// lanes are not concerned.
+/// Returns the lanes that are refused, bit i for lane i, and zeroes in their place: the peer's fault if the point is
+/// not uncompressed, not in range or not on the curve (RFC 8446 §4.2.8.2), the caller's if the scalar is not one. The
+/// other lanes are not concerned.
 #[must_use = "refused lanes have no secret"]
 pub fn agree(
     ifma: Ifma,

@@ -5,8 +5,8 @@
 //!
 //! The method is the eight-lane Montgomery exponentiation of Gueron and Krasnov ("Software implementation of modular
 //! exponentiation, using advanced vector instructions architectures", 2012) with limbs of 52 bits for the IFMA
-//! instructions, the Chinese remainder theorem (RFC 8017 §5.1.2), blinding by a pair r^e, 1/r (Kocher, 1996), and a check
-//! of every final result with the public exponent (Boneh, DeMillo and Lipton, 1997).
+//! instructions, the Chinese remainder theorem (RFC 8017 §5.1.2), blinding by a pair r^e, 1/r (Kocher, 1996), and a
+//! check of every final result with the public exponent (Boneh, DeMillo and Lipton, 1997).
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -88,8 +88,8 @@ const fn scratch_lanes(size: Size) -> usize {
     46 * size.half_limbs() + 44
 }
 
-/// Room for the intermediate values of a call: 118 KiB, of which RSA-2048 uses 60. Too large for a small stack: keep one
-/// per thread. Holds nothing but zeros between calls.
+/// Room for the intermediate values of a call: 118 KiB, of which RSA-2048 uses 60. Too large for a small stack: keep
+/// one per thread. Holds nothing but zeros between calls.
 pub struct Scratch {
     space: [Lanes; SCRATCH_LANES],
 }

@@ -81,7 +81,8 @@ pub struct IdentityArguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct TargetsArguments {
-    /// Target that may be loaded: HOST, HOST:PORT, *.DOMAIN or *.DOMAIN:PORT, as the coordinator writes it; repeat for more
+    /// Target that may be loaded: HOST, HOST:PORT, *.DOMAIN or *.DOMAIN:PORT, as the coordinator writes it; repeat for
+    /// more
     #[arg(long, value_name = "PATTERN")]
     pub allow: Vec<Pattern>,
     /// Any target may be loaded

@@ -188,8 +188,8 @@ impl Timeline {
         self.setups(window).map(|setup| setup.open.len()).min().unwrap_or(0)
     }
 
-    /// Whether at every moment of the window one server at least was configured and had been well for `echo`. Else there is
-    /// a moment at which the engine may have thought that there was none.
+    /// Whether at every moment of the window one server at least was configured and had been well for `echo`. Else
+    /// there is a moment at which the engine may have thought that there was none.
     pub fn always_some_well(&self, window: Window, echo: Micros) -> bool {
         // The state changes at the edges of intervals only.
         let edges = self.episodes.iter().flat_map(|episode| [episode.from, episode.to.saturating_add(echo + 1)]);

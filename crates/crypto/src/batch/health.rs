@@ -45,7 +45,7 @@ impl Kernel {
     }
 }
 
-/// One for the process: its threads share it.
+/// Trust in the kernels: one for the process, shared by its threads.
 #[derive(Debug)]
 pub struct Batching {
     ifma: Option<Ifma>,
@@ -109,7 +109,8 @@ impl Batching {
     }
 }
 
-/// Tests have an emulation where only the multiplications are lacking; without release builds' speed RSA is too slow for it.
+/// Tests have an emulation where only the multiplications are lacking; without release builds' speed RSA is too slow
+/// for it.
 pub(super) fn ifma() -> Option<Ifma> {
     #[cfg(all(test, debug_assertions))]
     return Ifma::emulated();

@@ -1,7 +1,8 @@
 //! How many jobs go together, and when one goes alone: the crossovers, as measured.
 //!
-//! A pass of the lanes costs the same however many of them are used, so one job alone is AWS-LC's, and few jobs are better
-//! off in fewer passes. `docs/decisions/0016-batches.md` has the figures; the examples of `propylon-lanes` measure them anew.
+//! A pass of the lanes costs the same however many of them are used, so one job alone is AWS-LC's, and few jobs are
+//! better off in fewer passes. `docs/decisions/0016-batches.md` has the figures; the examples of `propylon-lanes`
+//! measure them anew.
 
 use propylon_lanes::rsa;
 

@@ -720,7 +720,7 @@ mod tests {
         let refused = Answer::Unread(Unread::Failed("no".into()));
         assert_eq!(files.answer(put("a.pem", &text)), refused);
         assert_eq!(files.answer(Question::Generate { account: "le".into(), key: NewKey::P256 }), refused);
-        // Asking tells what is wrong by now, and lets it be mended while this process lives.
+        // The question `Store` tells what is wrong by now, and lets it be mended while this process lives.
         let Answer::Unread(Unread::Failed(why)) = files.answer(Question::Store) else { panic!("others could write") };
         assert!(why.contains("other accounts may write in it"), "{why}");
         fs::set_permissions(&store, PermissionsExt::from_mode(0o700)).expect("our own folder");

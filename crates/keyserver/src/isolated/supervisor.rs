@@ -179,7 +179,7 @@ mod tests {
     fn a_process_hangs_that_is_asked_in_time_again_and_again_and_says_nothing() {
         let start = Instant::now();
         let at = |tenths: u32| start + BEAT * tenths / 10;
-        // Asked every second, whatever else is heard in between.
+        // The process is asked every second, whatever else is heard in between.
         let mut pulse = Pulse::new(start);
         let due: Vec<u32> = (1..=35).filter(|tenths| pulse.is_due(at(*tenths))).collect();
         assert_eq!((due, pulse.unanswered), (vec![10, 20, 30], 3));

@@ -102,8 +102,8 @@ macro_rules! ten {
 }
 
 /// Adds a·`$b`, 10·`$groups` limbs times ten, to columns from `$t` on, of which the ten in `$lowest` are in registers
-/// and the next 10·`$loaded` in memory; the ones after them are overwritten. A macro, since a function's arrays would go
-/// through memory.
+/// and the next 10·`$loaded` in memory; the ones after them are overwritten. A macro, since a function's arrays would
+/// go through memory.
 macro_rules! row {
     ($t:ident, $a:ident, $b:ident, $lowest:expr, $loaded:expr, $groups:expr) => {
         let (mut t, mut a, low) = ($t, $a, $lowest);
@@ -397,9 +397,9 @@ pub(super) struct Modulus<'a> {
 
 /// out := t/R mod m, carried, where R = 2^(52·limbs) and t has 2·limbs columns: below t/R + 2m(1 + 2^-500).
 ///
-/// All passes but the last divide by 2^520 with t = t' + f·2^520, t/2^520 = f + t'·2^-520, where 2^-520 is a number below
-/// m: their factors need no computing. It makes the value longer by one block, which the last pass, Montgomery's, takes
-/// away. `q` is overwritten.
+/// All passes but the last divide by 2^520 with t = t' + f·2^520, t/2^520 = f + t'·2^-520, where 2^-520 is a number
+/// below m: their factors need no computing. It makes the value longer by one block, which the last pass, Montgomery's,
+/// takes away. `q` is overwritten.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn reduce(out: &mut [Lanes], t: &mut [Lanes], m: Modulus<'_>, q: &mut [Lanes; BLOCK]) {
     let (limbs, groups) = (out.len(), out.len() / BLOCK);
@@ -499,7 +499,8 @@ macro_rules! choose {
 pub(super) fn select(out: &mut [Lanes], table: &[Lanes], word: &Lanes, shift: usize) {
     let limbs = out.len();
     assert!(limbs.is_multiple_of(BLOCK) && table.len() == POWERS * limbs, "a table of sixteen powers");
-    // SAFETY: block `block` of entry `entry` begins at limb entry·limbs + 10·block of the table, whose length was checked.
+    // SAFETY: block `block` of entry `entry` begins at limb entry·limbs + 10·block of the table, whose length was
+    // checked.
     unsafe {
         let shift = _mm_cvtsi64_si128(shift as i64);
         let digit = _mm512_and_si512(_mm512_srl_epi64(load(word, 0), shift), _mm512_set1_epi64(POWERS as i64 - 1));

@@ -178,7 +178,8 @@ kernel! {
         [low, rest, rest, rest, rest]
     }
 
-    /// The same for two squares, the first of them raised: columns 5 to 8 start with a quarter, for they are doubled twice.
+    /// The same for two squares, the first of them raised: columns 5 to 8 start with a quarter, for they are doubled
+    /// twice.
     pub fn start_two_squares() -> [[__m512i; 2]; LIMBS] {
         let zero = word(0);
         let rest = [word(4 * LIMB_MASK), zero];
