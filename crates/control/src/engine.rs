@@ -1,4 +1,4 @@
-//! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
+//! The engine as a whole: binds sockets, starts workers, handles signals, and ends everything in order.
 
 use std::cell::RefCell;
 use std::io;
@@ -50,39 +50,39 @@ use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
 use crate::upgrade::{self, Failure};
 
-/// How often it is seen to what memory and files there are.
+/// Interval between checks of memory and open files.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
-/// How often the drain tells what it still waits for.
+/// Interval between log lines about what the drain still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
 /// The workers.
 type Threads = Vec<JoinHandle<io::Result<()>>>;
 
-/// Where no service manager wants to hear anything.
+/// Interval of a timer that is never needed, if no service manager has a watchdog.
 const NO_WATCHDOG: Duration = Duration::from_secs(3600);
-/// How long workers may take to be ready to accept.
+/// Longest time for workers to get ready to accept.
 const WORKERS_WAIT: Duration = Duration::from_secs(30);
 
-/// How long the end of the process waits for the access log's reader.
+/// Longest time for which the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the end of the process waits for the collector.
+/// Longest time for which the end of the process waits for the trace collector.
 const SPANS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a start begins with.
+/// The input of `prepare`.
 pub struct Start {
     pub path: PathBuf,
     pub meant: Meant,
     pub snapshot: Snapshot,
-    /// Files of uploads that could not be used.
+    /// Uploaded files that could not be used.
     pub unusable: Vec<Finding>,
     pub own: Own,
-    /// Where that is another than this: the process that holds this one's keys.
+    /// The process that holds this one's keys, with `keys.isolate`.
     pub key_process: Option<KeyProcess>,
-    /// The process that serves until this one is ready.
+    /// The process that serves until this one is ready, in an upgrade.
     pub takeover: Option<Takeover>,
 }
 
-/// Everything that needs the rights the process was started with, done.
+/// The state after everything is done that needs the rights the process was started with.
 pub struct Prepared {
     path: PathBuf,
     meant: Meant,
@@ -94,14 +94,14 @@ pub struct Prepared {
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
     takeover: Option<Takeover>,
-    /// What was used of what the other process has given, by its place there.
+    /// Indices of the predecessor's file descriptors that were used.
     adopted: Vec<usize>,
     log: Writer,
     connections_max: ConnectionsMax,
 }
 
-/// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
-/// this one cannot.
+/// Binds sockets, opens files, and gives up privileges and whatever serving does not need. No thread exists before this
+/// returns. In an upgrade the predecessor is told why this process cannot start.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let Start { path, meant, snapshot, unusable, own, key_process, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
@@ -135,7 +135,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     })
 }
 
-/// Who will start a successor: this process will not be able to.
+/// Starts the process that launches successors: in its sandbox, this process cannot do so itself.
 fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
     let socket = config.process.upgrade_socket.as_ref()?;
     let started = Launcher::start(own, &socket.path);
@@ -149,18 +149,18 @@ fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
 pub enum Outcome {
     /// Every request in progress was finished.
     Drained,
-    /// So many requests were cut off when the drain's time was up.
+    /// Count of requests that were cut off when the drain timeout was over.
     CutOff(u64),
     /// A worker had ended by itself.
     Failed,
 }
 
-/// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
+/// Serves until SIGTERM, SIGINT or a successor's takeover, then drains. A second signal ends the drain at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
-    // Inside of the sandbox, and before any thread that serves.
+    // The log's thread starts inside the sandbox, before any thread that serves.
     logger::write_aside().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
@@ -202,9 +202,9 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     }
     drop((watched, published));
     reload::start_resolver(&snapshot, None);
-    // What loading took: else it would stay until this thread needs memory again.
+    // Memory that loading took is given back; else it stays until this thread allocates again.
     propylon_sys::give_memory_back();
-    // Here and not before: folders are to be this account's, and what listens can answer.
+    // Orders begin here: ACME folders must be this account's, and listeners able to answer challenges.
     let orders = Arc::new(acme::keeper());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
@@ -235,12 +235,12 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     Ok(outcome)
 }
 
-/// Removes the files of Unix sockets that nobody answers at any more.
+/// Removes the files of Unix sockets that no process listens on any more.
 fn clear_away(config: &Config, kept: Kept) {
     if let Some(AdminBind::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind)
         && !kept.admin
     {
-        // A successor would remove it as well.
+        // A successor would remove the file as well.
         let _ = std::fs::remove_file(path);
     }
     if let Some(socket) = &config.process.upgrade_socket
@@ -250,7 +250,7 @@ fn clear_away(config: &Config, kept: Kept) {
     }
 }
 
-/// What the main thread begins with beside its own.
+/// The main thread's input beside `Main`.
 struct Scene {
     beginning: Beginning,
     launcher: Option<Launcher>,
@@ -258,35 +258,35 @@ struct Scene {
     upgrade: Option<OwnedFd>,
     takeover: Option<Takeover>,
     adopted: Vec<usize>,
-    /// What the workers begin with.
+    /// The publication that workers start with.
     publication: Arc<Publication>,
 }
 
-/// The main thread's own work.
+/// State of the main thread.
 struct Main {
     watch: Watch,
     batching: Arc<Batching>,
-    /// Workers follow it for as long as it is there.
+    /// Workers run for as long as this sender exists.
     _publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
-    /// What could not be written of the access log, counted by its thread.
+    /// Counts of access log lines that could not be written, by the log's thread.
     log_failures: Arc<LogFailures>,
     exporter: Exporter,
-    /// Where there is an upgrade socket.
+    /// The server of the upgrade socket, if one is configured.
     handover: Option<Handover>,
     predecessors: Predecessors,
     started: Instant,
-    /// What is wrong now; the admin address shows it.
+    /// Conditions that hold now; the admin address shows them.
     conditions: Rc<RefCell<Conditions>>,
     forgetting: Forgetting,
     keeping: Keeping,
-    /// To the process that holds this one's keys, until it is made use of.
+    /// A link to the process that holds this one's keys, until the health checks take it.
     key_process: Option<OwnedFd>,
 }
 
-/// What has been begun beside the workers.
+/// Tasks and handles that are started beside the workers.
 struct Begun {
     keeper: JoinHandleLocal<()>,
     shown: Rc<RefCell<Shown>>,
@@ -314,7 +314,7 @@ impl Main {
                 return Err(error);
             }
         };
-        // Not before the signals are heeded: whoever waits for this line may send one at once.
+        // Signals are handled before this line is logged: a script that waits for the line may send one at once.
         let workers = threads.len();
         log::info!(
             "propylon {} runs with {workers} worker{}",
@@ -341,7 +341,7 @@ impl Main {
                     log::error!("nobody looks after the configuration any more; stopping");
                     break Phase::Draining;
                 }
-                // Without a handler it would end the process.
+                // Without a handler SIGUSR1 would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
@@ -370,14 +370,14 @@ impl Main {
                 }
             }
         };
-        // No changes any more.
+        // Changes end here.
         keeper.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
         if kept.admin {
             door.into_iter().for_each(AdminDoor::close);
         }
         let limit = shown.borrow().snapshot.config.process.drain_timeout;
-        // Whoever comes after orders what is wanted; not both.
+        // The successor orders certificates from now on; two processes must not do so.
         if let Err(error) = orders.configure(Vec::new()) {
             log::warn!("orders of certificates go on: {error}");
         }
@@ -388,7 +388,8 @@ impl Main {
         Ok((outcome, kept, self.exporter))
     }
 
-    /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
+    /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
+    /// consent.
     async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
         let Scene { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = scene;
         let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
@@ -413,7 +414,7 @@ impl Main {
         let (shown, troubles) = (keeper.shown(), keeper.troubles());
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
             let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
-                // A successor may be started in another folder.
+                // A successor may be started in another working directory.
                 let bind = match &config.admin.as_ref()?.bind {
                     AdminBind::Unix(path) => {
                         AdminBind::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
@@ -488,7 +489,7 @@ impl Main {
         Ok(())
     }
 
-    /// SIGUSR2.
+    /// Handles SIGUSR2.
     fn upgrade(&self) {
         match &self.handover {
             Some(handover) => handover.upgrade_by_signal(),
@@ -506,12 +507,12 @@ impl Main {
         column.set(metrics.predecessor_age, sum.oldest.as_secs() as i64);
     }
 
-    /// This thread's own: the last.
+    /// The main thread's column, which is the last.
     fn column(&self) -> Column {
         Store::column(&self.store, self.store.columns() - 1)
     }
 
-    /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
+    /// Rotates session ticket keys, or adopts those rotated elsewhere. A small file is read only when it has changed.
     fn tend_tickets(&self, snapshot: &Snapshot) {
         let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
         let column = self.column();
@@ -535,7 +536,7 @@ impl Main {
         self.telemetry.batches.report_kernels(&column, &self.batching);
     }
 
-    /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
+    /// Adds the access log writer's counts since `seen` to the metrics; returns the counts by now.
     fn count_log_failures(&self, seen: FailureCounts) -> FailureCounts {
         let now = self.log_failures.counts();
         let (column, process) = (self.column(), &self.telemetry.process);
@@ -545,21 +546,21 @@ impl Main {
         now
     }
 
-    /// The same with what this process says of itself.
+    /// Adds lines that this process's own log has lost since `seen`; returns the count by now.
     fn count_lost_lines(&self, seen: u64) -> u64 {
         let now = logger::lost();
         self.column().add(self.telemetry.process.log_lost, now - seen);
         now
     }
 
-    /// The same with panics: of all threads, since a task's is contained and nobody else may notice.
+    /// Adds panics of all threads since `seen`: a contained panic may show nowhere else. Returns the count by now.
     fn count_panics(&self, seen: u64) -> u64 {
         let now = logger::panics();
         self.column().add(self.telemetry.process.panics, now - seen);
         now
     }
 
-    /// Shows whether the key process can keep what is uploaded and ordered.
+    /// Reports whether the key process can store what is uploaded and ordered.
     fn look_at_store(&mut self, snapshot: &Snapshot) {
         let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
         if let Some(is_unusable) = self.keeping.tend(store, Instant::now()) {
@@ -567,7 +568,7 @@ impl Main {
         }
     }
 
-    /// Tells of files that look-ups of names need and the sandbox keeps away, since they were replaced. Returns them.
+    /// Logs files that name look-ups need and that the sandbox hides since they were replaced. Returns them.
     fn report_replaced(&self, sandbox: &Sandbox, told: Vec<&'static str>) -> Vec<&'static str> {
         let replaced = sandbox.replaced();
         self.column().set(self.telemetry.process.replaced_files, replaced.len() as i64);
@@ -581,7 +582,7 @@ impl Main {
         replaced
     }
 
-    /// As with the log.
+    /// Adds the trace exporter's counts since `seen` to the metrics; returns the counts by now.
     fn report_exports(&self, seen: ExportCounts) -> ExportCounts {
         let counts = self.exporter.counts();
         self.telemetry.traces.report(&self.column(), counts, seen);
@@ -652,7 +653,7 @@ impl Ends {
     }
 }
 
-/// Waits for all of them. Returns whether they ended because they were told to.
+/// Waits for all workers. Returns whether all ended without a failure or panic.
 fn join(threads: Threads) -> bool {
     let mut in_order = true;
     for thread in threads {

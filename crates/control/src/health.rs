@@ -1,8 +1,8 @@
-//! Which servers are fit, on the main thread: probes, outcomes of requests and names go in; verdicts and addresses go out to the
-//! cores, and with their reasons into log, metrics and the admin address.
+//! Health of servers, on the main thread: probes, outcomes of requests and name look-ups go in; verdicts and addresses
+//! go out to the workers, and with their reasons to the log, the metrics and the admin address.
 //!
-//! Who decides is `propylon_policy::health`. Here are its clock, its chance and its eyes. Why it is so:
-//! `docs/decisions/0027-health.md`.
+//! The decisions are made by `propylon_policy::health`; this file supplies its clock, its randomness and its
+//! observations. The reasons for this design are in `docs/decisions/0027-health.md`.
 
 mod grpc;
 mod http;
@@ -36,42 +36,42 @@ use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Server, Snapshot, server_alpn};
 use turns::{Kind, Turns};
 
-/// Probes under way at once; the others wait for their turn. Each has a socket.
+/// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a turn.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
-/// Why a server is down whose name has not been found since the start.
+/// Reason for which a server is down if its name has not been found since the start.
 const NOWHERE: &str = "its name cannot be looked up";
-/// The cure for that.
+/// Advice in the log line about a name that cannot be looked up.
 const NAME_CURE: &str = "check the name and process.resolver";
-/// The cure for an ejection.
+/// Advice in the log line about an ejection.
 const EJECTED_CURE: &str = "look at the server's own log";
-/// How often outcomes of requests are looked at.
+/// Interval between checks of the outcomes of requests.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// All servers of the configuration in effect, and the tasks that watch them.
 #[derive(Clone)]
 pub struct Health(Rc<Room>);
 
-/// What outlives configurations.
+/// State that outlives configurations.
 struct Room {
-    /// The one of the configuration in effect.
+    /// The board of the configuration in effect.
     board: RefCell<Rc<Board>>,
-    /// By places of backend and server.
+    /// Tasks by the places of backend and server.
     tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
     turns: Turns,
     random: RefCell<fastrand::Rng>,
-    /// The process that signs for what is shown to servers, where that is another.
+    /// The key process, which signs for client certificates shown to servers; `None` without `keys.isolate`.
     beside: Option<Rc<Beside>>,
 }
 
-/// Those of one server. They end when it is gone, or is to be watched in another way; else they go on through changes of the
-/// configuration, so that many of these keep nobody from being asked.
+/// Tasks of one server. A task ends when the server is gone, or is to be watched in another way; otherwise it goes on
+/// through changes of the configuration, so that frequent changes do not keep a server from being probed or looked up.
 #[derive(Default)]
 struct Tasks {
     probing: Option<Task>,
     following: Option<Task>,
 }
 
-/// Ends when it is dropped.
+/// A task that is aborted when this is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -87,41 +87,41 @@ struct Board {
     names: Names,
     began: Instant,
     began_at: SystemTime,
-    /// By backend: how TLS with its servers is begun; none for plaintext.
+    /// TLS connectors for probes, by backend; `None` for plaintext, and for a backend without probes.
     connectors: Vec<Option<Connector>>,
     backends: RefCell<Vec<Watched>>,
 }
 
-/// A backend.
+/// A backend with its servers' verdicts.
 struct Watched {
     servers: Servers,
-    /// By server.
+    /// Further observations, by server.
     known: Vec<Known>,
 }
 
-/// What else is known of a server.
+/// Observations of a server beside its verdict.
 #[derive(Default)]
 struct Known {
-    /// All its addresses.
+    /// All addresses of the server.
     targets: Vec<Target>,
-    /// Those of them that did not answer their last probe.
+    /// Addresses that did not answer their last probe.
     silent: Vec<SocketAddr>,
-    /// At one of them the last probe has taken all the time that it may.
+    /// Whether the last probe of one of the addresses took until its timeout.
     is_slow: bool,
-    /// Outcomes that have been looked at.
+    /// Counts of outcomes that the policy has been told of.
     successes: u64,
     failures: u64,
-    /// Why the last lookup of its name failed, if it did.
+    /// Error of the last look-up of the server's name, if that failed.
     lookup: Option<String>,
 }
 
-/// What probes have found out about a server, for a process that succeeds this one.
+/// A server's result of probes, handed over to the process that succeeds this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownServer {
     backend: String,
-    /// As it is written.
+    /// The server's address as the configuration has it.
     server: String,
-    /// Why it is down, if it is.
+    /// Reason for which the server is down, if it is.
     down: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl KnownServer {
         json!({ "backend": self.backend, "server": self.server, "down": self.down })
     }
 
-    /// None where it is no such thing.
+    /// Returns `None` if the value is not such an object.
     pub fn from_json(value: &Value) -> Option<KnownServer> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         Some(KnownServer {
@@ -141,15 +141,15 @@ impl KnownServer {
     }
 }
 
-/// A server's state for people.
+/// A server's state, for the admin address.
 pub struct State {
     pub verdict: Verdict,
-    /// Requests may go there.
+    /// Whether requests may go to the server.
     pub admitted: bool,
     pub since: SystemTime,
-    /// The end of an ejection.
+    /// End of the ejection, if the server is ejected.
     pub until: Option<SystemTime>,
-    /// Why its name cannot be looked up at the moment.
+    /// Error of the last look-up of the server's name, if that failed.
     pub lookup_failed: Option<String>,
 }
 
@@ -196,7 +196,7 @@ impl Health {
         self.0.tasks.borrow_mut().values_mut().for_each(|tasks| tasks.probing = None);
     }
 
-    /// What is known of servers that are probed.
+    /// Results of probes of all servers that are probed, for the successor.
     pub fn hand_over(&self) -> Vec<KnownServer> {
         let board = self.board();
         let backends = board.backends.borrow();
@@ -251,7 +251,7 @@ impl Health {
         }
     }
 
-    /// What is thought of a server, by positions in the configuration.
+    /// A server's state; the arguments are positions in the configuration.
     pub fn state(&self, backend: usize, server: usize) -> State {
         let board = self.board();
         let backends = board.backends.borrow();
@@ -344,7 +344,7 @@ impl Health {
 }
 
 impl Known {
-    /// What went before is nothing to judge by.
+    /// Counts of outcomes start at the present values: earlier requests are nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
         let targets = server.notice.targets();
@@ -428,7 +428,7 @@ impl Board {
         }
     }
 
-    /// What another process has found out.
+    /// Takes over the predecessor process's results of probes.
     fn inherit(&mut self, known: &[KnownServer]) {
         for (place, backend) in self.snapshot.config.live_backends() {
             let servers = &mut self.backends.get_mut()[place].servers;
@@ -441,7 +441,7 @@ impl Board {
         }
     }
 
-    /// What is known of servers that are in both.
+    /// Takes over the observations of servers that are in both configurations.
     fn take_over(&mut self, old: &Board) {
         let mut before = old.backends.borrow_mut();
         for (place, Watched { servers, known }) in self.backends.get_mut().iter_mut().enumerate() {
@@ -755,7 +755,7 @@ fn listed(targets: &[Target]) -> String {
     targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a server is called in a request, without the port where it is HTTP's own (RFC 9110 §7.2).
+/// A server's name in a request's Host, without the port where it is HTTP's own (RFC 9110 §7.2).
 fn host_of(server: &ServerAddress, address: SocketAddr) -> String {
     let host = match server {
         ServerAddress::Name { host, .. } => host.clone(),

@@ -1,8 +1,10 @@
-//! The configuration in use, and its changes: asked for by a signal, the file or the admin API, made whole or not at all.
+//! The configuration in use and its changes, asked for by a signal, the file or the admin API; applied whole or not at
+//! all.
 //!
-//! A change is worked out beside what is in use: text to configuration, configuration to snapshot, with its certificates
-//! read and its addresses bound. Whatever stands in the way is collected, and nothing has happened. Then the state is
-//! written, and from there on nothing can fail: the snapshot is published, and every core goes by it.
+//! A change is prepared beside the snapshot in use: text becomes a configuration, the configuration becomes a snapshot,
+//! certificates are read and addresses are bound. Problems are collected, and as long as there is one nothing has
+//! happened. Then the state is written to `process.state`; from there on nothing can fail: the snapshot is published,
+//! and every worker adopts it.
 
 mod file;
 mod places;
@@ -49,16 +51,16 @@ use propylon_observe::telemetry::Telemetry;
 use propylon_proxy::signer;
 use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 
-/// How long a change waits until every core goes by it, before it is answered all the same.
+/// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
-/// What is asked for.
+/// A change of the configuration that was asked for.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The file, and all that it names.
+    /// SIGHUP or the admin API's reload: the file is read again, and so are all files that it names.
     ReadAgain,
-    /// The file, which has changed.
+    /// The watched file has changed; this is its new text.
     FileChanged(Source),
-    /// This in place of the file.
+    /// A pushed configuration takes the place of the file's.
     Push {
         text: String,
         is_json: bool,
@@ -88,7 +90,7 @@ pub enum Change {
     },
 }
 
-/// Of a server; none: as it is.
+/// Settings of a server in a request to the admin API; a setting that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub weight: Option<NonZeroU16>,
@@ -103,59 +105,59 @@ impl Change {
     }
 }
 
-/// What has come of a change.
+/// The outcome of a change that was accepted, or of a dry run.
 pub struct Done {
     pub generation: u64,
-    /// As `diff` tells them; empty: everything is what it was.
+    /// Differences as `diff` reports them; empty if nothing has changed.
     pub changes: Vec<Value>,
     pub warnings: Vec<Problem>,
-    /// Files that could not be read again, and are among the warnings: what was there before stays in use.
+    /// Count of files that could not be read again and are among the warnings; their old content stays in use.
     kept: usize,
-    /// Those files, by their paths.
+    /// Paths of the files that `kept` counts.
     pub unusable: BTreeSet<PathBuf>,
 }
 
-/// Why nothing has changed.
+/// The reason why nothing has changed.
 pub enum Refused {
-    /// By the rules of this process: the reason, and what to do.
+    /// This process does not allow the change: the reason, and how to get it allowed.
     Forbidden(String, &'static str),
-    /// There is no such thing.
+    /// The backend, server, profile or certificate does not exist.
     Unknown(String),
-    /// It is there already.
+    /// The server exists already.
     Taken(String),
-    /// Everything that stands in the way.
+    /// All errors of the new configuration.
     Problems(Vec<Problem>),
-    /// The state could not be written.
+    /// The state file or the uploaded certificate could not be written.
     State(String),
 }
 
-/// What others on this thread see of the configuration in use.
+/// The configuration in use, as other tasks on this thread see it.
 pub struct Shown {
     pub snapshot: Arc<Snapshot>,
-    /// Earlier snapshots that are still in use, and for how long the oldest of them has been succeeded.
+    /// Count of earlier snapshots still in use; `oldest_age` is the time since the oldest was succeeded.
     pub older: usize,
     pub oldest_age: Duration,
-    /// When something was last to be applied, and what came of it.
+    /// Time and result of the last attempt to apply something.
     pub last: Option<(SystemTime, &'static str)>,
-    /// Where the configuration came from.
+    /// Source of the configuration: the file's name and a summary of what the admin API has changed.
     pub origin: Value,
-    /// What `process.state` has otherwise than the file, for people.
+    /// Sentences for people: how `process.state` differs from the file.
     pub overrides: Vec<String>,
 }
 
 pub struct Keeper {
     path: PathBuf,
-    /// What is in use was made of it.
+    /// The parsed configuration and state from which the snapshot in use was made.
     meant: Meant,
-    /// The file, for `process.watch_config`.
+    /// Watcher of the file, for `process.watch_config`.
     file: WatchedFile,
     shown: Rc<RefCell<Shown>>,
     older: Vec<Older>,
     places: Places,
     certificates: Certificates,
-    /// Orders certificates, on a thread of its own.
+    /// Orders of certificates, on a thread of their own.
     orders: Arc<Orders>,
-    /// Uploads that are to be removed from the key process's folder.
+    /// Uploads that are yet to be removed from the key process's folder.
     leftovers: Leftovers,
     sandbox: Arc<Sandbox>,
     publish: watch::Sender<Arc<Publication>>,
@@ -164,34 +166,34 @@ pub struct Keeper {
     store: Arc<Store>,
 }
 
-/// What the process has started with.
+/// The state that a process starts with.
 pub struct Beginning {
     pub path: PathBuf,
     pub meant: Meant,
     pub snapshot: Arc<Snapshot>,
-    /// Files of uploads that could not be used.
+    /// Uploaded files that could not be used.
     pub unusable: Vec<Finding>,
-    /// What this process may come by.
+    /// The sandbox: which files and folders this process can still reach.
     pub sandbox: Arc<Sandbox>,
-    /// Certificates are ordered there.
+    /// The thread that orders certificates.
     pub orders: Arc<Orders>,
     pub publish: watch::Sender<Arc<Publication>>,
 }
 
-/// A snapshot that has been succeeded.
+/// A snapshot that has been succeeded by a later one.
 struct Older {
     snapshot: Weak<Snapshot>,
     generation: u64,
     since: Instant,
 }
 
-/// A snapshot that could be published, and what it was made of.
+/// A snapshot that is ready to be published, and the configuration it was made from.
 struct Draft {
     meant: Meant,
     snapshot: Snapshot,
     changes: Vec<Value>,
     warnings: Vec<Problem>,
-    /// Files that could not be used, in whose place stays what was there before.
+    /// Files that could not be used; their content from before stays in use.
     kept: Vec<Finding>,
 }
 
@@ -228,16 +230,16 @@ impl Keeper {
         keeper
     }
 
-    /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
-    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it. While a
-    /// successor gets ready nothing changes: it may have read already what is changed.
+    /// Applies changes one after another, and checks once a second for changed files. A change may wait for a name
+    /// server or a busy worker; other tasks of the main thread go on meanwhile. While a successor starts, no change is
+    /// applied: the successor may already have read the files that the change is about.
     pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hangup_waits = false;
         loop {
             tokio::select! {
-                // Without a handler it would end the process.
+                // Without a handler SIGHUP would end the process.
                 _ = hangup.recv() => hangup_waits = true,
                 Some(ask) = asked.recv() => match turn(handover.as_ref()) {
                     Some(_turn) => self.answer(ask).await,
@@ -259,21 +261,21 @@ impl Keeper {
             if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
                 hangup_waits = false;
                 service::reloading();
-                // Whoever sends a signal has the answer in the log alone.
+                // The sender of a signal finds the answer in the log alone.
                 let _ = self.read_again("SIGHUP").await;
                 service::ready(self.store.columns() - 1, self.snapshot().generation);
             }
         }
     }
 
-    /// A change that the admin address was asked for.
+    /// Applies a change that came by the admin address, and answers it.
     async fn answer(&mut self, ask: Ask) {
         let Ask { change, by, dry_run, generation, reply } = ask;
         let current = self.snapshot().generation;
         let asked = change.told();
         let outcome = match generation {
             Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
-            // To try it is nothing that the log or the metrics would tell.
+            // A dry run leaves no trace in the log or the metrics.
             _ if matches!(change, Change::ReadAgain) && !dry_run => {
                 self.read_again("the admin API").await.map_err(NotDone::Refused)
             }
@@ -283,7 +285,7 @@ impl Keeper {
             let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
             audit::tell(&by, &asked, made.map_err(NotDone::reason));
         }
-        // Whoever asked may have gone.
+        // The client may be gone.
         let _ = reply.send(outcome);
     }
 
@@ -299,7 +301,7 @@ impl Keeper {
         Arc::clone(&self.shown.borrow().snapshot)
     }
 
-    /// Makes a change, or only finds out what would come of it.
+    /// Applies a change, or with `dry_run` only finds out what it would do.
     async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
         if change.is_by_admin() && !dry_run {
             self.may_admin()?;
@@ -322,7 +324,7 @@ impl Keeper {
         let mut draft = match draft {
             Ok(draft) => draft,
             Err(refused) => {
-                // What was asked for in vain says nothing of the configuration.
+                // Other refusals (unknown, taken, forbidden) say nothing about the configuration: no failure.
                 if !dry_run && matches!(refused, Refused::Problems(_)) {
                     self.conclude_refused(by_admin);
                 }
@@ -364,7 +366,7 @@ impl Keeper {
         Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
     }
 
-    /// What is forbidden to the admin API, whatever it asks for.
+    /// Fails if changes by the admin API are forbidden altogether: `process.immutable`, or no `process.state`.
     fn may_admin(&self) -> Result<(), Refused> {
         let process = &self.meant.config.process;
         if process.immutable {
@@ -378,7 +380,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// From what is asked for to what it is to be made of.
+    /// Works out the file's text and the state that the change leads to.
     async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
@@ -392,7 +394,7 @@ impl Keeper {
                 let path = self.path.clone();
                 let read = beside(move || isolation::read_source(&path)).await?;
                 file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
-                // What was only tried is still to be found by whoever watches the file.
+                // After a dry run the new text still counts as a change for `process.watch_config`.
                 if !dry_run {
                     self.file.take(&file.text);
                 }
@@ -444,7 +446,7 @@ impl Keeper {
         Ok(Wanted { file, state, server, is_pushed })
     }
 
-    /// The address of a server of a backend that there is.
+    /// Parses a server's address, provided that the backend exists.
     fn address(&self, backend: &str, address: &str) -> Result<ServerAddress, Refused> {
         if !self.meant.config.backends.iter().any(|known| known.name == backend) {
             return Err(Refused::Unknown(format!("there is no [backend.{backend}]")));
@@ -469,8 +471,7 @@ impl Keeper {
         }
     }
 
-    /// From what is meant to a snapshot that could be published. With thousands of servers that takes its time, so it is done
-    /// beside: the rest of this thread goes on.
+    /// Compiles a configuration to a snapshot. With thousands of servers this takes long: another thread does it.
     async fn draft(&mut self, wanted: Wanted, files: Files) -> Result<Draft, Refused> {
         let (earlier, before, free) = (self.snapshot(), self.meant.config.clone(), self.free_places());
         let sandbox = Arc::clone(&self.sandbox);
@@ -488,7 +489,7 @@ impl Keeper {
         state.save(&folder.path).map_err(told)
     }
 
-    /// Gives the snapshot to every core, and waits until each goes by it.
+    /// Publishes the snapshot to every worker, and waits until each has adopted it, for at most `ADOPTION_WAIT`.
     async fn publish(&mut self, snapshot: Snapshot) {
         let earlier = self.snapshot();
         self.telemetry.follow(&self.store, &snapshot.config);
@@ -515,13 +516,12 @@ impl Keeper {
         self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
         self.shown.borrow_mut().snapshot = snapshot;
         drop(earlier);
-        // What compiling took: else it would stay until this thread needs memory again.
+        // Memory that compiling took is given back; else it stays until this thread allocates again.
         propylon_sys::give_memory_back();
         self.look_after();
     }
 
-    /// Refusals by the admin API are told to the asker there and then: nothing is left to be mended here, so that they
-    /// are counted and no more.
+    /// Counts a refusal; by the admin API it is no more than counted, since the client has the errors in its answer.
     fn conclude_refused(&mut self, by_admin: bool) {
         if by_admin {
             self.column().increment(self.telemetry.process.reloads.failed);
@@ -530,7 +530,7 @@ impl Keeper {
         }
     }
 
-    /// Counts and tells what came of something.
+    /// Counts a result in the metrics and keeps it for `/status`.
     fn conclude(&mut self, result: &'static str) {
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
         column.increment(match result {
@@ -545,7 +545,7 @@ impl Keeper {
         self.shown.borrow_mut().last = Some((now, result));
     }
 
-    /// Once a second, and after every change: what has become of earlier snapshots, and of what only they had.
+    /// Reports earlier snapshots and withdraws series of their places: once a second, and after every change.
     fn look_after(&mut self) {
         self.older.retain(|older| older.snapshot.strong_count() > 0);
         let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
@@ -562,14 +562,14 @@ impl Keeper {
         self.telemetry.withdraw(&self.store, &self.free_places());
     }
 
-    /// Retired places that nobody can speak of any more.
+    /// Retired places that no snapshot in use refers to any more.
     fn free_places(&self) -> FreePlaces {
         let alive = self.older.iter().filter(|older| older.snapshot.strong_count() > 0);
         let alive: Vec<u64> = alive.map(|older| older.generation).collect();
         self.places.free(&self.snapshot().config, &alive, &self.telemetry, &self.store)
     }
 
-    /// SIGHUP, or what the admin API has for it: whoever asks, the log and the metrics tell the same.
+    /// Reads file and certificates again, for SIGHUP or the admin API's reload: log and metrics are the same for both.
     async fn read_again(&mut self, by: &str) -> Result<Done, Refused> {
         log::info!("{by}: reading the configuration and the certificates again");
         let before = self.snapshot();
@@ -593,7 +593,7 @@ impl Keeper {
             }
             Err(refused) => {
                 self.column().increment(counters.failure);
-                // The one stands in the way of the other: what certificates there are the configuration says.
+                // Certificates' files are named by the configuration, and that has errors.
                 log::error!(
                     "certificates were not read again, for the configuration has errors; those from before stay in use"
                 );
@@ -603,7 +603,7 @@ impl Keeper {
         outcome
     }
 
-    /// The file, if it is to be watched and has changed.
+    /// Applies the file if `process.watch_config` is set and its text has changed.
     async fn watch_file(&mut self) {
         if !self.meant.config.process.watch_config {
             return;
@@ -619,7 +619,7 @@ impl Keeper {
         }
     }
 
-    /// What came of reading the file again.
+    /// Logs the outcome of reading the file again.
     fn tell(&self, done: &Done) {
         tell(done);
         if self.meant.state != State::default() {
@@ -628,7 +628,7 @@ impl Keeper {
         }
     }
 
-    /// Certificates whose files have changed. What was merely touched is nobody's news.
+    /// Reads changed certificates again. Files that were touched and hold the same content are not reported.
     async fn watch_certificates(&mut self) {
         let snapshot = self.snapshot();
         let mut changed = self.certificates.changed(&snapshot.config, Instant::now());
@@ -641,7 +641,7 @@ impl Keeper {
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
         let (earlier, which) = (Arc::clone(&snapshot), changed.clone());
         let Ok(read) = beside(move || ReadAgain::of(&earlier, &which)).await else {
-            // Not taken note of, they are found changed again.
+            // Without `take_over` the files count as changed still, so the next second tries again.
             return log::error!("certificates that have changed cannot be read now");
         };
         let reloaded = self.certificates.take_over(&snapshot, read);
@@ -668,7 +668,7 @@ impl Keeper {
         }
     }
 
-    /// Some files of certificates could not be used, and this has been told and counted.
+    /// Counts and logs certificate files that could not be used; returns whether there are any.
     fn tell_kept(&self, files: usize) -> bool {
         if files > 0 {
             let process = &self.telemetry.process;
@@ -684,7 +684,7 @@ impl Keeper {
         log::info!("certificates were read again: {count} in use");
     }
 
-    /// Removes files of certificates that were replaced or taken away; a warning where that cannot be.
+    /// Removes files of certificates that were replaced or removed; returns a warning if they cannot be removed.
     async fn remove_unused_certificates(&self, before: State) -> Option<Problem> {
         let (Meant { config, state, source, .. }, leftovers) = (self.meant.clone(), self.leftovers.clone());
         let at = config.keys.store.as_ref().map(|store| store.at);
@@ -696,7 +696,7 @@ impl Keeper {
         Some(Problem::warning(&source.name, at, what, "their keys lie in keys.store until it can be written in"))
     }
 
-    /// This thread's own: the last.
+    /// The main thread's column, which is the last.
     fn column(&self) -> Column {
         Store::column(&self.store, self.store.columns() - 1)
     }
@@ -711,13 +711,13 @@ impl Settings {
     }
 }
 
-/// A certificate's file, written before anybody knows whether it is good; removed again unless it is kept.
+/// An uploaded certificate's file, written before it has been checked; dropping this removes it unless `kept` is set.
 struct Upload {
     uploads: Uploads,
     profile: String,
     file: String,
     kept: bool,
-    /// Takes the file that cannot be removed at once.
+    /// List for a file that cannot be removed at once; the removal is tried again later.
     leftovers: Leftovers,
 }
 
@@ -748,19 +748,19 @@ impl Upload {
                 return Err(Refused::Forbidden(what, "leave out what clients do not need, such as roots"));
             }
         }
-        // Another name than the one that is served now: it may have to come back.
+        // A random part makes the name differ from the file in use, which is needed again if this change is refused.
         let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
         let upload = Upload { uploads, profile: profile.clone(), file, kept: false, leftovers: leftovers.clone() };
         let pem = Zeroizing::new(pem.clone());
         beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
             Ok(()) => Ok(Some(upload)),
-            // It may be written yet by a key process that was asked and has not answered.
+            // A key process that has not answered may still write the file; dropping `upload` removes it.
             Err(error) => Err(Refused::State(format!("{}: {error}", upload.uploads.folder(&upload.profile).display()))),
         })
         .await?
     }
 
-    /// Removes it unless it is kept.
+    /// Removes the file unless it is kept, on a thread of its own.
     async fn end(self) {
         if !self.kept {
             let _ = beside(move || drop(self)).await;
@@ -783,23 +783,23 @@ fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut Serv
     state.servers.entry(backend.to_owned()).or_default().entry(address.to_owned()).or_default()
 }
 
-/// What a configuration is to be made of.
+/// The sources of the configuration that is to be made.
 struct Wanted {
     file: Source,
     state: State,
     /// The server that the change is about.
     server: Option<ServerName>,
-    /// The change is a text in place of the file's.
+    /// Set if the change is a text in place of the file's.
     is_pushed: bool,
 }
 
-/// A configuration that is understood, on its way to a snapshot.
+/// A configuration that has been parsed and is to be compiled to a snapshot.
 struct Sketch {
     meant: Meant,
-    /// With its places.
+    /// The configuration with a place for each listener, backend, server and signer.
     config: Config,
     earlier: Arc<Snapshot>,
-    /// Both as they were written: what is in use has its lists in the order of places, which is nobody's change.
+    /// Effective configurations in the order as written; in use, lists are in the order of places.
     before: Value,
     after: Value,
     problems: Vec<Problem>,
@@ -824,7 +824,7 @@ impl Sketch {
         let mut refused = sandbox.refused(&meant.config, &meant.source);
         refused.extend(sandbox::untold_accounts(&meant.config, &meant.source, &meant.file));
         if !refused.is_empty() {
-            // Reading them would say the same once more, and less of why.
+            // Compiling would report the same files once more, with less about the cause.
             problems.extend(refused);
             problems.sort_by_key(|problem| problem.at);
             return Err(Refused::Problems(problems));
@@ -858,7 +858,7 @@ impl Sketch {
     }
 }
 
-/// Does something on a thread of its own, while this one goes on with the rest.
+/// Runs `work` on a thread of its own, while the tasks of this thread go on.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
     let failed = |what: String| {
         let fix = "try again; if it goes on, please report it";
@@ -866,18 +866,18 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     };
     let (sender, receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        // What was sent as a configuration may be a private key.
+        // A configuration that was sent may by mistake be a private key.
         propylon_sys::wipe_freed_memory();
-        // Nobody waits any more when the process ends.
+        // The receiver is gone if the process is ending.
         let _ = sender.send(work());
     });
     thread.map_err(|error| failed(format!("a thread cannot be started: {error}")))?;
     receiver.await.map_err(|_| failed("compiling the configuration panicked: a defect in Propylon".into()))
 }
 
-/// What would need another process.
+/// Errors for changed keys that only another process can apply.
 fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
-    // Nothing is copied on the way: the whole may be of thousands of servers.
+    // References only: the configuration may have thousands of servers.
     fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
         path.split('.').fold(root, |value, key| &value[key])
     }
@@ -890,7 +890,7 @@ fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
     changed.map(problem).collect()
 }
 
-/// The path to what differs, as far as that is one thing.
+/// The path to the one key that differs, or to the deepest object in which several differ.
 fn differing(path: &str, before: &Value, after: &Value) -> String {
     let (Value::Object(before), Value::Object(after)) = (before, after) else { return path.to_owned() };
     let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
@@ -903,7 +903,7 @@ fn differing(path: &str, before: &Value, after: &Value) -> String {
     }
 }
 
-/// What has changed although it is written the same.
+/// Changes that the configuration's text does not show: certificates or files with new content.
 fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
     let mut changes = Vec::new();
     for (tls, profile) in later.config.tls.iter().zip(&later.profiles) {
@@ -920,7 +920,7 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after) || before.same_files(after),
             (before, after) => before.is_none() == after.is_none(),
         };
-        // A change that is written is told of by itself.
+        // A change that is written in the configuration is reported by `diff`.
         if !same && known.tls.is_some() && backend.tls.is_some() {
             changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
         }
@@ -933,7 +933,7 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
     changes
 }
 
-/// Asks for all of them at once.
+/// Looks up all names at once.
 async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propylon_config::Config) -> Answers {
     let names = Names::new(&config.process.resolver);
     let found = names.look_up_beside(questions.clone()).await;
@@ -944,7 +944,7 @@ fn told_origin(meant: &Meant) -> Value {
     json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
 }
 
-/// Has the names of key servers looked up of signers that the earlier snapshot had not; of those that are retired they are no more.
+/// Starts look-ups of the names of key servers of new signers, and ends those of retired signers.
 pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
     let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
     for (signer, configured) in snapshot.signers.iter().zip(&snapshot.config.signers) {
@@ -960,7 +960,7 @@ pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
     }
 }
 
-/// To be held by whoever changes something; none while a successor gets ready.
+/// The guard to hold while changing something; none while a successor starts. Without an upgrade socket: `Some(None)`.
 fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
     match handover {
         Some(handover) => handover.may_change().map(Some),

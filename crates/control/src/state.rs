@@ -1,7 +1,8 @@
-//! What the admin API has changed, kept in a file beside the configuration so that nothing is lost at a restart.
+//! Changes by the admin API, kept in a file in the state folder so that nothing is lost at a restart.
 //!
-//! It is laid over the configuration whenever that is read: a configuration that was pushed takes the place of the file's
-//! for as long as the file is what it was then, servers are added, taken away and weighted, and certificates come on top.
+//! The state is laid over the configuration whenever that is read: a pushed configuration takes the place of the file's
+//! for as long as the file's text is what it was at the push, servers are added, removed and reweighted, and uploaded
+//! certificates come on top.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
@@ -16,40 +17,40 @@ use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Se
 use propylon_crypto::key_process::KeyFiles;
 use serde_json::{Map, Value, json};
 
-/// In the state folder.
+/// Name of the state file in the state folder.
 pub const FILE: &str = "state.json";
 const CERTIFICATES: &str = "certificates";
-/// Pushed text and the file's text it stands for, escaped, and the rest.
+/// Limit in bytes: the pushed text and the file's text that it replaces, escaped, and the rest.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Of the file's format.
+/// Version of the file's format.
 const VERSION: u64 = 1;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub pushed: Option<Pushed>,
-    /// By backend, then by server as it is written.
+    /// Changes of servers by the backend's name, then by the server's address as it is written.
     pub servers: BTreeMap<String, BTreeMap<String, ServerChange>>,
-    /// By TLS profile, then by name: the file in the folder of certificates.
+    /// Names of files in the folder of certificates, by TLS profile, then by the certificate's name.
     pub certificates: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// A configuration that came by the admin API.
+/// A configuration that was pushed by the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     pub text: String,
     pub is_json: bool,
-    /// The text of the file whose place it took.
+    /// Text of the file that the pushed configuration replaces.
     pub over: String,
 }
 
-/// A server, by its backend and as it is written.
+/// A server's backend and its address as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerName {
     pub backend: String,
     pub address: String,
 }
 
-/// What is different about a server from what the configuration says.
+/// Differences of a server from what the configuration says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
     pub removed: bool,
@@ -57,12 +58,12 @@ pub struct ServerChange {
     pub max_connections: Option<NonZeroU32>,
     pub drain: Option<bool>,
     pub backup: Option<bool>,
-    /// It is there although the configuration does not have it.
+    /// Whether the server exists although the configuration does not have it.
     pub added: bool,
 }
 
 impl State {
-    /// Nothing yet where there is no file.
+    /// Loads the state; an empty one if there is no file.
     pub fn load(folder: &Path) -> Result<State, Problem> {
         let path = folder.join(FILE);
         let wrong = |what: String| {
@@ -82,13 +83,13 @@ impl State {
         State::from_json(&value).ok_or_else(|| wrong("this is not a state that this version has written".into()))
     }
 
-    /// All or nothing: whoever reads the file sees the one or the other.
+    /// Writes the file as a whole: a reader sees either the old state or the new one.
     pub fn save(&self, folder: &Path) -> io::Result<()> {
         create_folder(folder)?;
         write_whole(folder, FILE, format!("{:#}\n", self.to_json()).as_bytes())
     }
 
-    /// Lays the changes over a configuration. What they are about and is no longer there is left alone.
+    /// Lays the changes over a configuration. Changes of servers and profiles that no longer exist are passed over.
     pub fn lay_over(&self, config: &mut Config, folder: &Path, problems: &mut Vec<Problem>) {
         let uploads = Uploads::of(config, folder);
         for backend in &mut config.backends {
@@ -104,7 +105,7 @@ impl State {
         }
         for profile in &mut config.tls {
             let Some(files) = self.certificates.get(&profile.name) else { continue };
-            // Served in place of others by the same name; the one for clients that name nothing stays.
+            // Uploads come before others with the same names; the certificate for clients without SNI stays.
             if !profile.certificates.iter().any(|certificate| certificate.default)
                 && let Some(first) = profile.certificates.first_mut()
                 && !matches!(&first.source, CertificateSource::Path(path) if path.is_dir())
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// Drops of a server's changes what the configuration, without them, says as well.
+    /// Drops changes of a server that the configuration says by itself, without the state.
     pub fn forget_the_same(&mut self, written: &Config, name: &ServerName) {
         let changes = self.servers.get_mut(&name.backend).and_then(|changes| changes.get_mut(&name.address));
         let Some(change) = changes else { return };
@@ -139,7 +140,7 @@ impl State {
         self.tidy();
     }
 
-    /// Drops what changes nothing.
+    /// Drops changes that change nothing.
     pub fn tidy(&mut self) {
         for changes in self.servers.values_mut() {
             changes.retain(|_, change| !change.is_nothing());
@@ -183,14 +184,14 @@ impl State {
         }
         for (profile, files) in value["certificates"].as_object()? {
             let files = files.as_object()?.iter();
-            // A name with a slash in it would lead out of the folder.
+            // A name with a slash would lead out of the folder.
             let files = files.map(|(name, file)| Some((name.clone(), text(file).filter(|file| is_plain_name(file))?)));
             state.certificates.insert(profile.clone(), files.collect::<Option<_>>()?);
         }
         Some(state)
     }
 
-    /// Everything that is otherwise than the file says, one sentence each.
+    /// Differences from the file, one sentence each.
     pub fn overrides(&self) -> Vec<String> {
         let mut all = Vec::new();
         if self.pushed.is_some() {
@@ -209,7 +210,7 @@ impl State {
         all
     }
 
-    /// What is changed, for people: no texts.
+    /// Summary for people, without the pushed texts.
     pub fn summary(&self) -> Value {
         let mut value = self.to_json();
         value["pushed"] = json!(self.pushed.is_some());
@@ -257,7 +258,7 @@ impl ServerChange {
         Some(ServerChange { removed: flag("removed")?, added: flag("added")?, weight, max_connections, drain, backup })
     }
 
-    /// What has become of the server: "was drained".
+    /// Words for what has become of the server: "was drained".
     fn words(&self) -> String {
         if self.removed {
             return "was removed".into();
@@ -281,7 +282,7 @@ impl ServerChange {
         words.join(" and ")
     }
 
-    /// Drops what is so already.
+    /// Drops settings that equal the configuration's.
     fn forget(&mut self, weight: NonZeroU16, max_connections: Option<NonZeroU32>, drain: bool, backup: bool) {
         self.added = false;
         self.weight = self.weight.filter(|changed| *changed != weight);
@@ -290,13 +291,13 @@ impl ServerChange {
         self.backup = self.backup.filter(|changed| *changed != backup);
     }
 
-    /// Whether it changes anything.
+    /// Whether the change changes anything.
     pub fn is_nothing(&self) -> bool {
         *self == ServerChange::default()
     }
 }
 
-/// By their addresses: with thousands of both, each change is not to be compared with each server.
+/// Compares by address in a set: with thousands of changes and servers, comparing each with each would take too long.
 fn lay_over_all(servers: &mut Vec<Server>, changes: &BTreeMap<String, ServerChange>, at: propylon_config::At) {
     let mut is_there: HashSet<&str> = HashSet::new();
     servers.retain_mut(|server| {
@@ -330,16 +331,16 @@ impl ServerChange {
     }
 }
 
-/// Where certificates are kept that came by the admin API.
+/// Folder for certificates that came by the admin API.
 pub enum Uploads {
-    /// In a folder for each profile.
+    /// A folder for each profile, below the state folder.
     Here(PathBuf),
-    /// In one, which the key process alone can read and write.
+    /// The one folder of `keys.store`, which the key process alone can read and write.
     Beside(PathBuf),
 }
 
 impl Uploads {
-    /// `folder` is that of the state.
+    /// Chooses the place; `folder` is the state folder.
     pub fn of(config: &Config, folder: &Path) -> Uploads {
         match config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some()) {
             Some(store) => Uploads::Beside(store.path.clone()),
@@ -347,7 +348,7 @@ impl Uploads {
         }
     }
 
-    /// Where a profile's are.
+    /// The folder of a profile's certificates.
     pub fn folder(&self, profile: &str) -> PathBuf {
         match self {
             Uploads::Here(folder) => folder.join(profile),
@@ -370,8 +371,8 @@ impl Uploads {
         }
     }
 
-    /// Removes what this state has no use for, and the one before it had. Where others may keep theirs as well, files
-    /// that neither names are left alone.
+    /// Removes files that the state before used and this one does not. In `keys.store` other processes may keep files
+    /// as well, so files that neither state names are left alone there.
     pub fn remove_unused(
         &self,
         config: &Config,
@@ -398,20 +399,20 @@ impl Uploads {
     }
 }
 
-/// Leftovers are uploads' files with the key process that are of no use any more, and not removed yet.
+/// Leftovers are files of uploads in the key process's folder that are not used any more and could not be removed yet.
 #[derive(Clone, Default)]
 pub struct Leftovers(Arc<Mutex<Left>>);
 
 #[derive(Default)]
 struct Left {
     names: BTreeSet<String>,
-    /// When they are tried for again.
+    /// Time of the next attempt to remove them.
     due: Option<Instant>,
 }
 
-/// Leftovers that are remembered: as many uploads as the key process takes.
+/// Limit on the count of leftovers: as many uploads as the key process takes.
 const LEFTOVERS_MAX: usize = 10_000;
-/// Time from one try to the next.
+/// Time between two attempts.
 const LEFTOVERS_WAIT: Duration = Duration::from_secs(60);
 
 impl Leftovers {
@@ -423,7 +424,7 @@ impl Leftovers {
         }
     }
 
-    /// Removes them, as many as can be: the others stay for the next time.
+    /// Removes as many leftovers as possible; the others stay for the next attempt.
     pub fn remove(&self) -> io::Result<()> {
         let names = std::mem::take(&mut self.left().names);
         let mut outcome = Ok(());
@@ -441,7 +442,7 @@ impl Leftovers {
         outcome
     }
 
-    /// Tries again when it is time, beside this thread, which does not wait for a key process: for every second.
+    /// Tries again when it is time (asked every second), on another thread: this one must not wait for a key process.
     pub fn tend(&self, now: Instant) {
         if self.left().due.take_if(|due| now >= *due).is_none() {
             return;
@@ -462,13 +463,13 @@ impl Leftovers {
     }
 }
 
-/// Keys that the admin API was given before a process beside this one held them: a file of them.
+/// A file of keys that were uploaded by the admin API before a key process held them, if there is one.
 pub fn earlier_upload(state: &Path) -> Option<PathBuf> {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries(&uploads_within(state)).flat_map(|profile| entries(&profile)).next()
 }
 
-/// Where uploads are without such a process, by their profiles.
+/// Folder of uploads without a key process; each profile has a folder in it.
 pub fn uploads_within(state: &Path) -> PathBuf {
     state.join(CERTIFICATES)
 }
@@ -477,13 +478,13 @@ fn key_files() -> io::Result<&'static KeyFiles> {
     propylon_tls::key_files().ok_or_else(|| io::Error::other("there is no key process"))
 }
 
-/// Whether a name can be a file's, and leads nowhere else.
+/// Whether a name can be a file's name and leads to no other folder.
 pub fn is_plain_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(fits)
 }
 
-/// What keeps this account from writing the state, where there is to be one.
+/// Reason why this account cannot write the state, if the configuration has one.
 pub fn unusable(config: &Config) -> Option<String> {
     let folder = config.process.state.as_ref().filter(|_| !config.process.immutable)?.path.as_path();
     let shown = folder.display();
@@ -495,15 +496,15 @@ pub fn unusable(config: &Config) -> Option<String> {
     access.err().and_then(|error| told("cannot be written in", &std::io::Error::from(error)))
 }
 
-/// For us alone: keys lie in there.
+/// Creates a folder for this account alone (mode 0700), since keys lie in it.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Writes a file for us alone, whole or not at all.
+/// Writes a file for this account alone (mode 0600), as a whole or not at all.
 pub fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = folder.join(format!("{name}.new"));
-    // A draft that was left behind may have another mode.
+    // A draft left behind may have another mode.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
