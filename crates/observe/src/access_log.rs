@@ -34,7 +34,7 @@ const ROTATION_CHECK: Duration = Duration::from_secs(1);
 /// Between two lines on why it cannot be written.
 const WRITE_ERROR_TOLD_AGAIN: Duration = Duration::from_secs(300);
 
-/// What is known of a request when it has ended.
+/// Data of a request that has ended.
 pub struct Record<'a> {
     pub client: std::net::SocketAddr,
     pub listener: &'a str,
@@ -54,11 +54,11 @@ pub struct Record<'a> {
     pub reused: bool,
     pub tls: Option<&'a TlsFields<'a>>,
     pub fault: Option<&'a str>,
-    /// None where nothing is traced.
+    /// ID of the trace; `None` if tracing is off.
     pub trace: Option<TraceId>,
 }
 
-/// What is known of a relayed connection when it has ended.
+/// Data of a relayed connection that has ended.
 pub struct RelayRecord<'a> {
     pub client: std::net::SocketAddr,
     pub listener: &'a str,
@@ -319,7 +319,7 @@ pub struct Running {
     failures: Arc<Failures>,
 }
 
-/// What could not be written since the start.
+/// Counts of what could not be written since the start.
 #[derive(Debug, Default)]
 pub struct Failures {
     writes: AtomicU64,
@@ -412,10 +412,10 @@ impl Running {
     }
 }
 
-/// Where lines go. Whatever happens, what is there begins and ends with a line.
+/// Destination of lines. Whatever happens, the log begins and ends with a whole line.
 struct Out {
     file: File,
-    /// Of a log that has a name: opened anew when it was moved away.
+    /// State of a log with a path: the file is opened anew when it was moved away.
     named: Option<Named>,
     /// The last line is half there, and could not be taken back: the next one must not be glued to it.
     is_torn: bool,
@@ -515,7 +515,7 @@ enum Rotation {
 #[derive(Default)]
 struct Astray {
     is_told: bool,
-    /// What is written goes to a file that was removed.
+    /// Whether the file that is written to was removed.
     is_lost: bool,
 }
 

@@ -95,16 +95,16 @@ impl ByReason {
 }
 
 pub struct Telemetry {
-    /// By place, as are the next.
+    /// Metrics by a listener's place; `backends` are by place likewise.
     pub listeners: Growing<ListenerMetrics>,
     pub backends: Growing<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
     pub batches: BatchMetrics,
-    /// By place; each place's are its present owner's.
+    /// Metrics by a signer's place; a place's metrics are its present owner's.
     pub signers: Mutex<Vec<Arc<SignerMetrics>>>,
-    /// Where there is one.
+    /// Metrics of the key process, if there is one.
     pub key_process: Option<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
@@ -114,19 +114,19 @@ pub struct Telemetry {
     ledger: Mutex<Ledger>,
 }
 
-/// Pipes that relays splice through.
+/// Metrics of pipes that relays splice through.
 pub struct PipeMetrics {
     pub open: Gauge,
     pub refused: Counter,
 }
 
-/// What is counted of connections whose bytes are handed on.
+/// Metrics of connections whose bytes are relayed.
 pub struct RelayMetrics {
     pub ended: ByReason,
     pub duration: Histogram,
 }
 
-/// Handshakes that wait for their turn, and those that are not begun at all.
+/// Metrics of handshakes that wait for their turn, and of those that are refused.
 pub struct GateMetrics {
     pub in_progress: Gauge,
     pub queued: Gauge,
@@ -134,7 +134,7 @@ pub struct GateMetrics {
     pub refused: RefusedHandshakes,
 }
 
-/// By reason.
+/// Refused handshakes by reason.
 pub struct RefusedHandshakes {
     queue: Counter,
     core: Counter,
@@ -151,13 +151,13 @@ impl RefusedHandshakes {
     }
 }
 
-/// Handshakes that are set aside while their private-key work is done.
+/// Metrics of handshakes that are set aside while their private-key work is done.
 pub struct ParkingMetrics {
     pub parked: Gauge,
     pub stacks: Gauge,
-    /// Bytes, of the process: in the first column alone.
+    /// Greatest stack use in bytes, of the whole process: in the first column alone.
     pub stack_high_water: Gauge,
-    /// In the order of `JobKind::ALL`.
+    /// Handshakes set aside, in the order of `JobKind::ALL`.
     pub parked_total: Vec<Counter>,
     pub done_on_the_spot: Counter,
     pub refused: Counter,
@@ -183,7 +183,7 @@ pub struct ProcessMetrics {
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
     pub reloads: ReloadMetrics,
-    /// Of the workers' clocks.
+    /// Ticks of the workers' clocks.
     pub ticks: Counter,
     pub budgets: BudgetMetrics,
     pub unread: Gauge,
@@ -192,27 +192,27 @@ pub struct ProcessMetrics {
     pub untaken: Gauge,
 }
 
-/// Configurations and what became of them.
+/// Metrics of reloads and of the configurations in use.
 pub struct ReloadMetrics {
     pub generation: Gauge,
     pub applied: Counter,
     pub unchanged: Counter,
     pub failed: Counter,
-    /// Seconds since 1970.
+    /// Time of the last reload in seconds since 1970.
     pub last: Gauge,
     pub last_failed: Gauge,
     pub old: Gauge,
     pub oldest_age: Gauge,
-    /// In the order of `PLACES`.
+    /// Counts of places in the order of `PLACES`.
     pub places: [Gauge; 4],
-    /// In the order of `ADMIN_REFUSALS`.
+    /// Refused changes in the order of `ADMIN_REFUSALS`.
     refused: Vec<Counter>,
 }
 
-/// What has places in a configuration.
+/// Objects that have places in a configuration.
 pub const PLACES: [&str; 4] = ["listener", "backend", "server", "signer"];
 
-/// Why the admin API would not change anything.
+/// Reasons for which the admin API refuses a change.
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
 
 impl ReloadMetrics {
@@ -262,7 +262,7 @@ impl ReloadMetrics {
         }
     }
 
-    /// None for what is not in the list.
+    /// The counter of a reason; `None` if the reason is not in the list.
     pub fn refused(&self, reason: &str) -> Option<Counter> {
         let place = ADMIN_REFUSALS.iter().position(|known| *known == reason)?;
         Some(self.refused[place])
@@ -316,12 +316,12 @@ impl CertificateReloads {
 pub struct ListenerMetrics {
     pub accepted: Counter,
     pub open: Gauge,
-    /// Sockets at which workers do not accept, for want of connections that they may have; by `LimitedBy`.
+    /// Sockets at which workers do not accept since they may have no more connections; by `LimitedBy`.
     pub paused: [Gauge; 2],
     pub in_progress: Gauge,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
-    /// By class of status: index 0 is 1xx.
+    /// Responses by class of status: index 0 is 1xx.
     pub responses: [Counter; 5],
     pub duration: Histogram,
     pub rejected: ByReason,
@@ -333,9 +333,9 @@ pub struct ListenerMetrics {
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
     pub http2: Http2Metrics,
-    /// Where bytes are handed on.
+    /// Metrics of relayed connections, on listeners that relay.
     pub relay: OnceLock<RelayMetrics>,
-    /// Where the PROXY protocol is spoken.
+    /// Refused PROXY headers by reason, on listeners that read the PROXY protocol.
     pub proxy_refused: OnceLock<ByReason>,
 }
 
@@ -408,7 +408,7 @@ impl Handshakes {
         Handshakes { full, resumed }
     }
 
-    /// With version and type of certificate; of resumed sessions the type is "resumed".
+    /// Counters with version and certificate type; resumed sessions have the type "resumed".
     pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, Counter)> {
         let resumed = self.resumed.iter().map(|(version, counter)| (*version, "resumed", *counter));
         self.full.iter().copied().chain(resumed)
@@ -426,9 +426,9 @@ impl Handshakes {
 /// What became of session tickets and session IDs.
 pub struct ResumptionMetrics {
     pub issued: Counter,
-    /// In the order of `Unopened::ALL`.
+    /// Tickets not accepted, in the order of `Unopened::ALL`.
     refused: [Counter; 3],
-    /// In the order of `IdUse::ALL`.
+    /// Uses of session IDs, in the order of `IdUse::ALL`.
     session_ids: [Counter; 3],
 }
 
@@ -461,13 +461,13 @@ impl ResumptionMetrics {
 }
 
 pub struct BackendMetrics {
-    /// By place.
+    /// Metrics by a server's place.
     pub servers: Growing<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
     pub stale_retries: Counter,
     pub unavailable: Counter,
-    /// Written by the main thread, as are the next.
+    /// Whether verdicts are not believed; the main thread writes this and the next metrics.
     pub panic: Gauge,
     pub probe_wait: Histogram,
     pub probes_late: Counter,
@@ -477,13 +477,13 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
-    /// Picks outside of the ordinary.
+    /// Picks of a server that is not an ordinary one which is up.
     pub unusual_picks: ByReason,
-    /// What cookies were worth; none where the backend has none.
+    /// Outcomes of session cookies; unset if the backend has no `sticky`.
     pub sticky: OnceLock<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
-    /// None where servers are reached in plaintext.
+    /// Metrics of TLS with servers; unset if servers are reached in plaintext.
     pub tls: OnceLock<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
 }
@@ -529,19 +529,19 @@ pub struct ServerMetrics {
     pub requests: Counter,
     pub connections: Counter,
     pub open: Gauge,
-    /// Of the open ones those that are ending while their servers may be at work.
+    /// Open connections that are ending while their servers may still work on a request.
     pub closing: Gauge,
     pub close_timeouts: Counter,
     pub idle: Gauge,
     pub in_flight: Gauge,
-    /// Workers that pass the server over since it failed them.
+    /// Workers that pass over the server since it failed them.
     pub passed_over: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
     pub warmed: Counter,
     pub connect_failures: Counter,
-    /// What servers have made of requests; what ejections go by.
+    /// Successful requests, by which ejections are decided, as by `failures`.
     pub successes: Counter,
     pub failures: Counter,
     pub health: Arc<ServerHealthMetrics>,

@@ -1,4 +1,4 @@
-//! Whose series are in which places, while configurations come and go: for the main thread.
+//! Registration of metric series by place, while configurations come and go; used by the main thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -171,7 +171,7 @@ impl SignerEntry {
 /// Series of a listener, of a backend without its servers, of a server or of a signer.
 pub struct Entry {
     label: String,
-    /// None where the series are another's, by the same label.
+    /// The registered series; `None` if they belong to another entry with the same label.
     group: Option<Group>,
     shown: bool,
 }
@@ -246,7 +246,7 @@ impl Telemetry {
 
     fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
         let metrics = &self.backends[place];
-        // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
+        // Entries whose label changes are hidden first: showing a series twice would be a defect.
         let mut groups = Vec::new();
         for (entry, server) in entries.iter_mut().zip(&backend.servers) {
             if server.retired.is_none() && entry.address != server.address {
@@ -302,7 +302,7 @@ impl Telemetry {
 
     /// Whether anybody goes by the metrics of the signer at this place, and so by the signer itself.
     pub fn is_signer_in_use(&self, place: usize) -> bool {
-        // The ledger has it, and the list.
+        // Two references are always there: the ledger's and the list's.
         Arc::strong_count(&self.signers.lock().unwrap_or_else(PoisonError::into_inner)[place]) > 2
     }
 
@@ -336,7 +336,7 @@ impl Telemetry {
     }
 }
 
-/// Those that are not registered yet. A server that is listed twice is counted once.
+/// Registers servers that are not registered yet. A server that is listed twice is counted once.
 pub fn register_servers(
     r: &mut Registry,
     backend: &Backend,

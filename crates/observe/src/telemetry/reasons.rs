@@ -1,4 +1,4 @@
-//! Why things are refused, fail or end: the words of the access log and the labels of the metrics, in one place.
+//! Reasons for refusals, faults and ends: the words of the access log and the labels of the metrics, in one place.
 
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 
@@ -68,7 +68,7 @@ pub const REJECTS: &[&str] = &[
     "version-not-supported",
 ];
 
-/// What goes wrong between the engine and a server: the `reason` of 502, 503 and 504.
+/// Faults between the engine and a server: the `reason` of 502, 503 and 504.
 pub const SERVER_FAULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
@@ -99,8 +99,8 @@ pub const SERVER_FAULTS: &[&str] = &[
     "out-of-ports",
 ];
 
-/// Of these, what lies in the request, or what a client can bring about with servers that are well: clients must not be able to
-/// have a server ejected.
+/// Server faults that lie in the request, or that a client can bring about with healthy servers: clients must not be
+/// able to have a server ejected.
 pub const REQUEST_FAULTS: &[&str] = &[
     "closed-during-request",
     "idle-both-ways",
@@ -119,10 +119,10 @@ pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gon
 /// Why a server was picked that is not an ordinary one which is up.
 pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
 
-/// What a cookie of `sticky` was worth.
+/// Outcomes of a `sticky` cookie.
 pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
 
-/// What goes wrong between the client and the engine once a request has begun.
+/// Faults between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] = &[
     "client-closed",
     "client-reset",
@@ -176,7 +176,7 @@ pub const PROBE_RESULTS: &[&str] = &[
 
 pub const PROBE_SUCCEEDED: &str = "success";
 
-/// This machine could not ask: that says nothing about the server.
+/// Result of a probe that this machine could not make: it says nothing about the server.
 pub const PROBE_NOT_MADE: &str = "not-made";
 
 /// Floods that end a connection: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.

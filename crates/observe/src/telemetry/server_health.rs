@@ -14,7 +14,8 @@ pub struct ServerHealthMetrics {
     pub addresses: Gauge,
     pub lookup_failures: Counter,
     pub lookup_failing: Gauge,
-    /// In the order of `PROBE_RESULTS`. From the first configuration on that has the server probed.
+    /// Probes by result in the order of `PROBE_RESULTS`; set from the first configuration on that has the server
+    /// probed.
     pub probes: OnceLock<Vec<Counter>>,
 }
 
@@ -43,7 +44,7 @@ pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> Server
     }
 }
 
-/// Of a server that is probed.
+/// Registers the counters of a server that is probed.
 pub fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
     let mut probes = |result: &str| {
         let help = "Health checks that have ended, by what they found.";

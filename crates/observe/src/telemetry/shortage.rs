@@ -11,12 +11,12 @@ pub enum Reason {
 }
 
 pub struct ShortageMetrics {
-    /// In the order of `Reason`.
+    /// Refused connections, in the order of `Reason`.
     refused: [Counter; 3],
     closed: [Counter; 2],
-    /// Of open files.
+    /// Limit on open files.
     pub files: Gauge,
-    /// The limit that is needed, where it is lower.
+    /// Limit on open files that is needed, if the present one is lower.
     pub files_needed: Gauge,
     pub limit: Gauge,
     pub used: Gauge,

@@ -22,16 +22,16 @@ pub struct SignerMetrics {
     pub retries: Counter,
     pub hedges: Counter,
     pub unsent: Gauge,
-    /// In the order of `LOOKUPS`.
+    /// Look-ups of names by result, in the order of `LOOKUPS`.
     pub lookups: [Counter; 3],
     pub servers: Vec<KeyServerMetrics>,
-    /// Of the process beside this one.
+    /// Restarts of the key process; only its own metrics have them.
     pub restarts: Option<Counter>,
     pub is_over: Option<Gauge>,
 }
 
 pub struct KeyServerMetrics {
-    /// In the order of `OUTCOMES`.
+    /// Requests by end, in the order of `OUTCOMES`.
     pub outcomes: Vec<Counter>,
     pub outstanding: Gauge,
     pub duration: Histogram,
@@ -69,7 +69,7 @@ impl SignerMetrics {
         }
     }
 
-    /// Of the process that holds this one's keys.
+    /// Registers the metrics of the key process.
     pub fn of_key_process(r: &mut Registry) -> SignerMetrics {
         let restarts = "Times that the key process has ended and was started again.";
         let is_over = "Cores that will never reach a key process again: the process that starts it is gone.";
@@ -82,7 +82,7 @@ impl SignerMetrics {
 }
 
 impl SignerMetrics {
-    /// For the dashboard: signatures by outcome, and what there is of each server, in the order of the configuration.
+    /// Counts for the dashboard: signatures by outcome, and each server's metrics in the order of the configuration.
     pub fn glance(&self, store: &Store) -> (Value, Vec<Value>) {
         let counts = |names: &[&str], counters: &[Counter]| {
             let pairs =
@@ -102,7 +102,7 @@ impl SignerMetrics {
         (counts(CONCLUSIONS, &self.conclusions), self.servers.iter().map(server).collect())
     }
 
-    /// For the main thread.
+    /// Adds counts of look-ups; called by the main thread.
     pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
         for (counter, count) in self.lookups.iter().zip(counts) {
             column.add(*counter, count);

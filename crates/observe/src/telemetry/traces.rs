@@ -1,9 +1,9 @@
-//! What is counted of traces.
+//! Metrics of traces.
 
 use propylon_metrics::{Column, Counter, Gauge, Registry};
 use propylon_policy::sampling::Decision;
 
-/// What the exporter has done so far.
+/// Counts of the exporter's work so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExportCounts {
     pub exported: u64,
@@ -21,7 +21,7 @@ pub struct TraceMetrics {
     limited: Counter,
     pub spans_server: Counter,
     pub spans_client: Counter,
-    /// On cores.
+    /// Spans that wait on cores.
     pub waiting: Gauge,
     pub dropped: DroppedSpans,
     exported: Counter,
@@ -30,7 +30,7 @@ pub struct TraceMetrics {
     failed: Counter,
 }
 
-/// By reason.
+/// Dropped spans by reason.
 pub struct DroppedSpans {
     pub queue_full: Counter,
     rejected: Counter,
@@ -89,7 +89,7 @@ impl TraceMetrics {
         }
     }
 
-    /// What the exporter has done since `seen`.
+    /// Adds the exporter's counts since `seen`.
     pub fn report(&self, column: &Column, now: ExportCounts, seen: ExportCounts) {
         column.add(self.exported, now.exported - seen.exported);
         column.add(self.succeeded, now.succeeded - seen.succeeded);

@@ -1,13 +1,13 @@
-//! What is counted of processes that take over from each other.
+//! Metrics of upgrades, in which one process takes over from another.
 
 use propylon_metrics::{Counter, Gauge, Registry};
 
 use super::UPGRADE_FAILURES;
 
-/// Processes that take over from each other.
+/// Metrics of upgrades.
 pub struct UpgradeMetrics {
     pub upgrades: Counter,
-    /// In the order of `UPGRADE_FAILURES`.
+    /// Failed upgrades, in the order of `UPGRADE_FAILURES`.
     failed: Vec<Counter>,
     pub predecessors: Gauge,
     pub predecessor_connections: Gauge,
@@ -47,7 +47,7 @@ impl UpgradeMetrics {
         }
     }
 
-    /// None for what is not in the list.
+    /// The counter of a reason; `None` if the reason is not in the list.
     pub fn failed(&self, reason: &str) -> Option<Counter> {
         let place = UPGRADE_FAILURES.iter().position(|known| *known == reason)?;
         self.failed.get(place).copied()
