@@ -20,27 +20,27 @@ use crate::expiry;
 use crate::sandbox;
 
 pub struct Certificates {
-    /// By profile.
+    /// Watched files by TLS profile.
     watched: Vec<Watched>,
-    /// By signer: the files that links to key servers are made with.
+    /// Watched files by signer: those with which links to key servers are made.
     links: Vec<Watched>,
-    /// By backend: what is shown to its servers and trusted of them.
+    /// Watched files by backend: client certificates shown to its servers, and authorities trusted for them.
     towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
     refused: usize,
     troubles: Troubles,
     watch: expiry::Watch,
-    /// When the log was last told which certificates expire soon.
+    /// Time of the last log lines about certificates that expire soon.
     reminded: Instant,
 }
 
-/// How often the log is told which certificates expire soon.
+/// Interval between log lines about certificates that expire soon.
 const REMINDER: Duration = Duration::from_secs(24 * 3600);
 
 /// Files that could not be used when they were last read, with what and whose they are; for the admin address.
 pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
 
-/// Which are to be read again, by position in the configuration.
+/// Positions in the configuration of what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
     pub profiles: Vec<usize>,
@@ -59,20 +59,20 @@ struct Watched {
     told: Vec<Finding>,
 }
 
-/// What reading certificates again has come to.
+/// Outcome of reading certificates again.
 pub enum Reloaded {
-    /// To be published.
+    /// A snapshot to be published.
     New(Box<Snapshot>),
     /// Only what is shown to key servers is new, and in use for new links.
     Links,
-    /// They are what they were, or as wrong as they were.
+    /// The certificates have not changed, or are as wrong as before.
     Same,
     /// The reasons are in the log, and some of them are new.
     Failed,
 }
 
 impl Certificates {
-    /// Those of a snapshot. What has changed since they were read shows at the first look.
+    /// Watches a snapshot's files. Changes since the files were read show at the first check.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
         // The start has told of what expires.
         let mut certificates = Certificates {
@@ -179,7 +179,7 @@ impl Certificates {
         troubles.extend(errors.map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
     }
 
-    /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
+    /// Watches the files of a snapshot that is to be published. Known files are not checked any sooner for it.
     pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
         let mut known = std::mem::take(&mut self.watched);
         let watched = |tls: &TlsProfile| {
@@ -199,7 +199,7 @@ impl Certificates {
         self.towards = snapshot.config.backends.iter().map(watched).collect();
         let mut known = std::mem::take(&mut self.links).into_iter();
         let watched = |signer: &Signer| {
-            // One that is retired never comes back: whoever lives at its place is another.
+            // A retired signer never comes back: the signer at its place is another one.
             let before = known.next().filter(|before| before.interval.is_some() || signer.retired.is_some());
             let interval = signer.watch.filter(|_| signer.retired.is_none());
             before.unwrap_or_else(|| Watched::unread(now)).called(&signer.name, interval)
@@ -207,7 +207,7 @@ impl Certificates {
         self.links = snapshot.config.signers.iter().map(watched).collect();
     }
 
-    /// Those whose time it is to be looked at, and whose files are not what they were when they were read.
+    /// Profiles, links and backends whose next check is due and whose files have changed since they were read.
     pub fn changed(&mut self, config: &Config, now: Instant) -> Which {
         let changed = |all: &mut [Watched], stamp: &dyn Fn(usize) -> Stamp| {
             let all = all.iter_mut().enumerate();
@@ -267,7 +267,7 @@ impl Certificates {
             }
         }
         if failed {
-            // What was good of them has not been taken over, and is to be read again.
+            // Good files among them have not been taken over, and are to be read again.
             for (index, _) in links.into_iter().flatten() {
                 self.links[index].stamp = Stamp::unread();
             }
@@ -287,7 +287,7 @@ impl Certificates {
         }
     }
 
-    /// Those of these signers whose files have changed since they were read, by position. None if one cannot be used.
+    /// Takes the links of signers whose files have changed, by position; `None` if a file cannot be used.
     fn take_links(
         &mut self,
         snapshot: &Snapshot,

@@ -1,10 +1,10 @@
-//! What the process denies itself before it has served anybody: other files and ports by Landlock, other system calls by
-//! seccomp, further rights by no_new_privs.
+//! The sandbox that the process enters before it serves: Landlock denies other files and ports, seccomp denies other
+//! system calls, and no_new_privs denies further rights.
 //!
-//! Nothing here has to hold for the engine to be right; it limits what somebody gains who finds a way to run code in it.
-//! None of it can be lifted or widened again, so that a configuration that names files elsewhere is refused by a process
-//! whose sandbox does not let them be read. What has to happen outside of it, which is the start of a successor, is done by a
-//! process that was started before: the `launcher`. Why it is so: `docs/decisions/0035-sandbox.md`.
+//! The engine is right without it; the sandbox limits what an attacker gains who can run code in the process. The
+//! process cannot lift or widen it, so a configuration that names files outside is refused. A successor has to start
+//! outside of the sandbox: the `launcher`, a process that was started before, does that. The reasons for this design
+//! are in `docs/decisions/0035-sandbox.md`.
 
 mod calls;
 mod folders;
@@ -33,7 +33,7 @@ use crate::names;
 /// Folders that this process has confined itself to, for [`denial`].
 static FOLDERS: OnceLock<Folders> = OnceLock::new();
 
-/// What the kernel is asked for; of an older one, what it has.
+/// Landlock version that is asked for; an older kernel enforces what it has.
 const LANDLOCK: ABI = ABI::V6;
 
 const NO_LANDLOCK: &str = "this kernel has no Landlock, or a filter around this process keeps it away (SystemCallFilter= of a systemd unit, \
@@ -50,13 +50,13 @@ pub struct Sandbox {
     /// The configuration's own file, and what takes another configuration's files in.
     path: PathBuf,
     remedy: String,
-    /// Files and folders that the configuration of the start names, whether or not they were there: what could not be had of
-    /// them was told then, and is no reason to refuse a later configuration.
+    /// Files and folders that the configuration of the start names, whether or not they existed. Problems with them
+    /// were reported at the start, and are no reason to refuse a later configuration.
     named: BTreeSet<(PathBuf, FileAccess)>,
-    /// Absent: any.
+    /// Ports to which connections are allowed; `None` for any.
     ports: Option<Vec<u16>>,
-    /// Files of the kernel that are allowed by themselves: it makes them anew when nobody holds them, and a new one would
-    /// not be allowed.
+    /// Files of the kernel that are allowed by themselves and held open: the kernel makes them anew when nobody holds
+    /// them, and a new file would not be allowed.
     _held: Vec<OwnedFd>,
 }
 
@@ -66,12 +66,12 @@ pub enum Enforced {
     Fully,
     /// An older kernel has less of it.
     Partly,
-    /// Why not.
+    /// The reason why nothing is enforced.
     Not(String),
 }
 
 impl Enforced {
-    /// For scripts.
+    /// The word for scripts.
     pub fn word(&self) -> &'static str {
         match self {
             Enforced::Fully => "enforced",
@@ -169,7 +169,7 @@ impl Sandbox {
         if self.is_in_folders() { self.folders.replaced(&self.single_files) } else { Vec::new() }
     }
 
-    /// What lets files that were replaced, or are elsewhere, be read.
+    /// Advice on how to get replaced files, or files elsewhere, read.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -200,7 +200,7 @@ impl Sandbox {
         }
     }
 
-    /// What a configuration names that this process may not come by, as errors of that configuration.
+    /// Errors for files that a configuration names and that the sandbox hides.
     pub fn refused(&self, config: &Config, source: &Source) -> Vec<Problem> {
         let mut problems = isolation::problems(config, source);
         problems.retain(|problem| problem.severity == Severity::Error);
@@ -246,7 +246,7 @@ impl Sandbox {
         problems
     }
 
-    /// What lets a file be read that a configuration names. What was pushed is not what a new process begins with.
+    /// Advice on how to get a file read. A new process starts with the file's configuration, not with a pushed one.
     fn fix(&self, file: &Path, source: &Source) -> String {
         let folder = if file.is_dir() { file.to_owned() } else { folder_of(file) };
         // A relative one would begin in the configuration's folder.
@@ -295,7 +295,7 @@ pub fn untold_accounts(config: &Config, source: &Source, file: &Source) -> Vec<P
     config.acmes.iter().filter(|acme| !files.keeps_for(&acme.name)).map(problem).collect()
 }
 
-/// What begins a new process.
+/// Advice on how to start a new process.
 pub fn remedy(config: &Config, path: &Path) -> String {
     match &config.process.upgrade_socket {
         Some(_) => {
@@ -332,14 +332,14 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
 /// A finding about a file, with the sandbox's part in it: the mode of a file is not what has to be mended where it is this
 /// process that keeps itself from it.
 pub fn judged(finding: &Finding) -> Finding {
-    // What is wrong with a file that was read, by this process or by one that holds its keys, has nothing to do with that.
+    // A file that could be read, by this process or by its key process, has a problem that the sandbox has no part in.
     match finding.error.and_then(|error| denial_by(&finding.path, error)) {
         Some((why, fix)) => Finding { what: format!("{}: {why}", finding.what), fix, ..finding.clone() },
         None => finding.clone(),
     }
 }
 
-/// What is told of a file that cannot be opened, with the sandbox's part in it.
+/// An error message for a file that cannot be opened, with the sandbox's part in it.
 pub fn explained(path: &Path, error: &io::Error) -> String {
     match denial_by(path, error.kind()) {
         Some((what, fix)) => format!("{error}: {what}; {fix}"),

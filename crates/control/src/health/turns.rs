@@ -21,13 +21,13 @@ struct State {
     free: usize,
     share: usize,
     silent_share: usize,
-    /// By backend, those that have anybody waiting or under way.
+    /// Lines by backend, for backends with probes waiting or in progress.
     backends: BTreeMap<usize, Lines>,
     /// The backend that had a turn last: of two that have as few, the one after it is next.
     last: usize,
 }
 
-/// A backend's, by [`Kind`].
+/// A backend's probes by [`Kind`].
 #[derive(Default)]
 struct Lines {
     under_way: [usize; 2],
@@ -45,7 +45,7 @@ pub enum Kind {
 
 /// A probe's turn, until it is dropped.
 pub struct Turn {
-    /// None when it was never taken.
+    /// Pool to return the turn to; `None` if the turn was never taken.
     turns: Option<Turns>,
     backend: usize,
     kind: Kind,

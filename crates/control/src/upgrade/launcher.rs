@@ -1,7 +1,7 @@
 //! `propylon launcher`: the process that starts a successor, because the one that serves denies itself to start any program.
 //!
-//! It is started before that, and takes no orders but two: to start what it was told at its own start, and to end that. So
-//! whoever has got into the process that serves gains a successor by it, and no more. It ends when that process does.
+//! The launcher is started before that, and takes two orders only: start what it was told at its own start, and end
+//! that. An attacker in the serving process gains a successor by it and no more. The launcher ends with that process.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -18,32 +18,32 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::handover::Own;
 
-/// How often the launcher sees to the process that it has started.
+/// Interval between checks of the process that the launcher has started.
 const CHILD_LOOK: Duration = Duration::from_millis(50);
-/// How long a start may take, up to the program's first instruction.
+/// Longest time of a start, up to the program's first instruction.
 const START_WAIT: Duration = Duration::from_secs(10);
-/// What it says by a line is no longer.
+/// Limit on the bytes of a line that the launcher says.
 const SAID_BYTES_MAX: usize = 4096;
 
 const START: u8 = b's';
 const KILL: u8 = b'k';
 
-/// The process that serves speaks to it by this.
+/// The serving process's end of the channel to its launcher.
 pub struct Launcher {
-    /// What it starts.
+    /// Program that the launcher starts.
     program: PathBuf,
     channel: UnixStream,
-    /// What it has said and nobody has asked for yet.
+    /// Bytes from the launcher that have not been parsed yet.
     said: RefCell<Vec<u8>>,
     _process: Child,
 }
 
-/// What a launcher says.
+/// Messages from a launcher.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Started(u32),
     Failed(String),
-    /// This process has, in these words.
+    /// The process with this ID has ended; the text says how.
     Ended(u32, String),
 }
 
@@ -73,22 +73,22 @@ impl Said {
 }
 
 impl Launcher {
-    /// Starts one, which will start this process's own program again, to take over by `socket`.
+    /// Starts a launcher, which will start this process's own program again, to take over at `socket`.
     pub fn start(own: &Own, socket: &Path) -> io::Result<Launcher> {
         let (channel, other) = UnixStream::pair()?;
-        // This very program, whatever has its name by now.
+        // The program that runs now, even if another file has its name by now.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("propylon").arg("launcher").arg("--").args(own.successor(socket));
         let process = command.stdin(Stdio::from(OwnedFd::from(other))).spawn()?;
         Ok(Launcher { program: own.program().to_owned(), channel, said: RefCell::default(), _process: process })
     }
 
-    /// What it starts.
+    /// Program that the launcher starts.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Has the successor started. Returns its number.
+    /// Has the successor started. Returns its process ID.
     pub fn launch(&self) -> io::Result<u32> {
         self.channel.set_nonblocking(false)?;
         self.channel.set_read_timeout(Some(START_WAIT))?;
@@ -97,7 +97,7 @@ impl Launcher {
             match self.next()? {
                 Some(Said::Started(pid)) => return Ok(pid),
                 Some(Said::Failed(why)) => return Err(io::Error::other(why)),
-                // Of one before.
+                // A message about a process that was started earlier.
                 Some(Said::Ended(..)) => {}
                 None => return Err(ErrorKind::TimedOut.into()),
             }
@@ -122,7 +122,7 @@ impl Launcher {
         }
     }
 
-    /// None where nothing more is said for now.
+    /// The next message; `None` if there is none for now.
     fn next(&self) -> io::Result<Option<Said>> {
         let mut said = self.said.borrow_mut();
         loop {
@@ -146,9 +146,9 @@ impl Launcher {
     }
 }
 
-/// `propylon launcher`: on standard input it has the process that serves.
+/// `propylon launcher`: standard input is the channel to the serving process.
 pub fn main(successor: &[OsString]) -> ExitCode {
-    // It was started by another name than its own. If that cannot be changed, it is shown as `exe`.
+    // The process was started as `/proc/self/exe`; if its name cannot be changed, it is shown as `exe`.
     let _ = propylon_sys::name_process(c"propylon-launch");
     match launch_when_asked(successor) {
         Ok(()) => ExitCode::SUCCESS,
@@ -174,7 +174,7 @@ fn launch_when_asked(successor: &[OsString]) -> io::Result<()> {
                     Ok(child) => Said::Started(child.id()),
                     Err(error) => Said::Failed(error.to_string()),
                 };
-                // One that came before, and was not taken, is left to itself.
+                // A process started earlier that was not taken is left to itself.
                 running = outcome.ok();
                 channel.write_all(said.to_string().as_bytes())?;
             }
@@ -202,7 +202,7 @@ fn start(successor: &[OsString]) -> io::Result<Child> {
     command.spawn()
 }
 
-/// What a service manager says to one process, and another must not take for its own.
+/// Variables by which a service manager speaks to one process; another process must not inherit them.
 const OURS_ALONE: &[&str] = &["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 /// Signals to all processes of this program's name are meant for the one that serves.

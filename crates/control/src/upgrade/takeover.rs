@@ -1,4 +1,4 @@
-//! The side of the process that begins: it asks for everything, makes itself ready with it, and takes over.
+//! The starting process's side of an upgrade: it asks for everything, gets ready, and takes over.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,21 +28,21 @@ pub struct Takeover {
     pub estate: Estate,
 }
 
-/// What the other process has given.
+/// Everything that the predecessor has handed over.
 #[derive(Default)]
 pub struct Estate {
-    /// Of its configuration.
+    /// Generation of the predecessor's configuration.
     pub generation: u64,
-    /// That have led to it.
+    /// Count of upgrades that have led to the predecessor.
     pub upgrades: u64,
-    /// Of its listeners; by their `place` the other process knows them.
+    /// Sockets of the predecessor's listeners; `place` identifies them in messages to it.
     pub sockets: Vec<Inherited>,
     pub admin: Option<Heirloom<String>>,
     pub upgrade: Option<Heirloom<PathBuf>>,
     /// Processes that drain, with the conversations in which they tell of it.
     pub predecessors: Vec<(Description, OwnedFd)>,
     pub tickets: Option<Tickets>,
-    /// What it thinks of its servers.
+    /// Results of the predecessor's probes.
     pub health: Vec<KnownServer>,
 }
 
@@ -144,9 +144,9 @@ impl Takeover {
         &self.version
     }
 
-    /// Tells the other process that it has to go on.
+    /// Tells the predecessor that it has to go on.
     pub fn give_up(&self, failure: &Failure) {
-        // It sees that we are gone in any case.
+        // A failure to send is ignored: the predecessor sees the connection close in any case.
         let _ = send_now(&self.socket, &json!({ "word": "failed", "reason": failure.reason, "what": failure.what }));
     }
 
@@ -177,7 +177,7 @@ impl Takeover {
         };
         match done {
             Ok(()) => Ok(Some((Description { pid, version, since: SystemTime::now() }, channel))),
-            // It crashed: nobody else serves, and what it had is here.
+            // The predecessor has crashed: nobody else serves, and all that it had is here.
             Err(_) if watch.has_ended(END_WAIT) => {
                 log::warn!("process {pid} has ended before it could hand over in order; this one serves in its place");
                 begin.take().into_iter().for_each(|begin| begin());
@@ -247,7 +247,7 @@ impl Estate {
             Some("predecessor") if self.predecessors.len() < PREDECESSORS_MAX => {
                 self.predecessors.push((Description::from_json(value), single(&mut files)?));
             }
-            // Of a version that has more to give than this one knows of.
+            // A message of a later version, which hands over more than this version knows.
             _ => {}
         }
         Ok(())
