@@ -1,36 +1,36 @@
-//! Whether a server is fit for requests: what probes find and what its answers have been, in one verdict with its reason
-//! and its time.
+//! Health of servers: the results of probes and of requests, combined into one verdict with its reason and its time.
 //!
-//! This is what the whole engine knows, at its own pace; what one core learns in the moment is in `suspect`.
+//! This is the state that all cores share, updated at its own pace; `suspect` has what one core learns in the moment.
 
 use std::sync::Arc;
 
-/// A probe comes so much earlier or later, by chance: servers are not asked in step.
+/// Random part of the probe interval, in percent earlier or later, so that servers are not probed in step.
 const JITTER_PERCENT: u64 = 10;
-/// Points of a hundred by which a success rate is below that of the others, where servers are too few for a standard deviation.
+/// Percentage points below the success rate of the others that eject a server, where servers are too few for a standard
+/// deviation.
 const FEW_GAP: f64 = 30.0;
-/// Why a place gets nothing that has no server any more.
+/// Reason of a place that has no server any more.
 const GONE: &str = "removed";
-/// Why a server is down that has to rise first.
+/// Reason of a server that is down until its first probes succeed.
 const UNCHECKED: &str = "not checked yet";
 
-/// Why a server is not fit: for people.
+/// Explanation of a verdict, for people.
 pub type Reason = Arc<str>;
 
-/// What is thought of a server. Times are in milliseconds of any clock that does not go backwards.
+/// Verdict on a server. Times are in milliseconds of any clock that does not go backwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nobody has asked it yet, or nobody ever will: it is taken for fit.
+    /// No probe has ended yet, or there are no probes: the server counts as fit.
     Unknown,
     Up,
     /// Probes have failed.
     Down(Reason),
-    /// Its answers were worse than they may be. It comes back by itself.
+    /// Ejected: the server's answers were too bad. The ejection ends by itself.
     Ejected {
         reason: Reason,
         until: u64,
     },
-    /// Somebody wants it to get no new requests.
+    /// Draining: the server is to get no new requests.
     Draining(Reason),
 }
 
@@ -43,18 +43,18 @@ pub struct Rules {
     pub min_healthy_percent: u8,
 }
 
-/// How often the same has to be found before it is believed.
+/// Thresholds of probes: results in a row before they change a server's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Probes {
     /// Successes in a row, after which a server that was down is up. At least 1.
     pub rise: u32,
     /// Failures in a row, after which one that was up is down. At least 1.
     pub fall: u32,
-    /// A server is taken for fit until its first probe says otherwise.
+    /// Whether a server counts as fit until its first probe says otherwise.
     pub starts_up: bool,
 }
 
-/// When a server is ejected for its answers, and for how long.
+/// Outlier ejection: when a server is ejected for its answers, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Outliers {
     /// Milliseconds between two comparisons of success rates.
@@ -62,11 +62,11 @@ pub struct Outliers {
     /// Failures without a success between them; 0: this is not looked at.
     pub consecutive_failures: u64,
     pub success_rate: Option<SuccessRate>,
-    /// The first ejection, in milliseconds; each further one is longer by as much.
+    /// Duration of the first ejection in milliseconds; each further one is longer by as much.
     pub ejection: u64,
-    /// The longest.
+    /// Longest duration of an ejection, in milliseconds.
     pub ejection_max: u64,
-    /// Share of a backend's servers that may be ejected; one may be in any case, unless it is the last that is fit.
+    /// Percent of a backend's servers that may be ejected; one may be in any case, unless it is the last that is fit.
     pub ejected_percent_max: u32,
 }
 
@@ -78,11 +78,11 @@ pub struct SuccessRate {
     pub servers_min: usize,
     /// Requests in the interval that make a server's rate worth comparing.
     pub requests_min: u64,
-    /// In hundredths of a standard deviation.
+    /// Distance below the mean that ejects a server, in hundredths of a standard deviation.
     pub deviation_percent: u32,
 }
 
-/// A verdict that is not what it was.
+/// A change of a server's verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub server: usize,
@@ -95,25 +95,25 @@ pub struct Change {
 pub struct Servers {
     rules: Rules,
     all: Vec<Server>,
-    /// When success rates are compared next.
+    /// Time of the next comparison of success rates.
     compare_at: u64,
-    /// As the verdicts were when they were brought up to date.
+    /// Counts of servers as of the last update of the verdicts.
     tally: Tally,
     panic: bool,
 }
 
-/// Servers by what their verdicts come to.
+/// Counts of servers by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     /// Places with a server.
     present: usize,
     open: usize,
     ejected: usize,
-    /// Ordinary ones that may get requests or might.
+    /// Servers that are no backups and that may get requests or might.
     ordinary: usize,
     ordinary_open: usize,
     backups_open: usize,
-    /// Closed for what may be wrong.
+    /// Servers closed by findings that may be wrong.
     doubted: usize,
 }
 
@@ -126,13 +126,13 @@ struct Server {
     ejected: Option<(Reason, u64)>,
     /// Ejections that still count for the length of the next.
     ejections: u32,
-    /// It was not ejected in this interval, not even for a part of it.
+    /// Whether the server was not ejected in this interval, not even for a part of it.
     calm: bool,
-    /// Who wants it to get no new requests.
+    /// Reason of a drain; `None` while the server is not draining.
     draining: Option<Reason>,
-    /// Why nobody knows where it is.
+    /// Reason why the server has no address; `None` while it has one.
     nowhere: Option<Reason>,
-    /// It is no server any more, only its place is held.
+    /// Whether the server is removed, and only its place is held.
     gone: bool,
     /// Used only while no ordinary one is open.
     backup: bool,
@@ -147,23 +147,23 @@ enum Checked {
     Down(Reason),
 }
 
-/// What came of requests.
+/// Results of requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcomes {
     /// Failures since the last success.
     consecutive: u64,
-    /// In the interval.
+    /// Successes in the interval.
     successes: u64,
     failures: u64,
 }
 
 impl Verdict {
-    /// Whether requests may go there.
+    /// Whether requests may go to the server.
     pub fn is_open(&self) -> bool {
         matches!(self, Verdict::Unknown | Verdict::Up)
     }
 
-    /// A word for it.
+    /// Name of the verdict.
     pub fn name(&self) -> &'static str {
         match self {
             Verdict::Unknown => "unknown",
@@ -174,7 +174,7 @@ impl Verdict {
         }
     }
 
-    /// Why, where there is more to say than the word.
+    /// Reason of the verdict, if it has one.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Verdict::Down(reason) | Verdict::Ejected { reason, .. } | Verdict::Draining(reason) => Some(reason),
@@ -183,7 +183,7 @@ impl Verdict {
     }
 }
 
-/// How long until the next probe. `random` is any 64 random bits.
+/// Milliseconds until the next probe. `random` is any 64 random bits.
 pub fn next_probe(interval: u64, random: u64) -> u64 {
     let spread = interval * JITTER_PERCENT / 100;
     interval - spread + random % (2 * spread + 1)
@@ -219,7 +219,8 @@ impl Servers {
         servers
     }
 
-    /// What probes have found: `Err` is why it is down. None where there are no probes, or none has found anything yet.
+    /// Result of the probes, with the reason in `Err` if the server is down. `None` before the first result, or without
+    /// probes.
     pub fn found(&self, server: usize) -> Option<Result<(), Reason>> {
         self.rules.probes?;
         match &self.all[server].checked {
@@ -229,7 +230,7 @@ impl Servers {
         }
     }
 
-    /// Takes over what somebody else's probes have found, as [`Servers::found`] told it there. To be followed by
+    /// Takes over the result of another process's probes, as its [`Servers::found`] gave it. To be followed by
     /// [`Servers::review`].
     pub fn inherit(&mut self, server: usize, down: Option<Reason>) {
         if self.rules.probes.is_some() {
@@ -237,7 +238,7 @@ impl Servers {
         }
     }
 
-    /// The server is gone, and nothing is asked of its place but to be held.
+    /// Marks a server as removed: only its place is held from now on.
     pub fn retire(&mut self, server: usize) {
         self.change(server, |server| {
             server.gone = true;
@@ -245,7 +246,7 @@ impl Servers {
         });
     }
 
-    /// What was known of a server by other rules, or at another place, goes on here. To be followed by [`Servers::review`].
+    /// Takes over the state of a server from other rules, or another place. To be followed by [`Servers::review`].
     pub fn adopt(&mut self, server: usize, from: &Servers, at: usize) {
         let known = from.all[at].clone();
         let checked = match self.rules.probes {
@@ -261,12 +262,12 @@ impl Servers {
         self.all[server] = Server { checked, ejected, ..known };
     }
 
-    /// The verdict, and since when it is.
+    /// Verdict on a server, and the time since which it holds.
     pub fn verdict(&self, server: usize) -> (&Verdict, u64) {
         (&self.all[server].verdict, self.all[server].since)
     }
 
-    /// Servers that requests may go to.
+    /// Count of servers that requests may go to.
     pub fn open(&self) -> usize {
         self.tally.open
     }
@@ -303,13 +304,13 @@ impl Servers {
         }
     }
 
-    /// What came of requests since this was called last.
+    /// Adds the results of requests since the last call.
     ///
     /// The order in which they ended is not known, so any success among them ends a row of failures.
     pub fn counted(&mut self, server: usize, successes: u64, failures: u64) {
         let state = &mut self.all[server];
         if state.ejected.is_some() || state.gone {
-            // Those that were on their way when it was ejected.
+            // Results of requests that were in progress when the server was ejected do not count.
             return;
         }
         let outcomes = &mut state.outcomes;
@@ -318,7 +319,8 @@ impl Servers {
         outcomes.failures += failures;
     }
 
-    /// Ejects whom `counted` has given reason to, and lets back whose time is over. To be called about once a second.
+    /// Ejects servers that `counted` has given reason to, and ends ejections that are over. To be called about once a
+    /// second.
     pub fn tick(&mut self, now: u64) -> Vec<Change> {
         let Some(outliers) = self.rules.outliers else { return Vec::new() };
         self.release_expired(now);
@@ -349,31 +351,31 @@ impl Servers {
         self.all[server].draining = draining;
     }
 
-    /// Nobody knows where it is, for this reason, or somebody does again: it is down whatever probes have found, and in a panic too.
-    /// To be followed by [`Servers::review`].
+    /// Sets or clears the reason why the server's address is unknown: the server is then down whatever probes have
+    /// found, and in a panic too. To be followed by [`Servers::review`].
     pub fn set_nowhere(&mut self, server: usize, nowhere: Option<Reason>) {
         self.change(server, |server| server.nowhere = nowhere);
     }
 
-    /// It stands in for the ordinary ones, or is one of them. To be followed by [`Servers::review`].
+    /// Makes a server a backup, or an ordinary one. To be followed by [`Servers::review`].
     pub fn set_backup(&mut self, server: usize, backup: bool) {
         self.change(server, |server| server.backup = backup);
     }
 
-    /// So few ordinary servers are open, and no backup in their stead, that they would not bear the load, or that what has
-    /// closed the others is not to be believed.
+    /// Whether the backend is in panic: so few ordinary servers are open, and no backup in their stead, that they would
+    /// not bear the load, or that the findings against the others are not to be believed.
     pub fn is_panic(&self) -> bool {
         self.panic
     }
 
-    /// Whether requests may go to a server: its verdict allows it, or it is not believed. Nobody goes where somebody wants it
-    /// to get nothing, nor where nobody has looked yet who should.
+    /// Whether requests may go to a server: its verdict allows it, or is not believed in a panic. Draining servers, and
+    /// servers still to be probed for the first time, get none.
     pub fn admits(&self, server: usize) -> bool {
         let server = &self.all[server];
         server.verdict.is_open() || self.panic && server.is_doubted()
     }
 
-    /// What rules and drains that are new make of what was known before.
+    /// Updates all verdicts after a change of rules or drains.
     pub fn review(&mut self, now: u64) -> Vec<Change> {
         self.settle(now)
     }
@@ -416,7 +418,7 @@ impl Servers {
         self.change(index, |server| server.settle(index, to, now))
     }
 
-    /// Servers whose success rate in the interval is below that of their peers by too much.
+    /// Servers with a success rate too far below that of their peers in the interval.
     fn outlying(&self, outliers: &Outliers) -> Vec<(usize, Reason)> {
         let Some(SuccessRate { servers_min, requests_min, deviation_percent }) = outliers.success_rate else {
             return Vec::new();
@@ -497,14 +499,14 @@ fn far_below(rates: &[(usize, f64)]) -> Vec<(usize, Reason)> {
 }
 
 impl Server {
-    /// Has another verdict from now on.
+    /// Sets the verdict.
     fn settle(&mut self, index: usize, to: Verdict, now: u64) -> Option<Change> {
         let from = std::mem::replace(&mut self.verdict, to.clone());
         if to.is_open() && !from.is_open() {
             // Outcomes from before say nothing about a server that is back.
             self.outcomes = Outcomes::default();
         }
-        // That it is down for another reason by now is no news; that it has been asked at all is.
+        // A new reason for being down is no news; the first probe's result is.
         if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
             return None;
         }

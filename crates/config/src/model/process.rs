@@ -25,7 +25,7 @@ pub struct Process {
     pub connections_per_source: Option<u32>,
     /// Memory limit of the process. Absent: no limit.
     pub memory_limit: Option<MemoryLimit>,
-    /// Whether other processes of the same user may listen on the same addresses (SO_REUSEPORT). Default false.
+    /// Whether other processes of the same user may listen on the same addresses. Default false.
     pub share_address: bool,
     /// Batching of private-key operations. Default auto.
     pub batch: Batch,
@@ -100,8 +100,7 @@ pub struct HandshakeLimits {
     /// Handshakes in progress from one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while
     /// more than half of `in_progress` is in use, and no limit of its own otherwise.
     pub per_source: Option<usize>,
-    /// Wait for CPU above which new connections are refused: the time that a new handshake would have to expect to
-    /// queue. Default 2 s.
+    /// Expected wait of a new handshake for its turn above which new connections are refused. Default 2 s.
     pub queue_wait: Duration,
 }
 
