@@ -25,16 +25,16 @@ use propylon_proxy::shortage::files::FilesPlan;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
-/// What the engine asks for at its listeners; the kernel gives no more than `somaxconn`.
+/// Backlog that the engine asks for at its listeners; the kernel gives no more than `somaxconn`.
 const BACKLOG_WANTED: u64 = 4096;
 /// Local ports towards one server; each connection in progress or in TIME_WAIT takes one.
 const PORTS_WANTED: u64 = 50_000;
 /// Such a range, above the ports that services of a machine usually listen at: one that begins at 1024 takes these from them
 /// after a restart.
 const LOCAL_PORTS_WANTED: &str = "10240 65535";
-/// Where settings of the kernel are kept.
+/// File for settings of the kernel.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/60-propylon.conf";
-/// What sets one until the next start of the machine.
+/// Command that changes a setting until the next boot.
 const SYSCTL: &str = "sysctl -w ";
 /// A window that fills 1 Gbit/s at 30 ms.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
@@ -63,7 +63,7 @@ pub struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Good,
-    /// It works, and could be better.
+    /// The setting works, and could be better.
     Advice,
     /// The service could not start, or would fail under load.
     Bad,
@@ -87,7 +87,7 @@ struct Finding {
     state: State,
     current: String,
     wanted: String,
-    /// What sets it; empty where nothing has to be done or nothing can be.
+    /// Command that changes the setting; empty if nothing has to be done or nothing can be.
     command: String,
 }
 
@@ -120,7 +120,7 @@ fn number(value: u64) -> String {
     if value == u64::MAX { "unlimited".into() } else { value.to_string() }
 }
 
-/// Where the kernel tells of itself; another folder in tests.
+/// Folder in which the kernel reports about itself; another one in tests.
 struct Machine {
     proc: PathBuf,
     sys: PathBuf,
@@ -204,7 +204,7 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-/// What this kernel holds a process to that serves, as one finds it that is in such a sandbox.
+/// The sandbox that this kernel would enforce, as tried out in one.
 fn sandboxed(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
     const WANTED: &str = "enforced";
     if config.is_some_and(|config| !config.process.sandbox.on) {
@@ -553,7 +553,7 @@ fn processor(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-/// What AES-GCM records and batches are made with.
+/// CPU instructions for AES-GCM records and for batches.
 fn instructions(machine: &Machine) -> Vec<Finding> {
     let flags = machine.fields("cpuinfo", "flags").or_else(|| machine.fields("cpuinfo", "Features"));
     let Some(flags) = flags else {
@@ -619,7 +619,7 @@ fn to_text(findings: &[Finding]) -> String {
     )
 }
 
-/// What sysctl(8) sets is gone after the next start of the machine, unless it is in a file.
+/// Settings made with sysctl(8) are gone after the next boot, unless they are in a file.
 fn kept_settings(findings: &[Finding]) -> String {
     let lines = findings.iter().filter_map(|finding| finding.command.strip_prefix(SYSCTL)?.split_once('='));
     let lines: Vec<String> = lines.map(|(name, value)| format!("  {name} = {}\n", value.trim_matches('"'))).collect();

@@ -22,7 +22,7 @@ use propylon_control::origin;
 use propylon_control::problems::problem;
 use propylon_proxy::snapshot::{load_profiles, rule};
 
-/// What a request line and its Host may have here.
+/// Limits on a request line and its Host.
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };
 const SECONDS_PER_DAY: i64 = 86_400;
 
@@ -31,7 +31,7 @@ pub struct Arguments {
     /// The configuration: TOML, or JSON if its name ends in .json
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     config: std::path::PathBuf,
-    /// What the client asks for: http://HOST[:PORT]/PATH or https://...
+    /// URL of the request: http://HOST[:PORT]/PATH or https://...
     url: String,
     /// The server name in the client's TLS greeting, if it is not the URL's host; "" for none
     #[arg(long, value_name = "NAME")]
@@ -44,7 +44,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What a URL says.
+/// Parts of a URL.
 struct Asked {
     tls: bool,
     port: Option<u16>,
@@ -57,16 +57,17 @@ struct Asked {
     head: RequestHead,
 }
 
-/// What would become of the request at one listener.
+/// The request's way at one listener.
 struct Explanation<'a> {
     config: &'a Config,
     file: &'a str,
     listener: &'a Listener,
-    /// None on plaintext; an error where the files cannot be used here, as on another machine than the engine's.
+    /// Certificates; `None` on plaintext, an error if the files cannot be used here, as on another machine than the
+    /// engine's.
     certificates: Option<Result<Certificates, String>>,
     /// As it is written in the URL.
     received: String,
-    /// What servers are asked for; or why the listener refuses such a path.
+    /// Path that servers are asked for, or the reason why the listener refuses it.
     path: Result<String, Reject>,
     /// All routes that the request matches, by position, the one that it takes first.
     routes: Vec<usize>,
@@ -74,7 +75,7 @@ struct Explanation<'a> {
 
 struct Certificates {
     profile: String,
-    /// What was asked for.
+    /// Name that was asked for.
     name: Option<String>,
     shown: Vec<(Served, NameMatch)>,
 }
@@ -102,7 +103,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
     let explanations = listeners.into_iter().map(|index| {
         let listener = &config.listeners[index];
         let mut head = asked.head.clone();
-        // Of bytes that are handed on nobody knows a path.
+        // Bytes that are relayed have no path.
         let path = match listener.protocol.is_relay() {
             true => Ok(()),
             false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
@@ -139,13 +140,13 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
 
 type Profiles = Result<Vec<Profile>, String>;
 
-/// What `run` would go by.
+/// Configuration as `run` would use it.
 struct Loaded {
     config: Config,
-    /// By `TlsId`.
+    /// TLS profiles by `TlsId`.
     profiles: Profiles,
     file: String,
-    /// What `process.state` has otherwise than the file.
+    /// Differences of `process.state` from the file.
     overrides: Vec<Problem>,
 }
 
@@ -362,7 +363,7 @@ impl Explanation<'_> {
         }
     }
 
-    /// What a route asks for, in words.
+    /// A route's conditions in words.
     fn describe(&self, route: &Route) -> String {
         let host = match &route.host {
             HostPattern::Any => "any host".to_string(),
@@ -445,7 +446,7 @@ fn watched(backend: &Backend) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What part of the requests a server's weight gives it.
+/// The share of requests that a server's weight gives it.
 fn share(backend: &Backend, server: &Server) -> String {
     if server.backup {
         return "a backup".into();

@@ -1,4 +1,4 @@
-//! What the admin address says, twice, and what has happened between.
+//! Two samples of the admin address, and the difference between them.
 
 mod attention;
 
@@ -19,20 +19,20 @@ pub struct Sample {
     status: Value,
 }
 
-/// What has happened between two samples, per second where it is a rate.
+/// Differences between two samples, per second for rates.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub version: String,
     pub pid: u64,
     pub uptime_seconds: f64,
     pub draining: bool,
-    /// Of the configuration.
+    /// Generation of the configuration.
     pub generation: u64,
     /// The last change of the configuration was refused.
     pub change_refused: bool,
-    /// Those before it that have not ended yet.
+    /// Processes before this one that have not ended yet.
     pub predecessors: Vec<Predecessor>,
-    /// What needs attention, the gravest first; not all of very much.
+    /// Conditions that need attention, the gravest first; the count is limited.
     pub conditions: Vec<Condition>,
     pub memory_bytes: f64,
     /// Cores' worth.
@@ -46,7 +46,7 @@ pub struct Figures {
     /// The one that expires first goes first.
     pub certificates: Vec<Certificate>,
     pub certificates_total: usize,
-    /// By days left, those in most need first.
+    /// Certificates by days left, the most urgent first.
     pub certificates_by_days_left: Vec<(String, u64)>,
 }
 
@@ -62,7 +62,7 @@ pub struct Predecessor {
 #[derive(Debug, Default)]
 pub struct Condition {
     pub is_problem: bool,
-    /// Where, what, and what is to be done.
+    /// Place, problem and remedy.
     pub words: String,
     /// For how long; none where that is not known, or it is still to come.
     pub seconds: Option<f64>,
@@ -101,7 +101,7 @@ pub struct Server {
     pub connections: f64,
     pub idle: f64,
     pub connect_failures: f64,
-    /// Of the whole backend: client connections for each of its server connections; none while it has none.
+    /// Client connections per server connection, over the whole backend; `None` while it has no server connection.
     pub clients_per_connection: Option<f64>,
     pub queued: f64,
 }
@@ -130,7 +130,7 @@ impl Sample {
     }
 }
 
-/// Of the answer.
+/// Version of the answer's shape.
 const SHAPE: u32 = 1;
 
 /// A condition of the engine's table. Of notes nobody need take note here.
@@ -324,7 +324,7 @@ impl Change<'_> {
         }
     }
 
-    /// Of what came between the two samples, each within its bucket in proportion.
+    /// Quantiles of the values between the two samples, interpolated within each bucket.
     fn quantiles(&self, now: &Value, before: &Value, wanted: [f64; 2]) -> [Option<f64>; 2] {
         let mut below = 0.0;
         let bounds = list(&self.after.status["bounds_seconds"]).map(number).chain([f64::INFINITY]);

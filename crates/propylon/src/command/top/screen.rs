@@ -17,7 +17,7 @@ const WIDE: u16 = 120;
 /// Rows that a small terminal gives to listeners and to certificates; the others are the servers'.
 const LISTENERS_AT_LEAST: usize = 3;
 const CERTIFICATES_AT_LEAST: usize = 3;
-/// Of these a large terminal shows as many.
+/// Limit on the certificates that a large terminal shows.
 const CERTIFICATES_AT_MOST: usize = 10;
 /// From then on a certificate is a warning.
 const DAYS_LEFT_LOW: f64 = 14.0;
@@ -72,7 +72,7 @@ const SERVERS_WIDE: [Column<Server>; 9] = [
     ("queued", Some(6), true, |each| figure(count(each.queued))),
     ("no connect/s", Some(12), true, |each| alarm(each.connect_failures)),
 ];
-/// Of what needs attention so many rows are shown.
+/// Limit on the rows of conditions.
 const CONDITIONS_AT_MOST: usize = 5;
 const CONDITIONS: [Column<Condition>; 2] = [
     ("what", None, false, |each| {
@@ -188,7 +188,7 @@ fn title(figures: &Figures) -> Line<'static> {
     Line::from(spans)
 }
 
-/// Those that were succeeded, and drain.
+/// Predecessors that drain.
 fn predecessors(figures: &Figures) -> Line<'static> {
     let told = figures.predecessors.iter().map(|one| {
         format!(
@@ -250,7 +250,7 @@ fn left(certificate: &Certificate) -> Cell<'static> {
     if days < DAYS_LEFT_LOW { figure(text).style(Style::new().fg(Color::Red)) } else { figure(text) }
 }
 
-/// What should be nothing.
+/// A value that should be zero.
 fn alarm(value: f64) -> Cell<'static> {
     let cell = figure(count(value));
     if value > 0.0 { cell.style(Style::new().fg(Color::Red)) } else { cell }
