@@ -32,7 +32,7 @@ fn publish(answers: &[Answer]) {
     publish_challenges(tls.into_iter().filter_map(certificate).collect());
 }
 
-/// What is wrong with the files that accounts name.
+/// Problems with the files that accounts name.
 pub fn check(acmes: &[Acme]) -> Vec<Finding> {
     let finding = |Complaint { at, path, what }| {
         let fix = "put the file there, in the form that the manual has under \"Ordered certificates\"".to_string();

@@ -65,7 +65,7 @@ const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /snapshot   what is running: listeners, backends, workers\n\
     and these by /v1/... as well, with what changes something: see \"Admin API\" in the manual\n";
 
-/// Where the admin address listens.
+/// Listening socket of the admin address.
 pub enum AdminSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -81,16 +81,16 @@ impl AdminSocket {
     }
 }
 
-/// What every connection to the admin address shares.
+/// State that all connections to the admin address share.
 struct Office {
     view: View,
     asks: mpsc::Sender<Ask>,
     /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
     /// Where the address can be reached from elsewhere, names are the network's business.
     only: Option<IpAddr>,
-    /// Whoever could connect is trusted.
+    /// Whether this is a Unix socket; a client that could connect to one is trusted.
     is_unix: bool,
-    /// What changes have to come with.
+    /// File of the token that changes have to come with.
     token_file: Option<PathBuf>,
     /// Becomes true when another process answers in this one's place.
     closed: watch::Receiver<bool>,
@@ -198,7 +198,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Calle
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // What goes wrong here is the admin client's business alone.
+    // Errors of a connection concern the admin client alone.
     tokio::select! {
         _ = within(connection.as_mut()) => return,
         () = sleep(CONNECTION_TIME) => {}

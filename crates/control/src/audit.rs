@@ -1,11 +1,11 @@
-//! Who changes what by the admin API, from where, and what came of it: one line of the log for each change.
+//! Audit lines in the log, one for each change by the admin API: who, from where, what, and the outcome.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use crate::reload::{Change, Settings};
 
-/// Of what a client calls itself so much is told.
+/// Limit on the characters of a client's `User-Agent` that are logged.
 const AGENT_CHARS_MAX: usize = 60;
 
 /// Somebody who asks for a change, as the log names them.
@@ -15,7 +15,7 @@ pub struct Caller {
     pub local: Option<(u32, Option<i32>)>,
     /// Address of whoever connected by TCP.
     pub address: Option<SocketAddr>,
-    /// What the client calls itself (`User-Agent`), which proves nothing.
+    /// The client's `User-Agent`, which proves nothing.
     pub agent: Option<String>,
     /// The change came with the token of `admin.token_file`.
     pub has_token: bool,
@@ -64,7 +64,7 @@ pub fn tell(caller: &Caller, change: &str, outcome: Result<(u64, usize), String>
 }
 
 impl Change {
-    /// What is asked for, without anything that is secret.
+    /// The change in words, without anything secret.
     pub fn told(&self) -> String {
         match self {
             Change::ReadAgain => "reload of the file and of all certificates".into(),

@@ -1,4 +1,4 @@
-//! What is different between two configurations in effect, as their JSON shows it.
+//! Differences between two effective configurations, as their JSON shows them.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ fn compare(path: &str, earlier: Option<&Value>, later: Option<&Value>, changes: 
 fn lists(path: &str, earlier: &[Value], later: &[Value], changes: &mut Vec<Value>) {
     let before = changes.len();
     let (gone, mut came) = (missing(earlier, later), missing(later, earlier));
-    // What is there before and after by the same address has changed, and has not gone.
+    // An entry with the same address before and after has changed, and has not gone.
     let mut places: HashMap<&str, usize> = HashMap::new();
     came.iter().enumerate().rev().for_each(|(place, entry)| {
         address(entry.0).into_iter().for_each(|address| _ = places.insert(address, place));
@@ -57,7 +57,7 @@ fn lists(path: &str, earlier: &[Value], later: &[Value], changes: &mut Vec<Value
 
 /// Entries of a list that the other has not, each with whether it has been told of, which it has not.
 fn missing<'v>(list: &'v [Value], other: &[Value]) -> Vec<(&'v Value, bool)> {
-    // By their text: with thousands of routes each is not to be compared with each.
+    // Entries are found by their text: with thousands of routes, comparing each with each would take too long.
     let mut others = HashMap::<String, usize>::new();
     other.iter().for_each(|entry| *others.entry(entry.to_string()).or_default() += 1);
     let mut is_missing = |entry: &&Value| match others.get_mut(&entry.to_string()) {
@@ -70,7 +70,7 @@ fn missing<'v>(list: &'v [Value], other: &[Value]) -> Vec<(&'v Value, bool)> {
     list.iter().filter(|entry| is_missing(entry)).map(|entry| (entry, false)).collect()
 }
 
-/// What a server is known by.
+/// The address that identifies a server.
 fn address(entry: &Value) -> Option<&str> {
     entry["address"].as_str()
 }

@@ -26,7 +26,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of what is near its end already the start tells by itself.
+    /// Starts the watch; the start of the process logs by itself what is near its end already.
     pub fn new(now: SystemTime) -> Watch {
         Watch { last: seconds(now), minute: (0, 0) }
     }
@@ -119,7 +119,7 @@ fn of_profile(profile: &Profile) -> String {
     format!("tls \"{}\"", profile.name())
 }
 
-/// What is shown to servers and key servers, with whose it is.
+/// Certificates shown to servers and key servers, each with its owner.
 fn links(snapshot: &Snapshot) -> Vec<(String, Dated)> {
     let upstreams = snapshot.config.live_backends().filter_map(|(place, backend)| {
         let dated = snapshot.upstreams[place].as_ref()?.dated()?.clone();

@@ -33,7 +33,8 @@ const START_WAIT: Duration = Duration::from_secs(20);
 const LINKS_MAX: usize = 1024;
 /// So long keys stay that were in use before: handshakes that began with them are over by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Where certbot and its like keep what they renew: links in the one lead to the other, and new names come to both.
+/// Folder in which certbot and the like keep what they renew: its links lead within it, and new names come to both
+/// ends.
 const CERTBOT: &str = "/etc/letsencrypt";
 
 /// This process's side of it. It ends when this process does.
@@ -119,7 +120,7 @@ pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
     found.chain(store(config)).collect()
 }
 
-/// Where the key process keeps uploads, without links in it; it may not be there yet.
+/// Folder in which the key process keeps uploads, without links in its path; it may not exist yet.
 pub fn store(config: &Config) -> Option<PathBuf> {
     let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
     Some(without_links(&store.path))
@@ -272,7 +273,7 @@ pub fn apart(folder: &Path, keys: &Path) -> String {
 }
 
 /// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them.
-/// Whoever checks may be another account, on another machine even.
+/// Warnings about unreadable files: the account that checks may be another one, even on another machine.
 pub fn unreadable(config: &Config, source: &Source) -> Vec<Problem> {
     let account = config.process.user.as_ref().filter(|_| config.keys.isolate.is_some());
     let Some(account) = account.and_then(|user| Account::find(user).ok()).filter(|account| account.uid != 0) else {

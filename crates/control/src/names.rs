@@ -96,7 +96,7 @@ impl Names {
                 targets.push(target);
             }
         }
-        // Where the network has no way to one family, its addresses would fail in turn.
+        // Addresses of a family that the network has no route to would fail one after another.
         let reachable: Vec<Target> = targets.iter().copied().filter(|target| has_route(target.address)).collect();
         let mut targets = if reachable.is_empty() { targets } else { reachable };
         targets.truncate(ADDRESSES_MAX);
@@ -139,7 +139,7 @@ impl Names {
             let servers = self.config.servers.iter().map(|address| name_server(*address)).collect();
             let config = ResolverConfig::from_parts(None, Vec::new(), servers);
             let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-            // Who names name servers means these.
+            // A configuration that names name servers means these alone.
             builder.options_mut().use_hosts_file = ResolveHosts::Never;
             builder
         };
@@ -220,7 +220,7 @@ async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, D
     }
 }
 
-/// What the system knows beside the name servers.
+/// Looks a name up by the system, which may know more than the name servers.
 async fn system(host: &str, port: u16) -> std::io::Result<(Vec<SocketAddr>, Duration)> {
     Ok((tokio::net::lookup_host((host, port)).await?.collect(), SYSTEM_TTL))
 }

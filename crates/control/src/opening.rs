@@ -46,7 +46,7 @@ pub enum StartError {
     },
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
-    /// By a signal, before it was ready.
+    /// A signal came before the process was ready.
     Stopped,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for StartError {
     }
 }
 
-/// What to do about a file that could not be made or opened.
+/// Advice about a file that could not be made or opened.
 fn file_advice(path: &Path, error: &io::Error) -> String {
     let folder = propylon_sys::folder_of(path);
     let is_broad = std::fs::canonicalize(&folder).is_ok_and(|folder| propylon_sys::is_broad(&folder));
@@ -109,13 +109,13 @@ fn file_advice(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// What the configuration asks for of the system.
+/// Resources of the system that the configuration asks for.
 pub struct Opened {
     pub bound: Vec<Bound>,
     pub admin: Option<AdminSocket>,
     pub upgrade: Option<OwnedFd>,
     pub log: Writer,
-    /// What was used of what another process has given, by its place there.
+    /// Indices of the predecessor's files that were used.
     pub adopted: Vec<usize>,
     pub connections_max: ConnectionsMax,
 }
@@ -144,7 +144,7 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
         None => (None, None),
     };
-    // What is made here is for the account that serves.
+    // Files that are made here belong to the account that serves.
     let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
     let owner = owner.as_ref();
     let admin = config.admin.as_ref().map(|admin| open_admin(admin, owner, admin_given, &mut adopted)).transpose()?;
@@ -180,7 +180,7 @@ fn refuse_second(config: &Config) -> Result<(), StartError> {
     }
 }
 
-/// What a service manager has opened.
+/// Sockets that the service manager has opened.
 fn activated() -> Result<Vec<Inherited>, StartError> {
     let files = propylon_sys::take_activated()
         .map_err(|error| StartError::Activation(format!("the service manager's sockets cannot be used: {error}")))?;

@@ -1,4 +1,4 @@
-//! Where the configuration comes from: a file, with what the admin API has changed laid over it.
+//! Origin of the configuration: a file, with the admin API's changes laid over it.
 
 use std::mem::swap;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use propylon_config::effective;
 /// A configuration, and what it was made of.
 #[derive(Clone)]
 pub struct Meant {
-    /// What its problems are about: the file, or what was pushed in its place.
+    /// Text that the problems refer to: the file, or the text that was pushed in its place.
     pub source: Source,
     /// The file.
     pub file: Source,
     pub state: State,
     pub config: Config,
     pub warnings: Vec<Problem>,
-    /// Those of the warnings that the state gives rise to, and not the text.
+    /// Warnings that the state causes, and not the text.
     pub warnings_of_state: Vec<Problem>,
-    /// What a text that was pushed has of its own where the file's holds, by its path in the configuration; null without one.
+    /// Settings of a pushed text in place of the file's, by path in the configuration; null without a pushed text.
     said: Value,
 }
 
@@ -71,7 +71,7 @@ impl Meant {
     }
 }
 
-/// What is wrong, and the text that it is about.
+/// Problems, and the text that they refer to.
 pub struct Wrong {
     pub source: Source,
     pub problems: Vec<Problem>,
@@ -181,7 +181,7 @@ fn named_uploads(config: &Config, source: &Source) -> Vec<Problem> {
 /// Takes a setting from the file's configuration into the one that is pushed, whose own goes there.
 type Keep = fn(&mut Config, &mut Config);
 
-/// What a process is for its whole life: by its path in the configuration in effect, and how it is kept.
+/// Settings that hold for a process's whole life: the path in the configuration in effect, and how each is kept.
 pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("process.workers", |pushed, file| swap(&mut pushed.process.workers, &mut file.process.workers)),
     ("process.user", |pushed, file| swap(&mut pushed.process.user, &mut file.process.user)),

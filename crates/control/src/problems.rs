@@ -15,7 +15,7 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
     let path = finding.path.display().to_string();
     let line = source.text.lines().nth((finding.at.line as usize).saturating_sub(1)).unwrap_or_default();
     let name = finding.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // Of a folder the line does not say which of its files is meant.
+    // A line that names a folder does not say which of its files is meant.
     let what = match path.is_empty() || line.contains(&name) || finding.what.contains(&path) {
         true => finding.what.clone(),
         false => format!("{path}: {}", finding.what),

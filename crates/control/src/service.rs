@@ -29,7 +29,7 @@ pub fn connect() {
     }
 }
 
-/// None where nobody wants to hear anything.
+/// Socket of the service manager; `None` if there is no manager that wants to hear.
 fn manager() -> io::Result<Option<UnixDatagram>> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
     let socket = UnixDatagram::unbound()?;
@@ -92,12 +92,12 @@ fn serving(workers: usize, generation: u64) -> String {
 /// The service manager's watchdog: it hears of us for as long as every worker's clock goes on.
 pub struct Watchdog {
     limit: Duration,
-    /// By worker, as it was the last time.
+    /// Ticks by worker, as they were the last time.
     ticks: Vec<u64>,
 }
 
 impl Watchdog {
-    /// None where nobody asks for it.
+    /// Starts the watchdog; `None` if the service manager does not ask for it.
     pub fn start() -> Option<Watchdog> {
         Some(Watchdog { limit: sd_notify::watchdog_enabled()?, ticks: Vec::new() })
     }

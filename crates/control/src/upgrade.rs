@@ -32,7 +32,7 @@ use std::time::Duration;
 use message::Channel;
 use propylon_observe::telemetry::UPGRADE_FAILURES;
 
-/// Of the conversation; another one is refused.
+/// Version of the conversation; another one is refused.
 const PROTOCOL: u64 = 1;
 /// A whole start: certificates by the thousand take their time.
 const READY_WAIT: Duration = Duration::from_secs(60);

@@ -127,7 +127,7 @@ impl Wrong {
     }
 }
 
-/// What a path and a method ask for, before the body is read.
+/// The request's meaning by path and method, before the body is read.
 enum Errand {
     Config,
     Reload,
@@ -202,7 +202,7 @@ async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Res
     })
 }
 
-/// None where nothing can be changed, whoever asks.
+/// Parses path and method; `None` if nothing can be changed at this path.
 fn errand(method: &Method, path: &str) -> Result<Option<Errand>, Wrong> {
     let segments: Option<Vec<String>> = path.trim_start_matches('/').split('/').map(decoded).collect();
     let wrong = || Wrong::new(StatusCode::BAD_REQUEST, "the path cannot be decoded", "encode it as UTF-8");
@@ -285,7 +285,7 @@ fn authorize(headers: &HeaderMap, office: &Office) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What keeps a token file from being used, where it is there already.
+/// Reason why an existing token file cannot be used.
 pub fn wrong_token_file(file: &Path) -> Option<String> {
     token(file).err()
 }

@@ -18,7 +18,7 @@ use crate::upgrade::handover::Handover;
 
 /// The shape of the answer; it changes with what a reader of an earlier one would misunderstand.
 const SHAPE: u32 = 1;
-/// What is told one by one, of each kind.
+/// Limits on what is listed one by one, of each kind.
 const LISTENERS_MAX: usize = 50;
 const BACKENDS_MAX: usize = 100;
 const SERVERS_MAX: usize = 200;
@@ -27,7 +27,7 @@ const OTHER_DATED_MAX: usize = 50;
 const UNUSABLE_FILES_MAX: usize = 20;
 const SIGNERS_MAX: usize = 20;
 const FAULTS_MAX: usize = 60;
-/// Of a listener's addresses.
+/// Limit on a listener's addresses.
 const ADDRESSES_MAX: usize = 4;
 /// Characters of a name that somebody looks for.
 const SOUGHT_MAX: usize = 100;
@@ -111,7 +111,7 @@ struct States {
     unknown: usize,
     slow: usize,
     unresolved: usize,
-    /// Not open, and used all the same: too few are (`min_healthy`).
+    /// Servers that are not open and used all the same, since too few are open (`min_healthy`).
     panic: usize,
 }
 
@@ -525,7 +525,7 @@ struct Clients {
     handshakes: Vec<(&'static str, &'static str, u64)>,
     handshake_failures: u64,
     handshake_durations: Vec<u64>,
-    /// That have ended, where bytes are handed on.
+    /// Relayed connections that have ended; `None` on listeners that do not relay.
     relays: Option<u64>,
 }
 
@@ -578,7 +578,7 @@ fn add(sums: &mut Vec<u64>, counts: &[u64]) {
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
-/// Of a server that workers pass over, whatever else is thought of it.
+/// Rank of a server that workers pass over, whatever its verdict.
 const PASSED_OVER_RANK: u8 = 2;
 
 /// Worst first.
@@ -594,7 +594,7 @@ fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {
     }
 }
 
-/// Without a usable server, without some, and then the rest.
+/// Rank of a backend: without a usable server, without some, and then the rest.
 fn urgency(states: States) -> u8 {
     match states.total - states.usable {
         0 => 2,
@@ -616,7 +616,7 @@ fn soonest<'a>(profile: &'a Profile, sought: &str) -> impl Iterator<Item = (&'a 
     fitting.into_iter().map(move |served| (profile, served))
 }
 
-/// Since 1970.
+/// Seconds since 1970.
 fn seconds(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1e3
 }

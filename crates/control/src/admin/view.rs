@@ -23,7 +23,7 @@ use crate::upgrade::handover::Handover;
 use propylon_config::effective;
 use propylon_proxy::snapshot::Snapshot;
 
-/// Of what `process.state` has otherwise than the file so many are told one by one.
+/// Limit on the count of overrides by `process.state` that are shown one by one.
 const OVERRIDES_MAX: usize = 20;
 
 /// What the admin address can show.
@@ -34,15 +34,15 @@ pub struct View {
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
-    /// Resident when nobody had connected yet.
+    /// Resident memory in bytes at the start, before any client had connected.
     pub memory_at_start: u64,
     /// Files of certificates that could not be used when they were last read.
     pub troubles: Troubles,
-    /// Where there is an upgrade socket.
+    /// The upgrade socket's server, if one is configured.
     pub handover: Option<Handover>,
-    /// What the kernel holds the process to.
+    /// The sandbox that the kernel enforces.
     pub sandbox: Arc<Sandbox>,
-    /// What is wrong now.
+    /// Conditions that hold now.
     pub conditions: Rc<RefCell<Conditions>>,
 }
 
@@ -62,7 +62,7 @@ impl View {
             + &self.memory()
     }
 
-    /// And nobody serves in its place: who asks here asks for the service, not for this process.
+    /// Whether the process drains and no successor serves: a client asks about the service, not about this process.
     pub fn is_draining(&self) -> bool {
         let is_succeeded = self.handover.as_ref().is_some_and(|handover| handover.kept().is_some());
         self.store.level(self.telemetry.process.draining) > 0 && !is_succeeded
@@ -78,7 +78,7 @@ impl View {
         pretty(&self.running())
     }
 
-    /// What the dashboard divides by the connections.
+    /// Memory now and at the start, from which the dashboard computes memory per connection.
     fn memory(&self) -> String {
         let gauge = |name, help, bytes: u64| gauge_text::<0>(name, help, &[([], bytes as i64)]);
         let now = propylon_sys::resident_bytes().unwrap_or(0);
@@ -162,7 +162,7 @@ impl View {
         })
     }
 
-    /// By worker, what it takes the server's latency for; null where that is of no concern, or nothing is known.
+    /// Latencies of the server by worker; null if the balancer does not use them, or nothing is known.
     fn latencies(snapshot: &Snapshot, backend: usize, server: usize) -> Value {
         if !matches!(snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
             return Value::Null;

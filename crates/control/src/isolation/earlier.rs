@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 4;
 const ENTRIES_MAX: usize = 50_000;
 /// Bytes of a longer file than this are not looked at: a chain and a key take some 10 KB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Where keys have to go when no place beside `keys.store` is out of reach.
+/// Folder for keys when no place beside `keys.store` is out of reach.
 const LAST_RESORT: &str = "/root";
 
 /// Keys of uploads, orders, and others in the engine's own folders, as errors: one for each of these folders.

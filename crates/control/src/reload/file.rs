@@ -8,14 +8,14 @@ use std::time::SystemTime;
 
 use propylon_config::Source;
 
-/// Of a file: its inode, its length, and when it was changed.
+/// Identity of a file's content: its inode, its length, and the time of its change.
 pub type Look = (u64, u64, i64, i64);
 
 /// File that is looked at for something new.
 pub struct WatchedFile {
     /// The text that was last taken.
     taken: String,
-    /// What the file looked like when that was last found in it.
+    /// Identity of the file at the last time it was read.
     known: Option<Look>,
     /// Something new, as the last look has found it.
     new: Option<(Look, String)>,

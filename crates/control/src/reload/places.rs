@@ -59,7 +59,7 @@ impl Places {
         *self = Places { listeners, backends, servers, signers };
     }
 
-    /// What others may have. `alive` are the generations of earlier snapshots that are still in use.
+    /// Free places. `alive` are the generations of earlier snapshots that are still in use.
     pub fn free(&self, config: &Config, alive: &[u64], telemetry: &Telemetry, store: &Store) -> FreePlaces {
         let is_past = |since: u64, retired: Option<u64>| {
             retired.is_some_and(|retired| !alive.iter().any(|generation| (since..retired).contains(generation)))

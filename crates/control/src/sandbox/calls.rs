@@ -22,7 +22,7 @@ pub fn confine() -> Result<Enforced, CallFilterError> {
     }
 }
 
-/// What somebody does who has got in.
+/// Calls that only an attacker who has got in would make.
 const DEADLY: [i64; 24] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -238,7 +238,7 @@ fn filter() -> CallFilter {
     let own = u64::from(std::process::id());
     CallFilter::default()
         .kill(&DEADLY)
-        // Its flags are in memory, where a filter cannot look. A C library that is told so asks by `clone`.
+        // Flags of `clone3` are in memory, where a filter cannot look. A C library that is told so asks by `clone`.
         .hide(&[libc::SYS_clone3])
         .allow(&NETWORK)
         .allow(&BYTES)
@@ -267,7 +267,7 @@ fn filter() -> CallFilter {
         )
         .allow_with(libc::SYS_ioctl, requests)
         .allow_with(libc::SYS_prctl, names.into_iter().chain(memory))
-        // Its own limits, and signals to itself.
+        // Limits of this process, and signals to itself.
         .allow_with(libc::SYS_prlimit64, [vec![IsInt(0, 0)], vec![Is(0, own)]])
         .allow_with(libc::SYS_tgkill, [vec![Is(0, own)]])
 }

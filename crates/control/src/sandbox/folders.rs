@@ -1,6 +1,5 @@
-//! Which folders the process may read, and in which it may write.
-//!
-//! Of files their folders, because a file that is replaced is another file under the same name.
+//! Folders that the process may read, and folders in which it may write.
+//! Access to a file is given by its folder, since a file that is replaced is another file under the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -13,7 +12,7 @@ use propylon_sys::{folder_of, folders_of, is_beneath, is_broad};
 
 use crate::isolation;
 
-/// Where authorities' certificates, the names of this network and certificates of most installations are.
+/// Folders of most installations with authorities' certificates, name service files and certificates.
 const ALSO_READ: &[&str] = &[
     "/etc/ssl",
     "/etc/pki",
@@ -31,19 +30,19 @@ const ALSO_READ: &[&str] = &[
 /// How this machine looks up names. Their folder is not for root, so for root they are files, which stay what they were.
 const NAME_FILES: &[&str] =
     &["/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf"];
-/// What everybody may read in it is no secret, and what is one has other rights than those of an account that may do little;
-/// root could read it all.
+/// Folder that is read unless by root: an account with few rights can read its public files alone, while root could
+/// read everything in it.
 const ALSO_READ_UNLESS_ROOT: &str = "/etc";
-/// Of the kernel, about this process and this machine. `/proc` as a whole has all other processes in it.
+/// Files of the kernel about this process and this machine. `/proc` as a whole shows all other processes.
 const HELD: &[&str] = &["/proc/self", "/proc/meminfo", "/proc/sys/kernel/hostname"];
 pub const ALSO_WRITTEN: &[&str] = &["/dev/null"];
 
-/// Where keys usually are: not to be read by a process that is to have none, whoever named them.
+/// Usual folders of keys: a process that is to have no keys must not read them, whatever names them.
 const USUAL_KEYS: &[&str] = &["/etc/letsencrypt", "/etc/ssl/private", "/etc/pki/tls/private"];
 
 /// So far down from a folder that may be read its parts are told apart, where there are keys beneath.
 const DEPTH_MAX: usize = 16;
-/// Of a folder with more entries the others cannot be read.
+/// Limit on the entries of a folder that are opened one by one; the others cannot be read.
 const ENTRIES_MAX: usize = 4096;
 
 /// Without links and `..` in them.
@@ -72,7 +71,7 @@ pub struct SingleFile {
 }
 
 impl Folders {
-    /// What a configuration names; `path` is its own.
+    /// Folders of the files that a configuration names; `path` is the configuration's own file.
     pub fn of(config: &Config, path: &Path) -> Folders {
         let (mut folders, mut files) = (Folders::default(), Vec::new());
         folders.read.extend(folders_of(path));
@@ -105,7 +104,7 @@ impl Folders {
         }
     }
 
-    /// What is not there is left out, and what is there has its own name.
+    /// Replaces each path by its canonical one, and leaves out paths that do not exist.
     fn found(self) -> Folders {
         let whole = |paths: BTreeSet<PathBuf>| paths.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
         let Folders { read, written, cleared, devices, .. } = self;
@@ -149,7 +148,7 @@ impl Folders {
             return;
         }
         let entries = fs::read_dir(path).into_iter().flatten().flatten().take(ENTRIES_MAX);
-        // What links lead to is opened under its own name, or not.
+        // A link's target is opened under its own name, or not at all.
         let own = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
         own.for_each(|entry| self.open(&entry.path(), closed, depth + 1));
     }
@@ -235,7 +234,7 @@ impl Folders {
             FileAccess::Read => (self.may_read(file.path), "read"),
             FileAccess::Write => (is_device(file.path) || self.may_write(file.path), "written"),
             FileAccess::WriteFolder => (self.may_write_in(file.path), "written"),
-            // They are a process's for its life.
+            // Sockets are fixed for the life of a process.
             FileAccess::Socket => (true, "removed"),
         };
         if may { Ok(()) } else { Err(what) }
@@ -251,7 +250,7 @@ impl Folders {
         NAME_FILES.iter().filter_map(file).collect()
     }
 
-    /// Of these, those in whose place another one is now.
+    /// Paths of those `files` that another file has replaced.
     pub fn replaced(&self, files: &[SingleFile]) -> Vec<&'static str> {
         let is_another = |file: &&SingleFile| {
             identity(file.path).is_some_and(|now| now != file.identity) && !self.has_folder_of(file.path)
@@ -279,10 +278,10 @@ fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
-/// What is to be had of a path of `process.sandbox_paths`.
+/// Access that can be had to a path of `process.sandbox_paths`.
 enum Beforehand {
     There,
-    /// Its folder in its place, so that it can come.
+    /// The path does not exist yet: its folder is allowed in its place, so that it can appear.
     Later,
     Nothing,
 }
@@ -307,7 +306,7 @@ impl Beforehand {
     }
 }
 
-/// What will be allowed by this configuration otherwise than it was meant, as warnings of it; `path` is its own.
+/// Warnings about paths that will be allowed otherwise than the configuration means; `path` is its own file.
 pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     if !config.process.sandbox.on {
         return Vec::new();
@@ -363,7 +362,7 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     warnings
 }
 
-/// Where a file is named.
+/// Position in the configuration at which a file is named.
 pub fn place(config: &Config, source: &Source, file: &NamedFile<'_>) -> Option<At> {
     match &config.log.access {
         AccessLog::File(path) if path == file.path => propylon_config::locate(source, "log.access"),

@@ -23,17 +23,17 @@ use propylon_proxy::trace::Target;
 
 /// More than this nobody has to say to a batch.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Of what a collector says no more is told.
+/// Limit on the characters of a collector's answer that are logged.
 const WORDS_MAX: usize = 200;
 
-/// What became of a batch.
+/// Outcome of sending a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was taken, but for so many spans.
+    /// The batch was accepted, but for this count of rejected spans.
     Taken { rejected: u64 },
-    /// It may be sent again, after so long if the collector has said so.
+    /// The batch may be sent again, after this time if the collector has said one.
     Later { why: String, after: Option<Duration> },
-    /// It would be refused again.
+    /// The batch would be refused again.
     Refused { why: String },
 }
 
@@ -116,7 +116,7 @@ async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>, Lost> {
             Some(profile) => Line::secure(stream, &profile.connector(), 0, None, &Cell::default()).await?,
         };
         let (sender, connection) = handshake(TokioIo::new(line)).await?;
-        // It ends with the sender, or when the collector ends it; the sender hears of that.
+        // The task ends with the sender, or when the collector closes the connection; the sender hears of that.
         spawn_local(async move {
             let _ = connection.await;
         });
@@ -137,7 +137,7 @@ fn request(target: &Target, body: Bytes) -> Result<Request<Full<Bytes>>, Lost> {
     Ok(request)
 }
 
-/// By the specification of OTLP 1.x, "OTLP/HTTP Response": only these four statuses may be tried again.
+/// Judges by OTLP 1.x, "OTLP/HTTP Response": only these four statuses may be tried again.
 fn judge(status: StatusCode, after: Option<Duration>, body: &[u8]) -> Outcome {
     let why = || format!("status {}{}", status.as_u16(), words(body));
     match status.as_u16() {
@@ -151,7 +151,7 @@ fn judge(status: StatusCode, after: Option<Duration>, body: &[u8]) -> Outcome {
     }
 }
 
-/// What can be read of an answer: its beginning, as far as that is text.
+/// The readable beginning of an answer, as far as that is text.
 fn words(body: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(body)
         .chars()

@@ -36,7 +36,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// How often failures are told in the log.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
-/// What the exporter has done, counted by its thread.
+/// Counts of the exporter's work, kept by its thread.
 #[derive(Default)]
 struct Counts {
     exported: AtomicU64,
@@ -53,7 +53,7 @@ struct Counts {
 
 /// The exporter as the main thread sees it.
 pub struct Exporter {
-    /// None before it is needed.
+    /// The exporter's thread; `None` before it is needed.
     thread: Option<JoinHandle<()>>,
     /// Until then.
     start: Option<Start>,
@@ -62,7 +62,7 @@ pub struct Exporter {
     counts: Arc<Counts>,
 }
 
-/// What the thread begins with.
+/// Data that the thread starts with.
 struct Start {
     inlets: Vec<Inlet>,
     published: watch::Receiver<Arc<Publication>>,
@@ -246,7 +246,7 @@ impl Courier {
         }
     }
 
-    /// None when the engine's end comes first.
+    /// Sends a batch; `None` if the engine's end comes first.
     async fn send(&mut self, target: &Target, body: Bytes) -> Option<Outcome> {
         let mut ending = self.ending.clone();
         tokio::select! {

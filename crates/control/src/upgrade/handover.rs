@@ -56,7 +56,7 @@ impl Own {
         Own { program, arguments: arguments.filter(is_ours).collect() }
     }
 
-    /// What is started.
+    /// Program that is started as successor.
     pub fn program(&self) -> &Path {
         &self.program
     }
@@ -97,7 +97,7 @@ fn found_by(called: &Path, search: &OsStr, own: &Path) -> PathBuf {
     }
 }
 
-/// What the process has that is nobody's but the main thread's.
+/// Handles of the main thread that a handover needs.
 pub struct Property {
     pub shown: Rc<RefCell<Shown>>,
     pub store: Arc<Store>,
@@ -110,7 +110,7 @@ pub struct Property {
     pub path: PathBuf,
     pub socket: OwnedFd,
     pub predecessors: Predecessors,
-    /// That have led to this process.
+    /// Count of upgrades that have led to this process.
     pub upgrades: u64,
 }
 
@@ -120,10 +120,10 @@ pub struct Handover(Rc<Inner>);
 struct Inner {
     property: Property,
     stage: RefCell<Stage>,
-    /// Whoever changes what a successor would get holds it, and so does the upgrade.
+    /// Lock that is held by a change of anything that a successor would get, and by an upgrade.
     changes: Mutex<()>,
     conversations: Cell<usize>,
-    /// Those who have asked for the upgrade and wait.
+    /// Clients that have asked for the upgrade and wait for its outcome.
     waiting: RefCell<Vec<oneshot::Sender<Result<u32, Failure>>>>,
     succeeded: Notify,
     kept: RefCell<Kept>,
@@ -140,14 +140,14 @@ enum Stage {
     Succeeded(u32, SystemTime),
 }
 
-/// What the successor has kept of what is not a listener's.
+/// Sockets beside the listeners' that the successor has kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     pub admin: bool,
     pub upgrade: bool,
 }
 
-/// What is offered under one number.
+/// An item that is offered under one number.
 enum Item {
     Listener(Bound),
     Admin,
@@ -229,7 +229,7 @@ impl Handover {
         }
     }
 
-    /// What the successor has kept, if there is one.
+    /// Sockets that the successor has kept, if there is a successor.
     pub fn kept(&self) -> Option<Kept> {
         matches!(*self.0.stage.borrow(), Stage::Succeeded(..)).then(|| *self.0.kept.borrow())
     }
@@ -276,7 +276,7 @@ impl Handover {
         Err(failure)
     }
 
-    /// Nothing has come of it.
+    /// Reports a failed upgrade to the log, the metrics and the clients that wait.
     fn failed(&self, failure: &Failure) {
         log::error!("the upgrade has failed: {failure}; this process serves on");
         self.count(failure);
@@ -286,7 +286,7 @@ impl Handover {
 
     fn tell(&self, outcome: Result<u32, Failure>) {
         for waiting in self.0.waiting.take() {
-            // Whoever asked may have gone.
+            // The client may be gone.
             let _ = waiting.send(outcome.clone());
         }
     }
@@ -337,7 +337,7 @@ impl Handover {
         inner.conversations.set(inner.conversations.get() + 1);
         let handover = self.clone();
         spawn_local(async move {
-            // What goes wrong beyond what is logged is the other side's to see.
+            // Errors beyond what is logged are for the other side to see.
             let _ = handover.converse(socket).await;
             handover.0.conversations.set(handover.0.conversations.get() - 1);
         });
@@ -540,7 +540,7 @@ async fn give(channel: &Channel, mut description: Value, files: &[BorrowedFd<'_>
     channel.send_files(files).await
 }
 
-/// What the successor has adopted, by its place in the offer.
+/// Numbers of the items in the offer that the successor has adopted.
 async fn await_ready(channel: &Channel) -> io::Result<Result<BTreeSet<usize>, Failure>> {
     let mut adopted = BTreeSet::new();
     loop {

@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 const WORD: u8 = b'W';
 const FILES: u8 = b'F';
 const SECRET: u8 = b'S';
-/// Of a secret with a name: the kind of the message, the kind of the secret, and the name's length.
+/// Bytes of a named secret's head: the kind of the message, the kind of the secret, and the name's length.
 const SECRET_HEAD_BYTES: usize = 3;
-/// What a message of sessions has room for beside its head and the longest name of a profile.
+/// Bytes that a message of sessions has room for beside its head and the longest name of a profile.
 pub const SESSIONS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - SECRET_HEAD_BYTES - u8::MAX as usize;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub enum Message {
     Files(Vec<OwnedFd>),
     Secret {
         kind: SecretKind,
-        /// Of a TLS profile, for sessions.
+        /// Name of a TLS profile, for sessions.
         name: String,
         bytes: Zeroizing<Vec<u8>>,
     },
@@ -48,7 +48,7 @@ impl SecretKind {
     }
 }
 
-/// What is said without more.
+/// A message that is one word.
 pub fn word(word: &str) -> Value {
     json!({ "word": word })
 }
@@ -162,7 +162,7 @@ impl Channel {
         }
     }
 
-    /// None where the other end has closed.
+    /// The next message; `None` if the other end has closed.
     pub async fn receive(&self) -> io::Result<Option<Message>> {
         let mut buffer = Zeroizing::new(vec![0; MESSAGE_BYTES_MAX]);
         loop {

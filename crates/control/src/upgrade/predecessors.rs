@@ -37,7 +37,7 @@ pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What one of them has said last.
+/// The last message of a predecessor.
 struct Draining {
     description: Description,
     connections: u64,
