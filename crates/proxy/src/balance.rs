@@ -1,5 +1,5 @@
-//! Balancing as the proxy does it: what a backend's cores share, what a request is to be balanced by, which servers it may
-//! go to, and the account of its turn at one.
+//! Balancing as the proxy does it: the state that a backend's cores share, the affinity of a request, the servers that
+//! it may go to, and the account of its time at one.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::notice::Notice;
 use crate::snapshot::CoreBackend;
 use crate::sticky::{Lead, Sticky, cookies};
 
-/// What all cores share of a backend, made once on the main thread.
+/// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
     pub loads: Arc<Loads>,
     /// For consistent hashing.
@@ -61,7 +61,7 @@ impl SharedBalance {
 }
 
 pub fn tiers(backend: &Backend) -> Tiers {
-    // What gets no new requests is no part of what there should be.
+    // Servers that get no new requests are no part of what there should be.
     let backups: Vec<bool> = backend
         .servers
         .iter()
@@ -74,7 +74,7 @@ fn weights(backend: &Backend) -> Vec<u16> {
     backend.servers.iter().map(|server| server.weight.get()).collect()
 }
 
-/// What a request is balanced by, beside chance.
+/// Affinity by which a request is balanced, beside chance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wish {
     /// For consistent hashing; none where the request has not got what it is to be told by.
@@ -84,7 +84,7 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Of a request; counts what its cookie was worth, but for whether the server may be used.
+    /// Affinity of a request; counts what its cookie was worth, but for whether the server may be used.
     pub fn of(client: &ClientSide<'_>, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Wish, Lead) {
         let lead = sticky.map_or(Lead::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
         let key = match &backend.balance {
@@ -95,7 +95,7 @@ impl Wish {
         (Wish { key, server }, lead)
     }
 
-    /// Of bytes that are not understood: a client's address is all that is known.
+    /// Affinity of a connection whose bytes are not understood: a client's address is all that is known.
     pub fn of_client(peer: IpAddr, backend: &Backend) -> Wish {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         Wish { key: hashes.then(|| address_key(peer)), server: None }
@@ -122,20 +122,20 @@ fn address_key(address: IpAddr) -> u64 {
 /// Which servers a request may go to, the most particular first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Those in use that are up, and that it has not failed at.
+    /// Servers in use that are up, and that the request has not failed at.
     Trusted,
     Untried,
     Any,
 }
 
-/// What is known of a backend's servers.
+/// Health of a backend's servers.
 #[derive(Clone, Copy)]
 pub struct Standing<'a> {
-    /// What this core has seen itself: a reason to prefer others.
+    /// Servers that this core has seen fail itself: a reason to prefer others.
     pub suspects: &'a Suspects,
-    /// What the whole engine knows: a server that is not open gets nothing, one that is not fit only in a panic.
+    /// Notices that the engine shares: a server that is not open gets nothing, one that is not fit only in a panic.
     pub notices: &'a [Arc<Notice>],
-    /// By server: whether this configuration has it get new requests at all.
+    /// Whether this configuration lets a server get new requests at all, by server.
     pub takes: &'a [bool],
     pub any_closed: bool,
 }
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(fits(&suspects), [2, 3]);
         notices[2].set_door(Door::Closed);
         assert_eq!(fits(&suspects), [1, 3]);
-        // Those whose verdict is not believed any more do.
+        // Servers whose verdict is not believed any more do get requests.
         notices[0].set_door(Door::Ajar);
         assert_eq!(fits(&suspects), [0, 1, 3]);
         notices[2].set_door(Door::Open);

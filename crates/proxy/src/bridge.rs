@@ -1,9 +1,9 @@
 //! One request and its response between two sides of which at least one speaks HTTP/2, both ways at once, with
 //! back-pressure.
 //!
-//! What `transfer.rs` does with bytes is done here with messages: pieces of a body come from one side as its version of
-//! HTTP frames them and go to the other as its version does. A client may send as much as the server has taken, and the
-//! server is read no faster than the client takes.
+//! This module does with messages what `transfer.rs` does with bytes: pieces of a body come from one side as its
+//! version of HTTP frames them and go to the other as its version does. A client may send as much as the server has
+//! taken, and the server is read no faster than the client takes.
 
 mod downstream;
 mod rest;
@@ -38,7 +38,7 @@ use crate::transfer::{
     server_fault, wait_for,
 };
 
-/// Where the request's body stands.
+/// Progress of the request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
     Body,
@@ -176,8 +176,8 @@ impl<'a> Bridge<'a> {
 
     /// Both directions until the response's head is complete.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        // A request that is taken back before it is sent is to cost its server nothing; once it is sent the question is worth
-        // asking only while there is no answer.
+        // A request that is taken back before it is sent is to cost its server nothing; once it is sent the question is
+        // worth asking only while there is no answer.
         if !self.sent {
             self.poll_gone(context)?;
         }
@@ -203,7 +203,7 @@ impl<'a> Bridge<'a> {
         !self.sent && matches!(self.upload_wait, Some(Waiting { side: Side::Server, .. }))
     }
 
-    /// A client that has given up ends the work at the server at once. Over HTTP/1 that shows only while nothing is read.
+    /// Ends the server's work at once if the client has given up. Over HTTP/1 that shows only while nothing is read.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         if let ClientSide::Http1(_) = self.client.client {
             self.client.client.rest();
@@ -337,8 +337,9 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    /// What a client of HTTP/2 takes for an open tunnel has to be one: any 2xx would (RFC 9110 §9.3.6), and a server of HTTP/1.1
-    /// that answers as if there were no Upgrade is free to. The key that it has to prove to have read was made here.
+    /// Judges whether the response opens a tunnel, which it has to if a client of HTTP/2 takes it for one: any 2xx
+    /// would (RFC 9110 §9.3.6), and a server of HTTP/1.1 that answers as if there were no Upgrade is free to. The key
+    /// that the server has to prove to have read was made here.
     fn judge_switch(&self) -> Result<(), Stop> {
         let (ClientSide::Http2(_), Some(_)) = (&self.client.client, self.request.head.upgrade) else { return Ok(()) };
         let response = &self.request.response;
@@ -475,7 +476,7 @@ impl<'a> Bridge<'a> {
             let length = self.client.pass(self.request, part)?;
             self.passed += length as u64;
             self.outstanding = self.client.outstanding();
-            // What fills a small buffer is not the last of it.
+            // A part that fills a small buffer is not the last of the body.
             self.long |= length >= crate::transfer::PIECE_BYTES;
         }
     }
@@ -548,7 +549,7 @@ impl<'a> Bridge<'a> {
             return After::Close;
         }
         if !self.upload.is_read() {
-            // What is left of the request cannot be told from the next one unless it is read.
+            // The rest of the request cannot be told from the next one unless it is read.
             return After::Linger;
         }
         let keeps = self.keeps && !self.client.ends_connection() && !self.is_leaving();
@@ -578,7 +579,7 @@ impl<'a> Bridge<'a> {
 
     /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
     fn fail_client(&mut self, reason: &'static str, begun: bool) -> Ended {
-        // Who closes a tab leaves a tunnel without a word: that is how most of these end, and nobody's fault.
+        // A client that closes a tab leaves a tunnel without a word: most of them end so, and nobody is at fault.
         if !(self.tunnel && reason == "client-reset") {
             self.request.note.fault = Some(reason);
             self.core.metrics.increment(self.client.client.metrics().faults.of(reason));

@@ -1,7 +1,7 @@
-//! What the main thread tells the cores of a server: whether it is open to requests, and where it listens now.
+//! State of a server that the main thread tells the cores: whether it is open to requests, and where it listens now.
 //!
-//! A core reads it without waiting, at every pick and at every connect. The main thread writes it, but for two things that
-//! only cores know: whose turn it is, and which addresses refused a connection that another of them took.
+//! A core reads the notice without waiting, at every pick and at every connect. The main thread writes it, but for two
+//! things that only cores know: whose turn it is, and which addresses refused a connection that another of them took.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const TURNS_TO_RETRY: usize = 32;
 /// The heaviest target's turns in a round; others have their share of it, and one at least.
 const ROUND_TURNS_MAX: u32 = 100;
 
-/// One address that a server is at. Those of one priority are taken in turn, as often as their weights say; those of a higher
-/// number stand in for them (RFC 2782).
+/// One address that a server is at. Addresses of one priority are taken in turn, as often as their weights say; those
+/// of a higher number stand in for them (RFC 2782).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub priority: u16,
@@ -25,7 +25,7 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// What a name stands for.
+/// Addresses that a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// In order, without repeats; at least one, at most `names::ADDRESSES_MAX`.
@@ -40,8 +40,8 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// How often any server of this process was closed or opened, so that a core that sees the same number as before need not look at
-/// each of its servers.
+/// Count of times that any server of this process was closed or opened, so that a core that sees the same number as
+/// before need not look at each of its servers.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// A number that is another one after any server was closed or opened.
@@ -54,7 +54,7 @@ pub fn changes() -> u32 {
 #[repr(u8)]
 pub enum Door {
     Closed,
-    /// It is not fit, and as good as any: too few are, or what is thought of them is wrong.
+    /// The server is not fit, and as good as any: too few are fit, or the verdict on it is wrong.
     Ajar,
     Open,
 }
@@ -73,7 +73,7 @@ pub struct Notice {
     failed: AtomicU32,
 }
 
-/// Where a server is, and in which order its addresses have their turns.
+/// Addresses of a server, and the order in which they have their turns.
 #[derive(Debug)]
 pub struct Targets {
     all: Vec<Target>,
@@ -120,7 +120,7 @@ impl Targets {
     }
 }
 
-/// Where a connection leads, as far as it must be known later.
+/// Address that a connection leads to, as far as it must be known later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub address: SocketAddr,
@@ -156,7 +156,7 @@ impl Notice {
         if before == door as u8 {
             return;
         }
-        // Who has had its share of the requests meanwhile is warm.
+        // A server that has had its share of the requests meanwhile is warm.
         if before == Door::Closed as u8 && door == Door::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
@@ -194,7 +194,7 @@ impl Notice {
         gone
     }
 
-    /// Where a new connection may lead, the one whose turn it is first. None for a server that has never had an address.
+    /// Addresses for a new connection, the one whose turn it is first; none if it never had one.
     pub fn ways(&self) -> impl ExactSizeIterator<Item = Way> + use<> {
         let generation = self.generation.load(Ordering::Acquire);
         let targets = self.targets.load_full();
@@ -206,7 +206,7 @@ impl Notice {
         let failed = self.failed.load(Ordering::Relaxed);
         let first = targets.round.get(turn % targets.round.len().max(1)).map_or(0, |first| usize::from(*first));
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
-        // Who is told last is tried last: what has failed lately, and of the rest who only stands in.
+        // Addresses that have failed lately are tried last, and of the rest those that only stand in.
         order.sort_by_key(|position| (failed & bit(*position) != 0, targets.all[*position].priority));
         order.into_iter().map(move |position| Way { address: targets.all[position].address, generation })
     }
@@ -232,7 +232,7 @@ impl Notice {
     }
 }
 
-/// None for positions that there are no bits for.
+/// Bit of an address by its position; 0 for positions that there are no bits for.
 fn bit(position: usize) -> u32 {
     1_u32.checked_shl(position as u32).unwrap_or(0)
 }

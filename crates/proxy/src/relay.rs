@@ -33,7 +33,7 @@ const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// RFC 8446 §6.2: the hello could not be read.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
-/// What the log and the metrics will say of a relayed connection.
+/// Facts of a relayed connection for the log and the metrics.
 struct Note {
     started: Instant,
     server_name: Option<Box<str>>,
@@ -61,7 +61,7 @@ impl Note {
 /// Both directions of a connection that has its server.
 struct Relay {
     server: Box<ServerConnection>,
-    /// What the server sent and nobody has taken yet.
+    /// Bytes that the server sent and nobody has taken yet.
     answer: Buffer,
     up: Way,
     down: Way,
@@ -83,7 +83,7 @@ pub async fn run(connection: &mut Connection) {
     Box::pin(relay.end(connection, fault)).await;
 }
 
-/// None when there is no server for this client; then all is said and done.
+/// Begins a relay. `None` when there is no server for this client; then all is said and done.
 async fn begin(connection: &mut Connection) -> Option<Relay> {
     let core = Rc::clone(&connection.core);
     let in_progress = InProgress::begin(&core, connection.listener);
@@ -115,7 +115,7 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
 struct Refusal {
     /// One of `telemetry::RELAY_ENDS`.
     reason: &'static str,
-    /// What a TLS client is told, whose handshake has not begun.
+    /// Alert for a TLS client whose handshake has not begun.
     alert: Option<&'static [u8]>,
 }
 
@@ -190,7 +190,7 @@ impl Relay {
         })
     }
 
-    /// What is due when nothing has moved for a while. Ready when it was too long.
+    /// Does what is due when nothing has moved for a while. Ready when it was too long.
     fn patience(
         &mut self,
         context: &mut Context<'_>,
@@ -228,8 +228,8 @@ impl Relay {
             core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
         }
         if fault.is_none() && is_broken || fault == Some(KEYS_EXHAUSTED) {
-            // The server has closed with bytes of the client's unread, or its answer is too long for the session's key: what
-            // there is of it must not be lost to a reset.
+            // The server has closed with bytes of the client's unread, or its answer is too long for the session's key:
+            // the part of the answer that there is must not be lost to a reset.
             connection.farewell(After::Linger).await;
         }
         drop(in_progress);

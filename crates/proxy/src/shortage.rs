@@ -1,9 +1,9 @@
-//! What is done when memory or files run short: the main thread measures and decides, each core gives up its part.
+//! Measures against a shortage of memory or files: the main thread measures and decides, each core gives up its part.
 //!
 //! Memory: `propylon_policy::memory` says which share of new connections is refused and which share of the idle ones is
-//! closed; here it is published, and carried out by every core at its next tick.
-//! Files: the kernel gives out the lowest number that is free, so a number near the limit tells that they run out. Client
-//! connections stop below the numbers that server connections may have, and these below those kept for the admin address.
+//! closed; here it is published, and carried out by every core at its next tick. Files: the kernel gives out the lowest
+//! number that is free, so a number near the limit tells that they run out. Client connections stop below the numbers
+//! that server connections may have, and these below the admin address's.
 
 pub mod files;
 
@@ -21,14 +21,14 @@ use propylon_sys::MemoryGroup;
 use files::FilesPlan;
 use propylon_observe::telemetry::ShortageMetrics;
 
-/// Of every limit on files that many parts are kept for server connections, and that many for the admin address, the
-/// logs and the files that are read again; both within bounds.
+/// Parts of every limit on files that are kept: one in so many for server connections, and one in so many for the admin
+/// address, the logs and the files that are read again; both within bounds.
 const SERVER_FILES_PART: u64 = 16;
 const SERVER_FILES: std::ops::RangeInclusive<u64> = 4..=256;
 const ADMIN_FILES_PART: u64 = 8;
 const ADMIN_FILES: std::ops::RangeInclusive<u64> = 4..=16;
-/// Idle connections that are closed at once to make room for others' files, and in one tick. Beyond that newcomers wait in
-/// the kernel's queue: a flood is not to turn over all clients at its own pace.
+/// Count of idle connections that are closed at once to make room for others' files, and in one tick. Beyond that
+/// newcomers wait in the kernel's queue: a flood is not to turn over all clients at its own pace.
 const ROOM: usize = 16;
 const CLOSED_PER_TICK_MAX: usize = 64;
 /// Memory is given back when a crowd of at least so many has shrunk to half.
@@ -36,11 +36,11 @@ const CROWD_MIN: usize = 256;
 /// Ticks after which it is given back once more: the last ones to go leave nearly empty pages behind.
 const STRAGGLERS: u32 = 20;
 
-/// Newcomers after which a core looks for itself: a crowd can come between two looks of the main thread, which may be late
-/// as well where the machine is busy.
+/// Newcomers after which a core looks for itself: a crowd can come between two looks of the main thread, which may be
+/// late as well if the machine is busy.
 const NEWCOMERS_PER_LOOK: u32 = 64;
 
-/// What the main thread tells the cores, and they tell each other.
+/// State by which the main thread tells the cores of a shortage, and they tell each other.
 pub struct Shared {
     /// `process.memory_limit` in bytes; 0 where there is none.
     limit: AtomicU64,
@@ -50,7 +50,7 @@ pub struct Shared {
     files: AtomicU64,
     /// Times that a core needed files and had nothing idle to close.
     calls: AtomicU64,
-    /// None where sources have no limit.
+    /// Limits of connections by source; `None` where sources have no limit.
     sources: Option<Sources>,
 }
 
@@ -94,7 +94,7 @@ impl Shared {
     }
 }
 
-/// What came of making room.
+/// Result of making room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Made,
@@ -169,7 +169,7 @@ impl Memory {
 
     fn used(&self) -> Option<u64> {
         match &self.group {
-            // Its sockets count there, and the killer goes by it.
+            // The process's sockets count in its group, and the kernel's killer goes by that.
             Some(group) => group.used().ok(),
             None => propylon_sys::resident_bytes().ok(),
         }
@@ -201,7 +201,7 @@ pub struct Shortage {
     stragglers: Cell<u32>,
 }
 
-/// What a core has to do at a tick.
+/// Work of a core at a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Duty {
     /// The share of idle connections to be closed for their memory.

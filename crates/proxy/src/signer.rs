@@ -4,8 +4,9 @@
 //! Keys in the process beside this one are signed with in the same way: one server, one connection to it for each core,
 //! without TLS.
 //!
-//! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol of
-//! one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it. Nothing is shared with another core.
+//! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol
+//! of one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it.
+//! Nothing is shared with another core.
 
 mod beside;
 mod channel;
@@ -48,16 +49,16 @@ pub struct Signer {
     /// How soon anything can fall due that begins now, in microseconds.
     shortest_wait: u64,
     place: Place,
-    /// It is out of the configuration, and nobody waits for it any more.
+    /// Whether the signer is out of the configuration, and nobody waits for it any more.
     is_ended: Cell<bool>,
     end: Notify,
-    /// Where this core begins with a name's addresses.
+    /// Index at which this core begins with a name's addresses.
     first_turn: usize,
-    /// By server: which of its addresses have been looked at.
+    /// Generation of each server's addresses that has been looked at, by server.
     generations: RefCell<Vec<u64>>,
 }
 
-/// Where the keys are.
+/// Place of the keys.
 enum Place {
     /// Key servers, with the process that signs for what they are shown, if there is one: never one of them.
     Servers(Arc<SignerProfile>, Option<Rc<Beside>>),
@@ -65,7 +66,8 @@ enum Place {
     Beside(Cell<Option<OwnedFd>>),
 }
 
-/// How long a handshake waits for a signature of the process beside this one, should that have to be started again in between.
+/// Time for which a handshake waits for a signature of the process beside this one, even if that is restarted in
+/// between.
 const BESIDE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
 pub enum Work {
@@ -101,7 +103,7 @@ impl Signer {
         Signer::of(Place::Servers(Arc::clone(profile), beside), settings, report, seed)
     }
 
-    /// Of the process beside this one, by this core's socket to it.
+    /// Makes the signer of the process beside this one, by this core's socket to it.
     pub fn beside(
         socket: OwnedFd,
         column: Column,
@@ -115,7 +117,7 @@ impl Signer {
             jobs_max,
             timeout: BESIDE_TIMEOUT.as_micros() as u64,
             hedge: None,
-            // It is this program, and looks at what it makes as this process would.
+            // The process is this program, and looks at its signatures as this process would.
             verify: Verify::Nothing,
         };
         let report = Report::new(column, Arc::clone(metrics), BESIDE_NAME, vec![BESIDE_SERVER.to_owned()]);
@@ -195,7 +197,7 @@ impl Signer {
         }
     }
 
-    /// Where time passes for the jobs.
+    /// Runs the jobs' clock.
     async fn keep_time(self: Rc<Signer>) {
         loop {
             self.leave_old_addresses();
@@ -243,7 +245,7 @@ impl Signer {
         self.profile().map_or(0, |profile| at / usize::from(profile.config.connections))
     }
 
-    /// For a connection that has failed so often: each starts at another of the server's addresses, and goes on to the next.
+    /// Address for a connection that has failed so often: each starts at another address, then takes the next.
     fn address(&self, at: usize, failures: usize) -> Option<SocketAddr> {
         let turn = self.first_turn.wrapping_add(at).wrapping_add(failures);
         self.profile()?.places.address(self.server_of(at), turn)
@@ -256,7 +258,7 @@ impl Signer {
         }
     }
 
-    /// None of the process beside this one.
+    /// Makes the TLS link to a server; `None` for the process beside this one.
     fn link(&self, server: usize) -> Option<Result<Link, LinkError>> {
         let Place::Servers(profile, beside) = &self.place else { return None };
         Some(profile.link.load().link(server, beside.as_ref().map(|beside| beside.parking())))

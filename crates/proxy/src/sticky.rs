@@ -1,8 +1,8 @@
 //! Clients that come back to their server: the cookie that tells which one it was.
 //!
-//! Its value is a tag of the server's address, the same on every engine that has the secret. So there is no table, nothing
-//! to be shared and nothing to forget, and a request costs neither a computation nor memory, unless its cookie is not one
-//! of those that would be given out now.
+//! The cookie's value is a tag of the server's address, the same on every engine that has the secret. So there is no
+//! table, nothing to be shared and nothing to forget, and a request costs neither a computation nor memory, unless its
+//! cookie is not one of those that would be given out now.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct Sticky {
     servers: Vec<Seat>,
 }
 
-/// What one server is known by.
+/// Cookie of one server.
 struct Seat {
     tag: Tag,
     /// `Set-Cookie` as a whole line; `secure` says so, `plain` does not.
@@ -30,7 +30,7 @@ struct Seat {
     secure: Vec<u8>,
 }
 
-/// Where a request's cookie leads.
+/// Target of a request's cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
     /// There is none.
@@ -62,7 +62,7 @@ impl Sticky {
         Ok(Some(Sticky { name: config.cookie.clone(), secure: config.secure, key, servers }))
     }
 
-    /// What the request's cookies say.
+    /// Target that the request's cookies lead to.
     pub fn lead(&self, fields: &Fields, buf: &[u8]) -> Lead {
         let mut lead = Lead::Nowhere;
         for value in cookies(fields, buf, &self.name).take(COOKIES_MAX) {
@@ -127,7 +127,7 @@ pub fn cookies<'a>(fields: &'a Fields, buf: &'a [u8], name: &'a str) -> impl Ite
     })
 }
 
-/// What is wrong with the files of secrets, and which backends have none.
+/// Checks the files of secrets: finds errors in them, and backends that have none.
 pub fn check(backends: &[Backend]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for sticky in backends.iter().filter_map(|backend| backend.sticky.as_ref()) {

@@ -1,8 +1,8 @@
 //! Traces: which trace a request belongs to, whether it is recorded, what servers are told of it, and its spans.
 //!
-//! A request begins a trace or goes on with its caller's (W3C Trace Context). Where it is recorded it has one span, and
-//! each attempt at a server another below it; both go to the exporter when they have ended. Where nothing is traced a core
-//! has no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
+//! A request begins a trace or goes on with its caller's (W3C Trace Context). A recorded request has one span, and each
+//! attempt at a server another below it; both go to the exporter when they have ended. If nothing is traced a core has
+//! no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
 mod outbox;
 mod record;
@@ -26,7 +26,7 @@ use propylon_http::trace_context::{Context, Parent, SpanId, is_state, parse_pare
 /// One core's.
 pub struct Tracer {
     sampler: Sampler,
-    /// What the sampler was made of.
+    /// Rules that the sampler was made of.
     rules: Rules,
     cores: usize,
     ids: Ids,
@@ -68,9 +68,9 @@ pub enum Trace {
     /// Nothing is traced.
     #[default]
     Off,
-    /// It is not recorded, and what the caller has said goes on as it came.
+    /// The request is not recorded, and the caller's context goes on as it came.
     Passed(TraceId),
-    /// It is not recorded, and servers are told so.
+    /// The request is not recorded, and servers are told so.
     Told(Context),
     Recorded(Box<Recording>),
 }
@@ -147,8 +147,8 @@ impl Tracer {
         }
     }
 
-    /// What becomes of a request whose head has come. Fields that it leaves no longer go on. `now`: milliseconds on the
-    /// core's clock.
+    /// Decides on the trace of a request whose head has come, and withholds the fields that no longer go on. `now`:
+    /// milliseconds on the core's clock.
     pub fn begin(
         &mut self,
         head: &mut RequestHead,
@@ -172,7 +172,7 @@ impl Tracer {
                 let recording = Recording { context, parent, state, began, attempt: None, spans: Vec::new() };
                 Trace::Recorded(Box::new(recording))
             }
-            // What others have decided stands: their spans have each other for parents, and ours is none of them.
+            // A decision of others stands: their spans have each other for parents, and ours is none of them.
             (_, Some(parent)) if parent.is_current => Trace::Passed(trace),
             (_, Some(parent)) => Trace::Told(parent.context),
             (_, None) => Trace::Told(context),
@@ -280,7 +280,7 @@ mod tests {
         Tracer::new(&tracing(lines), 1, Ids::new(seed, !seed), outbox, 0)
     }
 
-    /// What becomes of a request with these lines, and the fields that go on.
+    /// Begins the trace of a request with these lines; returns it, and the fields that go on.
     fn begin(tracer: &mut Tracer, lines: &str) -> (Trace, String) {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
         let mut head = RequestHead::default();

@@ -41,7 +41,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Ticks between two sweeps of the pools: one second.
 const SWEEP_TICKS: u32 = 10;
 
-/// What the main thread wants of the workers.
+/// Phase that the main thread wants the workers to be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Everything is made ready, and nothing is accepted: another process still serves.
@@ -49,7 +49,7 @@ pub enum Phase {
     Serving,
     /// No new connections; finish the requests in progress.
     Draining,
-    /// The same, while a successor serves: nobody has to hurry. Clients may stay until they have been told to go elsewhere.
+    /// As `Draining`, while a successor serves: nobody has to hurry. Clients may stay until told to go elsewhere.
     Succeeded,
     /// End now.
     Stopping,
@@ -62,7 +62,7 @@ impl Phase {
     }
 }
 
-/// Cores that the process may run on. Asked once, by the main thread: a worker stays on one core, and may run on no other.
+/// Cores that the process may run on. Asked once, by the main thread: a worker may run on its one core alone.
 static CORES: LazyLock<usize> = LazyLock::new(|| propylon_sys::allowed_cores().len().max(1));
 
 /// Threads that serve; the same on every thread and for the process's whole life, since what is shared out is by it.
@@ -73,13 +73,13 @@ pub fn worker_count(config: &Config) -> usize {
     }
 }
 
-/// What a worker is given.
+/// Resources that a worker is given.
 pub struct Assignment {
     /// Counts from 0; also the worker's column of the metrics.
     pub index: usize,
     /// The core to stay on; none where pinning is not possible.
     pub pin: Option<usize>,
-    /// What to go by, now and later.
+    /// Configuration to go by, now and later.
     pub published: watch::Receiver<Arc<Publication>>,
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
@@ -93,8 +93,8 @@ pub struct Assignment {
     pub phase: watch::Receiver<Phase>,
 }
 
-/// Starts a worker. Its thread ends when the phase is `Stopping`, or one of a drain and nothing is left to do. It goes by the
-/// first publication when its sockets are watched.
+/// Starts a worker. Its thread ends when the phase is `Stopping`, or one of a drain and nothing is left to do. The
+/// worker goes by the first publication once its sockets are watched.
 pub fn start(assignment: Assignment) -> io::Result<JoinHandle<io::Result<()>>> {
     let name = format!("worker-{}", assignment.index);
     std::thread::Builder::new().name(name).spawn(move || run(assignment))
@@ -301,8 +301,8 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
         tokio::select! {
             biased;
             _ = phase.wait_for(|phase| phase.is_over()) => {
-                // What the kernel has accepted for us has been promised to clients already. A successor keeps such promises
-                // as well as we do.
+                // Connections that the kernel has accepted for us have been promised to clients already. A successor
+                // keeps such promises as well as we do.
                 if !door.bound.is_handed_over() {
                     door.take_all(&core);
                 }
@@ -315,7 +315,7 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
                 match accept_some(&core, door.listener.get(), door.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => budget::wait_for_others(Budget::Accepts).await,
-                    // Those who were asked to end have their turn first.
+                    // Connections that were asked to end have their turn first.
                     Accepted::RoomMade => yield_now().await,
                     Accepted::Exhausted => {
                         sleep(ACCEPT_REST).await;
@@ -326,8 +326,8 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
     }
 }
 
-/// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early it can
-/// turn to another address, and it has cost next to nothing.
+/// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early
+/// the client can turn to another address, and it has cost next to nothing.
 fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
     if core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
         return refuse(core, &stream, Reason::Memory);
@@ -347,7 +347,7 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
         core.metrics.increment(core.telemetry.gate.refused.of(refusal));
-        // Where it fails the client sees an orderly end instead.
+        // If the reset fails the client sees an orderly end instead.
         let _ = propylon_sys::reset_on_close(&stream);
         return;
     }
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn an_accept_that_fails_for_one_client_is_followed_by_another_and_one_that_fails_for_all_is_not() {
         let socket = propylon_sys::listen("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
-        // What a socket says that listens no longer, however often it is asked: EINVAL.
+        // A socket that listens no longer says EINVAL, however often it is asked.
         rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
         for _ in 0..3 {
             let error = propylon_sys::accept(&socket).map(drop).unwrap_err();

@@ -14,27 +14,27 @@ use crate::exchange::Request;
 use crate::http2::{Chunk, Stream, translate};
 use crate::transfer::{Stop, Upload, server_fault, write_chunk};
 
-/// What a request's body brings.
+/// Piece of a request's body.
 pub enum Piece {
     Data(Bytes),
-    /// It is over; lines of its trailers, if it has any.
+    /// The body is over; lines of its trailers, if it has any.
     End(Vec<u8>),
 }
 
 /// A response's head, to be said to the client.
 pub struct Head<'a> {
-    /// What it was parsed from.
+    /// Text that the head was parsed from.
     pub text: &'a [u8],
     /// A body follows.
     pub is_body: bool,
-    /// Of a client of HTTP/1: another request may come.
+    /// Whether another request may come, for a client of HTTP/1.
     pub keep_alive: bool,
     /// A line of ours.
     pub cookie: Option<&'a [u8]>,
 }
 
-/// What a response's head has told its client of the body. No other goes on, whatever the server's side brings: over HTTP/1.1
-/// it would be read as the next response (RFC 9112 §6.3).
+/// Body that a response's head has announced to its client. No other goes on, whatever the server's side brings: over
+/// HTTP/1.1 it would be read as the next response (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     /// The method or the status rules a body out.
@@ -226,7 +226,7 @@ impl<'a> Downstream<'a> {
         }
     }
 
-    /// What its clients have not read takes more memory than it may.
+    /// Whether the bytes that its clients have not read take more memory than they may.
     pub fn is_crowded(&self) -> bool {
         matches!(&self.client, ClientSide::Http2(stream) if stream.is_crowded())
     }
@@ -309,7 +309,7 @@ fn poll_stream(
     Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
 }
 
-/// What is wrong with a body that the library does not take: the client has reset it, or has broken a rule.
+/// Fault of a body that the library does not take: the client has reset it, or has broken a rule.
 fn client_fault(error: &h2::Error) -> &'static str {
     match error.is_reset() && error.is_library() {
         true => "bad-body",

@@ -42,11 +42,11 @@ enum Download {
     Done,
 }
 
-/// What a response's body brings.
+/// Part of a response's body.
 #[derive(Default)]
 pub struct Part {
     pub data: Option<Chunk>,
-    /// It is over: lines of its trailers, if it has any.
+    /// The body is over: lines of its trailers, if it has any.
     pub end: Option<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Http1 {
     outbox: Buffer,
     piece: Bytes,
     after: &'static [u8],
-    /// What the server sent and nobody has taken yet.
+    /// Bytes that the server sent and nobody has taken yet.
     answer: Buffer,
     download: Download,
     pub spent: bool,
@@ -245,7 +245,7 @@ impl Upstream {
             Upstream::Http2(http2) => {
                 http2.recv = http2.head.take().map(http::Response::into_body);
                 http2.ended = http2.recv.as_ref().is_none_or(RecvStream::is_end_stream);
-                // That the stream goes on makes no body of what may have none (RFC 9110 §6.4.1).
+                // A stream that goes on makes no body for a response that may have none (RFC 9110 §6.4.1).
                 !http2.ended && response.body != ResponseBody::None
             }
         }
@@ -266,7 +266,7 @@ impl Upstream {
         }
     }
 
-    /// What comes next of the body. `large`: it is worth a large buffer.
+    /// Next part of the body. `large`: the body is worth a large buffer.
     pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Core, large: bool) -> Poll<Result<Part, Stop>> {
         match self {
             Upstream::Http1(http1) => http1.poll_part(context, core, large),
@@ -274,7 +274,7 @@ impl Upstream {
         }
     }
 
-    /// While the client takes nothing: what comes does not stay with the library, where it would be in the way of others.
+    /// Reads while the client takes nothing: bytes that come do not stay with the library, in the way of others.
     pub fn read_ahead(&mut self, context: &mut Context<'_>) {
         if let Upstream::Http2(http2) = self
             && let Some(recv) = http2.recv.as_mut().filter(|_| !http2.ended)
@@ -283,8 +283,8 @@ impl Upstream {
         }
     }
 
-    /// What a client of HTTP/2 is to hear of a response that was broken off: what the server has said, unless that would tell
-    /// the client that all is well, that its request was not processed, or how to ask us (RFC 9113 §7, §8.7).
+    /// Reason that a client of HTTP/2 is to get for a response that was broken off: the server's own, unless that would
+    /// tell the client that all is well, that its request was not processed, or how to ask us (RFC 9113 §7, §8.7).
     pub fn abort_reason(&self) -> Reason {
         let told = match self {
             Upstream::Http1(_) => None,
@@ -388,7 +388,7 @@ impl Http1 {
                 let here = (self.answer.len() as u64).min(*remaining);
                 *remaining -= here;
                 let last = *remaining == 0;
-                // What comes after the body belongs to nobody.
+                // Bytes after the body belong to nobody.
                 self.excess |= here < self.answer.len() as u64;
                 self.answer.truncate(here as usize);
                 if last {
@@ -433,7 +433,7 @@ impl Http1 {
         Ok(Part { data: (length > 0).then(|| self.take_answer(core)), end })
     }
 
-    /// What is readable of the answer; what is not stays.
+    /// Takes the readable bytes of the answer; the others stay.
     fn take_answer(&mut self, core: &Core) -> Chunk {
         if self.answer.sealed_len() == 0 {
             return Chunk::Stock(std::mem::take(&mut self.answer));
@@ -459,8 +459,8 @@ impl Http1 {
 }
 
 impl Http2 {
-    /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is there: what
-    /// one stream reserves the others cannot have.
+    /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is
+    /// there: windows that one stream reserves the others cannot have.
     fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
         let mut taken = 0;
         while !self.piece.is_empty() {
@@ -577,8 +577,8 @@ impl Http2 {
         !self.ended
     }
 
-    /// The end of the stream of a response that may have no body. Ready with false where data comes instead, or what the
-    /// library refuses: after an answer to HEAD it looks by itself.
+    /// Polls for the end of the stream of a response that may have no body. Ready with false when data comes instead,
+    /// or a frame that the library refuses: after an answer to HEAD the library looks by itself.
     pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(recv) = self.recv.as_mut() else { return Poll::Ready(true) };
         let fine = loop {
@@ -596,7 +596,7 @@ impl Http2 {
         Poll::Ready(fine)
     }
 
-    /// What an error of the stream means for the request (RFC 9113 §8.7).
+    /// Fault of the request that an error of the stream means (RFC 9113 §8.7).
     fn fault(&mut self, error: &h2::Error, answered: bool) -> Stop {
         self.reset = error.reason().filter(|_| error.is_reset() && error.is_remote());
         let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
@@ -618,7 +618,7 @@ impl Http2 {
             (true, true) if passed_over && self.recv.is_none() => (passed_over_as, Repeatable::Unanswered),
             (_, true) if cut_off => (CUT_OFF, Repeatable::No),
             (_, false) if cut_off => (CUT_OFF, Repeatable::Unanswered),
-            // What the library does not take of this stream is malformed (RFC 9113 §8.1.1).
+            // A response of this stream that the library does not take is malformed (RFC 9113 §8.1.1).
             _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
             (_, true) => (if error.is_io() { "body-cut-short" } else { reset }, Repeatable::No),
             (_, false) if error.is_reset() => (reset, Repeatable::No),
@@ -642,8 +642,8 @@ fn bad_head(reject: &h1::Reject) -> Stop {
     Stop::Server(Attempt::of_bad_head(reject))
 }
 
-/// Whether a server that resets a stream with such a code speaks of the request, and not of itself. gRPC's servers say CANCEL where a
-/// deadline of the client's is over.
+/// Whether a server that resets a stream with such a code speaks of the request, and not of itself. gRPC's servers say
+/// CANCEL when a deadline of the client's is over.
 fn is_about_request(reason: Reason) -> bool {
     matches!(reason, Reason::PROTOCOL_ERROR | Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::HTTP_1_1_REQUIRED)
 }

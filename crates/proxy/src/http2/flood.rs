@@ -1,8 +1,8 @@
 //! Floods: frames that cost a client nothing, counted by type and second.
 //!
-//! The library answers or drops them without a word to whoever drives it, so they are counted on their way in, by their
-//! headers alone (`intake.rs`). What it bounds itself is not counted here: header lists, tiny DATA that lies unread, streams reset
-//! before they were accepted.
+//! The library answers or drops them without a word to the connection's driver, so they are counted on their way in, by
+//! their headers alone (`intake.rs`). Floods that the library bounds itself are not counted here: header lists, tiny
+//! DATA that lies unread, streams reset before they were accepted.
 
 use propylon_observe::telemetry::HTTP2_FLOODS;
 
@@ -16,8 +16,8 @@ pub const PREFACE_BYTES: usize = 24;
 const WINDOW_MILLIS: u64 = 1_000;
 /// Bytes sent that pay for one WINDOW_UPDATE.
 const BYTES_PER_UPDATE: u64 = 1024;
-/// Bytes sent that have paid for nothing yet, at most. A client that pauses gives all the window back when it reads on, which may be
-/// much later than the bytes were sent: more than this no client's window holds.
+/// Bytes sent that have paid for nothing yet, at most. A client that pauses gives all the window back when it reads on,
+/// which may be much later than the bytes were sent: more than this no client's window holds.
 const UPDATE_CREDIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Streams after which the past counts half when resets are compared with what was begun.
 const STREAMS_REMEMBERED: u32 = 2_048;
@@ -39,7 +39,7 @@ const KINDS: usize = 8;
 /// A frame's header, read.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameHeader {
-    /// Of the payload, in bytes.
+    /// Length of the payload, in bytes.
     pub length: usize,
     pub kind: u8,
     pub flags: u8,
@@ -47,7 +47,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of the first `FRAME_HEADER_BYTES`, which must be there.
+    /// Reads the header from the first `FRAME_HEADER_BYTES`, which must be there.
     pub fn read(frame: &[u8]) -> FrameHeader {
         let number = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
         FrameHeader {
@@ -86,8 +86,8 @@ impl Counts {
         }
     }
 
-    /// Counts a frame that has come. `empty`: it is DATA without data that ends nothing. `late`: it is RST_STREAM for a stream that
-    /// was answered, whose client has no use for the rest.
+    /// Counts a frame that has come. `empty`: it is DATA without data that ends nothing. `late`: it is RST_STREAM for a
+    /// stream that was answered, whose client has no use for the rest.
     ///
     /// # Errors
     /// There was too much of something, by its name in `HTTP2_FLOODS`.
@@ -140,7 +140,8 @@ impl Counts {
     }
 }
 
-/// What a frame counts as; HEADERS, DATA with something in it, and PUSH_PROMISE, which ends the connection, do not (RFC 9113 §6).
+/// Kind that a frame counts as; none for HEADERS, DATA with content, and PUSH_PROMISE, ending the connection (RFC 9113
+/// §6).
 fn kind(frame: u8, empty: bool) -> Option<Kind> {
     match frame {
         0x0 if empty => Some(Kind::EmptyData),

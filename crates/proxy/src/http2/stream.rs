@@ -27,12 +27,13 @@ use crate::exchange::{self, Answer, Request};
 /// socket holds them up.
 const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
 
-/// Memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to say only when its
-/// client has taken all of what it got, and in small pieces.
+/// Bytes of memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to
+/// say only when its client has taken all of what it got, and in small pieces.
 const CONNECTION_UNREAD_BYTES_MAX: usize = 1024 * 1024;
 const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How many pieces that may be: each costs more than a few bytes, and those that are many are small. The rest waits put together.
+/// Count of pieces that may be outstanding: each costs more than a few bytes, and many are small. The rest waits put
+/// together.
 const OUTSTANDING_PIECES_MAX: usize = 64;
 
 /// A stream of a client's connection.
@@ -51,7 +52,7 @@ pub struct Stream {
     uploads: bool,
     /// All that was said will go out as far as the windows go.
     certain: bool,
-    /// What the client is told when the response is broken off.
+    /// Reason that the client is told when the response is broken off.
     pub abort_reason: Reason,
     /// The server has broken off: what it has said before is the client's.
     pub cut_short: bool,
@@ -94,7 +95,7 @@ pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>
     };
     if after == After::Abort {
         if stream.cut_short {
-            // The library drops what it holds of a stream that is reset. Should the client not take it in its time, so be it.
+            // The library drops its bytes of a reset stream. Should the client not take it in its time, so be it.
             stream.certain = false;
             stream.flush().await;
         }
@@ -285,7 +286,7 @@ impl Drop for Stream {
     }
 }
 
-/// What a piece of the library's own memory counts for: a frame.
+/// Bytes that a piece of the library's own memory counts for: a frame.
 const SHARED_BYTES: usize = 16 * 1024;
 
 /// Bytes of a body, in a buffer of the core's or the library's.
@@ -329,9 +330,9 @@ impl Chunk {
 pub struct Piece {
     chunk: Chunk,
     core: Rc<Core>,
-    /// None where nobody asks how much of it is out.
+    /// Meter of the stream's outstanding bytes; `None` if nobody asks how much of it is out.
     meter: Option<Rc<Meter>>,
-    /// Where its memory counts, beside the core's account: a client's connection.
+    /// Account of the client's connection that the memory counts in, beside the core's.
     unread: Option<Rc<Cell<usize>>>,
 }
 
@@ -355,7 +356,7 @@ impl Piece {
     }
 }
 
-/// What the library holds of one stream.
+/// Count of bytes and pieces that the library holds of one stream.
 #[derive(Default)]
 pub struct Meter {
     /// In bytes.
@@ -445,7 +446,8 @@ mod tests {
     #[test]
     fn a_request_in_progress_is_a_small_future() {
         let size = bytes_of_future(serve);
-        // With the balancer's turn, the wait for a seat and the place in its line in it; it is gone when the request is.
+        // The future holds the balancer's turn, the wait for a stream and its place in the line; it ends with the
+        // request.
         assert!(size <= 1784, "{size} bytes");
     }
 }

@@ -15,7 +15,7 @@ use propylon_http::h1::{
 use super::Familiar;
 use crate::exchange::Answer;
 
-/// What the text has that the header list had not: the request line, line ends, the fields added.
+/// Bytes that the text has beyond the header list: the request line, line ends, the fields added.
 pub const OVERHEAD_BYTES_MAX: usize = 8 * 1024;
 /// Fields added: Host, Transfer-Encoding or Content-Length, and for a WebSocket three more.
 pub const FIELDS_ADDED_MAX: usize = 5;
@@ -30,8 +30,8 @@ pub struct Pseudo<'a> {
     pub protocol: Option<&'a [u8]>,
 }
 
-/// Writes the head of a request as the library has decoded it; `path` stands where it takes the path for none. `end`: no body follows. `random` is for the key of a WebSocket,
-/// whose servers of HTTP/1.1 want one.
+/// Writes the head of a request as the library has decoded it; `path` is used when the library takes the path for none.
+/// `end`: no body follows. `random` is for the key of a WebSocket, whose servers of HTTP/1.1 want one.
 pub fn write_request(
     parts: &http::request::Parts,
     path: Option<&[u8]>,
@@ -126,7 +126,7 @@ fn write_request_line<'a>(
     out.extend_from_slice(method);
     out.extend_from_slice(b" ");
     let host = fields.find(|(name, _)| *name == b"host");
-    // Where both are there and differ in spelling the parser is to judge whether they mean the same.
+    // If both are there and differ in spelling the parser is to judge whether they mean the same.
     if !authority.is_empty() && host.is_some_and(|(_, host)| host != authority) {
         for part in [scheme, b"://", authority] {
             out.extend_from_slice(part);
@@ -211,7 +211,7 @@ fn check_field(name: &[u8], value: &[u8]) -> Result<(), Reject> {
     Ok(())
 }
 
-/// What a WebSocket's client makes up (RFC 6455 §4.1): 16 bytes in Base64.
+/// Key that a WebSocket's client makes up (RFC 6455 §4.1): 16 bytes in Base64.
 fn websocket_key(random: &mut fastrand::Rng) -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut key = [b'='; 24];
@@ -221,14 +221,14 @@ fn websocket_key(random: &mut fastrand::Rng) -> [u8; 24] {
     key
 }
 
-/// What proves that a server has understood a WebSocket's handshake (RFC 6455 §4.2.2).
+/// Proof that a server has understood a WebSocket's handshake (RFC 6455 §4.2.2).
 pub fn websocket_accept(key: &[u8]) -> String {
     const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     Base64::encode_string(&propylon_crypto::sha1(&[key, GUID]))
 }
 
-/// A response as a server of HTTP/1 has sent it, for a client of HTTP/2; `text` is what its head was parsed from. `date` is for
-/// a final response that has none. None for what HTTP/2 cannot say.
+/// Converts a response that a server of HTTP/1 has sent, for a client of HTTP/2; `text` is what its head was parsed
+/// from. `date` is for a final response that has none. `None` if HTTP/2 cannot express it.
 pub fn response(
     head: &ResponseHead,
     text: &[u8],
@@ -355,7 +355,7 @@ pub fn add_line(line: &[u8], response: &mut Response<()>) {
     }
 }
 
-/// What was 101 over HTTP/1.1 is 200 here, without what only the handshake there needs (RFC 8441 §5).
+/// Turns the 101 of HTTP/1.1 into a 200, without the fields that only the handshake there needs (RFC 8441 §5).
 pub fn accept_tunnel(response: &mut Response<()>) {
     *response.status_mut() = StatusCode::OK;
     response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
@@ -389,7 +389,7 @@ pub fn head_bytes(response: &Response<()>) -> usize {
     response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + 16
 }
 
-/// Trailers as lines that go on by HTTP/1.1, without those that may not trail; none where there are none, or where they are
+/// Trailers as lines that go on by HTTP/1.1, without those that may not trail; none if there are none, or if they are
 /// malformed.
 pub fn trailer_lines(trailers: &HeaderMap, decoder: Decoder) -> Vec<u8> {
     let mut section = b"0\r\n".to_vec();

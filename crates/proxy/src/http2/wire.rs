@@ -18,12 +18,13 @@ use super::connection::Link;
 use super::intake::Intake;
 use crate::connection::Connection;
 
-/// What the library charges for a frame of DATA that lies unread, at most.
+/// Bytes that the library charges for a frame of DATA that lies unread, at most.
 const DATA_FRAME_CHARGE: usize = 256;
 /// A frame with a byte of data.
 const DATA_FRAME_BYTES_MIN: usize = 10;
-/// What may lie unread of a client's at least, by that charge: two polls' worth of the smallest frames. It is about what they take in
-/// memory. More where the windows are wide, by the library's own measure: half of what they come to.
+/// Bytes that may lie unread of a client's at least, by that charge: two polls' worth of the smallest frames. The
+/// frames take about as much in memory. More where the windows are wide, by the library's own measure: half of their
+/// sum.
 pub(super) const DATA_FRAME_BUDGET: usize = 2 * FRAMES_BYTES_PER_POLL_MAX / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.
@@ -33,7 +34,7 @@ impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let link = &*self.0;
         if link.fault.get().is_some() {
-            // Whoever drives the connection looks after every turn.
+            // The connection's driver looks after every turn.
             return Poll::Pending;
         }
         if link.is_held_up() {
@@ -89,7 +90,7 @@ pub(super) fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
     count > 0
 }
 
-/// Puts our own words behind what the library has written, which must be whole frames. False where there is no room for them yet.
+/// Puts our own words behind those of the library, which must be whole frames. False while there is no room.
 pub(super) fn stage_words(stock: &Stock, staged: &mut Buffer, intake: &mut Intake) -> bool {
     if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
         return false;
@@ -144,7 +145,7 @@ impl AsyncWrite for Wire {
         true
     }
 
-    /// Whoever drives the connection flushes when there is nothing more to be written; see [`Link::poll_flush`].
+    /// Flushing is left to the connection's driver, when there is nothing more to be written; see [`Link::poll_flush`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

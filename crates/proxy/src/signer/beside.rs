@@ -1,5 +1,5 @@
-//! A core's socket to the process that holds the keys: it is there from the start to the end, and processes come and go at its
-//! other end. Each says when it is there, and their supervisor when one has gone.
+//! A core's socket to the process that holds the keys: the socket is there from the start to the end, and processes
+//! come and go at its other end. Each says when it is there, and their supervisor says when one has gone.
 
 use std::future::{pending, poll_fn};
 use std::os::fd::OwnedFd;
@@ -55,8 +55,8 @@ impl Beside {
         &self.parking
     }
 
-    /// Hands a job in that is for a key of the key process. Others are refused: a link to a key server asks by this, and
-    /// must not come to wait for itself.
+    /// Hands a job in that is for a key of the key process. Others are refused: a link to a key server gets its own
+    /// signatures here, and must not come to wait for itself.
     pub fn submit(&self, job: Job) -> Work {
         match &job {
             Job::Remote { key, .. } if key.signer == RemoteKey::BESIDE => self.signer.submit(job),
@@ -73,13 +73,13 @@ impl Beside {
     }
 }
 
-/// What the other end has come to.
+/// Change at the socket's other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum News {
     /// A process begins to answer.
     Here,
     Gone,
-    /// It does not answer as it should.
+    /// The process does not answer as it should.
     Doubtful(String),
     /// Nobody will be there any more.
     Over(String),

@@ -9,11 +9,11 @@ use propylon_crypto::keyless::{Decoder, ErrorCode, Malformed, Message, TooLong, 
 
 use super::dispatch::JobId;
 
-/// What has been asked for.
+/// Purpose of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Job(JobId),
-    /// The first question on a connection: in TLS 1.3 the server's verdict on our certificate comes after the handshake.
+    /// The first question on a connection: in TLS 1.3 its verdict on our certificate comes after the handshake.
     Greeting,
     /// So that the server does not close an idle connection, and to know its latency.
     Ping,
@@ -26,16 +26,16 @@ pub enum Purpose {
 pub struct Sent {
     pub purpose: Purpose,
     pub at: u64,
-    /// It was to be answered by now, and has been counted as unanswered.
+    /// Whether its answer was due before now, and has been counted as missing.
     pub overdue: bool,
 }
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     Result(&'a [u8]),
     Pong,
-    /// None for a byte that no error has.
+    /// An error of the server; `None` for a byte that no error has.
     Error(Option<ErrorCode>),
     /// A reply that is none.
     Nonsense,
@@ -45,7 +45,7 @@ pub enum Answer<'a> {
 pub enum State {
     /// There is no connection.
     Down,
-    /// It has to be up by then.
+    /// The connection is being made, and has to be up at `due`.
     Opening { due: u64 },
     /// The server has answered the greeting.
     Up,
@@ -66,7 +66,7 @@ pub struct Channel {
     pub state: State,
     /// Rises with every connection, so that what is remembered of one is not taken for another's.
     pub epoch: u32,
-    /// Where it leads.
+    /// Address that the connection leads to.
     pub address: Option<SocketAddr>,
     pub leave: Leave,
     /// Why the connection has to end, if it has to.
@@ -81,7 +81,7 @@ pub struct Channel {
     pub last_heard: u64,
     /// Idle for so long it sends a ping.
     pub ping_after: u64,
-    /// Whoever moves its bytes.
+    /// Task that moves the connection's bytes.
     driver: Option<Waker>,
 }
 
@@ -109,8 +109,8 @@ impl Channel {
         }
     }
 
-    /// A new connection begins. Its questions have other numbers than those of the one before: where the socket stays, late
-    /// answers come by it.
+    /// Begins a new connection. Its questions have other numbers than those of the one before: a socket that stays
+    /// brings late answers.
     pub fn begin(&mut self, now: u64, due: u64, ping_after: u64) {
         let (driver, next_id) = (self.driver.take(), self.next_id);
         *self = Channel {
@@ -161,8 +161,8 @@ impl Channel {
         Ok(id)
     }
 
-    /// Takes what came, and shows each reply to a question that waits for one. Others, late and twofold ones, are dropped:
-    /// their number is returned.
+    /// Takes in bytes from the server, and shows each reply to a question that waits for one. Other replies, late and
+    /// twofold ones, are dropped: their number is returned.
     pub fn receive(&mut self, bytes: &[u8], now: u64, mut see: impl FnMut(Sent, Answer<'_>)) -> Result<u64, Malformed> {
         self.last_heard = now;
         self.decoder.extend(bytes);

@@ -1,8 +1,9 @@
-//! Who is asked for a signature, how long, and who next: one core's jobs at one signer, without clock and sockets.
+//! Servers to ask for a signature, how long, and in which order: one core's jobs at one signer, without clock and
+//! sockets.
 //!
-//! A job is asked for on one connection, and again on another one when that connection breaks, when the server says that
-//! it cannot, or when the answer takes long (the hedge). Signing twice is harmless. What nobody can be asked for now waits
-//! for a connection to come up, all within the job's deadline.
+//! A job is asked for on one connection, and again on another one when that connection breaks, when the server says
+//! that it cannot, or when the answer takes long (the hedge). Signing twice is harmless. A job that no server can be
+//! asked for now waits for a connection to come up, all within the job's deadline.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -73,19 +74,19 @@ struct Job {
     /// Questions that were sent, and those among them whose answers may still come.
     attempts: u8,
     flying: u8,
-    /// It is in `unsent`.
+    /// Whether the job is in `unsent`.
     queued: bool,
-    /// By server, as bits: asked; and those that cannot do it.
+    /// Servers asked, as bits; `refused` has the ones that cannot do it.
     tried: u64,
     refused: u64,
-    /// What the last of those said.
+    /// Error from the last server that refused.
     refusal: Option<JobError>,
 }
 
 pub struct Dispatch {
     settings: Settings,
     servers: Signers,
-    /// Those of a server are neighbours.
+    /// Connections, grouped by server.
     channels: Vec<Channel>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -97,7 +98,7 @@ pub struct Dispatch {
     patience: VecDeque<(u64, Question)>,
     hedge_budget: Budget,
     refusals: HashMap<(Ski, usize), u64>,
-    /// By server: so many of its next signatures are verified, whatever the key, since one was found wrong.
+    /// Count of a server's next signatures to be verified, whatever the key, since one was found wrong; by server.
     suspected: Vec<u16>,
     /// Servers, as bits, that the log has been told to be out of reach.
     unreachable: u64,
@@ -227,8 +228,8 @@ impl Dispatch {
             return self.conclude(id, Err(error));
         }
         let known = self.known_refusals(ski, now);
-        // Best somewhere new; else where it was tried before; if need be at a server that has been ejected, or that did not
-        // have the key a moment ago.
+        // The best is a server that was not tried yet; next one that was; if need be one that has been ejected, or that
+        // did not have the key a moment ago.
         let tiers =
             [(true, refused | tried | known), (true, refused | known), (false, refused | tried), (false, refused)];
         let server = tiers.into_iter().find_map(|(trusted, excluded)| self.choose(trusted, excluded));
@@ -297,7 +298,7 @@ impl Dispatch {
         self.patience.push_back((now + self.settings.timeout, question));
     }
 
-    /// What has come of a job.
+    /// Outcome of a job; if it is still open, the waker that `waker` has replaced.
     pub fn poll(&mut self, id: JobId, waker: &Waker) -> Result<Outcome, Option<Waker>> {
         let slot = &mut self.slots[id.slot as usize];
         match &mut slot.content {
@@ -310,7 +311,7 @@ impl Dispatch {
         }
     }
 
-    /// Its holder is gone. What comes back is to be dropped where nothing is borrowed.
+    /// Releases a job whose holder is gone. The waker returned is to be dropped where nothing is borrowed.
     #[must_use]
     pub fn release(&mut self, id: JobId) -> Option<Waker> {
         let slot = &mut self.slots[id.slot as usize];
@@ -352,7 +353,7 @@ impl Dispatch {
         self.channels[at].begin(now, now + micros(OPENING), ping_after);
     }
 
-    /// Its TLS handshake is over.
+    /// Greets the server, once the connection's TLS handshake is over.
     pub fn greet(&mut self, at: usize, now: u64) {
         self.ping(at, Purpose::Greeting, now);
     }
@@ -495,9 +496,9 @@ impl Dispatch {
         }
     }
 
-    /// Whether the next signature of a server is one to be verified whatever its key: one of [`SAMPLED_ONE_OF`] by chance,
-    /// which nobody can foresee, and every one for a while after one was wrong, so that a server is soon found out that has
-    /// gone wrong altogether.
+    /// Whether the next signature of a server is one to be verified whatever its key: one of [`SAMPLED_ONE_OF`] by
+    /// chance, which nobody can foresee, and every one for a while after one was wrong, so that a server is soon found
+    /// out that has gone wrong altogether.
     fn samples(&mut self, server: usize) -> bool {
         if self.suspected[server] > 0 {
             self.suspected[server] -= 1;
@@ -570,7 +571,7 @@ impl Dispatch {
         }
     }
 
-    // What the clock brings.
+    // Steps that the clock brings.
 
     /// Does what is due, and says when to come again.
     pub fn advance(&mut self, now: u64) -> u64 {
@@ -723,8 +724,8 @@ impl Dispatch {
         self.wake.extend(self.channels[at].driver());
     }
 
-    /// Jobs that are over leave their ids behind, at the latest until they are due. Clients that come and go faster than
-    /// that are not to fill the memory with them.
+    /// Removes ids of jobs that are over, which stay at the latest until they are due. Clients that come and go faster
+    /// than that are not to fill the memory with them.
     fn tidy(&mut self) {
         let live = self.slots.len() - self.free.len();
         let limit = 2 * live + 1024;
@@ -739,7 +740,7 @@ impl Dispatch {
         if self.unsent.len() > limit {
             self.unsent.retain(lives);
         }
-        // Its own bound is what may be outstanding, a timeout's worth of questions that were answered added.
+        // The bound of `patience` adds what may be outstanding: a timeout's worth of questions that were answered.
         let channels = &self.channels;
         if self.patience.len() > limit + channels.len() * Channel::OUTSTANDING_MAX {
             self.patience.retain(|(_, question)| {
@@ -749,7 +750,7 @@ impl Dispatch {
         }
     }
 
-    // What drivers ask.
+    // Functions for the drivers.
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wake)

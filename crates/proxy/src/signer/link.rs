@@ -65,9 +65,9 @@ struct Connection {
     work: Option<Work>,
     connected: bool,
     greeted: bool,
-    /// Where records are read.
+    /// Buffer into which records are read.
     buffer: Vec<u8>,
-    /// What was inside them.
+    /// Plaintext of the records.
     plain: Vec<u8>,
     /// Records to be written, and how much of them is.
     sealed: Vec<u8>,
@@ -175,7 +175,7 @@ impl Connection {
     ) -> Result<(), String> {
         self.work = self.link.take_job().map(|job| signer.submit_identity(job));
         let (at, plain) = (self.at, &self.plain);
-        // What came whole before the end, or before what cannot be read, is good.
+        // Replies that came whole before the end, or before a part that cannot be read, are good.
         let understood = signer.with(|dispatch, now| dispatch.received(at, plain, now));
         self.plain.clear();
         let ended = match received {

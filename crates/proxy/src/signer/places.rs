@@ -1,5 +1,5 @@
-//! Where the key servers of a `[signer.NAME]` are: names are looked up again and again, on a thread of its own, because a
-//! resolver may take seconds. Cores read what was found last, and ring when a connection did not come up.
+//! Addresses of the key servers of a `[signer.NAME]`: names are looked up again and again, on a thread of its own,
+//! because a resolver may take seconds. Cores read the addresses found last, and ring when a connection fails.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use propylon_config::ServerAddress;
 
-/// After a lookup that a failure has asked for the next one of that kind waits so long, then twice as long each time that
-/// the answer is the same, up to the interval.
+/// Pause after a lookup that a failure has asked for, before the next one of that kind; it doubles each time that the
+/// answer is the same, up to the interval.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Of a name that has more, the others are not used.
+/// Count of a name's addresses that are used, at most.
 const ADDRESSES_MAX: usize = 32;
 
-/// Those of one signer.
+/// Addresses of one signer's servers.
 pub struct Places {
     places: Box<[Place]>,
     interval: Duration,
-    /// Who looks names up, once it runs.
+    /// Thread that looks names up, once it runs.
     resolver: OnceLock<Thread>,
     /// Nobody needs newer addresses: the signer is gone, and its last handshakes go by what is known.
     is_over: AtomicBool,
-    /// By [`Found`], since they were last taken.
+    /// Counts of lookups by [`Found`], since they were last taken.
     counts: [AtomicU64; 3],
 }
 
 /// One server's.
 struct Place {
-    /// None for one that is configured by its address.
+    /// Name and port to look up; `None` for a server that is configured by its address.
     name: Option<(String, u16)>,
-    /// None while the name has never been found.
+    /// Addresses found last; `None` while the name has never been found.
     addresses: ArcSwap<Vec<SocketAddr>>,
     /// Rises when they change.
     generation: AtomicU64,
@@ -41,12 +41,12 @@ struct Place {
     wanted: AtomicBool,
 }
 
-/// What a lookup came to.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Same,
     Changed,
-    /// What was known stays.
+    /// The lookup failed, and the addresses known before stay.
     Failed,
 }
 

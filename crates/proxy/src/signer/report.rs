@@ -1,4 +1,4 @@
-//! What one core tells of a signer: numbers for the metrics, and a line in the log when something changes.
+//! Report of one core on a signer: numbers for the metrics, and a line in the log when something changes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Report {
         }
     }
 
-    /// It will not be.
+    /// Reports that no key process will be there any more.
     pub fn over(&mut self, why: &str) {
         if let Some(is_over) = self.metrics.is_over {
             self.column.set(is_over, 1);

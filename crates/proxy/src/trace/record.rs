@@ -1,4 +1,4 @@
-//! What is written down of a request and of its attempts, by the semantic conventions for HTTP spans (stable since 1.23).
+//! Records of a request and of its attempts, by the semantic conventions for HTTP spans (stable since 1.23).
 //!
 //! Queries are not written down anywhere: what is in them is nobody's business but the server's.
 
@@ -18,19 +18,19 @@ use propylon_http::trace_context::Context;
 
 /// Names that are not those of a standard.
 const METHOD_OTHER: &str = "_OTHER";
-/// What went wrong where nothing more is known.
+/// Type of an error of which nothing more is known.
 const ERROR_OTHER: &str = "_OTHER";
 
 /// How an attempt went.
 pub struct Went {
-    /// None where there was no connection.
+    /// Connection of the attempt; `None` if there was none.
     pub connection: Option<Reached>,
     /// Why there was no whole response.
     pub fault: Option<&'static str>,
     pub reused: bool,
 }
 
-/// What an attempt was made on.
+/// Connection that an attempt was made on.
 #[derive(Clone, Copy)]
 pub struct Reached {
     pub peer: SocketAddr,
@@ -155,7 +155,8 @@ fn span(
     }
 }
 
-/// What a span's name begins with: `HTTP` for methods that are not known, of which there can be any number.
+/// Writes the method and returns the beginning of the span's name: `HTTP` for methods that are not known, of which
+/// there can be any number.
 fn write_method(head: &RequestHead, text: &[u8], attributes: &mut Vec<Attribute>) -> &'static str {
     if head.method == Method::Other {
         attributes.push(("http.request.method", Value::Word(METHOD_OTHER)));

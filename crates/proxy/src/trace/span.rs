@@ -11,18 +11,18 @@ use prost::Message;
 
 use propylon_http::trace_context::{Context, SpanId};
 
-/// Of what a client sends no attribute keeps more.
+/// Bytes of an attribute from a client, at most; the rest is cut off.
 pub const ATTRIBUTE_BYTES_MAX: usize = 1024;
 /// A longer `tracestate` goes on to servers, but is not written down.
 pub const STATE_BYTES_MAX: usize = 512;
-/// What the attributes' names mean.
+/// Schema that the attributes' names are of.
 const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.37.0";
 
-/// What is known of a request, or of an attempt at a server, when it has ended.
+/// Facts of a request, or of an attempt at a server, when it has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     pub context: Context,
-    /// None where the trace begins.
+    /// Parent of the span; `None` where the trace begins.
     pub parent: Option<SpanId>,
     /// The parent is a client's.
     pub parent_is_remote: bool,
@@ -55,7 +55,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What a client sent, cut to a length.
+    /// Value from a client's bytes, cut to a length.
     pub fn of(bytes: &[u8]) -> Value {
         let cut = &bytes[..bytes.len().min(ATTRIBUTE_BYTES_MAX)];
         // A character that was cut through is left out whole.
@@ -64,7 +64,7 @@ impl Value {
             _ => cut,
         };
         let mut text = String::from_utf8_lossy(whole).into_owned();
-        // What is no text takes more room in its replacement.
+        // Bytes that are no text take more room in their replacement.
         let mut end = text.len().min(ATTRIBUTE_BYTES_MAX);
         while !text.is_char_boundary(end) {
             end -= 1;

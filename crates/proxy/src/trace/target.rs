@@ -1,4 +1,4 @@
-//! Where spans go, compiled: the collector, how it is trusted, what it is told beside them.
+//! Collector of spans, compiled: its address, how it is trusted, and the resource that it is told beside them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,10 +22,10 @@ const RESERVED: &[&str] =
 /// One `[tracing]`, with what its files hold.
 pub struct Target {
     pub endpoint: CollectorEndpoint,
-    /// None: it is spoken to in plaintext.
+    /// TLS profile for the collector; `None` for plaintext.
     pub tls: Option<UpstreamProfile>,
     pub headers: HeaderMap,
-    /// What the process says of itself.
+    /// Attributes by which the process describes itself.
     pub resource: Vec<(String, String)>,
     pub timeout: Duration,
     pub resolver: Resolver,
@@ -62,7 +62,7 @@ impl Target {
         Ok((Target { endpoint, tls, headers, resource, timeout, resolver }, findings))
     }
 
-    /// What follows an earlier snapshot's, or goes on. None where nothing is traced, or with a finding.
+    /// Target of the next snapshot: a new one, or an earlier snapshot's. `None` without traces, or with a finding.
     pub fn follow(
         config: &Config,
         earlier: Option<&Snapshot>,
