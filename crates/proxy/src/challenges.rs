@@ -9,13 +9,13 @@ use arc_swap::ArcSwap;
 /// The path of a challenge, before its token (RFC 8555 §8.3).
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 
-/// What the authority is to hear, by token.
+/// Answers for the authority, by token.
 static OUTSTANDING: LazyLock<ArcSwap<HashMap<String, Arc<str>>>> = LazyLock::new(ArcSwap::default);
 
 /// Whether any challenge is outstanding: all that nearly every request in plaintext looks at.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// What an authority is to hear that asks for this path; none where nothing of the kind is outstanding.
+/// Answer for an authority that asks for this path; `None` if nothing of the kind is outstanding.
 pub fn answer(path: &[u8]) -> Option<Arc<str>> {
     if !ANY.load(Ordering::Acquire) {
         return None;

@@ -15,7 +15,7 @@ use crate::connection::Connection;
 use crate::core::Core;
 use crate::http2::Stream;
 
-/// Who asks.
+/// The client that asks.
 pub enum ClientSide<'a> {
     /// A connection, which carries one request at a time.
     Http1(&'a mut Connection),
@@ -76,7 +76,7 @@ impl ClientSide<'_> {
         self.core().metrics.increment(self.metrics().timeouts[wait as usize]);
     }
 
-    /// By what server connections of its own are known.
+    /// Key by which the pools know the server connections of this client alone.
     pub fn owner(&mut self) -> NonZeroU64 {
         match self {
             ClientSide::Http1(connection) => connection.owner(),
@@ -99,7 +99,7 @@ impl ClientSide<'_> {
         }
     }
 
-    /// What the client has said of itself in its handshake, as far as it is still of use.
+    /// Facts of the client's hello, as far as they are still of use.
     pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
         match self {
             ClientSide::Http1(connection) => connection.hello_info(),
@@ -133,7 +133,7 @@ impl ClientSide<'_> {
     pub fn has_gone(&self) -> Option<&'static str> {
         match self {
             ClientSide::Http1(connection) => connection.has_gone(),
-            // What its connection has brought has been read.
+            // Bytes that its connection has brought have been read.
             ClientSide::Http2(_) => None,
         }
     }

@@ -26,7 +26,7 @@ pub struct Gate {
 
 struct Line {
     policy: propylon_policy::gate::Gate,
-    /// By place.
+    /// Wakers by place.
     wakers: Vec<Option<Waker>>,
     /// Sleeps while there is nothing to open for.
     keeper: Option<Waker>,
@@ -64,7 +64,7 @@ impl Gate {
         }
     }
 
-    /// What a step of a handshake has cost this core.
+    /// Charges the time that a step of a handshake has cost this core.
     pub fn charge(&self, cost: Duration) {
         let mut line = self.line.borrow_mut();
         line.policy.charge(cost);

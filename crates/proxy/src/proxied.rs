@@ -62,7 +62,7 @@ pub async fn read(connection: &mut Connection) -> bool {
     }
 }
 
-/// What has come so far: of a TLS client it lies where its records will be looked for.
+/// Bytes that have come so far: a TLS client's lie where its records will be looked for.
 fn received(connection: &mut Connection) -> &[u8] {
     if connection.stream.tls.is_none() {
         return connection.inbox.readable();

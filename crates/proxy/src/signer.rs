@@ -5,8 +5,8 @@
 //! without TLS.
 //!
 //! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol
-//! of one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it.
-//! Nothing is shared with another core.
+//! of one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it. Cores
+//! share nothing.
 
 mod beside;
 mod channel;
@@ -66,8 +66,7 @@ enum Place {
     Beside(Cell<Option<OwnedFd>>),
 }
 
-/// Time for which a handshake waits for a signature of the process beside this one, even if that is restarted in
-/// between.
+/// Time that a handshake waits for a signature of the process beside this one, restarted in between or not.
 const BESIDE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
 pub enum Work {

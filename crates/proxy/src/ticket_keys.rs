@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use propylon_config::{At, TicketKeys, TlsProfile};
 use propylon_tls::{Finding, KeyFileError, Severity, Tickets};
 
-/// By profile: keys of its own from a file, or those that all others share.
+/// Ticket keys by profile: its own from a file, or those that all others share.
 pub struct TicketSets {
     sets: Vec<Arc<Tickets>>,
     shared: Arc<Tickets>,
@@ -65,7 +65,7 @@ impl TicketSets {
         Ok(TicketSets { sets: all, shared: Arc::clone(shared), files })
     }
 
-    /// Those of this process, in no file.
+    /// Ticket keys of this process, in no file.
     pub fn shared(&self) -> &Tickets {
         &self.shared
     }
@@ -90,7 +90,7 @@ impl TicketSets {
     }
 }
 
-/// What is wrong with the files. Makes none.
+/// Finds errors in the files of keys. Makes none.
 pub fn check(profiles: &[TlsProfile]) -> Vec<Finding> {
     let now = SystemTime::now();
     let check = |tls: &TlsProfile| match &tls.resumption.ticket_keys {

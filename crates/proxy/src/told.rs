@@ -1,4 +1,4 @@
-//! What servers are told of a client's connection: its certificate (RFC 9440), and the fields of `request_headers`.
+//! Facts of a client's connection for servers: its certificate (RFC 9440), and the fields of `request_headers`.
 
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_http::h1::{ClientAddress, write_line};
@@ -15,7 +15,7 @@ pub struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// None where there is nothing to tell, as for most.
+    /// Facts to be sent on; `None` if there are none, as for most.
     pub fn of(
         address: &'a ClientAddress,
         facts: Option<&'a Facts>,

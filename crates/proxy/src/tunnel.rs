@@ -83,7 +83,7 @@ pub async fn run(
     if let Some(server) = request.note.server {
         core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
     }
-    // Who closes a tab leaves without a word: that is how most of these end, and nobody's fault.
+    // A client that closes a tab leaves without a word: most tunnels end so, and nobody is at fault.
     request.note.fault = fault.filter(|fault| *fault != CLIENT_LEFT);
     match fault {
         None => After::Close,

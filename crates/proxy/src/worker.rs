@@ -302,7 +302,7 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
             biased;
             _ = phase.wait_for(|phase| phase.is_over()) => {
                 // Connections that the kernel has accepted for us have been promised to clients already. A successor
-                // keeps such promises as well as we do.
+                // keeps them as well.
                 if !door.bound.is_handed_over() {
                     door.take_all(&core);
                 }

@@ -19,8 +19,8 @@ use crate::exchange::Request;
 /// How long the end of such a stream is waited for, in milliseconds; then it is reset. For so long it has its seat.
 const END_WAIT_MILLIS: u64 = 1_000;
 
-/// Sees a stream to its end. An excess that is here already is the request's fault, in its log line; a later one is
-/// counted alone.
+/// Sees a stream to its end. An excess here already is the request's fault, in its log line; a later one is counted
+/// alone.
 pub fn follow(mut http2: Box<Http2>, core: &Rc<Core>, request: &mut Request, backend: BackendId) {
     match http2.poll_end(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(true) => {}

@@ -8,8 +8,8 @@ const LINE_BYTES_MAX: usize = 128;
 /// Lines kept: a power of two.
 const PLACES: usize = 128;
 
-/// What a core keeps. A line is kept when it comes a second time while no other has come for its place, so that what
-/// differs from response to response costs no more than a hash.
+/// Lines that a core keeps. A line is kept when it comes a second time while no other has come for its place, so that
+/// lines that differ from response to response cost no more than a hash.
 #[derive(Default)]
 pub struct Familiar {
     places: Vec<Place>,
@@ -31,8 +31,7 @@ struct Kept {
 }
 
 impl Familiar {
-    /// The field of a line that reads `name: value`, of which the name takes `name_bytes`. None for what cannot be a field
-    /// of HTTP/2.
+    /// The field of a line that reads `name: value`, whose name takes `name_bytes`. `None` if HTTP/2 cannot have it.
     pub fn field(&mut self, line: &[u8], name_bytes: usize) -> Option<(HeaderName, HeaderValue)> {
         if !(LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()) {
             return read(line, name_bytes);

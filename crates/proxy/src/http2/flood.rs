@@ -140,8 +140,7 @@ impl Counts {
     }
 }
 
-/// Kind that a frame counts as; none for HEADERS, DATA with content, and PUSH_PROMISE, ending the connection (RFC 9113
-/// §6).
+/// Kind of a frame; none for HEADERS, DATA with content, PUSH_PROMISE, ending the connection (RFC 9113 §6).
 fn kind(frame: u8, empty: bool) -> Option<Kind> {
     match frame {
         0x0 if empty => Some(Kind::EmptyData),

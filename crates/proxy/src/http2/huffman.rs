@@ -19,7 +19,7 @@ const LENGTH_MAX: usize = 30;
 /// The string's end, which no string may spell out.
 const END: u16 = 256;
 
-/// What a byte begins with: a symbol and its bits, or none where the code is longer than a byte.
+/// Symbol that a byte begins with, and its bits; zeros if the code is longer than a byte.
 const SHORT: [(u8, u8); 256] = short();
 /// Symbols in the order of their codes.
 const SYMBOLS: [u16; 257] = symbols();

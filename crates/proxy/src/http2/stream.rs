@@ -32,8 +32,8 @@ const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
 const CONNECTION_UNREAD_BYTES_MAX: usize = 1024 * 1024;
 const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Count of pieces that may be outstanding: each costs more than a few bytes, and many are small. The rest waits put
-/// together.
+/// Count of pieces that may be outstanding: each costs more than a few bytes, and many are small. The rest waits,
+/// joined.
 const OUTSTANDING_PIECES_MAX: usize = 64;
 
 /// A stream of a client's connection.
@@ -446,8 +446,7 @@ mod tests {
     #[test]
     fn a_request_in_progress_is_a_small_future() {
         let size = bytes_of_future(serve);
-        // The future holds the balancer's turn, the wait for a stream and its place in the line; it ends with the
-        // request.
+        // The balancer's turn, the wait for a stream and its place in the line are in it; it ends with the request.
         assert!(size <= 1784, "{size} bytes");
     }
 }

@@ -23,8 +23,7 @@ const DATA_FRAME_CHARGE: usize = 256;
 /// A frame with a byte of data.
 const DATA_FRAME_BYTES_MIN: usize = 10;
 /// Bytes that may lie unread of a client's at least, by that charge: two polls' worth of the smallest frames. The
-/// frames take about as much in memory. More where the windows are wide, by the library's own measure: half of their
-/// sum.
+/// frames take about as much in memory. More where the windows are wide, as the library measures: half their sum.
 pub(super) const DATA_FRAME_BUDGET: usize = 2 * FRAMES_BYTES_PER_POLL_MAX / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.

@@ -41,7 +41,7 @@ pub async fn dial(
             proxied::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
         }
     };
-    // What an idle connection has behind it is a request; a relay's server sees its client from the first byte.
+    // An idle connection has a request behind it; a relay's server sees its client from the first byte.
     let need = Need { fit: Fit::New, certain: false, owner: None };
     let wish = Wish::of_client(connection.peer.ip(), config);
     let mut experience = Experience { wish, ..Experience::default() };
@@ -72,7 +72,7 @@ pub async fn dial(
             }
             Err(failed) => {
                 core.metrics.increment(metrics.faults.of(failed.reason));
-                // What this machine is short of is no fault of the server.
+                // A shortage on this machine is no fault of the server.
                 if failed.status != 503 {
                     turn.failed();
                 }

@@ -11,7 +11,7 @@ use propylon_tls::hello::Peeker;
 use super::{DECODE_ERROR, Refusal};
 use crate::connection::Connection;
 
-/// What a hello may take up with its record headers: as much as where TLS ends here. Records of a few bytes each could
+/// Bytes of a hello with its record headers, at most: as many as where TLS ends here. Records of a few bytes each could
 /// make it longer, and nobody sends such.
 const HELLO_BYTES_MAX: usize = Session::WANT_MAX;
 const READ_BYTES_MIN: usize = 1024;

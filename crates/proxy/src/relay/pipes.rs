@@ -8,7 +8,7 @@ use propylon_metrics::Column;
 use propylon_observe::telemetry::PipeMetrics;
 use propylon_sys::Pipe;
 
-/// What a pipe is asked to hold. The kernel keeps 40 bytes for each page of it.
+/// Bytes that a pipe is asked to hold. The kernel keeps 40 bytes for each page of it.
 const PIPE_BYTES: usize = 256 * 1024;
 /// Pipes that a core has at once, two files each; relays beyond that go on copying.
 const PIPES_MAX: usize = 256;
@@ -36,7 +36,7 @@ pub struct Lent {
 }
 
 impl Pipes {
-    /// None when there are too many, or the kernel has no more files to give.
+    /// Lends a pipe; `None` when there are too many, or the kernel has no more files to give.
     pub fn lend(&self) -> Option<Lent> {
         let idle = self.shelf.idle.borrow_mut().pop();
         let left = self.shelf.idle.borrow().len();

@@ -90,7 +90,7 @@ impl Way {
         self.release();
     }
 
-    /// What is on its way cannot be delivered.
+    /// Gives up bytes on their way, which cannot be delivered.
     pub fn give_up(&mut self) {
         self.reach = Reach::Broken;
         self.release();

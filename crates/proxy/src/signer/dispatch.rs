@@ -1,4 +1,4 @@
-//! Servers to ask for a signature, how long, and in which order: one core's jobs at one signer, without clock and
+//! Servers to ask for a signature, how long, and in which order: a core's jobs at one signer, without clock and
 //! sockets.
 //!
 //! A job is asked for on one connection, and again on another one when that connection breaks, when the server says
@@ -228,8 +228,8 @@ impl Dispatch {
             return self.conclude(id, Err(error));
         }
         let known = self.known_refusals(ski, now);
-        // The best is a server that was not tried yet; next one that was; if need be one that has been ejected, or that
-        // did not have the key a moment ago.
+        // The best is a server that was not tried yet; next one that was; if need be one ejected, or without the key a
+        // moment ago.
         let tiers =
             [(true, refused | tried | known), (true, refused | known), (false, refused | tried), (false, refused)];
         let server = tiers.into_iter().find_map(|(trusted, excluded)| self.choose(trusted, excluded));

@@ -47,8 +47,8 @@ impl Upload {
         matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
     }
 
-    /// What comes next from the client is its next request. A server that has closed has the body as good as sent, and may not have
-    /// taken it: the rest would be read as a request.
+    /// Whether the client's next bytes are its next request. A server that has closed has the body as good as sent, and
+    /// may not have taken it: the rest would be read as a request.
     pub fn is_read(&self) -> bool {
         match self {
             Upload::Whole(_) | Upload::Stream { .. } => true,
@@ -111,7 +111,7 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
 
 /// A chunked body that is whole, framed anew.
 pub fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) {
-    // It was decoded once without an error when its end was looked for.
+    // The body was decoded once without an error when its end was looked for.
     let _ = rechunk(&mut decoder_for(listener), body, out);
 }
 

@@ -1,5 +1,5 @@
-//! What must hold for any header blocks whatever: shared by the fuzz target and by a seeded run among the tests. Panics when a
-//! promise is broken.
+//! Promises for any header blocks whatever: shared by the fuzz target and by a seeded run among the tests. Panics if
+//! one is broken.
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -13,7 +13,7 @@ fn begun() -> (Intake, Http2Flood) {
     (intake, limits)
 }
 
-/// What the library gets of these bytes, which come in pieces of `step`.
+/// Bytes that the library gets of these, which come in pieces of `step`.
 fn given(intake: &mut Intake, limits: &Http2Flood, bytes: &[u8], step: usize) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     for mut piece in bytes.chunks(step) {
@@ -264,7 +264,7 @@ fn a_path_that_the_library_takes_for_none_is_kept_for_its_stream() {
         assert_eq!(intake.path(stream), None, "once");
     }
     assert_eq!(intake.follower.lengths(), [5 + odd.len() + 32]);
-    // By Huffman's code, and in two frames.
+    // Coded by Huffman's code, and in two frames.
     let coded = [0x04, 0x82, 0x63, 0xf9];
     let block = pseudo(&coded);
     let (begin, rest) = block.split_at(3);
@@ -303,7 +303,7 @@ fn an_upload_goes_on_beside_any_number_that_were_answered_early() {
         intake.serves(stream);
         assert_eq!(given(&mut intake, &limits, &data(stream), 1000).unwrap(), data(stream));
         intake.leaves(stream);
-        // What its client has still on its way is nobody's, and its room on the connection is the client's again.
+        // Bytes still on their way are nobody's, and their room on the connection is the client's again.
         assert_eq!(given(&mut intake, &limits, &data(stream), 1000).unwrap(), b"");
         assert_eq!(intake.say(), frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
         intake.said();
@@ -642,7 +642,7 @@ fn ok(stream: u32, flags: u8) -> Vec<u8> {
 
 #[test]
 fn a_response_of_a_server_passes_as_it_was() {
-    // It goes into the table, and is named again from there.
+    // The field goes into the table, and is named again from there.
     let interim = frame(HEADERS, END_HEADERS, 1, b"\x48\x03103");
     let again = frame(HEADERS, END_HEADERS, 1, &[0xbe]);
     let data = frame(DATA, 0, 1, b"data");
@@ -711,7 +711,7 @@ fn what_a_server_sends_behind_the_end_is_the_streams_error() {
         assert_eq!(intake.say(), said);
         let head = given(&mut intake, &limits, &ok(1, WHOLE), 1000).unwrap();
         assert!(head.ends_with(MALFORMED), "{head:x?}");
-        // Of a stream that nobody reads any more the library knows what to say.
+        // The library knows how to answer a stream that nobody reads any more.
         responses.forget(1);
         let more = frame(DATA, 0, 1, b"more");
         assert_eq!(given(&mut intake, &limits, &more, 1000).unwrap(), more);

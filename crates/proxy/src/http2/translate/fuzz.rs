@@ -1,4 +1,4 @@
-//! What must hold for any pseudo-header fields and fields whatever: shared by the fuzz target and by a seeded run among the
+//! Promises for any pseudo-header fields and fields whatever: shared by the fuzz target and by a seeded run among the
 //! tests. Panics when a promise is broken.
 
 use propylon_http::h1::{Limits, Parsed, RequestBody, RequestHead, parse_request};

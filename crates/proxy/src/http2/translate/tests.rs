@@ -12,7 +12,7 @@ const GET: Pseudo<'static> = Pseudo {
 
 type Pairs<'a> = &'a [(&'a str, &'a [u8])];
 
-/// What a request comes to: its text, or the word that it is refused with, here or by the parser.
+/// Result of a request: its text, or the word that it is refused with, here or by the parser.
 fn text(pseudo: &Pseudo<'_>, fields: Pairs<'_>, end: bool) -> Result<String, &'static str> {
     let mut random = fastrand::Rng::with_seed(1);
     let fields = || fields.iter().map(|(name, value)| (name.as_bytes(), *value));
@@ -114,7 +114,7 @@ fn host_and_authority_must_mean_the_same() {
     assert!(text(&GET, &[("host", b"SHOP.example:443")], true).is_ok());
     assert_eq!(text(&GET, &[("host", b"other.example")], true), Err("host-differs-from-target"));
     assert_eq!(text(&GET, &[("host", b"shop.example"), ("host", b"shop.example")], true), Err("several-hosts"));
-    // What is no authority does not become part of a path.
+    // Text that is no authority does not become part of a path.
     for authority in [&b"shop.example/x"[..], b"shop.example?x", b"shop.example/"] {
         let pseudo = Pseudo { authority: Some(authority), ..GET };
         assert_eq!(text(&pseudo, &[("host", b"shop.example")], true), Err("bad-host"), "{}", authority.escape_ascii());
