@@ -419,8 +419,7 @@ fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &A
     }
 }
 
-/// Writes the head for the server, whatever version of HTTP the client speaks. `last`: no other request on its
-/// connection.
+/// Writes the head for the server, whatever HTTP the client speaks. `last`: no other request on its connection.
 pub fn write_request_head(
     client: &ClientSide<'_>,
     request: &Request,

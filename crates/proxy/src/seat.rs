@@ -176,8 +176,7 @@ pub async fn take(
     Ok(Seat::Connection(made))
 }
 
-/// Makes a connection while its client waits, whose body does not pile up meanwhile. One whose client goes away is
-/// given up.
+/// Makes a connection while its client waits, whose body does not pile up meanwhile; gives up if the client goes away.
 async fn connect_for(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
@@ -303,7 +302,7 @@ pub fn settle(
     }
 }
 
-/// Gives a connection up after a request: to its pool if it can serve again; else closes it, permit returned.
+/// Gives a connection up after a request: to its pool if it can serve again; else closed.
 pub fn leave(
     core: &Core,
     snapshot: &CoreSnapshot,

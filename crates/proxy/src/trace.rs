@@ -147,8 +147,8 @@ impl Tracer {
         }
     }
 
-    /// Decides on the trace of a request whose head has come, and withholds the fields that no longer go on. `now`:
-    /// milliseconds on the core's clock.
+    /// Decides on a request's trace when its head has come, and withholds fields. `now`: milliseconds on the core's
+    /// clock.
     pub fn begin(
         &mut self,
         head: &mut RequestHead,

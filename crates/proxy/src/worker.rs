@@ -301,8 +301,8 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
         tokio::select! {
             biased;
             _ = phase.wait_for(|phase| phase.is_over()) => {
-                // Connections that the kernel has accepted for us have been promised to clients already. A successor
-                // keeps them as well.
+                // Connections that the kernel has accepted are promises to clients already. A successor keeps them as
+                // well as we do.
                 if !door.bound.is_handed_over() {
                     door.take_all(&core);
                 }

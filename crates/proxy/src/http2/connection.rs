@@ -548,8 +548,8 @@ impl Driver {
         Limit::Kept
     }
 
-    /// Whether the listener's HTTP/2 terms differ by now from those agreed on when the connection began: the client has
-    /// to reconnect.
+    /// Whether the listener's HTTP/2 terms differ from those agreed on when the connection began: the client has to
+    /// reconnect.
     fn is_outdated(&self) -> bool {
         let link = &self.link;
         link.core.snapshot().listener(link.listener).http2 != link.limits

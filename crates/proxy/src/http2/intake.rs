@@ -720,7 +720,7 @@ fn wanted(frame: &[u8]) -> usize {
     FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
 }
 
-/// Error code of a frame that ends the connection in any state, where the library's differs (RFC 9113 §6.3 to §6.9).
+/// Error code of a frame that ends the connection in any state, if the library's differs (RFC 9113 §6.3 to §6.9).
 fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
     let length = header.length;
     let is_long = match header.kind {

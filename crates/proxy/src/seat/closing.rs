@@ -1,5 +1,5 @@
-//! The end of a connection whose server has not answered, and may be at work on the request: its client has gone, or it
-//! took too long.
+//! End of a connection whose server has not answered and may be at work on the request: the client left, or it took too
+//! long.
 //!
 //! The server is told at once that nobody waits: our side ends. A server that looks up from its work stops it; one
 //! that does not goes on, as a process that serves one connection does, and takes no other. So the connection counts
