@@ -1,4 +1,4 @@
-//! Which server of a backend gets the next request.
+//! Load balancing: the choice of the server for the next request.
 //!
 //! One balancer per core and backend. What is in flight at the servers is known to all cores; averages, turns and slow
 //! starts are each core's own.
@@ -26,24 +26,25 @@ use self::round_robin::RoundRobin;
 use self::slow_start::SlowStart;
 pub use self::tiers::{Tier, Tiers};
 
-/// How the choice is made.
+/// Balancing algorithm.
 #[derive(Clone, Debug)]
 pub enum Method {
-    /// In turn, as often as the weights say.
+    /// Servers take turns, in proportion to their weights.
     RoundRobin,
-    /// By chance, as likely as the weights say.
+    /// Servers are drawn at random, in proportion to their weights.
     Random,
-    /// The fewest requests in flight for its weight.
+    /// Server with the fewest requests in flight for its weight.
     LeastConnections,
-    /// Of two drawn by chance the one that would answer sooner.
+    /// Power of two choices: of two servers drawn at random, the one expected to answer sooner.
     PeakEwma { decay_millis: u64 },
-    /// By the request's key. `bound_percent`: what a server may have in flight at most, of its share.
+    /// Consistent hashing of the request's key. `bound_percent`: requests in flight that a server may have, of its
+    /// share.
     ConsistentHash { table: Arc<Maglev>, bound_percent: u64 },
-    /// The first of these servers that has room.
+    /// First of these servers that has room.
     First { order: Box<[usize]> },
 }
 
-/// The choice, with its memory.
+/// A balancing algorithm with its state.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     algorithm: Algorithm,
@@ -63,10 +64,10 @@ enum Algorithm {
     First { order: Box<[usize]> },
 }
 
-/// What a choice may be made by.
+/// Inputs of a choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
-    /// Hash of what the request is to be told from others by; without one chance takes its place.
+    /// Hash of the request's key; without one a random number takes its place.
     pub key: Option<u64>,
     /// Any 64 random bits.
     pub random: u64,
@@ -74,7 +75,7 @@ pub struct Draw {
     pub now: u64,
 }
 
-/// What an answer was worth.
+/// Quality of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Success,
@@ -102,8 +103,7 @@ impl Balancer {
         }
     }
 
-    /// With what the earlier balancer of the backend has learnt of those servers that are the same: whose turn it is, how
-    /// fast they answer, how warm they are.
+    /// Successor that takes over the state for the servers that stay: the turns, latencies and slow starts.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Balancer, is_same: impl Fn(usize) -> bool) -> Self {
         let both = self.weights.len().min(earlier.weights.len());
@@ -115,7 +115,7 @@ impl Balancer {
                 least.continue_with(before, &same);
             }
             (Algorithm::PeakEwma(ewma), Algorithm::PeakEwma(before)) => ewma.continue_with(before, &same),
-            // They remember nothing, or nothing that another would understand.
+            // All other algorithms have no state, or none that another algorithm could use.
             _ => {}
         }
         self
@@ -156,7 +156,7 @@ impl Balancer {
         self.loads.began(server);
     }
 
-    /// It has been sent whole: the server owes an answer, until [`Balancer::settled`].
+    /// Records that the request has been sent whole: the server owes an answer, until [`Balancer::settled`].
     pub fn sent(&mut self, server: usize, now: u64) {
         if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
             ewma.sent(server, now);
@@ -170,7 +170,7 @@ impl Balancer {
         }
     }
 
-    /// What became of the request, and the microseconds to the answer's head or to the failure.
+    /// Records the result of a request, and the microseconds to the answer's head or to the failure.
     pub fn answered(&mut self, server: usize, latency_us: u64, verdict: Verdict, now: u64) {
         if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
             ewma.answered(server, latency_us, verdict, &self.loads, now);
@@ -182,7 +182,7 @@ impl Balancer {
         self.loads.ended(server);
     }
 
-    /// Nobody waits for the answer any more, after so many microseconds since the request was sent.
+    /// Records that the answer is no longer waited for, after so many microseconds since the request was sent.
     pub fn abandoned(&mut self, server: usize, waited_us: u64, now: u64) {
         if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
             ewma.abandoned(server, waited_us, now);

@@ -8,12 +8,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a client asks for. The offer to resume is the client's word: it buys a place in the other queue, no more.
+/// Kind of handshake that a client asks for. The offer to resume is only a claim: it buys a place in the other queue,
+/// no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It has nothing to go on with.
+    /// A full handshake: the client offers no session.
     Full,
-    /// It offers to resume a session.
+    /// A client that offers to resume a session.
     Resuming,
 }
 
@@ -83,7 +84,7 @@ pub struct Gate {
     /// Of this turn.
     entered: u32,
     spent: Duration,
-    /// What it may come to.
+    /// Time that the handshakes of this turn may take.
     allowed: Duration,
     /// Which queue is asked first.
     next: usize,
