@@ -4,7 +4,7 @@ mod command;
 
 use std::process::ExitCode;
 
-/// Of what the threads free that read keys, are sent them or make them, nothing stays readable; workers, which do not, are spared that.
+/// The allocator wipes memory freed by threads that read, receive or make keys; workers, which do not, are spared that.
 #[global_allocator]
 static ALLOCATOR: propylon_sys::Wiping<mimalloc::MiMalloc> = propylon_sys::Wiping::where_asked(mimalloc::MiMalloc);
 

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketType};
 
 /// A configuration that names nothing.
 const NOTHING: &str = "[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n";
-/// Where it could have been read from.
+/// Path of a configuration file that does not exist.
 const NOWHERE: &str = "/nonexistent/propylon.toml";
 /// How long somebody may take who is connected to.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
@@ -140,7 +140,7 @@ fn run(config: Option<&Path>, arguments: &[&str]) -> Option<ExitStatus> {
     command(config, arguments).stdout(Stdio::null()).stderr(Stdio::null()).status().ok()
 }
 
-/// What is enforced on this machine, as the sandbox itself says it.
+/// The sandbox that is enforced on this machine, as the sandbox itself reports it.
 pub fn show(config: Option<&Path>) -> Option<serde_json::Value> {
     let output = command(config, &["show"]).stderr(Stdio::null()).output().ok()?;
     serde_json::from_slice(&output.stdout).ok()

@@ -56,7 +56,7 @@ fn problems(source: &Source) -> Vec<Problem> {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
-    // What is missing in a signer's section has been said; its stand-ins are no files.
+    // A signer's section that is incomplete has been reported already; its stand-ins are no files.
     if !problems.iter().any(|problem| problem.severity == Severity::Error) {
         findings.extend(shown_to_others(&certified.signers, &certified.backends));
         if let Some(tracing) = &certified.tracing {
@@ -84,7 +84,7 @@ fn shown_to_others(signers: &[Signer], backends: &[Backend]) -> Vec<Finding> {
     findings
 }
 
-/// What the admin API has changed, which `run` would lay over the file. Nothing is told where the file itself is wrong.
+/// Changes by the admin API, which `run` would lay over the file. Nothing is reported if the file itself is wrong.
 fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
     if origin::has_error(problems) {
         return Vec::new();
@@ -102,7 +102,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .chain(meant.overrides())
             .chain(meant.warnings_of_state)
             .collect(),
-        // Whoever checks need not be who runs it.
+        // The account that checks need not be the one that runs the engine.
         Err(wrong) if wrong.is_unreadable => {
             let warn = |problem| Problem { severity: Severity::Warning, ..problem };
             wrong.problems.into_iter().map(warn).collect()

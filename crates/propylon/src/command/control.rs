@@ -58,7 +58,7 @@ pub struct LookArguments {
     json: bool,
 }
 
-/// What is done to a server.
+/// An action on a server.
 #[derive(Clone, Copy)]
 pub enum Deed {
     Drain,
@@ -188,7 +188,7 @@ impl Engine {
 fn token(file: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let token = text.trim();
-    // It becomes a line of the request.
+    // The token becomes part of a line of the request.
     match token.bytes().all(|byte| byte.is_ascii_graphic()) && !token.is_empty() {
         true => Ok(token.to_owned()),
         false => Err(format!("{} holds no token", file.display())),
@@ -207,7 +207,7 @@ fn told(answer: &Value) -> String {
     told
 }
 
-/// What is said of files that could not be used, where there are any. What they are is among the warnings.
+/// A sentence about files that could not be used, if there are any. The files are named among the warnings.
 fn unusable(answer: &Value) -> Option<String> {
     let files: Vec<String> = list(&answer["unusable_files"]).map(text).collect();
     let told = || format!("what was there before stays in use in place of what cannot be used: {}", files.join(", "));

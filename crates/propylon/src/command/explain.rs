@@ -31,7 +31,7 @@ pub struct Arguments {
     /// The configuration: TOML, or JSON if its name ends in .json
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     config: std::path::PathBuf,
-    /// URL of the request: http://HOST[:PORT]/PATH or https://...
+    /// What the client asks for: http://HOST[:PORT]/PATH or https://...
     url: String,
     /// The server name in the client's TLS greeting, if it is not the URL's host; "" for none
     #[arg(long, value_name = "NAME")]

@@ -1,4 +1,4 @@
-//! What the demo measured, and how it is told.
+//! Figures of the demo, and their presentation.
 
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ impl Figures {
         })
     }
 
-    /// What was measured while the idle connections were held; null if nothing was.
+    /// Figures taken while the idle connections were held; null if there are none.
     fn held(&self) -> &Value {
         &self.idle["modes"][0]
     }
@@ -103,7 +103,7 @@ impl Figures {
         text
     }
 
-    /// What must be known to read the table, and the first error if there was one.
+    /// Remarks needed to read the table, and the first error if there was one.
     pub fn remarks(&self) -> Vec<String> {
         let busy = |row: &&Row| row.report["load_busy"].as_f64().unwrap_or(0.0) > LOAD_SATURATED;
         let mut remarks: Vec<String> = Vec::new();
@@ -137,7 +137,7 @@ fn micros(nanoseconds: &Value) -> f64 {
     nanoseconds.as_f64().unwrap_or(0.0) / 1e3
 }
 
-/// Of microseconds.
+/// A duration in words, from microseconds.
 fn duration(micros: f64) -> String {
     match micros {
         micros if micros < 10.0 => format!("{micros:.1} µs"),

@@ -1,4 +1,4 @@
-//! What the demo puts up and takes down again: a folder, and processes that do not outlive it.
+//! The demo's stage: a folder, and processes that do not outlive it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -158,7 +158,7 @@ impl Actor {
     }
 
     fn signal(&self, signal: Signal) {
-        // Its number cannot be another's yet: it has not been waited for.
+        // The process ID cannot be another process's yet: the child has not been waited for.
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, signal);
         }
