@@ -272,8 +272,8 @@ pub fn apart(folder: &Path, keys: &Path) -> String {
     format!("put it in a folder beside {}, with nothing but its like in it", keys.display())
 }
 
-/// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them.
-/// Warnings about unreadable files: the account that checks may be another one, even on another machine.
+/// Keys that the account of `process.user` cannot read, by their modes and those of the folders that lead to them;
+/// whoever checks may be another account, on another machine even.
 pub fn unreadable(config: &Config, source: &Source) -> Vec<Problem> {
     let account = config.process.user.as_ref().filter(|_| config.keys.isolate.is_some());
     let Some(account) = account.and_then(|user| Account::find(user).ok()).filter(|account| account.uid != 0) else {

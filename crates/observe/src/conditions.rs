@@ -1,5 +1,5 @@
-//! What can be wrong with the engine: its table, for the mechanism that looks at the metrics (`propylon_metrics::conditions`), tells
-//! of it in the log, and shows it by `/status.json`, `propylon top` and the dashboard.
+//! Conditions: the table of what can be wrong with the engine. `propylon_metrics::conditions` looks at the metrics by
+//! it, and reports in the log, `/status.json`, `propylon top` and the dashboard.
 
 mod table;
 

@@ -75,7 +75,7 @@ struct Body {
     decoder: Decoder,
     /// Without framing.
     text: Vec<u8>,
-    /// Of a body with a length.
+    /// Bytes taken of a body with a length.
     taken: u64,
 }
 

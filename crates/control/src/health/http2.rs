@@ -14,7 +14,7 @@ use super::line::Line;
 use super::probe::Failure;
 
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
-/// What a server may send before it is read.
+/// Bytes that a server may send before they are read.
 const WINDOW_BYTES: u32 = 65_535;
 
 /// A connection for one request; it ends when this is dropped.
@@ -34,7 +34,7 @@ impl Connection {
         let mut builder = client::Builder::new();
         builder.enable_push(false).max_header_list_size(HEAD_BYTES_MAX).initial_connection_window_size(WINDOW_BYTES);
         let (requests, connection) = builder.handshake::<_, Bytes>(stream).await.map_err(broken)?;
-        // What becomes of it the request is told as well.
+        // Errors of the connection reach the request as well.
         let driver = spawn_local(async move { drop(connection.await) });
         Ok(Connection { requests, driver })
     }
@@ -63,7 +63,7 @@ pub fn broken(error: h2::Error) -> Failure {
     Failure::new(word, error.to_string())
 }
 
-/// What every probe's request has, to which its own is added.
+/// Fields of every probe's request, to which its own are added.
 pub fn request(method: &str, host: &str, path: &str, secure: bool) -> http::request::Builder {
     let scheme = if secure { "https" } else { "http" };
     Request::builder()

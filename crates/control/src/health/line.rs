@@ -92,7 +92,7 @@ impl AsyncWrite for Line {
             Line::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
             Line::Secure(secure) => {
                 let count = ready!(secure.stream.poll_write(context, &secure.stock, &[IoSlice::new(bytes)]))?;
-                // What was taken need not be on its way, and nobody may flush before the answer is waited for.
+                // Bytes that were taken need not have been sent, and nobody may flush before the answer is waited for.
                 if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.stock) {
                     return Poll::Ready(Err(error));
                 }

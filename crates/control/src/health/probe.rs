@@ -21,7 +21,7 @@ use super::{grpc, http, http2};
 pub struct Failure {
     /// One of [`PROBE_RESULTS`].
     pub word: &'static str,
-    /// What there is to say beside; may be empty.
+    /// Further detail; may be empty.
     pub detail: String,
 }
 
