@@ -1,4 +1,4 @@
-//! The client as a request sees it, whatever version of HTTP it speaks: whom it came from, and how the wait for it is kept.
+//! The client as a request sees it, whatever version of HTTP it speaks: its source, and how the wait for it is kept.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;

@@ -302,7 +302,7 @@ pub fn settle(
     }
 }
 
-/// Gives a connection up after a request: to its pool if it can serve again; else closed.
+/// Gives a connection up after a request: to its pool if it can serve again; else closed, its permit returned.
 pub fn leave(
     core: &Core,
     snapshot: &CoreSnapshot,

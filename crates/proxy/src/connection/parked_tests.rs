@@ -164,7 +164,7 @@ fn others_are_served_while_a_handshake_is_parked_and_a_drain_lets_it_finish() {
         house.core.draining.set(true);
         house.core.timers.wake_all();
         spawn_local(Rc::clone(&house.core).leave_desk());
-        // They came before the drain: what they ask for may be answered or not, but they are not kept.
+        // The clients came before the drain: their requests may be answered or not, but they are not kept.
         let _ = (status(client).await, status(other).await);
         until("the core is empty", || house.core.connections.get() == 0).await;
         let counts = house.counts();
@@ -185,7 +185,7 @@ fn a_client_that_goes_away_while_it_is_parked_frees_its_stack() {
         let counts = house.counts();
         assert_eq!((counts.local, counts.cancelled), (0, 1));
         assert_eq!(counts.stacks, counts.stacks_idle);
-        // Its job is taken back, too.
+        // The job is taken back, too.
         assert_eq!(house.core.desk.waiting(), 0);
         house.core.tick(false);
         assert_eq!(house.store.count(house.core.telemetry.parking.cancelled), 1);

@@ -142,7 +142,7 @@ fn tls_1_3_goes_on_with_other_keys() {
     });
 }
 
-/// What does not fit is known to be missing, however the end of a body shows.
+/// Bytes that do not fit are known to be missing, however the end of a body shows.
 #[test]
 fn a_response_that_is_too_long_for_the_key_is_cut_off_where_the_client_sees_it() {
     run(async {
@@ -154,7 +154,7 @@ fn a_response_that_is_too_long_for_the_key_is_cut_off_where_the_client_sees_it()
             // As bytes that are missing: the session ends in order.
             (length, "--http1.1", &[18][..]),
             (until_close, "--http1.1", &[18]),
-            // Where the end of the session would be that of the body it is broken off.
+            // A body that would end with the session is broken off.
             (until_close, "--http1.0", &[56]),
             (length, "--http2", &[18, 56, 92]),
         ];

@@ -164,7 +164,7 @@ fn a_request_for_a_server_of_http2_has_what_http2_has() {
     assert!(request.headers().is_empty());
 }
 
-/// What a server's head comes to: its text, or the word that it is refused with.
+/// Result of a server's head: its text, or the word that it is refused with.
 fn answer(status: u16, fields: Pairs<'_>, asked: Asked<'_>, ended: bool) -> Result<String, &'static str> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(status).unwrap();

@@ -78,7 +78,7 @@ impl Core {
         self.dispatch.submit(remote, SCHEME, DIGEST.into(), self.now).expect("there is room")
     }
 
-    /// What has been sent on a connection since the last time.
+    /// Bytes sent on a connection since the last time.
     fn requests(&mut self, at: usize) -> Vec<Request> {
         let mut bytes = Vec::new();
         self.dispatch.channel(at).take_outgoing(&mut bytes);
@@ -238,7 +238,7 @@ fn late_twofold_and_stray_replies_are_dropped() {
     core.sign(at, request.id);
     core.signed(job);
     core.counts("propylon_signer_strays_total{signer=\"vault\",server=\"0\"}", 2);
-    // Its slot is another's by the time its answer comes.
+    // The slot is another's by the time its answer comes.
     let gone = core.submit();
     let (at, request) = core.request();
     assert!(core.dispatch.release(gone).is_none());
