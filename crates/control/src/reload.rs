@@ -530,7 +530,7 @@ impl Keeper {
         }
     }
 
-    /// Counts a result in the metrics and keeps it for `/status`.
+    /// Counts a result in the metrics and keeps it for `/snapshot`.
     fn conclude(&mut self, result: &'static str) {
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
         column.increment(match result {
