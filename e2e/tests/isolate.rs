@@ -958,3 +958,25 @@ fn the_folder_of_uploads_is_one_of_its_own() {
     let engine = Engine::start(&good);
     served(engine.address("web"), &[("early.test", &pem)]);
 }
+
+#[test]
+fn a_key_that_is_pushed_by_mistake_stays_in_no_memory() {
+    if !memory::may_look() {
+        return;
+    }
+    let (origin, mut keys, state) = (Origin::always(ANSWER), Keys::new(), Scratch::new());
+    let (state_line, token) = with_state(&state);
+    let process = format!("[process]\n{state_line}\n[admin]\nbind = \"127.0.0.1:0\"\n{token}\n{ISOLATE}");
+    let engine = Engine::start(&config(&origin, &keys, &process));
+    let sent = keys.issue("sent", &PKCS_RSA_SHA256);
+    for kind in ["application/toml", "application/json"] {
+        let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: {kind}\r\n");
+        let told = ask_admin(&engine, "PUT", "/v1/config", &fields, &sent);
+        assert_eq!(told.status, 422, "{}", told.text());
+    }
+    // What was freed a moment ago may be on its way to be.
+    let started = Instant::now();
+    while !memory::found(engine.pid(), &keys.traces()).is_empty() {
+        assert!(started.elapsed() < PATIENCE, "{:#?}", memory::found(engine.pid(), &keys.traces()));
+    }
+}

@@ -14,21 +14,23 @@ use crate::tree::{DEPTH_MAX, Entry, Node, Value};
 /// recursively; on an ordinary stack a hostile 13 KB file ends a debug build. The memory is touched only when used.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Reads on a thread of its own, which has the stack and contains a panic of the reader.
+/// Reads on a thread of its own, which has the stack and contains a panic of the reader. The library's errors each have a
+/// share in a copy of the text, which may be a private key that somebody took for a configuration: the caller's thread
+/// drops them, since it may be one that wipes what it frees.
 pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     let outcome = std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("toml".into()).stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, || read_here(lines)).ok()?;
         thread.join().ok()
     });
-    outcome.unwrap_or_else(|| {
+    outcome.map(|(reading, _errors)| reading).unwrap_or_else(|| {
         let what = "the file could not be parsed, and that is not its fault".to_string();
         let fix = "try again, and report it if it stays".to_string();
         Reading { root: None, faults: vec![Fault { span: None, what, fix, damage: Some(Span::default()) }] }
     })
 }
 
-fn read_here<'t>(lines: &Lines<'t>) -> Reading<'t> {
+fn read_here<'t>(lines: &Lines<'t>) -> (Reading<'t>, Vec<Error>) {
     let (table, errors) = DeTable::parse_recoverable(lines.text());
     let mut faults = faults(lines, &errors);
     let mut too_deep = None;
@@ -42,7 +44,7 @@ fn read_here<'t>(lines: &Lines<'t>) -> Reading<'t> {
             damage: Some(span),
         });
     }
-    Reading { root: Some(Node { span: Span::default(), value: Value::Table(entries) }), faults }
+    (Reading { root: Some(Node { span: Span::default(), value: Value::Table(entries) }), faults }, errors)
 }
 
 fn entries<'t>(table: DeTable<'t>, depth: usize, too_deep: &mut Option<Span>) -> Vec<Entry<'t>> {
