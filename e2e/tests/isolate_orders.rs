@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use propylon_e2e::certificates::leaf;
 use propylon_e2e::engine::complete;
-use propylon_e2e::isolation::{attempt, child, key_process, traces};
+use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, traces};
 use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::pebble::{Options, Pebble, free};
 use propylon_e2e::program::{run, signal};
 use propylon_e2e::secure::{SecureOrigin, read_request, send};
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::{PATIENCE, holds};
 use propylon_e2e::{Certificates, Client, Engine, Scratch, binaries, eventually, holds, memory};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use rustls::pki_types::CertificateDer;
@@ -333,6 +333,7 @@ fn keys_of_orders_that_come_to_nothing_are_removed() {
 
 /// Whoever has got into an engine: he has its socket for questions about files.
 struct Hijacker {
+    engine: u32,
     socket: UnixDatagram,
     /// Of his questions: the engine's have other numbers.
     id: u32,
@@ -352,11 +353,20 @@ impl Hijacker {
         });
         let socket = UnixDatagram::from(socket.expect("a socket to the key process"));
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        Hijacker { socket, id: 1 << 31 }
+        Hijacker { engine, socket, id: 1 << 31 }
     }
 
-    /// An answer as it comes, with its parts put together.
+    /// An answer as it comes, with its parts put together. The engine is stopped meanwhile: its own threads read from the
+    /// same socket, and would take the answer for one that comes too late.
     fn ask(&mut self, question: &[u8]) -> String {
+        signal(self.engine, Signal::STOP);
+        holds("the engine has stopped", || is_stopped(self.engine));
+        let answer = self.heard(question);
+        signal(self.engine, Signal::CONT);
+        answer
+    }
+
+    fn heard(&mut self, question: &[u8]) -> String {
         self.id += 1;
         self.socket.send(&[&self.id.to_be_bytes(), question].concat()).expect("room");
         let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
