@@ -46,7 +46,7 @@ use settings::{RETRIES, Settings};
 use stalls::StallWatch;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use summary::{Found, Summary};
 use timeline::{Setup, Timeline};
 use vault::Vault;
@@ -214,6 +214,11 @@ fn disturb(
     let is_idle = |metrics: &Metrics| GAUGES.iter().all(|gauge| metrics.count(gauge, &[]) == 0);
     let engine = lock(&ring.engine);
     let metrics = engine.wait_for(SETTLE_MAX, interrupt, is_idle)?;
+    // Probes end and pipes that nobody needs are closed within seconds; what leaks stays.
+    let settled = Instant::now() + SETTLE_MAX;
+    while engine.files() > files_before + FILES_SLACK && Instant::now() < settled {
+        interrupt.sleep(SAMPLE_EVERY)?;
+    }
     let files = (files_before, engine.files());
     write_aside(&engine.folder().join("metrics.txt"), metrics.text())?;
     Ok(Ended { gathered, metrics, rss_kib, files, done, operator })
