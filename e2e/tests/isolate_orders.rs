@@ -18,7 +18,7 @@ use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::pebble::{Options, Pebble, free};
 use propylon_e2e::program::{run, signal};
 use propylon_e2e::secure::{SecureOrigin, read_request, send};
-use propylon_e2e::wait::{PATIENCE, holds};
+use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Certificates, Client, Engine, Scratch, binaries, eventually, holds, memory};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use rustls::pki_types::CertificateDer;

@@ -120,7 +120,7 @@ fn built(line: &str) -> Option<Binary> {
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
     // "path+file:///home/me/propylon/e2e#propylon-e2e@0.1.0"
     let id = message["package_id"].as_str()?;
-    // A package that is called as its folder is has its version alone there: "path+file:///…/crates/propylon#0.1.0".
+    // Without a name where that is the folder's: "path+file:///home/me/propylon/crates/propylon#0.1.0".
     let named = id.rsplit('#').next()?.split_once('@').map(|(name, _)| name);
     let package = named.or_else(|| folder.file_name()?.to_str())?.to_owned();
     Some(Binary {
