@@ -14,9 +14,10 @@ use crate::tree::{DEPTH_MAX, Entry, Node, Value};
 /// recursively; on an ordinary stack a hostile 13 KB file ends a debug build. The memory is touched only when used.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Reads on a thread of its own, which has the stack and contains a panic of the reader. The library's errors each have a
-/// share in a copy of the text, which may be a private key that somebody took for a configuration: the caller's thread
-/// drops them, since it may be one that wipes what it frees.
+/// Reads on a thread of its own, which has the stack and contains a panic of the reader.
+///
+/// The library's errors each have a share in a copy of the text, which may be a private key that was taken for a
+/// configuration. They are dropped by the caller's thread, since that may be one that wipes what it frees.
 pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     let outcome = std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("toml".into()).stack_size(STACK_BYTES);
