@@ -9,23 +9,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::spans::Exporter;
 use propylon_acme::Keeper as Orders;
 use propylon_config::{AdminBind, At, Config};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Writer};
 use propylon_observe::conditions::{self, Conditions};
-use propylon_observe::telemetry::ExportCounts;
-use propylon_observe::telemetry::Telemetry;
+use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
 use propylon_proxy::shortage::files::ConnectionsMax;
 use propylon_proxy::shortage::{Shared, Watch};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Publication, Snapshot};
 use propylon_proxy::ticket_keys;
-use propylon_proxy::worker::worker_count;
-use propylon_proxy::worker::{self, Assignment, Phase};
+use propylon_proxy::worker::{self, Assignment, Phase, worker_count};
 use propylon_tls::Finding;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -43,6 +40,7 @@ use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
+use crate::spans::Exporter;
 use crate::state;
 use crate::upgrade::handover::{Handover, Kept, Own, Property};
 use crate::upgrade::launcher::Launcher;
@@ -532,8 +530,7 @@ impl Main {
     }
 
     fn report_kernels(&self) {
-        let column = Store::column(&self.store, self.store.columns() - 1);
-        self.telemetry.batches.report_kernels(&column, &self.batching);
+        self.telemetry.batches.report_kernels(&self.column(), &self.batching);
     }
 
     /// Adds the access log writer's counts since `seen` to the metrics; returns the counts by now.

@@ -29,8 +29,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use crate::names::Names;
 use probe::{Failure, probe};
 use propylon_config::effective;
-use propylon_observe::telemetry::{PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED};
-use propylon_observe::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
+use propylon_observe::telemetry::{
+    PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
+};
 use propylon_proxy::notice::{Door, Target};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Server, Snapshot, server_alpn};

@@ -19,8 +19,7 @@ use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{ClientStream, Fill, ReadError};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
-use propylon_observe::telemetry::Reason;
-use propylon_observe::telemetry::{ListenerMetrics, Wait};
+use propylon_observe::telemetry::{ListenerMetrics, Reason, Wait};
 use propylon_tls::{ClientHelloInfo, Facts, Failure, Session, Step, Version};
 
 use crate::client_side::ClientSide;

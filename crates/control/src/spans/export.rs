@@ -17,9 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::collector::{Collector, Outcome};
-use propylon_proxy::trace::Target;
-use propylon_proxy::trace::{Inlet, Outbox};
-use propylon_proxy::trace::{Span, encode};
+use propylon_proxy::trace::{Inlet, Outbox, Span, Target, encode};
 
 /// Spans that are sent together.
 const BATCH_SPANS: usize = 512;
