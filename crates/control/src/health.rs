@@ -34,7 +34,8 @@ use propylon_observe::telemetry::{
 };
 use propylon_proxy::notice::{Door, Target};
 use propylon_proxy::signer::Beside;
-use propylon_proxy::snapshot::{Server, Snapshot, server_alpn};
+use propylon_proxy::alpn::server_alpn;
+use propylon_proxy::snapshot::{Server, Snapshot};
 use turns::{Kind, Turns};
 
 /// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a turn.

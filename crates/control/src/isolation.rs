@@ -23,7 +23,7 @@ use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
 pub use keeping::Keeping;
 use propylon_proxy::snapshot::Snapshot;
-use propylon_proxy::worker::worker_count;
+use propylon_proxy::cores::worker_count;
 
 use crate::logger;
 

@@ -11,7 +11,7 @@ use propylon_config::{AccessLog, Admin, AdminBind, Config};
 use propylon_net::listen::{self, BindError, Bound, Inherited};
 use propylon_observe::access_log::Writer;
 use propylon_proxy::shortage::files::{ConnectionsMax, FilesPlan};
-use propylon_proxy::worker::worker_count;
+use propylon_proxy::cores::worker_count;
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::admin::AdminSocket;

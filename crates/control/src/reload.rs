@@ -48,8 +48,8 @@ use places::Places;
 use propylon_config::effective;
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
-use propylon_proxy::signer;
-use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
+use propylon_proxy::signer::{self, SignerProfile};
+use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 
 /// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);

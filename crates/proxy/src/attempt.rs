@@ -12,83 +12,28 @@ use std::task::Poll;
 use std::time::Instant;
 
 use propylon_config::{BackendId, Forwarded};
-use propylon_http::h1::{self, ClientAddress, Decoder, Event, ForwardContext, Name, RequestBody, Scheme};
+use propylon_http::h1::{self, ClientAddress, ForwardContext, Name, RequestBody, Scheme};
 use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 
+use crate::tunnel;
 use crate::balance::{Wish, is_failure};
 use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
-use crate::connection::{After, Connection};
-use crate::exchange::{Request, answer_busy, answer_error};
+use crate::connection::Connection;
+use crate::exchange::record::{self, Reached, Went};
+use crate::exchange::{answer_busy, answer_error};
+use crate::fault::{Attempt, CUT_OFF, EXCESS_DATA, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::pool::Permit;
+use crate::request::{After, Request};
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
 use crate::told::Told;
-use crate::trace::{self, Reached, Trace, Went};
+use crate::trace::{self, Trace};
 use crate::transfer::{Ended, Transfer, Upload};
-use crate::tunnel;
-
-/// The `reason` of an attempt whose stream the server has reset.
-pub const STREAM_RESET: &str = "stream-reset";
-
-/// The `reason` of a reset whose code says that it is about the request itself: a deadline that the client has set is
-/// over (gRPC), or the server does not take a field.
-pub const REQUEST_RESET: &str = "request-reset";
-
-/// The `reason` of an attempt whose connection had brought a whole response, until the server ended it by GOAWAY. An
-/// error is about something sent on it, which need not be this request, nor anything wrong.
-pub const CUT_OFF: &str = "goaway";
 
 /// Attempts of one request that may be cut off so before they count.
 const CUT_OFF_REPEATS_MAX: u8 = 4;
-
-/// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where
-/// there may be none. The excess does not go on to the client.
-pub const EXCESS_DATA: &str = "excess-data";
-
-/// Failure of one attempt.
-#[derive(Clone, Copy, Debug)]
-pub struct Attempt {
-    /// The status for the client if this was the last attempt.
-    pub status: u16,
-    /// One of `telemetry::SERVER_FAULTS`.
-    pub reason: &'static str,
-    /// The request may be tried again as far as this failure goes.
-    pub repeatable: Repeatable,
-}
-
-impl Attempt {
-    /// A response's head that is refused.
-    pub fn of_bad_head(reject: &h1::Reject) -> Attempt {
-        log::debug!("a server's response was refused: {reject}");
-        let reason = match reject.reason {
-            // Often as long as what was asked: a target, a cookie.
-            "head-too-long" | "too-many-fields" => "response-head-too-large",
-            "bad-switch" | "switched-without-being-asked" => "bad-switch",
-            _ => "bad-response",
-        };
-        Attempt { status: 502, reason, repeatable: Repeatable::No }
-    }
-
-    /// Takes into account that the client still owed a part of the request, or the server did not take it: a server
-    /// need not wait for that part, nor read one that it does not want, and is not blamed if it closes unanswered.
-    pub fn with_body_owed(self, owed: bool) -> Attempt {
-        match self.reason {
-            "closed-before-response" if owed => Attempt { reason: "closed-during-request", ..self },
-            _ => self,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeatable {
-    /// Nothing was sent.
-    Unsent,
-    /// Sent, and the server closed before any byte of a response.
-    Unanswered,
-    No,
-}
 
 /// Forwards a request to one of a backend's servers and streams the answer.
 pub async fn forward(
@@ -150,7 +95,7 @@ pub async fn forward(
                         }
                         note_outcome(client, request, backend, &after);
                         went.fault = request.note.fault;
-                        trace::end_attempt(request, snapshot, backend, &went);
+                        record::end_attempt(request, snapshot, backend, &went);
                         return after;
                     }
                     Ended::Switched(switched) => {
@@ -158,7 +103,7 @@ pub async fn forward(
                         let ClientSide::Http1(connection) = client else { return After::Abort };
                         let after = tunnel::run(connection, request, snapshot, backend, switched).await;
                         went.fault = request.note.fault;
-                        trace::end_attempt(request, snapshot, backend, &went);
+                        record::end_attempt(request, snapshot, backend, &went);
                         return after;
                     }
                     Ended::Failed(failed, permit) => (failed, permit),
@@ -166,7 +111,7 @@ pub async fn forward(
             }
         };
         went.fault = Some(failed.reason);
-        trace::end_attempt(request, snapshot, backend, &went);
+        record::end_attempt(request, snapshot, backend, &went);
         let failure =
             Failure { failed, permit, may_be_silent: went.connection.is_some_and(|reached| !reached.is_http2) };
         if let Some(after) = give_up(client, request, snapshot, backend, &upload, failure, &mut experience) {
@@ -489,18 +434,4 @@ pub async fn flush(connection: &mut Connection) -> After {
         Poll::Pending
     })
     .await
-}
-
-/// The length of a whole chunked body at the front of `bytes`, framing included; none if its end is not there yet
-/// or it is malformed.
-pub fn whole_chunked(bytes: &[u8]) -> Option<usize> {
-    let mut decoder = Decoder::new();
-    let mut at = 0;
-    loop {
-        match decoder.next(&bytes[at..]).ok()? {
-            Event::NeedMore { .. } => return None,
-            Event::Data { end, .. } => at += end,
-            Event::End { consumed } => return Some(at + consumed),
-        }
-    }
 }

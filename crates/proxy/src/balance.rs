@@ -12,8 +12,8 @@ use propylon_policy::suspect::Suspects;
 
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::exchange::Request;
 use crate::notice::Notice;
+use crate::request::Request;
 use crate::snapshot::CoreBackend;
 use crate::sticky::{Lead, Sticky, cookies};
 

@@ -24,19 +24,17 @@ use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
-use crate::attempt::{Attempt, EXCESS_DATA, Repeatable, cookie_line, write_request_head};
+use crate::attempt::{cookie_line, write_request_head};
 use crate::balance::Turn;
 use crate::client_side::ClientSide;
-use crate::connection::After;
 use crate::core::Core;
-use crate::exchange::{Request, answer_error};
+use crate::exchange::answer_error;
+use crate::fault::{Attempt, EXCESS_DATA, Repeatable};
 use crate::http2::translate;
+use crate::request::{After, Request};
 use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
-use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed,
-    server_fault, wait_for,
-};
+use crate::transfer::{Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed, server_fault, wait_for};
 
 /// Progress of the request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,15 +22,14 @@ use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{ListenerMetrics, Reason, Wait};
 use propylon_tls::{ClientHelloInfo, Facts, Failure, Session, Step, Version};
 
+use crate::{exchange, proxied, relay};
+use crate::alpn::is_http2;
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http2::{self, PREFACE};
-use crate::proxied;
-use crate::relay;
+use crate::request::{After, Request};
 use crate::signer::Work;
-use crate::snapshot::is_http2;
 use crate::told::is_told_again;
 
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
@@ -88,21 +87,6 @@ struct Rare {
     head_began: Option<Instant>,
     /// Backends after the first 64 that the connection's requests went to, a bit for each, by 64.
     more_backends: Vec<u64>,
-}
-
-/// Fate of a connection when a request is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
-    /// Another request may come, or the rest of one that has begun.
-    Next,
-    /// Close in order: what is staged is sent first.
-    Close,
-    /// Close in order, but hear the client out for a moment so that it gets to read our answer.
-    Linger,
-    /// The response is broken off: the client must not take it for whole.
-    Abort,
-    /// The client sent no request but the preface of HTTP/2.
-    Http2,
 }
 
 /// Outcome of reading a head.

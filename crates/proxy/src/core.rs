@@ -29,17 +29,17 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::exchange::Request;
+use crate::seat;
+use crate::cores::worker_count;
 use crate::gate::Gate;
 use crate::http2::{Familiar, Uploads, Windows};
+use crate::pipes::Pipes;
 use crate::pool::Pool;
-use crate::relay::Pipes;
-use crate::seat;
+use crate::request::Request;
 use crate::shortage::{Room, Shared, Shortage};
 use crate::signer::{Beside, Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
-use crate::worker::worker_count;
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;

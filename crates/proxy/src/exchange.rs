@@ -1,95 +1,29 @@
 //! The life of a request: route, answer it here or pick a server and forward it, retry where that is safe, and keep the
 //! account of it.
 
+pub mod record;
+
 use std::rc::Rc;
-use std::time::Instant;
 
 use propylon_config::{Action, BackendId, Redirect, Respond};
 use propylon_http::h1::{
-    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version,
-    reason_phrase,
+    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, Version, reason_phrase,
 };
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_observe::access_log::{Durations, Record, TlsFields};
 
+use crate::alpn::alpn_name;
+use crate::answer::Answer;
 use crate::attempt;
 use crate::challenges;
 use crate::client_side::ClientSide;
-use crate::connection::{After, Connection};
+use crate::connection::Connection;
 use crate::core::Core;
-use crate::snapshot::{CoreSnapshot, alpn_name};
-use crate::trace::{self, Moment, Trace};
-
-/// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
-pub struct Request {
-    pub head: RequestHead,
-    /// The head's bytes, which its offsets refer to once it is out of the inbox.
-    pub text: Vec<u8>,
-    pub response: ResponseHead,
-    pub started: Instant,
-    /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
-    pub body_begun: bool,
-    pub trace: Trace,
-    pub note: Note,
-}
-
-/// Facts of a request for the log and the metrics.
-#[derive(Clone, Debug, Default)]
-pub struct Note {
-    /// 0 while no response has begun.
-    pub status: u16,
-    pub bytes_received: u64,
-    pub bytes_sent: u64,
-    pub head_us: u64,
-    /// Spent in a backend's line.
-    pub queue_us: Option<u64>,
-    pub connect_us: Option<u64>,
-    pub first_byte_us: Option<u64>,
-    /// Index of the backend, then of the server in it.
-    pub backend: Option<usize>,
-    pub server: Option<usize>,
-    /// The server that the client's cookie leads to.
-    pub cookie_server: Option<usize>,
-    pub attempts: u32,
-    pub reused: bool,
-    pub fault: Option<&'static str>,
-}
-
-impl Default for Request {
-    fn default() -> Request {
-        Request {
-            head: RequestHead::default(),
-            text: Vec::with_capacity(2048),
-            response: ResponseHead::default(),
-            started: Instant::now(),
-            body_begun: false,
-            trace: Trace::Off,
-            note: Note::default(),
-        }
-    }
-}
-
-impl Request {
-    /// Gets ready for the next head, whose first byte is there (or is being waited for) now.
-    pub fn begin(&mut self, now: Instant) {
-        self.head.clear();
-        self.text.clear();
-        self.started = now;
-        self.body_begun = false;
-        self.trace = Trace::Off;
-        self.note = Note::default();
-    }
-
-    /// Moves the head's bytes out of the inbox: its body comes next there.
-    pub fn take_head(&mut self, inbox: &mut Buffer) {
-        let length = self.head.length;
-        self.text.extend_from_slice(&inbox.readable()[..length]);
-        inbox.consume(length);
-        self.note.bytes_received = length as u64;
-        self.note.head_us = self.started.elapsed().as_micros() as u64;
-    }
-}
+use crate::request::{After, Note, Request};
+use crate::snapshot::CoreSnapshot;
+use crate::trace::Moment;
+use crate::transfer::whole_chunked;
 
 /// Serves one request whose head has been read.
 pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
@@ -263,23 +197,6 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
     Some(format!("misdirected: this connection was made {made_for}, and its certificate is not for {host}"))
 }
 
-/// An answer that is given here.
-#[derive(Clone, Copy)]
-pub struct Answer<'a> {
-    pub status: u16,
-    pub fields: &'a [(&'a str, &'a str)],
-    pub content_type: &'a str,
-    pub body: &'a str,
-    /// The connection ends with it.
-    pub close: bool,
-}
-
-impl Answer<'_> {
-    pub fn plain(status: u16) -> Answer<'static> {
-        Answer { status, fields: &[], content_type: "text/plain; charset=utf-8", body: "", close: false }
-    }
-}
-
 /// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
 /// the connection ends, since reading on only to throw it away would cost more than a new connection.
 pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
@@ -336,7 +253,7 @@ fn skip_body(head: &RequestHead, inbox: &mut Buffer, note: &mut Note) -> bool {
     let length = match head.body {
         RequestBody::None => return true,
         RequestBody::Length(length) => usize::try_from(length).ok().filter(|length| *length <= inbox.len()),
-        RequestBody::Chunked => attempt::whole_chunked(inbox.readable()),
+        RequestBody::Chunked => whole_chunked(inbox.readable()),
     };
     let Some(length) = length else { return false };
     inbox.consume(length);
@@ -444,7 +361,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         core.metrics.increment(*counter);
     }
     let handshake = client.take_handshake_us().map(u64::from);
-    trace::finish(client, request, snapshot, handshake);
+    record::finish(client, request, snapshot, handshake);
     let note = &request.note;
     let mut log = core.log.borrow_mut();
     if !log.is_on() {

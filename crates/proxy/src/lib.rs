@@ -3,6 +3,8 @@
 //! Read `connection.rs` first (the life of a connection, in the order in which it happens), then `exchange.rs` (the
 //! life of a request) and `snapshot.rs` (the life of a configuration).
 
+pub mod alpn;
+mod answer;
 pub mod attempt;
 pub mod balance;
 pub mod batches;
@@ -11,12 +13,16 @@ pub mod challenges;
 pub mod client_side;
 pub mod connection;
 pub mod core;
+pub mod cores;
 pub mod exchange;
+pub mod fault;
 mod gate;
 pub mod http2;
 pub mod notice;
+mod pipes;
 pub mod pool;
 pub mod proxied;
+pub mod request;
 pub mod relay;
 pub mod seat;
 pub mod shortage;

@@ -10,8 +10,8 @@ use propylon_http::proxy_protocol::{
 };
 use propylon_tls::Version;
 
+use crate::alpn::alpn_name;
 use crate::connection::Connection;
-use crate::snapshot::alpn_name;
 
 /// Reads the header that the connection begins with, and takes over what it says. False when there is none to be had:
 /// whoever connects without one is not the proxy, and is not listened to.

@@ -3,7 +3,6 @@
 
 mod dial;
 mod hello;
-mod pipes;
 mod way;
 
 use std::future::poll_fn;
@@ -14,12 +13,12 @@ use std::time::Instant;
 use propylon_config::{Action, Protocol};
 
 use crate::balance::Turn;
-use crate::connection::{After, Connection};
+use crate::connection::Connection;
 use crate::core::Core;
 use crate::pool::ServerConnection;
+use crate::request::After;
 use crate::snapshot::CoreSnapshot;
 
-pub use pipes::Pipes;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
 use propylon_observe::access_log::{RelayRecord, TlsFields};

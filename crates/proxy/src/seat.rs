@@ -21,15 +21,15 @@ use propylon_policy::turnstile::{Grant, Ticket};
 use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
-use crate::attempt::{Attempt, Repeatable};
+use crate::proxied;
 use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::exchange::Request;
+use crate::fault::{Attempt, Repeatable};
 use crate::http2::{Lane, StreamPermit};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
-use crate::proxied;
+use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.

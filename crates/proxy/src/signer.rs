@@ -13,6 +13,7 @@ mod channel;
 mod dispatch;
 mod link;
 mod places;
+mod profile;
 mod report;
 
 use std::cell::{Cell, RefCell};
@@ -32,10 +33,10 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
-use crate::snapshot::SignerProfile;
 pub use beside::Beside;
 use dispatch::{Dispatch, JobId, Settings};
 pub use places::{Found, Places, start as start_resolver};
+pub use profile::SignerProfile;
 use propylon_observe::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
 use report::Report;
 

@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use propylon_config::canonical::route_key;
 use propylon_config::{
     At, Backend, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress,
-    ServerProtocol, Signer, TlsProfile,
+    Signer, TlsProfile,
 };
 use propylon_policy::balance::Loads;
 use propylon_policy::route::{Host, Path, Router, Rule};
@@ -29,44 +29,19 @@ use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, S
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
+use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::balance::SharedBalance;
-use crate::notice::Notice;
-use crate::notice::Resolved;
+use crate::cores::worker_count;
+use crate::notice::{Notice, Resolved};
 use crate::pool::{ServerTurnstile, turnstile};
-use crate::signer::Places;
+use crate::signer::{Places, SignerProfile};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
-use crate::worker::worker_count;
 pub use per_core::{CoreBackend, CoreSnapshot};
 use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
-
-/// HTTP/2 over TLS (RFC 9113 §3.2).
-const ALPN_HTTP2: &[u8] = b"h2";
-/// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers
-/// that alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
-const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
-
-/// Application protocols offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
-pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
-    match backend.protocol {
-        ServerProtocol::Http1 => &[b"http/1.1"],
-        ServerProtocol::Http2 => &[ALPN_HTTP2],
-        ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
-    }
-}
-
-/// The protocol at that place in the list; see `Facts::alpn`.
-pub fn alpn_name(position: u8) -> &'static str {
-    ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
-}
-
-/// Whether the protocol at that place is HTTP/2.
-pub fn is_http2(position: u8) -> bool {
-    ALPN.get(usize::from(position)) == Some(&ALPN_HTTP2)
-}
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]
@@ -169,16 +144,6 @@ impl PartialEq for Server {
     }
 }
 
-/// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
-/// each new connection.
-pub struct SignerProfile {
-    pub config: Signer,
-    pub link: ArcSwap<LinkProfile>,
-    pub places: Arc<Places>,
-    /// Labels by server, as the user wrote them.
-    pub labels: Vec<String>,
-}
-
 /// Whether files are read again although their names are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
@@ -257,7 +222,8 @@ impl Snapshot {
         let profiles = follow_profiles(&config, earlier, (files, unfound), &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
-        let collector = Target::follow(&config, earlier, files, &mut findings);
+        let known = earlier.and_then(|earlier| Some((&*earlier.config, earlier.collector.as_ref()?)));
+        let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
         let signers = follow_signers(&config, earlier, unfound, &mut findings);
         let servers = follow_servers(&config, earlier, found, unfound, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);

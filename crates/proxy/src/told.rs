@@ -4,7 +4,7 @@ use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_http::h1::{ClientAddress, write_line};
 use propylon_tls::{ClientHelloInfo, Facts, Group, Scheme};
 
-use crate::snapshot::alpn_name;
+use crate::alpn::alpn_name;
 
 #[derive(Clone, Copy)]
 pub struct Told<'a> {

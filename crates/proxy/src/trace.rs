@@ -5,7 +5,6 @@
 //! no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
 mod outbox;
-mod record;
 mod span;
 mod target;
 
@@ -16,9 +15,8 @@ use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
 pub use self::outbox::{Inlet, Outbox, SHEET_SPANS, SPANS_WAITING_MAX};
-pub use self::record::{Reached, Went, end_attempt, finish};
 use self::span::STATE_BYTES_MAX;
-pub use self::span::{Kind, Span, encode};
+pub use self::span::{Attribute, Kind, Span, Value, encode};
 pub use self::target::Target;
 pub use propylon_http::trace_context::TraceId;
 use propylon_http::trace_context::{Context, Parent, SpanId, is_state, parse_parent};
@@ -77,21 +75,22 @@ pub enum Trace {
 
 /// A request that is recorded, in progress.
 pub struct Recording {
-    context: Context,
+    pub context: Context,
     /// The caller's span.
-    parent: Option<SpanId>,
-    state: Option<Box<str>>,
+    pub parent: Option<SpanId>,
+    pub state: Option<Box<str>>,
     /// When the request began.
-    began: Moment,
+    pub began: Moment,
     /// The one in progress.
-    attempt: Option<Attempt>,
+    pub attempt: Option<Attempt>,
     /// Attempts that have ended.
-    spans: Vec<Span>,
+    pub spans: Vec<Span>,
 }
 
-struct Attempt {
-    span: SpanId,
-    began: Instant,
+/// An attempt in progress.
+pub struct Attempt {
+    pub span: SpanId,
+    pub began: Instant,
 }
 
 impl Ids {
@@ -186,7 +185,7 @@ impl Tracer {
         (made, decision)
     }
 
-    fn record(&mut self, spans: impl Iterator<Item = Span>) -> usize {
+    pub fn record(&mut self, spans: impl Iterator<Item = Span>) -> usize {
         let mut count = 0;
         for span in spans {
             self.outbox.push(span);

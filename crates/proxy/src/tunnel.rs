@@ -11,8 +11,8 @@ use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
 use propylon_observe::telemetry::Wait;
 
-use crate::connection::{After, Connection};
-use crate::exchange::Request;
+use crate::connection::Connection;
+use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::transfer::{PIECE_BYTES, Switched};
 

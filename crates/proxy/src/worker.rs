@@ -5,11 +5,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use propylon_config::{Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
 use propylon_net::budget::{self, Budget};
@@ -58,17 +57,6 @@ impl Phase {
     /// Nothing more is accepted, for good.
     fn is_over(self) -> bool {
         !matches!(self, Phase::Waiting | Phase::Serving)
-    }
-}
-
-/// Cores that the process may run on. Asked once, by the main thread: a worker may run on its one core alone.
-static CORES: LazyLock<usize> = LazyLock::new(|| propylon_sys::allowed_cores().len().max(1));
-
-/// Threads that serve; the same on every thread and for the process's whole life, since what is shared out is by it.
-pub fn worker_count(config: &Config) -> usize {
-    match config.process.workers {
-        Workers::Auto => *CORES,
-        Workers::Count(count) => count.get().into(),
     }
 }
 

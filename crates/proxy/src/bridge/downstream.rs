@@ -7,11 +7,11 @@ use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBod
 use propylon_net::client_stream::{Fill, ReadError};
 
 use super::upstream::Part;
-use crate::attempt::EXCESS_DATA;
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
-use crate::exchange::Request;
+use crate::fault::EXCESS_DATA;
 use crate::http2::{Chunk, Stream, translate};
+use crate::request::Request;
 use crate::transfer::{Stop, Upload, server_fault, write_chunk};
 
 /// Piece of a request's body.

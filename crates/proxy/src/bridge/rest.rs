@@ -12,9 +12,9 @@ use tokio::task::spawn_local;
 
 use super::note_excess;
 use super::upstream::Http2;
-use crate::attempt::EXCESS_DATA;
 use crate::core::Core;
-use crate::exchange::Request;
+use crate::fault::EXCESS_DATA;
+use crate::request::Request;
 
 /// How long the end of such a stream is waited for, in milliseconds; then it is reset. For so long it has its seat.
 const END_WAIT_MILLIS: u64 = 1_000;

@@ -13,8 +13,8 @@ use propylon_http::h1::{
 use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
 
-use crate::attempt::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::core::Core;
+use crate::fault::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::http2::{self, Ahead, Chunk, Meter, ServerLink, ServerSeat, StreamPermit, translate};
 use crate::pool::ServerConnection;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};

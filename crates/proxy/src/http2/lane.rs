@@ -24,8 +24,8 @@ use tokio::time::sleep;
 
 use super::responses::{Responses, Stage};
 use super::stream::Piece;
-use crate::attempt::{Attempt, Repeatable};
 use crate::core::Core;
+use crate::fault::{Attempt, Repeatable};
 use crate::notice::{Notice, Way};
 use crate::pool::ServerTurnstile;
 

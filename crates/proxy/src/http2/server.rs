@@ -28,10 +28,10 @@ use super::responses::Responses;
 use super::stream::Piece;
 use super::windows::STREAM_WINDOW_BYTES_MAX;
 use super::wire::{give_ready, stage, stage_words};
-use crate::attempt::{Attempt, Repeatable};
-use crate::core::Core;
-use crate::pool::{Permit, PoolKey, ServerConnection};
 use crate::seat;
+use crate::core::Core;
+use crate::fault::{Attempt, Repeatable};
+use crate::pool::{Permit, PoolKey, ServerConnection};
 use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.

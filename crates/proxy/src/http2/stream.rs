@@ -18,10 +18,11 @@ use propylon_observe::telemetry::Wait;
 use super::ahead::Ahead;
 use super::connection::Link;
 use super::translate;
+use crate::exchange;
+use crate::answer::Answer;
 use crate::client_side::ClientSide;
-use crate::connection::After;
 use crate::core::Core;
-use crate::exchange::{self, Answer, Request};
+use crate::request::{After, Request};
 
 /// Bytes of a response that may lie with the library before more is read from the server: the client's window or its
 /// socket holds them up.

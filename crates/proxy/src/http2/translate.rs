@@ -13,7 +13,7 @@ use propylon_http::h1::{
 };
 
 use super::Familiar;
-use crate::exchange::Answer;
+use crate::answer::Answer;
 
 /// Bytes that the text has beyond the header list: the request line, line ends, the fields added.
 pub const OVERHEAD_BYTES_MAX: usize = 8 * 1024;

@@ -13,13 +13,13 @@ use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
 
 use super::Note;
-use crate::attempt::{Attempt, Repeatable};
+use crate::proxied;
 use crate::balance::{Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
+use crate::fault::{Attempt, Repeatable};
 use crate::notice::Way;
 use crate::pool::{PoolKey, ServerConnection};
-use crate::proxied;
 use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
 use crate::snapshot::CoreSnapshot;
 

@@ -11,7 +11,7 @@ use propylon_net::buffer::{Buffer, Stock};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 
-use super::pipes::Lent;
+use crate::pipes::Lent;
 use crate::core::Core;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.

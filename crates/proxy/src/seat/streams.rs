@@ -13,9 +13,9 @@ use super::{Experience, Found, Need, Pick, Refusal, Seat, count_refused, granted
 use crate::balance::Turn;
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::exchange::Request;
 use crate::http2::{self, Answer, Lane};
 use crate::pool::{Permit, PoolKey, ServerTurnstile};
+use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 
 /// How often a request may find that the connection that it has waited for has made way for another core's.

@@ -13,9 +13,9 @@ use propylon_tls::{Acceptor, Connector, Deferral, Parking};
 
 use super::{Publication, Snapshot, speaks_the_same};
 use crate::balance::{self, Standing};
+use crate::cores::worker_count;
 use crate::notice::{self, Notice};
 use crate::pool::Pool;
-use crate::worker::worker_count;
 
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {

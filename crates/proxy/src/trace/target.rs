@@ -10,7 +10,6 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing, Trust};
 use propylon_tls::{Finding, Severity, UpstreamProfile};
 
-use crate::snapshot::{Files, Snapshot};
 use propylon_config::effective;
 
 /// A file of header fields may be this long.
@@ -62,21 +61,21 @@ impl Target {
         Ok((Target { endpoint, tls, headers, resource, timeout, resolver }, findings))
     }
 
-    /// Target of the next snapshot: a new one, or an earlier snapshot's. `None` without traces, or with a finding.
-    pub fn follow(
+    /// Target of the next configuration: a new one, or the `known` one of an earlier configuration. Its files are read
+    /// again where `reads_again`. `None` without traces, or with a finding.
+    pub fn reload(
         config: &Config,
-        earlier: Option<&Snapshot>,
-        files: Files,
+        known: Option<(&Config, &Arc<Target>)>,
+        reads_again: bool,
         findings: &mut Vec<Finding>,
     ) -> Option<Arc<Target>> {
         let tracing = config.tracing.as_ref()?;
-        let known = earlier.and_then(|earlier| Some((&earlier.config, earlier.collector.as_ref()?)));
         let is_same = |known: &Config| {
             known.tracing.as_ref().map(effective::tracing) == Some(effective::tracing(tracing))
                 && known.process.resolver == config.process.resolver
         };
         let known = known.filter(|(known, _)| is_same(known)).map(|(_, target)| target);
-        if let Some(target) = known.filter(|_| files == Files::AsTheyWere) {
+        if let Some(target) = known.filter(|_| !reads_again) {
             return Some(Arc::clone(target));
         }
         match Target::load(tracing, &config.process.resolver) {

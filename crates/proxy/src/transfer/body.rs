@@ -4,8 +4,6 @@ use propylon_config::Listener;
 use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead};
 use propylon_net::buffer::Buffer;
 
-use crate::attempt::whole_chunked;
-
 /// The request body, from the client to the server.
 pub enum Upload {
     /// All of it lies at the inbox's front, in so many bytes, and stays there until a response has begun.
@@ -120,5 +118,19 @@ pub fn decoder_for(listener: &Listener) -> Decoder {
     match listener.request_headers.is_empty() {
         true => Decoder::new(),
         false => Decoder::new().without_trailers(),
+    }
+}
+
+/// The length of a whole chunked body at the front of `bytes`, framing included; none if its end is not there yet
+/// or it is malformed.
+pub fn whole_chunked(bytes: &[u8]) -> Option<usize> {
+    let mut decoder = Decoder::new();
+    let mut at = 0;
+    loop {
+        match decoder.next(&bytes[at..]).ok()? {
+            Event::NeedMore { .. } => return None,
+            Event::Data { end, .. } => at += end,
+            Event::End { consumed } => return Some(at + consumed),
+        }
     }
 }

@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use propylon_config::{BackendId, PathPattern, Route, ServerAddress};
 use propylon_http::h1::{HOST_BYTES_MAX, Method, RequestHead, Version};
+use propylon_http::trace_context::Context;
 
-use super::span::{Attribute, Kind, Span, Value};
-use super::{Recording, Trace};
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::exchange::Request;
+use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
-use propylon_http::trace_context::Context;
+use crate::trace::{Attribute, Kind, Recording, Span, Trace, Value};
 
 /// Names that are not those of a standard.
 const METHOD_OTHER: &str = "_OTHER";

@@ -1,0 +1,93 @@
+//! A request in progress, and what is noted of it for the log and the metrics.
+
+use std::time::Instant;
+
+use propylon_http::h1::{RequestHead, ResponseHead};
+use propylon_net::buffer::Buffer;
+
+use crate::trace::Trace;
+
+/// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
+pub struct Request {
+    pub head: RequestHead,
+    /// The head's bytes, which its offsets refer to once it is out of the inbox.
+    pub text: Vec<u8>,
+    pub response: ResponseHead,
+    pub started: Instant,
+    /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
+    pub body_begun: bool,
+    pub trace: Trace,
+    pub note: Note,
+}
+
+/// Facts of a request for the log and the metrics.
+#[derive(Clone, Debug, Default)]
+pub struct Note {
+    /// 0 while no response has begun.
+    pub status: u16,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub head_us: u64,
+    /// Spent in a backend's line.
+    pub queue_us: Option<u64>,
+    pub connect_us: Option<u64>,
+    pub first_byte_us: Option<u64>,
+    /// Index of the backend, then of the server in it.
+    pub backend: Option<usize>,
+    pub server: Option<usize>,
+    /// The server that the client's cookie leads to.
+    pub cookie_server: Option<usize>,
+    pub attempts: u32,
+    pub reused: bool,
+    pub fault: Option<&'static str>,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            head: RequestHead::default(),
+            text: Vec::with_capacity(2048),
+            response: ResponseHead::default(),
+            started: Instant::now(),
+            body_begun: false,
+            trace: Trace::Off,
+            note: Note::default(),
+        }
+    }
+}
+
+impl Request {
+    /// Gets ready for the next head, whose first byte is there (or is being waited for) now.
+    pub fn begin(&mut self, now: Instant) {
+        self.head.clear();
+        self.text.clear();
+        self.started = now;
+        self.body_begun = false;
+        self.trace = Trace::Off;
+        self.note = Note::default();
+    }
+
+    /// Moves the head's bytes out of the inbox: its body comes next there.
+    pub fn take_head(&mut self, inbox: &mut Buffer) {
+        let length = self.head.length;
+        self.text.extend_from_slice(&inbox.readable()[..length]);
+        inbox.consume(length);
+        self.note.bytes_received = length as u64;
+        self.note.head_us = self.started.elapsed().as_micros() as u64;
+    }
+}
+
+/// Fate of a connection when a request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Another request may come, or the rest of one that has begun.
+    Next,
+    /// Close in order: what is staged is sent first.
+    Close,
+    /// Close in order, but hear the client out for a moment so that it gets to read our answer.
+    Linger,
+    /// The response is broken off: the client must not take it for whole.
+    Abort,
+    /// The client sent no request but the preface of HTTP/2.
+    Http2,
+}
