@@ -1,43 +1,25 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
-use std::cell::{Cell, OnceCell, RefCell, RefMut};
-use std::future::poll_fn;
-use std::net::IpAddr;
+use std::cell::RefCell;
 use std::num::NonZeroU64;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
 
-use http::HeaderValue;
-use propylon_config::{HandshakeLimits, Listener};
-use propylon_crypto::batch::BatchCounts;
-use propylon_crypto::{Desk, Job, JobError, Pending, RemoteKey};
-use propylon_metrics::Column;
-use propylon_net::buffer::Stock;
-use propylon_net::timers::Timers;
-use propylon_observe::access_log::Sheet;
-use propylon_observe::telemetry::{Reason, Telemetry};
-use propylon_observe::throttle::Throttle;
-use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_config::Listener;
+use propylon_observe::telemetry::Reason;
 use propylon_policy::balance::Tier;
-use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
-use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
-use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::seat;
 use crate::cores::worker_count;
-use crate::gate::Gate;
-use crate::http2::{Familiar, Uploads, Windows};
-use crate::pipes::Pipes;
 use crate::pool::Pool;
 use crate::request::Request;
-use crate::shortage::{Room, Shared, Shortage};
-use crate::signer::{Beside, Signer, Work};
+use crate::seat;
+use crate::services::Services;
+use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
 
@@ -47,150 +29,25 @@ const REST_AFTER: u64 = 1000;
 const REQUESTS_KEPT_MAX: usize = 512;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
+/// One core: its services, and the configuration that it goes by.
 pub struct Core {
-    pub stock: Stock,
-    pub pipes: Pipes,
-    pub timers: Rc<Timers>,
-    pub metrics: Column,
-    pub telemetry: Arc<Telemetry>,
-    pub log: RefCell<Sheet>,
-    /// Records spans; `None` while nothing is traced.
-    pub tracer: RefCell<Option<Tracer>>,
-    /// The outbox for spans, kept here until requests are traced: the tracer holds it while they are.
-    spans: RefCell<Option<Outbox>>,
-    pub random: RefCell<fastrand::Rng>,
-    /// Private-key jobs of parked handshakes, gathered for a batch; see `leave_desk`.
-    pub desk: Desk,
-    /// Queue of handshakes that wait to be let in.
-    pub gate: Rc<Gate>,
-    admission: RefCell<Admission>,
-    /// Signers by their place in the configuration; `None` in the place of one that has ended.
-    signers: RefCell<Vec<Option<Rc<Signer>>>>,
-    /// Signer in the process that holds this process's keys; unset where the keys are in this process.
-    beside: OnceCell<Rc<Beside>>,
-    seed: u64,
-    pub shortage: Shortage,
-    parking: Rc<Parking>,
-    parking_seen: Cell<ParkingCounts>,
-    ready_seen: Cell<ReadyCounts>,
-    batches_seen: Cell<BatchCounts>,
-    /// Scratch buffer in which a head or a chunk is put together before it is sealed; never borrowed across a wait.
-    pub scratch: RefCell<Vec<u8>>,
-    /// For handshakes that fail.
-    pub failures_logged: RefCell<Throttle>,
-    /// For servers that TLS comes to nothing with.
-    pub server_failures_logged: RefCell<Throttle>,
-    /// Finish what is in progress and take no more.
-    pub draining: Cell<bool>,
-    /// Set in a drain that a successor lets last: when it began, and for how many milliseconds idle clients leave.
-    leaving: Cell<Option<(u64, u64)>>,
-    /// Client connections open on this core.
-    pub connections: Cell<usize>,
-    /// Requests in progress on this core.
-    pub requests: Cell<usize>,
-    /// Bytes of memory that bodies take which are with the HTTP/2 library, for peers that have not read them.
-    pub unread: Cell<usize>,
-    /// Bytes by which clients of HTTP/2 have wider windows than at first.
-    pub widened: Cell<u64>,
-    /// Budget of the windows in which servers of HTTP/2 may send ahead.
-    pub windows: Windows,
-    /// Bodies that clients of HTTP/2 have uploaded and servers have not taken.
-    pub uploads: Uploads,
-    /// A connection has ended.
-    pub ended: Notify,
+    pub services: Rc<Services>,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
     requests_kept: RefCell<Vec<Box<Request>>>,
-    /// The next of `next_owner`.
-    owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
-    date: RefCell<Date>,
-    /// Fields of responses to clients of HTTP/2.
-    pub familiar: RefCell<Familiar>,
 }
 
-/// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
-fn first_owner(core: usize) -> NonZeroU64 {
-    NonZeroU64::MIN.saturating_add((core as u64) << 48)
-}
+impl Deref for Core {
+    type Target = Services;
 
-fn limits(config: HandshakeLimits) -> Limits {
-    let per_source = match config.per_source {
-        Some(count) => PerSource::Always(count),
-        None => PerSource::WhenCrowded(HandshakeLimits::PER_SOURCE_CROWDED),
-    };
-    Limits { handshakes: config.in_progress, per_source, wait_max: config.queue_wait }
-}
-
-/// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
-struct Date {
-    second: i64,
-    text: String,
-    /// The same for HTTP/2, where every response has a share in it.
-    value: HeaderValue,
-}
-
-impl Date {
-    fn new(second: i64) -> Date {
-        let since = Duration::from_secs(u64::try_from(second).unwrap_or_default());
-        let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since);
-        let value = HeaderValue::from_str(&text).expect("digits, letters, colons and spaces");
-        Date { second, text, value }
+    fn deref(&self) -> &Services {
+        &self.services
     }
 }
 
 impl Core {
-    pub fn new(
-        snapshot: Rc<CoreSnapshot>,
-        parking: Rc<Parking>,
-        metrics: Column,
-        telemetry: Arc<Telemetry>,
-        log: Sheet,
-        shared: Arc<Shared>,
-        seed: u64,
-    ) -> Rc<Core> {
-        // RSA done in batches makes it worth while to let in as many handshakes as go together.
-        let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
-        let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
-        let core = metrics.index();
-        Rc::new(Core {
-            stock: Stock::default(),
-            pipes: Pipes::default(),
-            timers: Rc::new(Timers::new()),
-            metrics,
-            telemetry,
-            log: RefCell::new(log),
-            tracer: RefCell::new(None),
-            spans: RefCell::new(None),
-            random: RefCell::new(fastrand::Rng::with_seed(seed)),
-            desk: Desk::new(),
-            gate: Gate::new(budget),
-            admission: RefCell::new(admission),
-            signers: RefCell::default(),
-            beside: OnceCell::new(),
-            seed,
-            shortage: Shortage::new(shared),
-            parking,
-            parking_seen: Cell::default(),
-            ready_seen: Cell::default(),
-            batches_seen: Cell::default(),
-            scratch: RefCell::new(Vec::with_capacity(4096)),
-            failures_logged: RefCell::default(),
-            server_failures_logged: RefCell::default(),
-            draining: Cell::new(false),
-            leaving: Cell::default(),
-            connections: Cell::new(0),
-            requests: Cell::new(0),
-            unread: Cell::new(0),
-            widened: Cell::new(0),
-            windows: Windows::default(),
-            uploads: Uploads::default(),
-            ended: Notify::new(),
-            requests_kept: RefCell::default(),
-            owners: Cell::new(first_owner(core)),
-            snapshot: RefCell::new(snapshot),
-            date: RefCell::new(Date::new(0)),
-            familiar: RefCell::default(),
-        })
+    pub fn new(snapshot: Rc<CoreSnapshot>, services: Rc<Services>) -> Rc<Core> {
+        Rc::new(Core { services, requests_kept: RefCell::default(), snapshot: RefCell::new(snapshot) })
     }
 
     /// The configuration that a request beginning now is served by.
@@ -208,34 +65,6 @@ impl Core {
     pub fn let_go_slowly(&self) {
         let time = self.snapshot().shared.config.process.drain_timeout / 2;
         self.leaving.set(Some((self.timers.now(), time.as_millis() as u64)));
-    }
-
-    /// Nobody else serves while this core drains: what waits for nothing in particular ends at once.
-    pub fn hurries(&self) -> bool {
-        self.draining.get() && self.leaving.get().is_none()
-    }
-
-    /// Time at which an idle connection of a drain is to end, in ms on this core's clock, drawn anew for each
-    /// connection. The first quarter of the span has no ends: busy clients learn of the drain from an answer until
-    /// then.
-    pub fn leaves_at(&self) -> u64 {
-        match self.leaving.get() {
-            Some((began, span)) => began + self.random.borrow_mut().u64(span / 4..=span),
-            None => self.timers.now(),
-        }
-    }
-
-    /// Whether a client that has just come may begin a handshake.
-    pub fn check_handshake(&self, peer: IpAddr) -> Result<(), Refusal> {
-        self.admission.borrow().check(peer, self.gate.expected_wait())
-    }
-
-    pub fn begin_handshake(&self, peer: IpAddr) {
-        self.admission.borrow_mut().begin(peer);
-    }
-
-    pub fn end_handshake(&self, peer: IpAddr) {
-        self.admission.borrow_mut().end(peer);
     }
 
     /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
@@ -375,41 +204,6 @@ impl Core {
         }
     }
 
-    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer.
-    pub fn submit(&self, job: Job) -> Work {
-        match &job {
-            Job::Remote { key, .. } => {
-                if key.signer == RemoteKey::BESIDE {
-                    return Beside::submit_to(self.beside.get().map(|beside| &**beside), job);
-                }
-                let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
-                match signer {
-                    Some(signer) => signer.submit(job),
-                    None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
-                }
-            }
-            // Jobs that fill the lanes are done in there.
-            _ => Work::Here(self.charged(|| self.desk.submit(job))),
-        }
-    }
-
-    /// The desk's departures: a task that is woken by the first job of a turn, and so has its own turn behind all that
-    /// were ready with that one. Whoever waits for what leaves is woken, and the next turn begins.
-    pub async fn leave_desk(self: Rc<Core>) {
-        loop {
-            poll_fn(|context| self.desk.poll_gathered(context)).await;
-            self.charged(|| self.desk.leave());
-        }
-    }
-
-    /// Work of handshakes that is done beside their own steps, out of the same budget.
-    fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
-        let result = work();
-        self.gate.charge(began.elapsed());
-        result
-    }
-
     /// Memory for a request, used before or new.
     pub fn request(&self) -> Box<Request> {
         self.requests_kept.borrow_mut().pop().unwrap_or_default()
@@ -420,26 +214,6 @@ impl Core {
         if kept.len() < REQUESTS_KEPT_MAX && request.text.capacity() <= REQUEST_TEXT_KEPT_MAX {
             kept.push(request);
         }
-    }
-
-    /// Calls `use_it` with the current value of the `Date` field.
-    pub fn with_date<T>(&self, use_it: impl FnOnce(&str) -> T) -> T {
-        use_it(&self.date().text)
-    }
-
-    /// The same as HTTP/2 has it.
-    pub fn date_value(&self) -> HeaderValue {
-        self.date().value.clone()
-    }
-
-    fn date(&self) -> RefMut<'_, Date> {
-        // The kernel's coarse clock, as in `Timers::now`: seconds are all that is told.
-        let second = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
-        let mut date = self.date.borrow_mut();
-        if date.second != second {
-            *date = Date::new(second);
-        }
-        date
     }
 
     /// Once a tick: deadlines, the access log, pooled connections that were closed or idle for too long.
@@ -493,17 +267,6 @@ impl Core {
         }
     }
 
-    fn hand_spans_over(&self) {
-        let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
-        // After the end of tracing what is left goes out as before.
-        let outbox = tracer.as_mut().map(|tracer| &mut tracer.outbox).or(spans.as_mut());
-        let Some(outbox) = outbox else { return };
-        outbox.hand_over();
-        let metrics = &self.telemetry.traces;
-        self.metrics.add(metrics.dropped.queue_full, outbox.take_dropped());
-        self.metrics.set(metrics.waiting, outbox.waiting() as i64);
-    }
-
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
     fn relieve(&self) {
         let duty = self.shortage.duty(self.connections.get());
@@ -527,26 +290,6 @@ impl Core {
         }
     }
 
-    /// Closes idle client connections, the oldest first; returns how many. To save memory (`Reason::Memory`), also
-    /// closes connections with a head that is not whole.
-    fn close_idle(&self, count: usize, reason: Reason) -> usize {
-        let closed = self.timers.call_oldest(count, reason == Reason::Memory);
-        self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
-        closed
-    }
-
-    /// Files have run out: closes a few idle client connections, if there are any.
-    pub fn make_room(&self) -> Room {
-        if self.timers.resting() == 0 {
-            self.shortage.call_others();
-            return Room::None;
-        }
-        match self.close_idle(self.shortage.take_room(), Reason::Files) {
-            0 => Room::Later,
-            _ => Room::Made,
-        }
-    }
-
     /// Counts a pick that is not an ordinary one.
     pub fn note_tier(&self, backend: usize, tier: Tier) {
         let reason = match tier {
@@ -562,38 +305,6 @@ impl Core {
         let now = self.timers.now();
         let snapshot = self.snapshot();
         snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
-    }
-
-    /// Forgets keys that no configuration has any more, as well.
-    fn report_ready_certificates(&self) {
-        let now = propylon_tls::tend_ready();
-        let seen = self.ready_seen.replace(now);
-        let metrics = &self.telemetry.process.ready_certificates;
-        self.metrics.set(metrics.kept, now.kept as i64);
-        self.metrics.add(metrics.made, now.made - seen.made);
-        self.metrics.add(metrics.evicted, now.evicted - seen.evicted);
-    }
-
-    fn report_parking(&self) {
-        // The stack's high-water mark is that of the whole process, and so one core reports it.
-        if self.metrics.index() == 0 {
-            let high_water = propylon_tls::parking_stack_high_water_bytes();
-            self.metrics.set(self.telemetry.parking.stack_high_water, high_water as i64);
-        }
-        let now = self.parking.counts();
-        let seen = self.parking_seen.replace(now);
-        if now == seen {
-            return;
-        }
-        let metrics = &self.telemetry.parking;
-        self.metrics.set(metrics.parked, (now.local + now.remote) as i64);
-        self.metrics.set(metrics.stacks, now.stacks as i64);
-        for ((counter, now), seen) in metrics.parked_total.iter().zip(now.parked).zip(seen.parked) {
-            self.metrics.add(*counter, now - seen);
-        }
-        self.metrics.add(metrics.done_on_the_spot, now.done_on_the_spot - seen.done_on_the_spot);
-        self.metrics.add(metrics.refused, now.refused - seen.refused);
-        self.metrics.add(metrics.cancelled, now.cancelled - seen.cancelled);
     }
 
     fn sweep_pools(&self) {
@@ -614,13 +325,6 @@ impl Core {
     pub fn report_idle(&self, backend: usize, pool: &Pool, server: usize) {
         let metrics = &self.telemetry.backends[backend].servers[server];
         self.metrics.set(metrics.idle, pool.idle(server) as i64);
-    }
-
-    /// A number that no other client connection has, of this core or another.
-    pub fn next_owner(&self) -> NonZeroU64 {
-        let owner = self.owners.get();
-        self.owners.set(owner.saturating_add(1));
-        owner
     }
 
     /// Closes the server connections that belong to a client connection.
@@ -648,17 +352,5 @@ impl Core {
         for _ in 0..closed {
             self.metrics.lower(metrics.open);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_cores_have_the_same_owners() {
-        let cores = [0, 1, 2, 1023].map(first_owner);
-        // A million client connections a second would take nine years.
-        assert!(cores.windows(2).all(|pair| pair[1].get() - pair[0].get() >= 1 << 48), "{cores:?}");
     }
 }

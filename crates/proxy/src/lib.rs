@@ -25,6 +25,7 @@ pub mod proxied;
 pub mod request;
 pub mod relay;
 pub mod seat;
+pub mod services;
 pub mod shortage;
 pub mod signer;
 pub mod snapshot;

@@ -26,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
+use crate::services::Services;
 use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
@@ -124,7 +125,10 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let parking = Parking::new(ParkingLimits { remote, ..ParkingLimits::default() });
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
-    let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
+    let handshakes = snapshot.shared.config.process.handshakes;
+    let limits = (handshakes, snapshot.sets_aside_rsa());
+    let services = Services::new(limits, parking, column, telemetry, log, (shared, seed));
+    let core = Core::new(snapshot, services);
     core.take_outbox(spans);
     let mut doors =
         Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
@@ -133,7 +137,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     drop(first);
     spawn_local(follow(doors, published));
     spawn_local(tick(Rc::clone(&core)));
-    spawn_local(Rc::clone(&core).leave_desk());
+    spawn_local(Rc::clone(&core.services).leave_desk());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     core.start();
     spawn_local(Rc::clone(&core.gate).keep());

@@ -155,7 +155,7 @@ impl<'a> Downstream<'a> {
                 let head = &request.response;
                 let response = {
                     let date = (!head.has_date).then(|| core.date_value());
-                    translate::response(head, text, date, &mut core.familiar.borrow_mut())
+                    translate::response(head, text, date, &mut core.headers.borrow_mut())
                 };
                 let Some(mut response) = response else {
                     return Err(server_fault(502, "bad-response"));

@@ -9,10 +9,7 @@
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, made and driven |
 //! | `lane.rs` | those of one server, the seats on them, and who waits for one |
-//! | `windows.rs` | how much servers may send ahead of their clients |
-//! | `uploads.rs` | how much clients may send ahead of servers |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
-//! | `familiar.rs` | fields of responses that come again and again |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
 //! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
@@ -26,7 +23,6 @@
 
 mod ahead;
 mod connection;
-mod familiar;
 mod flood;
 mod hpack;
 mod huffman;
@@ -36,15 +32,10 @@ mod responses;
 mod server;
 mod stream;
 pub mod translate;
-mod uploads;
-mod windows;
 mod wire;
 
 pub use ahead::Ahead;
 pub use connection::{Link, PREFACE, serve};
-pub use familiar::Familiar;
 pub use lane::{Answer, Lane, Place, ServerLink, ServerSeat, StreamPermit, Terms};
 pub use server::begin as begin_server;
 pub use stream::{Chunk, Meter, Piece, Stream};
-pub use uploads::Uploads;
-pub use windows::Windows;

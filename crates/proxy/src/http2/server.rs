@@ -26,13 +26,13 @@ use super::intake::{Intake, Moment};
 use super::lane::{Lane, ServerLink};
 use super::responses::Responses;
 use super::stream::Piece;
-use super::windows::STREAM_WINDOW_BYTES_MAX;
-use super::wire::{give_ready, stage, stage_words};
 use crate::seat;
 use crate::core::Core;
 use crate::fault::{Attempt, Repeatable};
 use crate::pool::{Permit, PoolKey, ServerConnection};
+use crate::services::STREAM_WINDOW_BYTES_MAX;
 use crate::snapshot::CoreSnapshot;
+use super::wire::{give_ready, stage, stage_words};
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;

@@ -167,7 +167,7 @@ impl Stream {
     }
 
     pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
-        if let Some(response) = translate::response(head, text, None, &mut self.link.core.familiar.borrow_mut()) {
+        if let Some(response) = translate::response(head, text, None, &mut self.link.core.headers.borrow_mut()) {
             let _ = self.respond.send_informational(response);
         }
     }

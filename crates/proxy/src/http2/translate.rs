@@ -12,8 +12,8 @@ use propylon_http::h1::{
     reason_phrase,
 };
 
-use super::Familiar;
 use crate::answer::Answer;
+use crate::services::HeaderCache;
 
 /// Bytes that the text has beyond the header list: the request line, line ends, the fields added.
 pub const OVERHEAD_BYTES_MAX: usize = 8 * 1024;
@@ -233,7 +233,7 @@ pub fn response(
     head: &ResponseHead,
     text: &[u8],
     date: Option<HeaderValue>,
-    familiar: &mut Familiar,
+    familiar: &mut HeaderCache,
 ) -> Option<Response<()>> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(head.status).ok()?;

@@ -222,7 +222,7 @@ fn a_response_keeps_what_goes_on_and_loses_what_is_between_neighbours() {
         &head,
         bytes,
         Some(HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT")),
-        &mut Familiar::default(),
+        &mut HeaderCache::default(),
     )
     .unwrap();
     let fields: Vec<(&str, &str)> =
@@ -244,7 +244,7 @@ fn a_date_of_the_servers_own_stays_the_only_one_and_an_interim_response_has_no_l
         let asked = Asked { method: Method::Get, upgrade: None };
         parse_response(text.as_bytes(), asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head).unwrap();
         let date = Some(HeaderValue::from_static("ours"));
-        let response = response(&head, text.as_bytes(), date, &mut Familiar::default()).unwrap();
+        let response = response(&head, text.as_bytes(), date, &mut HeaderCache::default()).unwrap();
         let field = |(name, value): (&HeaderName, &HeaderValue)| (name.to_string(), value.to_str().unwrap().to_owned());
         response.headers().iter().filter(|(name, _)| *name != VIA).map(field).collect()
     };

@@ -11,7 +11,7 @@ const PLACES: usize = 128;
 /// Lines that a core keeps. A line is kept when it comes a second time while no other has come for its place, so that
 /// lines that differ from response to response cost no more than a hash.
 #[derive(Default)]
-pub struct Familiar {
+pub struct HeaderCache {
     places: Vec<Place>,
 }
 
@@ -30,7 +30,7 @@ struct Kept {
     value: HeaderValue,
 }
 
-impl Familiar {
+impl HeaderCache {
     /// The field of a line that reads `name: value`, whose name takes `name_bytes`. `None` if HTTP/2 cannot have it.
     pub fn field(&mut self, line: &[u8], name_bytes: usize) -> Option<(HeaderName, HeaderValue)> {
         if !(LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()) {
@@ -73,65 +73,65 @@ fn hash(line: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn said(familiar: &mut Familiar, name: &str, value: &str) -> (String, String) {
+    fn said(cache: &mut HeaderCache, name: &str, value: &str) -> (String, String) {
         let line = format!("{name}: {value}");
-        let (name, value) = familiar.field(line.as_bytes(), name.len()).expect("a field");
+        let (name, value) = cache.field(line.as_bytes(), name.len()).expect("a field");
         (name.as_str().to_owned(), value.to_str().expect("text").to_owned())
     }
 
-    fn kept(familiar: &Familiar) -> usize {
-        familiar.places.iter().filter(|place| place.kept.is_some()).count()
+    fn kept(cache: &HeaderCache) -> usize {
+        cache.places.iter().filter(|place| place.kept.is_some()).count()
     }
 
     #[test]
     fn a_line_is_kept_the_second_time_and_reads_the_same_ever_after() {
-        let mut familiar = Familiar::default();
+        let mut cache = HeaderCache::default();
         for times in 1..5 {
-            assert_eq!(said(&mut familiar, "X-Origin", "one"), ("x-origin".to_owned(), "one".to_owned()));
-            assert_eq!(kept(&familiar), usize::from(times > 1));
+            assert_eq!(said(&mut cache, "X-Origin", "one"), ("x-origin".to_owned(), "one".to_owned()));
+            assert_eq!(kept(&cache), usize::from(times > 1));
         }
     }
 
     #[test]
     fn lines_that_share_first_and_last_bytes_are_told_apart() {
-        let mut familiar = Familiar::default();
+        let mut cache = HeaderCache::default();
         for _ in 0..3 {
             for middle in ["aaaa", "bbbb", "cccc"] {
                 let value = format!("beginning{middle}the-end!");
-                assert_eq!(said(&mut familiar, "x-long-name", &value).1, value);
+                assert_eq!(said(&mut cache, "x-long-name", &value).1, value);
             }
         }
     }
 
     #[test]
     fn what_changes_every_time_does_not_push_out_what_stays() {
-        let mut familiar = Familiar::default();
-        said(&mut familiar, "server", "something/1.0");
-        said(&mut familiar, "server", "something/1.0");
+        let mut cache = HeaderCache::default();
+        said(&mut cache, "server", "something/1.0");
+        said(&mut cache, "server", "something/1.0");
         for number in 0..10_000 {
-            said(&mut familiar, "etag", &format!("{number:016x}"));
+            said(&mut cache, "etag", &format!("{number:016x}"));
         }
         let server = |place: &&Place| place.kept.as_ref().is_some_and(|kept| kept.name == "server");
-        assert_eq!(familiar.places.iter().filter(server).count(), 1);
+        assert_eq!(cache.places.iter().filter(server).count(), 1);
     }
 
     #[test]
     fn cookies_and_long_lines_are_not_kept() {
-        let mut familiar = Familiar::default();
+        let mut cache = HeaderCache::default();
         for _ in 0..4 {
-            said(&mut familiar, "Set-Cookie", "session=1234");
-            said(&mut familiar, "x-long", &"x".repeat(LINE_BYTES_MAX));
+            said(&mut cache, "Set-Cookie", "session=1234");
+            said(&mut cache, "x-long", &"x".repeat(LINE_BYTES_MAX));
         }
-        assert_eq!(kept(&familiar), 0);
+        assert_eq!(kept(&cache), 0);
     }
 
     #[test]
     fn what_is_no_field_is_refused_kept_or_not() {
-        let mut familiar = Familiar::default();
+        let mut cache = HeaderCache::default();
         for _ in 0..3 {
-            assert!(familiar.field(b"na me: value", 5).is_none());
-            assert!(familiar.field(b"a: \0", 1).is_none());
-            assert!(familiar.field(b"name", 4).is_none());
+            assert!(cache.field(b"na me: value", 5).is_none());
+            assert!(cache.field(b"a: \0", 1).is_none());
+            assert!(cache.field(b"name", 4).is_none());
         }
     }
 }
