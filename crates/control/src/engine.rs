@@ -17,12 +17,12 @@ use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Write
 use propylon_observe::conditions::{self, Conditions};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
+use propylon_proxy::cores::worker_count;
 use propylon_proxy::shortage::files::ConnectionsMax;
 use propylon_proxy::shortage::{Shared, Watch};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Publication, Snapshot};
 use propylon_proxy::ticket_keys;
-use propylon_proxy::cores::worker_count;
 use propylon_proxy::worker::{self, Assignment, Phase};
 use propylon_tls::Finding;
 use tokio::runtime::{Builder, LocalOptions};

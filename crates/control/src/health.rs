@@ -32,10 +32,11 @@ use propylon_config::effective;
 use propylon_observe::telemetry::{
     PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };
+use propylon_proxy::alpn::server_alpn;
 use propylon_proxy::notice::{Door, Target};
 use propylon_proxy::signer::Beside;
-use propylon_proxy::alpn::server_alpn;
-use propylon_proxy::snapshot::{Server, Snapshot};
+use propylon_proxy::snapshot::Snapshot;
+use propylon_proxy::upstream::backend::Server;
 use turns::{Kind, Turns};
 
 /// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a turn.

@@ -22,8 +22,8 @@ use propylon_keyserver::isolated::Brief;
 use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
 pub use keeping::Keeping;
-use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::cores::worker_count;
+use propylon_proxy::snapshot::Snapshot;
 
 use crate::logger;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use propylon_config::{AccessLog, Admin, AdminBind, Config};
 use propylon_net::listen::{self, BindError, Bound, Inherited};
 use propylon_observe::access_log::Writer;
-use propylon_proxy::shortage::files::{ConnectionsMax, FilesPlan};
 use propylon_proxy::cores::worker_count;
+use propylon_proxy::shortage::files::{ConnectionsMax, FilesPlan};
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::admin::AdminSocket;

@@ -15,22 +15,23 @@ use propylon_config::{BackendId, Forwarded};
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Name, RequestBody, Scheme};
 use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 
-use crate::tunnel;
-use crate::balance::{Wish, is_failure};
 use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::exchange::record::{self, Reached, Went};
 use crate::exchange::{answer_busy, answer_error};
 use crate::fault::{Attempt, CUT_OFF, EXCESS_DATA, REQUEST_RESET, Repeatable, STREAM_RESET};
-use crate::pool::Permit;
 use crate::request::{After, Request};
-use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
 use crate::told::Told;
 use crate::trace::{self, Trace};
 use crate::transfer::{Ended, Transfer, Upload};
+use crate::tunnel;
+use crate::upstream::backend::Backend;
+use crate::upstream::balance::{Affinity, is_failure};
+use crate::upstream::checkout::{Client, Refusal, RetryState, Traits, UpstreamStream, checkout};
+use crate::upstream::connection::Permit;
 
 /// Attempts of one request that may be cut off so before they count.
 const CUT_OFF_REPEATS_MAX: u8 = 4;
@@ -42,14 +43,15 @@ pub async fn forward(
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
 ) -> After {
-    let state = &snapshot.backends[backend.0];
-    let retries = snapshot.shared.config.backends[backend.0].retries;
-    request.note.backend = Some(backend.0);
-    client.note_backend(backend);
+    let backend = &snapshot.backends[backend.0];
+    let state = &backend.state;
+    let retries = backend.config().retries;
+    request.note.backend = Some(backend.id.0);
+    client.note_backend(backend.id);
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
         let core = Rc::clone(client.core());
-        core.metrics.increment(core.telemetry.backends[backend.0].queue_refused.of("circuit-open"));
-        return refuse(client, request, snapshot, backend, &Refusal::Queue("circuit-open"));
+        core.metrics.increment(backend.metrics().queue_refused.of("circuit-open"));
+        return refuse(client, request, backend, &Refusal::Queue("circuit-open"));
     };
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(client.listener());
@@ -65,28 +67,33 @@ pub async fn forward(
         ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
         ClientSide::Http2(_) => Upload::of_stream(&request.head),
     };
-    let wish = wish(client, request, snapshot, backend);
-    let mut experience = Experience { wish, ..Experience::default() };
+    let affinity = affinity(client, request, backend);
+    let mut retry_state = RetryState { affinity, ..RetryState::default() };
     loop {
         // Before another attempt, which is not to be for nobody.
         if request.note.attempts > 0
             && let Some(why) = gone(client).await
         {
-            return refuse(client, request, snapshot, backend, &Refusal::ClientGone(why));
+            return refuse(client, request, backend, &Refusal::ClientGone(why));
         }
         request.note.attempts += 1;
-        experience.turn = None;
+        retry_state.turn = None;
         begin_attempt(client, request);
-        let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
-        let taken = seat::take(client, request, snapshot, backend, repeatable, &mut experience).await;
+        let is_idempotent = request.head.method.is_idempotent();
+        let traits = Traits {
+            is_first: client.ordinal() <= 1,
+            is_repeatable: retries > 0 && upload.is_whole() && is_idempotent,
+            is_idempotent,
+        };
+        let taken = checkout(client, &mut request.note, backend, traits, &mut retry_state).await;
         note_cookie(client, request, backend);
         let mut went = Went { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => return refuse(client, request, snapshot, backend, &refusal),
+            Err(refusal) => return refuse(client, request, backend, &refusal),
             Ok(seat) => {
                 went.connection = Some(reached(&seat));
-                match converse(client, request, snapshot, backend, seat, &mut upload, &experience).await {
+                match converse(client, request, snapshot, backend, seat, &mut upload, &retry_state).await {
                     Ended::Over(after) => {
                         if request.note.status != 0
                             && let Some(server) = request.note.server
@@ -95,7 +102,7 @@ pub async fn forward(
                         }
                         note_outcome(client, request, backend, &after);
                         went.fault = request.note.fault;
-                        record::end_attempt(request, snapshot, backend, &went);
+                        record::end_attempt(request, backend, &went);
                         return after;
                     }
                     Ended::Switched(switched) => {
@@ -103,7 +110,7 @@ pub async fn forward(
                         let ClientSide::Http1(connection) = client else { return After::Abort };
                         let after = tunnel::run(connection, request, snapshot, backend, switched).await;
                         went.fault = request.note.fault;
-                        record::end_attempt(request, snapshot, backend, &went);
+                        record::end_attempt(request, backend, &went);
                         return after;
                     }
                     Ended::Failed(failed, permit) => (failed, permit),
@@ -111,10 +118,10 @@ pub async fn forward(
             }
         };
         went.fault = Some(failed.reason);
-        record::end_attempt(request, snapshot, backend, &went);
+        record::end_attempt(request, backend, &went);
         let failure =
             Failure { failed, permit, may_be_silent: went.connection.is_some_and(|reached| !reached.is_http2) };
-        if let Some(after) = give_up(client, request, snapshot, backend, &upload, failure, &mut experience) {
+        if let Some(after) = give_up(client, request, backend, &upload, failure, &mut retry_state) {
             return after;
         }
     }
@@ -136,10 +143,10 @@ fn begin_attempt(client: &ClientSide<'_>, request: &mut Request) {
     }
 }
 
-fn reached(seat: &Seat) -> Reached {
+fn reached(seat: &UpstreamStream) -> Reached {
     match seat {
-        Seat::Connection(connection) => Reached { peer: connection.way.address, is_http2: false },
-        Seat::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
+        UpstreamStream::Connection(connection) => Reached { peer: connection.way.address, is_http2: false },
+        UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
     }
 }
 
@@ -164,9 +171,9 @@ impl Drop for InProgress<'_> {
 
 /// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
 /// nothing about the server, nor does what a client can bring about.
-fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: BackendId, after: &After) {
+fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>, after: &After) {
     let Some(server) = request.note.server else { return };
-    let metrics = &client.core().telemetry.backends[backend.0].servers[server];
+    let metrics = backend.server_metrics(server);
     let status = request.response.status;
     let is_whole = !matches!(after, After::Abort);
     let failed = match request.note.fault {
@@ -186,14 +193,14 @@ async fn converse(
     client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
-    backend: BackendId,
-    seat: Seat,
+    backend: &Rc<Backend>,
+    seat: UpstreamStream,
     upload: &mut Upload,
-    experience: &Experience,
+    retry_state: &RetryState,
 ) -> Ended {
-    let turn = experience.turn.as_ref();
+    let turn = retry_state.turn.as_ref();
     match (client, seat) {
-        (ClientSide::Http1(connection), Seat::Connection(opened)) => {
+        (ClientSide::Http1(connection), UpstreamStream::Connection(opened)) => {
             Transfer::run(connection, request, snapshot, backend, opened, upload, turn).await
         }
         // Boxed: the way between two of HTTP/1 should not carry room for it.
@@ -208,28 +215,28 @@ async fn converse(
 }
 
 /// Affinity by which a request is balanced; notes for the log what its cookie asks for.
-fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
-    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref();
-    let config = &snapshot.shared.config.backends[backend.0];
-    let (wish, lead) = Wish::of(client, request, config, sticky);
-    request.note.cookie_server = wish.server;
-    if let Some(metrics) = client.core().telemetry.backends[backend.0].sticky.get() {
+fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>) -> Affinity {
+    let sticky = backend.shared.sticky.as_ref();
+    let config = backend.config();
+    let (affinity, lead) = Affinity::of(client.peer().ip(), request, config, sticky);
+    request.note.cookie_server = affinity.server;
+    if let Some(metrics) = backend.metrics().sticky.get() {
         let reason = match lead {
             Lead::Nowhere => "none",
-            Lead::Server(_) => return wish,
+            Lead::Server(_) => return affinity,
             Lead::Gone => "gone",
             Lead::Forged => "forged",
         };
         client.core().metrics.increment(metrics.of(reason));
     }
-    wish
+    affinity
 }
 
 /// Counts whether a cookie that leads to a server was followed, once for each request.
-fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
+fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>) {
     let note = &request.note;
     if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
-        && let Some(metrics) = client.core().telemetry.backends[backend.0].sticky.get()
+        && let Some(metrics) = backend.metrics().sticky.get()
     {
         client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
     }
@@ -249,27 +256,26 @@ struct Failure {
 fn give_up(
     client: &mut ClientSide<'_>,
     request: &mut Request,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
+    backend: &Rc<Backend>,
     upload: &Upload,
     Failure { failed, permit, may_be_silent }: Failure,
-    experience: &mut Experience,
+    retry_state: &mut RetryState,
 ) -> Option<After> {
     let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.backends[backend.0];
-    let retries = snapshot.shared.config.backends[backend.0].retries;
+    let metrics = backend.metrics();
+    let retries = backend.config().retries;
     let server = request.note.server.unwrap_or(0);
     core.metrics.increment(metrics.faults.of(failed.reason));
     request.note.fault = Some(failed.reason);
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
-    let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    let stale = request.note.reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
     // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
-    let cut_off = failed.reason == CUT_OFF && experience.cut_off < CUT_OFF_REPEATS_MAX;
+    let cut_off = failed.reason == CUT_OFF && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
     // A shortage on this machine is no fault of the server, nor is a faulty request.
     let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
-    if let Some(turn) = &experience.turn {
+    if let Some(turn) = &retry_state.turn {
         match stale || cut_off {
             true => turn.stale(),
             false if is_servers => turn.failed(),
@@ -277,18 +283,18 @@ fn give_up(
         }
     }
     if cut_off {
-        experience.cut_off += 1;
+        retry_state.cut_off += 1;
     } else if stale {
         core.metrics.increment(metrics.servers[server].stale);
-        experience.fresh = true;
-        experience.kept = permit.map(|permit| (server, permit));
+        retry_state.fresh = true;
+        retry_state.kept = permit.map(|permit| (server, permit));
     } else {
-        experience.failed(server);
+        retry_state.failed(server);
         if is_servers {
             core.metrics.increment(metrics.servers[server].failures);
         }
     }
-    if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
+    if retries == 0 || retry_state.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
         // again (RFC 9112 §9.3.1); an answer it would take for the last word.
         let silent = stale && may_be_silent && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
@@ -301,7 +307,7 @@ fn give_up(
         // Outside of the budget, as those are which the server has closed while they were idle.
     } else if stale {
         core.metrics.increment(metrics.stale_retries);
-    } else if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
+    } else if !backend.state.retry_budget.borrow_mut().spend() {
         core.metrics.increment(metrics.retries_refused);
         return Some(answer_failure(client, request, &failed));
     }
@@ -319,19 +325,13 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
 }
 
 /// The answer to a request that got no connection, or the end of one whose client is gone.
-fn refuse(
-    client: &mut ClientSide<'_>,
-    request: &mut Request,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    refusal: &Refusal,
-) -> After {
+fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>, refusal: &Refusal) -> After {
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
             // All of them are known to be down, or drained: nobody was asked.
-            let reason = if snapshot.backends[backend.0].open() == 0 { "no-healthy-server" } else { "no-server" };
+            let reason = if backend.state.open() == 0 { "no-healthy-server" } else { "no-server" };
             let core = Rc::clone(client.core());
-            core.metrics.increment(core.telemetry.backends[backend.0].faults.of(reason));
+            core.metrics.increment(backend.metrics().faults.of(reason));
             request.note.fault = Some(reason);
             answer_busy(client, request, reason, 1)
         }
@@ -339,7 +339,7 @@ fn refuse(
             request.note.fault = Some(reason);
             let wait = match *reason {
                 "circuit-open" => 1,
-                _ => snapshot.shared.config.backends[backend.0].queue.timeout.as_secs().max(1),
+                _ => backend.config().queue.timeout.as_secs().max(1),
             };
             answer_busy(client, request, reason, wait)
         }
@@ -402,13 +402,8 @@ pub fn write_request_head(
 }
 
 /// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
-pub fn cookie_line<'a>(
-    client: &ClientSide<'_>,
-    request: &Request,
-    snapshot: &'a CoreSnapshot,
-    backend: BackendId,
-) -> Option<&'a [u8]> {
-    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
+pub fn cookie_line<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a Backend) -> Option<&'a [u8]> {
+    let sticky = backend.shared.sticky.as_ref()?;
     let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
     sticky.line(server, client.is_tls())
 }

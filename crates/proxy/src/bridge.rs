@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::Reason;
-use propylon_config::BackendId;
 use propylon_http::h1::{RequestBody, Version, elements};
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_observe::telemetry::Wait;
@@ -25,16 +24,23 @@ use propylon_policy::patience::Patience;
 use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
 use crate::attempt::{cookie_line, write_request_head};
-use crate::balance::Turn;
 use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::exchange::answer_error;
 use crate::fault::{Attempt, EXCESS_DATA, Repeatable};
 use crate::http2::translate;
 use crate::request::{After, Request};
-use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
-use crate::transfer::{Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed, server_fault, wait_for};
+use crate::transfer::{
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed,
+    server_fault, wait_for,
+};
+use crate::upstream::backend::Backend;
+use crate::upstream::checkout::Client;
+use crate::upstream::checkout::UpstreamStream;
+use crate::upstream::closing;
+use crate::upstream::connect::{give_back, log_tls_failure};
+use crate::upstream::in_flight::InFlight;
 
 /// Progress of the request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +87,7 @@ pub struct Bridge<'a> {
     first_byte: u64,
     body: u64,
     tunnel_idle: u64,
-    turn: Option<&'a Turn>,
+    turn: Option<&'a InFlight>,
     /// When a request was sent whole whose body had to be waited for.
     sent_at: Option<Instant>,
     /// A line for the client, which leads it back to the server.
@@ -94,10 +100,10 @@ impl<'a> Bridge<'a> {
         client: ClientSide<'a>,
         request: &'a mut Request,
         snapshot: &'a CoreSnapshot,
-        backend: BackendId,
-        seat: Seat,
+        backend: &'a Rc<Backend>,
+        seat: UpstreamStream,
         upload: &'a mut Upload,
-        turn: Option<&'a Turn>,
+        turn: Option<&'a InFlight>,
     ) -> Ended {
         let core = Rc::clone(client.core());
         let server = match open(&client, request, snapshot, backend, seat) {
@@ -111,7 +117,7 @@ impl<'a> Bridge<'a> {
             Ok(()) => {
                 let micros = head_began.elapsed().as_micros() as u64;
                 bridge.request.note.first_byte_us = Some(micros);
-                core.metrics.observe(core.telemetry.backends[backend.0].first_byte_duration, micros);
+                core.metrics.observe(backend.metrics().first_byte_duration, micros);
                 // How long a client took to send its request is not the server's doing.
                 let since_sent = bridge.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
                 if let Some(turn) = turn {
@@ -120,23 +126,23 @@ impl<'a> Bridge<'a> {
                 bridge.relay().await
             }
         };
-        bridge.settle(ended, snapshot, backend)
+        bridge.return_to_pool(ended, backend)
     }
 
     fn new(
         client: ClientSide<'a>,
         request: &'a mut Request,
         snapshot: &'a CoreSnapshot,
-        backend: BackendId,
+        backend: &'a Rc<Backend>,
         server: Upstream,
         upload: &'a mut Upload,
-        turn: Option<&'a Turn>,
+        turn: Option<&'a InFlight>,
     ) -> Bridge<'a> {
         let listener = snapshot.listener(client.listener());
-        let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
+        let timeouts = backend.config().timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_line(&client, request, snapshot, backend);
+        let cookie = cookie_line(&client, request, backend);
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
         Bridge {
             core: Rc::clone(client.core()),
@@ -272,7 +278,7 @@ impl<'a> Bridge<'a> {
             match piece? {
                 Piece::Data(piece) => self.stage(piece),
                 Piece::End(trailers) => {
-                    self.server.stage_end(&self.core, &trailers)?;
+                    self.server.stage_end(&self.core.services, &trailers)?;
                     self.sending = Sending::End;
                 }
             }
@@ -291,7 +297,7 @@ impl<'a> Bridge<'a> {
 
     /// Sends what is staged; what the server has taken of the body the client may send anew.
     fn poll_server_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let (taken, sent) = self.server.poll_send(context, &self.core);
+        let (taken, sent) = self.server.poll_send(context, &self.core.services);
         if taken > 0 {
             self.upload_wait = None;
             self.sent_any = true;
@@ -599,19 +605,19 @@ impl<'a> Bridge<'a> {
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
-    fn settle(self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
+    fn return_to_pool(self, ended: Ended, backend: &Rc<Backend>) -> Ended {
         let is_over = matches!(ended, Ended::Over(After::Next | After::Close | After::Linger));
         let mut http1 = match self.server {
             Upstream::Http1(http1) => http1,
             Upstream::Http2(http2) => {
                 if is_over && self.sent && http2.is_open() {
-                    rest::follow(http2, &self.core, self.request, backend);
+                    rest::follow(http2, self.request, backend);
                 }
                 return ended;
             }
         };
         if is_over && http1.has_excess() {
-            note_excess(&self.core, self.request, backend);
+            note_excess(self.request, backend);
         }
         let clean = http1.settle(&self.core)
             && matches!(ended, Ended::Over(After::Next | After::Close))
@@ -619,13 +625,13 @@ impl<'a> Bridge<'a> {
             && !self.server_spent
             && self.request.response.keep_alive;
         if let Some(failure) = http1.connection.stream.failure() {
-            seat::complain(&self.core, snapshot, backend, http1.connection.key.server, failure);
+            log_tls_failure(backend, http1.connection.key.server, failure);
         }
         if !clean && is_unanswered(&ended, self.request.note.fault) {
-            seat::part(&self.core, snapshot, backend, http1.connection);
+            closing::end(backend, http1.connection);
             return ended;
         }
-        let permit = seat::leave(&self.core, snapshot, backend, http1.connection, clean);
+        let permit = give_back(backend, http1.connection, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,
@@ -634,9 +640,9 @@ impl<'a> Bridge<'a> {
 }
 
 /// The server has sent more than belongs to its response, which the client has.
-pub fn note_excess(core: &Core, request: &mut Request, backend: BackendId) {
+pub fn note_excess(request: &mut Request, backend: &Backend) {
     request.note.fault = Some(EXCESS_DATA);
-    core.metrics.increment(core.telemetry.backends[backend.0].faults.of(EXCESS_DATA));
+    backend.services.metrics.increment(backend.metrics().faults.of(EXCESS_DATA));
 }
 
 /// Begins the request on its seat.
@@ -644,21 +650,21 @@ fn open(
     client: &ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
-    backend: BackendId,
-    seat: Seat,
+    backend: &Rc<Backend>,
+    seat: UpstreamStream,
 ) -> Result<Upstream, Attempt> {
     let core = client.core();
     let mut scratch = core.scratch.borrow_mut();
     scratch.clear();
     match seat {
-        Seat::Connection(connection) => {
-            let last = snapshot.backends[backend.0].pool.is_last_request(&connection);
+        UpstreamStream::Connection(connection) => {
+            let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);
             let mut server = Upstream::http1(connection);
             server.begin(core, &request.head, &scratch);
             Ok(server)
         }
-        Seat::Stream(seat) => {
+        UpstreamStream::Stream(seat) => {
             if !is_websocket(request) {
                 // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.
                 request.head.upgrade = None;

@@ -1,11 +1,12 @@
 //! The client as a request sees it, whatever version of HTTP it speaks: its source, and how the wait for it is kept.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use propylon_config::BackendId;
+use propylon_config::{BackendId, ProxyProtocol};
 use propylon_net::socket::Departure;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{ListenerMetrics, Wait};
@@ -14,6 +15,8 @@ use propylon_tls::{ClientHelloInfo, Facts};
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::http2::Stream;
+use crate::proxied;
+use crate::upstream::checkout::Client;
 
 /// The client that asks.
 pub enum ClientSide<'a> {
@@ -53,13 +56,6 @@ impl ClientSide<'_> {
         }
     }
 
-    pub fn deadline(&self) -> &Deadline {
-        match self {
-            ClientSide::Http1(connection) => &connection.deadline,
-            ClientSide::Http2(stream) => &stream.deadline,
-        }
-    }
-
     /// Which request of its connection this is, from 1.
     pub fn ordinal(&self) -> u32 {
         match self {
@@ -70,18 +66,6 @@ impl ClientSide<'_> {
 
     pub fn metrics(&self) -> &ListenerMetrics {
         &self.core().telemetry.listeners[self.listener()]
-    }
-
-    pub fn count_timeout(&self, wait: Wait) {
-        self.core().metrics.increment(self.metrics().timeouts[wait as usize]);
-    }
-
-    /// Key by which the pools know the server connections of this client alone.
-    pub fn owner(&mut self) -> NonZeroU64 {
-        match self {
-            ClientSide::Http1(connection) => connection.owner(),
-            ClientSide::Http2(stream) => stream.link.owner(),
-        }
     }
 
     /// A request goes to this backend.
@@ -119,18 +103,42 @@ impl ClientSide<'_> {
             ClientSide::Http2(stream) => stream.link.handshake_us.take(),
         }
     }
+}
 
-    /// Ready when the client has given up: it has closed or reset its connection, or the stream. Which, as one of
-    /// `telemetry::CLIENT_FAULTS`.
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+impl Client for ClientSide<'_> {
+    fn deadline(&self) -> &Deadline {
+        match self {
+            ClientSide::Http1(connection) => &connection.deadline,
+            ClientSide::Http2(stream) => &stream.deadline,
+        }
+    }
+
+    fn owner(&mut self) -> NonZeroU64 {
+        match self {
+            ClientSide::Http1(connection) => connection.owner(),
+            ClientSide::Http2(stream) => stream.link.owner(),
+        }
+    }
+
+    fn proxy_header(&self, version: ProxyProtocol) -> io::Result<Vec<u8>> {
+        match self {
+            ClientSide::Http1(connection) => proxied::header(connection, version, None),
+            ClientSide::Http2(stream) => stream.link.proxy_header(version),
+        }
+    }
+
+    fn count_timeout(&self, wait: Wait) {
+        self.core().metrics.increment(self.metrics().timeouts[wait as usize]);
+    }
+
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
         match self {
             ClientSide::Http1(connection) => connection.poll_gone(context),
             ClientSide::Http2(stream) => stream.poll_gone(context).map(|()| "client-reset"),
         }
     }
 
-    /// As [`ClientSide::poll_gone`], as the kernel knows it: before the event loop does, perhaps. One system call.
-    pub fn has_gone(&self) -> Option<&'static str> {
+    fn has_gone(&self) -> Option<&'static str> {
         match self {
             ClientSide::Http1(connection) => connection.has_gone(),
             // Bytes that its connection has brought have been read.
@@ -138,15 +146,14 @@ impl ClientSide<'_> {
         }
     }
 
-    /// While nobody takes the request's body: over HTTP/2 what comes of it would be in the way of the connection's other streams.
-    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+    fn read_ahead(&mut self, context: &mut Context<'_>) {
+        // Over HTTP/2 what comes of the body would be in the way of the connection's other streams.
         if let ClientSide::Http2(stream) = self {
             stream.read_ahead(context);
         }
     }
 
-    /// Gives up buffers that hold nothing, while something else is waited for.
-    pub fn rest(&mut self) {
+    fn rest(&mut self) {
         if let ClientSide::Http1(connection) = self
             && connection.inbox.is_idle()
         {

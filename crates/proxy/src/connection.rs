@@ -22,7 +22,6 @@ use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{ListenerMetrics, Reason, Wait};
 use propylon_tls::{ClientHelloInfo, Facts, Failure, Session, Step, Version};
 
-use crate::{exchange, proxied, relay};
 use crate::alpn::is_http2;
 use crate::client_side::ClientSide;
 use crate::core::Core;
@@ -31,6 +30,7 @@ use crate::http2::{self, PREFACE};
 use crate::request::{After, Request};
 use crate::signer::Work;
 use crate::told::is_told_again;
+use crate::{exchange, proxied, relay};
 
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
 const LINGER_MILLIS_MAX: u64 = 30_000;
@@ -770,7 +770,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.give_buffers_back();
         if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
-            self.core.forget_owner(owner);
+            self.core.upstreams.forget_owner(owner);
         }
         for backend in self.noted_backends() {
             self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);

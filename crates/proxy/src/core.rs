@@ -1,7 +1,6 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
 use std::cell::RefCell;
-use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -9,22 +8,19 @@ use std::sync::Arc;
 
 use propylon_config::Listener;
 use propylon_observe::telemetry::Reason;
-use propylon_policy::balance::Tier;
 use propylon_policy::memory::part_of;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::cores::worker_count;
-use crate::pool::Pool;
 use crate::request::Request;
-use crate::seat;
 use crate::services::Services;
 use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
+use crate::upstream::backend::Upstreams;
+use crate::upstream::line::hand_over_idle;
 
-/// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
-const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 512;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
@@ -32,6 +28,7 @@ const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 /// One core: its services, and the configuration that it goes by.
 pub struct Core {
     pub services: Rc<Services>,
+    pub upstreams: Rc<Upstreams>,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
     requests_kept: RefCell<Vec<Box<Request>>>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
@@ -46,8 +43,10 @@ impl Deref for Core {
 }
 
 impl Core {
-    pub fn new(snapshot: Rc<CoreSnapshot>, services: Rc<Services>) -> Rc<Core> {
-        Rc::new(Core { services, requests_kept: RefCell::default(), snapshot: RefCell::new(snapshot) })
+    pub fn new(snapshot: Rc<CoreSnapshot>, upstreams: Rc<Upstreams>) -> Rc<Core> {
+        let services = Rc::clone(&upstreams.services);
+        upstreams.set(&snapshot.backends);
+        Rc::new(Core { services, upstreams, requests_kept: RefCell::default(), snapshot: RefCell::new(snapshot) })
     }
 
     /// The configuration that a request beginning now is served by.
@@ -71,19 +70,22 @@ impl Core {
     pub fn adopt(self: &Rc<Core>, publication: &Publication, worker: usize) {
         let earlier = self.snapshot();
         let next = earlier.succeeded_by(publication, worker, self.timers.now());
+        self.upstreams.set(&next.backends);
         *self.snapshot.borrow_mut() = Rc::clone(&next);
         self.tend_tracer();
         self.tend_signers(&earlier);
         self.tend_lines(Some(&earlier));
         for (place, backend) in next.backends.iter().enumerate() {
-            if earlier.backends.get(place).is_some_and(|known| Rc::ptr_eq(known, backend)) {
+            let known = earlier.backends.get(place);
+            if known.is_some_and(|known| Rc::ptr_eq(&known.state, &backend.state)) {
                 continue;
             }
-            if let Some(known) = earlier.backends.get(place) {
-                known.pool.abandon_for(Some(&backend.pool), |server, closed| self.pool_closed(place, server, closed));
+            let (pool, count) = (&backend.state.pool, |server, closed| backend.count_closed(server, closed));
+            if let Some(known) = known {
+                known.state.pool.abandon_for(Some(pool), count);
             }
-            backend.pool.settle(|server, closed| self.pool_closed(place, server, closed));
-            self.report_all_idle(place, &backend.pool);
+            pool.commit(count);
+            backend.report_all_idle();
         }
         // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
         let is_other = |(place, known): (usize, &Listener)| {
@@ -180,18 +182,11 @@ impl Core {
         }
     }
 
-    /// Has whoever drives a connection to a server of HTTP/2 look at it.
-    pub fn call_drivers(&self) {
-        let snapshot = self.snapshot();
-        let pools = snapshot.backends.iter().map(|backend| &backend.pool).filter(|pool| pool.streams_max > 0);
-        pools.flat_map(|pool| &pool.lanes).for_each(|lane| lane.call());
-    }
-
     /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
     fn tend_lines(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
         for (place, backend) in self.snapshot().backends.iter().enumerate() {
-            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.pool.turnstile.as_ref());
-            let current = backend.pool.turnstile.as_ref();
+            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.state.pool.turnstile.as_ref());
+            let current = backend.state.pool.turnstile.as_ref();
             let goes_on = known.zip(current).is_some_and(|(known, current)| known.is_kin(current));
             if goes_on {
                 continue;
@@ -199,7 +194,7 @@ impl Core {
             // The task that tends the earlier line looks again, and finds that it has ended.
             known.iter().for_each(|known| known.call(self.metrics.index()));
             if let Some(line) = current {
-                spawn_local(seat::steward(Rc::clone(self), place, Arc::clone(line)));
+                spawn_local(hand_over_idle(Rc::clone(backend), Arc::clone(line)));
             }
         }
     }
@@ -230,7 +225,7 @@ impl Core {
         drop(log);
         self.hand_spans_over();
         self.report_parking();
-        self.report_balance();
+        self.upstreams.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.metrics.set(self.telemetry.process.unread, self.unread.get() as i64);
         self.metrics.set(self.telemetry.process.widened, self.widened.get() as i64);
@@ -243,28 +238,11 @@ impl Core {
         if sweep {
             self.stock.trim();
             self.pipes.trim();
-            self.sweep_pools();
+            self.upstreams.sweep();
             self.report_ready_certificates();
-            self.report_passed_over();
+            self.upstreams.report_passed_over();
         }
         self.relieve();
-    }
-
-    /// Which servers this core passes over, for as long as the configuration in effect has them.
-    fn report_passed_over(&self) {
-        let snapshot = self.snapshot();
-        for (place, state) in snapshot.backends.iter().enumerate() {
-            let suspects = state.suspects.borrow();
-            if !state.told_suspects.replace(suspects.any()) && !suspects.any() {
-                continue;
-            }
-            let servers = &snapshot.shared.config.backends[place].servers;
-            for (server, configured) in servers.iter().enumerate() {
-                let passed_over = configured.retired.is_none() && suspects.is_passed_over(server, self.timers.now());
-                let gauge = self.telemetry.backends[place].servers[server].passed_over;
-                self.metrics.set(gauge, i64::from(passed_over));
-            }
-        }
     }
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
@@ -277,7 +255,7 @@ impl Core {
             self.close_idle(duty.make_room, Reason::Files);
         }
         if duty.close_pools {
-            self.clear_pools();
+            self.upstreams.clear();
         }
         if duty.give_back {
             // Buffers that nobody has needed since the last trim go first, then those that were needed then and are
@@ -287,70 +265,6 @@ impl Core {
             self.requests_kept.take();
             self.timers.shrink();
             propylon_sys::give_memory_back();
-        }
-    }
-
-    /// Counts a pick that is not an ordinary one.
-    pub fn note_tier(&self, backend: usize, tier: Tier) {
-        let reason = match tier {
-            Tier::Ordinary => return,
-            Tier::Backup => "backup",
-            Tier::Panic => "panic",
-            Tier::All => "none-up",
-        };
-        self.metrics.increment(self.telemetry.backends[backend].unusual_picks.of(reason));
-    }
-
-    fn report_balance(&self) {
-        let now = self.timers.now();
-        let snapshot = self.snapshot();
-        snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
-    }
-
-    fn sweep_pools(&self) {
-        let snapshot = self.snapshot();
-        let now = self.timers.now();
-        for (index, backend) in snapshot.backends.iter().enumerate() {
-            backend.heed_notices(now);
-            let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
-            backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
-                self.pool_closed(index, server, closed)
-            });
-            backend.pool.trim(|server, closed| self.pool_closed(index, server, closed));
-            self.report_all_idle(index, &backend.pool);
-        }
-    }
-
-    /// Says how many connections are idle.
-    pub fn report_idle(&self, backend: usize, pool: &Pool, server: usize) {
-        let metrics = &self.telemetry.backends[backend].servers[server];
-        self.metrics.set(metrics.idle, pool.idle(server) as i64);
-    }
-
-    /// Closes the server connections that belong to a client connection.
-    pub fn forget_owner(&self, owner: NonZeroU64) {
-        for (index, backend) in self.snapshot().backends.iter().enumerate() {
-            backend.pool.forget(owner, |server, closed| self.pool_closed(index, server, closed));
-            self.report_all_idle(index, &backend.pool);
-        }
-    }
-
-    fn report_all_idle(&self, backend: usize, pool: &Pool) {
-        (0..pool.servers()).for_each(|server| self.report_idle(backend, pool, server));
-    }
-
-    /// Closes every pooled connection.
-    pub fn clear_pools(&self) {
-        for (index, backend) in self.snapshot().backends.iter().enumerate() {
-            backend.pool.clear(|server, closed| self.pool_closed(index, server, closed));
-            self.report_all_idle(index, &backend.pool);
-        }
-    }
-
-    fn pool_closed(&self, backend: usize, server: usize, closed: usize) {
-        let metrics = &self.telemetry.backends[backend].servers[server];
-        for _ in 0..closed {
-            self.metrics.lower(metrics.open);
         }
     }
 }

@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use propylon_config::{Action, Protocol};
 
-use crate::balance::Turn;
 use crate::connection::Connection;
 use crate::core::Core;
-use crate::pool::ServerConnection;
 use crate::request::After;
 use crate::snapshot::CoreSnapshot;
+use crate::upstream::connection::ServerConnection;
+use crate::upstream::in_flight::InFlight;
 
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
@@ -70,7 +70,7 @@ struct Relay {
     is_resting: bool,
     snapshot: Rc<CoreSnapshot>,
     note: Note,
-    turn: Box<Turn>,
+    turn: Box<InFlight>,
     in_progress: InProgress,
 }
 
@@ -129,7 +129,7 @@ async fn find_server(
     connection: &mut Connection,
     snapshot: &Rc<CoreSnapshot>,
     note: &mut Note,
-) -> Result<(Box<ServerConnection>, u64, Turn), Refusal> {
+) -> Result<(Box<ServerConnection>, u64, InFlight), Refusal> {
     let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
     note.server_name = match is_passthrough {
         true => hello::server_name(connection).await?,
@@ -146,7 +146,7 @@ async fn find_server(
     let Action::Backend(backend) = route.action else { return Err(Refusal::silent("no-route")) };
     note.backend = Some(backend.0 as u32);
     connection.note_backend(backend);
-    let dialled = dial::dial(connection, snapshot, backend, note).await.map_err(Refusal::silent)?;
+    let dialled = dial::dial(connection, &snapshot.backends[backend.0], note).await.map_err(Refusal::silent)?;
     connection.forget_introduction_of_relay();
     Ok(dialled)
 }

@@ -38,7 +38,7 @@ use crate::trace::{Outbox, Tracer};
 use date::Date;
 pub use header_cache::HeaderCache;
 pub use uploads::Uploads;
-pub use windows::{STREAM_WINDOW_BYTES_MAX, Windows};
+pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
 
 /// Services of one core, shared by all its connections and requests.
 pub struct Services {
@@ -111,7 +111,6 @@ fn limits(config: HandshakeLimits) -> Limits {
     };
     Limits { handshakes: config.in_progress, per_source, wait_max: config.queue_wait }
 }
-
 
 impl Services {
     /// `sets_aside_rsa`: RSA operations wait for each other's company.

@@ -20,8 +20,8 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use propylon_config::canonical::route_key;
 use propylon_config::{
-    At, Backend, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress,
-    Signer, TlsProfile,
+    At, Backend, BackendId, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route,
+    ServerAddress, Signer, TlsProfile,
 };
 use propylon_policy::balance::Loads;
 use propylon_policy::route::{Host, Path, Router, Rule};
@@ -30,15 +30,17 @@ use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
-use crate::balance::SharedBalance;
 use crate::cores::worker_count;
 use crate::notice::{Notice, Resolved};
-use crate::pool::{ServerTurnstile, turnstile};
 use crate::signer::{Places, SignerProfile};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
-pub use per_core::{CoreBackend, CoreSnapshot};
+use crate::upstream::backend::{BackendParts, Server, speaks_the_same};
+use crate::upstream::balance::SharedBalance;
+use crate::upstream::connection::ServerTurnstile;
+use crate::upstream::pool::turnstile;
+pub use per_core::CoreSnapshot;
 use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
@@ -129,20 +131,6 @@ pub struct Compiled {
 
 /// Addresses found for the names of servers, or why there are none.
 pub type Answers = HashMap<ServerAddress, Result<Resolved, String>>;
-
-/// One server of a backend. Its notice is it: who has the same knows of the same server.
-pub struct Server {
-    /// As the user wrote it.
-    pub label: String,
-    /// The server's address and whether it is open, kept up to date by the main thread.
-    pub notice: Arc<Notice>,
-}
-
-impl PartialEq for Server {
-    fn eq(&self, other: &Server) -> bool {
-        Arc::ptr_eq(&self.notice, &other.notice)
-    }
-}
 
 /// Whether files are read again although their names are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,8 +292,15 @@ impl Snapshot {
         }
     }
 
-    fn notices(&self, backend: usize) -> Box<[Arc<Notice>]> {
-        self.servers[backend].iter().map(|server| Arc::clone(&server.notice)).collect()
+    fn backend_parts(&self, place: usize) -> BackendParts<'_> {
+        BackendParts {
+            id: BackendId(place),
+            config: &self.config,
+            servers: &self.servers[place],
+            balance: &self.balance[place],
+            turnstile: self.turnstiles[place].as_ref(),
+            version: self.versions[place],
+        }
     }
 
     /// The same, with its sockets.
@@ -459,17 +454,6 @@ fn towards_its_servers(
     let (Some(known), Some(tls)) = (known, &backend.tls) else { return Some(known.cloned()) };
     let kept = known.towards(backend, tls)?;
     Some(Some(if kept.same_as(known) { Arc::clone(known) } else { Arc::new(kept) }))
-}
-
-/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
-fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
-    let tls = |backend: &Backend| {
-        let mut shown = effective::backend(backend)["tls"].clone();
-        // How often files are looked at is none of the connections' concern.
-        shown.as_object_mut().map(|keys| keys.remove("watch"));
-        shown
-    };
-    one.protocol == two.protocol && tls(one) == tls(two)
 }
 
 /// Loads anew the link profiles of signers that stay, where files are to be read again.

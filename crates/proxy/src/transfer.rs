@@ -12,20 +12,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use propylon_config::BackendId;
 use propylon_policy::patience::Patience;
 
-use crate::seat;
 use crate::attempt::{cookie_line, write_request_head};
-use crate::balance::Turn;
 use crate::bridge::note_excess;
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::fault::{Attempt, Repeatable};
-use crate::pool::{Permit, ServerConnection};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
+use crate::upstream::backend::Backend;
+use crate::upstream::closing;
+use crate::upstream::connect::{give_back, log_tls_failure};
+use crate::upstream::connection::{Permit, ServerConnection};
+use crate::upstream::in_flight::InFlight;
 use body::{Download, Rechunked, rechunk, write_whole_chunked};
 pub use body::{Upload, whole_chunked, write_chunk};
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
@@ -113,7 +114,7 @@ pub struct Transfer<'a> {
     limits: ServerLimits,
     /// The upload has spent the last poll's budget: in this one the download comes first.
     download_first: bool,
-    turn: Option<&'a Turn>,
+    turn: Option<&'a InFlight>,
     /// When the last of the request went out, if that was later than the rest.
     sent_at: Option<Instant>,
     /// Lines for the response's head.
@@ -132,13 +133,13 @@ impl<'a> Transfer<'a> {
         connection: &'a mut Connection,
         request: &'a mut Request,
         snapshot: &'a CoreSnapshot,
-        backend: BackendId,
+        backend: &'a Rc<Backend>,
         opened: Box<ServerConnection>,
         upload: &'a mut Upload,
-        turn: Option<&'a Turn>,
+        turn: Option<&'a InFlight>,
     ) -> Ended {
         let core = Rc::clone(&connection.core);
-        let last = snapshot.backends[backend.0].pool.is_last_request(&opened);
+        let last = backend.state.pool.is_last_request(&opened);
         let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload, turn);
         transfer.write_head(snapshot, last);
         let head_began = Instant::now();
@@ -147,29 +148,29 @@ impl<'a> Transfer<'a> {
             Ok(()) => {
                 let micros = head_began.elapsed().as_micros() as u64;
                 transfer.request.note.first_byte_us = Some(micros);
-                core.metrics.observe(core.telemetry.backends[backend.0].first_byte_duration, micros);
+                core.metrics.observe(backend.metrics().first_byte_duration, micros);
                 transfer.note_answer(micros);
                 transfer.relay().await
             }
         };
-        transfer.settle(ended, snapshot, backend)
+        transfer.return_to_pool(ended, backend)
     }
 
     fn new(
         connection: &'a mut Connection,
         request: &'a mut Request,
         snapshot: &'a CoreSnapshot,
-        backend: BackendId,
+        backend: &'a Rc<Backend>,
         opened: Box<ServerConnection>,
         upload: &'a mut Upload,
-        turn: Option<&'a Turn>,
+        turn: Option<&'a InFlight>,
     ) -> Transfer<'a> {
         let core = Rc::clone(&connection.core);
         let listener = snapshot.listener(connection.listener);
-        let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
+        let timeouts = backend.config().timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_line(&ClientSide::Http1(connection), request, snapshot, backend);
+        let cookie = cookie_line(&ClientSide::Http1(connection), request, backend);
         if let Upload::Length { remaining, .. } = upload
             && *remaining >= LONG_BODY_BYTES
             && connection.inbox.capacity() > 0
@@ -845,13 +846,13 @@ impl<'a> Transfer<'a> {
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
-    fn settle(mut self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
+    fn return_to_pool(mut self, ended: Ended, backend: &Rc<Backend>) -> Ended {
         self.core.stock.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;
         }
         if matches!(ended, Ended::Over(After::Next | After::Close | After::Linger)) && !self.answer.is_empty() {
-            note_excess(&self.core, self.request, backend);
+            note_excess(self.request, backend);
         }
         let clean = matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent
@@ -860,13 +861,13 @@ impl<'a> Transfer<'a> {
             && self.request.response.keep_alive;
         self.core.stock.give_back(&mut self.answer);
         if let Some(failure) = self.server.stream.failure() {
-            seat::complain(&self.core, snapshot, backend, self.server.key.server, failure);
+            log_tls_failure(backend, self.server.key.server, failure);
         }
         if !clean && is_unanswered(&ended, self.request.note.fault) {
-            seat::part(&self.core, snapshot, backend, self.server);
+            closing::end(backend, self.server);
             return ended;
         }
-        let permit = seat::leave(&self.core, snapshot, backend, self.server, clean);
+        let permit = give_back(backend, self.server, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,

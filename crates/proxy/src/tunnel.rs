@@ -5,7 +5,6 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use propylon_config::BackendId;
 use propylon_net::budget;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
@@ -15,6 +14,7 @@ use crate::connection::Connection;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::transfer::{PIECE_BYTES, Switched};
+use crate::upstream::backend::Backend;
 
 /// The client has closed or reset its connection while the server had not ended.
 const CLIENT_LEFT: &str = "client-reset";
@@ -44,7 +44,7 @@ pub async fn run(
     connection: &mut Connection,
     request: &mut Request,
     snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
+    backend: &Rc<Backend>,
     mut switched: Box<Switched>,
 ) -> After {
     let core = Rc::clone(&connection.core);
@@ -81,7 +81,7 @@ pub async fn run(
     request.note.bytes_sent += tunnel.down;
     core.stock.give_back(&mut switched.answer);
     if let Some(server) = request.note.server {
-        core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+        core.metrics.lower(backend.server_metrics(server).open);
     }
     // A client that closes a tab leaves without a word: most tunnels end so, and nobody is at fault.
     request.note.fault = fault.filter(|fault| *fault != CLIENT_LEFT);

@@ -31,7 +31,8 @@ use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::Outbox;
-use crate::warm::warm;
+use crate::upstream::backend::Upstreams;
+use crate::upstream::warm::warm;
 
 /// Connections accepted in a row before others have their turn.
 const ACCEPTS_MAX: usize = 32;
@@ -124,11 +125,11 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let remote = first.snapshot.config.process.handshakes.in_progress;
     let parking = Parking::new(ParkingLimits { remote, ..ParkingLimits::default() });
     let deferral = batches::install(&batching);
-    let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
-    let handshakes = snapshot.shared.config.process.handshakes;
-    let limits = (handshakes, snapshot.sets_aside_rsa());
-    let services = Services::new(limits, parking, column, telemetry, log, (shared, seed));
-    let core = Core::new(snapshot, services);
+    let limits = (first.snapshot.config.process.handshakes, deferral.rsa);
+    let services = Services::new(limits, Rc::clone(&parking), column, telemetry, log, (shared, seed));
+    let upstreams = Upstreams::new(&services);
+    let snapshot = CoreSnapshot::new(&first, index, deferral, &parking, &upstreams);
+    let core = Core::new(snapshot, upstreams);
     core.take_outbox(spans);
     let mut doors =
         Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
@@ -148,7 +149,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     core.draining.set(true);
     core.timers.wake_all();
-    core.clear_pools();
+    core.upstreams.clear();
     loop {
         tokio::select! {
             _ = phase.wait_for(|phase| *phase == Phase::Stopping) => break,
@@ -160,7 +161,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
             }
         }
     }
-    core.clear_pools();
+    core.upstreams.clear();
     core.tick(false);
     // The exporter waits for nobody's spans after this.
     core.end_traces();
@@ -259,7 +260,7 @@ async fn tick(core: Rc<Core>) {
         let sweep = count.is_multiple_of(SWEEP_TICKS);
         core.tick(sweep);
         if sweep {
-            warm(&core);
+            warm(&core.upstreams);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::fault::EXCESS_DATA;
 use crate::http2::{Chunk, Stream, translate};
 use crate::request::Request;
 use crate::transfer::{Stop, Upload, server_fault, write_chunk};
+use crate::upstream::checkout::Client;
 
 /// Piece of a request's body.
 pub enum Piece {

@@ -13,11 +13,12 @@ use propylon_http::h1::{
 use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
 
-use crate::core::Core;
 use crate::fault::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
-use crate::http2::{self, Ahead, Chunk, Meter, ServerLink, ServerSeat, StreamPermit, translate};
-use crate::pool::ServerConnection;
+use crate::http2::{self, Ahead, Chunk, Meter, translate};
+use crate::services::Services;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
+use crate::upstream::connection::ServerConnection;
+use crate::upstream::h2_pool::{H2Connection, H2Slot, StreamPermit};
 
 pub enum Upstream {
     Http1(Box<Http1>),
@@ -68,7 +69,7 @@ pub struct Http1 {
 }
 
 pub struct Http2 {
-    slot: ServerSeat,
+    slot: H2Slot,
     response: ResponseFuture,
     send: SendStream<http2::Piece>,
     piece: Bytes,
@@ -103,7 +104,7 @@ impl Upstream {
     }
 
     /// Begins a request with a head as `h1::write_request` writes it. `end`: it has no body.
-    pub fn begin(&mut self, core: &Core, head: &RequestHead, text: &[u8]) {
+    pub fn begin(&mut self, core: &Services, head: &RequestHead, text: &[u8]) {
         if let Upstream::Http1(http1) = self {
             if head.body == RequestBody::Chunked {
                 http1.framing = Framing::Chunked;
@@ -144,14 +145,14 @@ impl Upstream {
 
     /// Sends what is staged. Returns how many bytes of the body the server has taken since the last call; ready with
     /// `true` when nothing is left.
-    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
+    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Services>) -> (usize, Poll<Result<(), ()>>) {
         match self {
             Upstream::Http1(http1) => http1.poll_send(context, core),
             Upstream::Http2(http2) => http2.poll_send(context, core),
         }
     }
 
-    pub fn stage(&mut self, core: &Core, piece: Bytes) {
+    pub fn stage(&mut self, core: &Services, piece: Bytes) {
         match self {
             Upstream::Http1(http1) => {
                 if http1.framing == Framing::Chunked && !piece.is_empty() {
@@ -166,7 +167,7 @@ impl Upstream {
     }
 
     /// The body is over, with these trailers.
-    pub fn stage_end(&mut self, core: &Rc<Core>, trailers: &[u8]) -> Result<(), Stop> {
+    pub fn stage_end(&mut self, core: &Rc<Services>, trailers: &[u8]) -> Result<(), Stop> {
         match self {
             Upstream::Http1(http1) if http1.framing == Framing::Chunked => {
                 let mut scratch = core.scratch.borrow_mut();
@@ -191,7 +192,7 @@ impl Upstream {
     }
 
     /// A tunnel's client has ended.
-    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core) -> Poll<Result<(), Stop>> {
+    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Services) -> Poll<Result<(), Stop>> {
         match self {
             Upstream::Http1(http1) if http1.framing == Framing::Tunnel => {
                 let ended = ready!(http1.connection.stream.poll_end(context, &core.stock));
@@ -205,7 +206,7 @@ impl Upstream {
     pub fn poll_head(
         &mut self,
         context: &mut Context<'_>,
-        core: &Core,
+        core: &Services,
         asked: Asked<'_>,
         answered: &mut bool,
         response: &mut ResponseHead,
@@ -267,7 +268,7 @@ impl Upstream {
     }
 
     /// Next part of the body. `large`: the body is worth a large buffer.
-    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Core, large: bool) -> Poll<Result<Part, Stop>> {
+    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, large: bool) -> Poll<Result<Part, Stop>> {
         match self {
             Upstream::Http1(http1) => http1.poll_part(context, core, large),
             Upstream::Http2(http2) => http2.poll_part(context),
@@ -300,7 +301,7 @@ impl Upstream {
 }
 
 impl Http1 {
-    fn poll_send(&mut self, context: &mut Context<'_>, core: &Core) -> (usize, Poll<Result<(), ()>>) {
+    fn poll_send(&mut self, context: &mut Context<'_>, core: &Services) -> (usize, Poll<Result<(), ()>>) {
         let mut taken = 0;
         loop {
             let (head, body) = (self.outbox.len(), self.piece.len());
@@ -330,7 +331,7 @@ impl Http1 {
     fn poll_head(
         &mut self,
         context: &mut Context<'_>,
-        core: &Core,
+        core: &Services,
         asked: Asked<'_>,
         answered: &mut bool,
         response: &mut ResponseHead,
@@ -351,7 +352,7 @@ impl Http1 {
         }
     }
 
-    fn poll_part(&mut self, context: &mut Context<'_>, core: &Core, large: bool) -> Poll<Result<Part, Stop>> {
+    fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, large: bool) -> Poll<Result<Part, Stop>> {
         loop {
             if let Download::Done = self.download {
                 return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
@@ -382,7 +383,7 @@ impl Http1 {
         }
     }
 
-    fn take_part(&mut self, core: &Core) -> Result<Part, Stop> {
+    fn take_part(&mut self, core: &Services) -> Result<Part, Stop> {
         match &mut self.download {
             Download::Length(remaining) => {
                 let here = (self.answer.len() as u64).min(*remaining);
@@ -402,7 +403,7 @@ impl Http1 {
     }
 
     /// Takes the framing out where the data lies.
-    fn take_chunks(&mut self, core: &Core) -> Result<Part, Stop> {
+    fn take_chunks(&mut self, core: &Services) -> Result<Part, Stop> {
         let Download::Chunked(decoder) = &mut self.download else { return Ok(Part::default()) };
         let bytes = self.answer.readable_mut();
         let (mut at, mut length, mut end) = (0, 0, None);
@@ -434,7 +435,7 @@ impl Http1 {
     }
 
     /// Takes the readable bytes of the answer; the others stay.
-    fn take_answer(&mut self, core: &Core) -> Chunk {
+    fn take_answer(&mut self, core: &Services) -> Chunk {
         if self.answer.sealed_len() == 0 {
             return Chunk::Stock(std::mem::take(&mut self.answer));
         }
@@ -450,7 +451,7 @@ impl Http1 {
     }
 
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
-    pub fn settle(&mut self, core: &Core) -> bool {
+    pub fn settle(&mut self, core: &Services) -> bool {
         let clean = !self.spent && !self.excess && self.answer.is_idle() && matches!(self.download, Download::Done);
         core.stock.give_back(&mut self.outbox);
         core.stock.give_back(&mut self.answer);
@@ -461,7 +462,7 @@ impl Http1 {
 impl Http2 {
     /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is
     /// there: windows that one stream reserves the others cannot have.
-    fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
+    fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Services>) -> (usize, Poll<Result<(), ()>>) {
         let mut taken = 0;
         while !self.piece.is_empty() {
             if self.is_answered() {
@@ -563,7 +564,7 @@ impl Http2 {
         }
     }
 
-    fn link(&self) -> &ServerLink {
+    fn link(&self) -> &H2Connection {
         &self.slot.link
     }
 

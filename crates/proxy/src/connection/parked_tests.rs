@@ -19,8 +19,10 @@ use tokio::time::sleep;
 
 use super::serve;
 use crate::core::Core;
+use crate::services::Services;
 use crate::shortage::Shared;
 use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
+use crate::upstream::backend::Upstreams;
 
 /// How long anything here may take before it counts as lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -68,11 +70,14 @@ impl House {
         )
         .unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, deferral, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();
         let column = Store::column(&store, 0);
-        let core =
-            Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, Arc::new(Shared::new(None)), 1);
+        let limits = (snapshot.config.process.handshakes, deferral.rsa);
+        let shared = (Arc::new(Shared::new(None)), 1);
+        let services = Services::new(limits, Rc::clone(&parking), column, Arc::new(telemetry), log, shared);
+        let upstreams = Upstreams::new(&services);
+        let publication = Publication::new(Arc::new(snapshot));
+        let core = Core::new(CoreSnapshot::new(&publication, 0, deferral, &parking, &upstreams), upstreams);
         spawn_local(Rc::clone(&core.gate).keep());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -127,7 +132,7 @@ async fn status(mut client: Child) -> String {
 fn handshakes_go_on_when_their_work_has_left_the_desk() {
     run(async {
         let house = House::new("10s");
-        spawn_local(Rc::clone(&house.core).leave_desk());
+        spawn_local(Rc::clone(&house.core.services).leave_desk());
         let versions = ["--tlsv1.3", "--tls-max 1.2", "--tlsv1.3", "--tlsv1.3 --curves P-256", "--tls-max 1.2"];
         let clients: Vec<Child> = versions.iter().map(|version| house.client(version)).collect();
         for _ in &clients {
@@ -163,7 +168,7 @@ fn others_are_served_while_a_handshake_is_parked_and_a_drain_lets_it_finish() {
         until("the other is parked as well", || house.counts().local == 2).await;
         house.core.draining.set(true);
         house.core.timers.wake_all();
-        spawn_local(Rc::clone(&house.core).leave_desk());
+        spawn_local(Rc::clone(&house.core.services).leave_desk());
         // The clients came before the drain: their requests may be answered or not, but they are not kept.
         let _ = (status(client).await, status(other).await);
         until("the core is empty", || house.core.connections.get() == 0).await;

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use propylon_config::{BackendId, PathPattern, Route, ServerAddress};
+use propylon_config::{PathPattern, Route, ServerAddress};
 use propylon_http::h1::{HOST_BYTES_MAX, Method, RequestHead, Version};
 use propylon_http::trace_context::Context;
 
@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::{Attribute, Kind, Recording, Span, Trace, Value};
+use crate::upstream::backend::Backend;
 
 /// Names that are not those of a standard.
 const METHOD_OTHER: &str = "_OTHER";
@@ -37,11 +38,11 @@ pub struct Reached {
 }
 
 /// An attempt at a server has ended.
-pub fn end_attempt(request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId, went: &Went) {
+pub fn end_attempt(request: &mut Request, backend: &Backend, went: &Went) {
     let Trace::Recorded(recording) = &mut request.trace else { return };
     let Some(attempt) = recording.attempt.take() else { return };
     let note = &request.note;
-    let config = &snapshot.shared.config.backends[backend.0];
+    let config = backend.config();
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let mut attributes = Vec::with_capacity(12);
     let method = write_method(&request.head, &request.text, &mut attributes);
@@ -50,7 +51,7 @@ pub fn end_attempt(request: &mut Request, snapshot: &CoreSnapshot, backend: Back
         write_server(&server.address, went.connection, &mut attributes);
     }
     let host = match request.head.host.bytes(&request.text) {
-        [] => note.server.map_or("", |server| snapshot.shared.servers[backend.0][server].label.as_str()).as_bytes(),
+        [] => note.server.map_or("", |server| backend.servers[server].label.as_str()).as_bytes(),
         host => host,
     };
     let url = [scheme.as_bytes(), b"://", host, request.head.path(&request.text)].concat();

@@ -18,9 +18,11 @@ use propylon_observe::telemetry::Wait;
 use propylon_tls::{ClientHelloInfo, Facts};
 use tokio::task::spawn_local;
 
+use super::body::Piece;
 use super::intake::{Fault, Intake, Moment};
-use super::stream::{self, Piece};
-use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
+use super::staging::stage_words;
+use super::stream;
+use super::wire::{DATA_FRAME_BUDGET, Wire};
 use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;

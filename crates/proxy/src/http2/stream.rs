@@ -1,12 +1,11 @@
 //! One request's stream: what its body brings, and what is said to its client.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
@@ -16,26 +15,19 @@ use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::Wait;
 
 use super::ahead::Ahead;
+use super::body::{Chunk, Meter, Piece};
 use super::connection::Link;
 use super::translate;
-use crate::exchange;
 use crate::answer::Answer;
 use crate::client_side::ClientSide;
-use crate::core::Core;
+use crate::exchange;
 use crate::request::{After, Request};
-
-/// Bytes of a response that may lie with the library before more is read from the server: the client's window or its
-/// socket holds them up.
-const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
+use crate::upstream::checkout::Client;
 
 /// Bytes of memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to
 /// say only when its client has taken all of what it got, and in small pieces.
 const CONNECTION_UNREAD_BYTES_MAX: usize = 1024 * 1024;
 const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// Count of pieces that may be outstanding: each costs more than a few bytes, and many are small. The rest waits,
-/// joined.
-const OUTSTANDING_PIECES_MAX: usize = 64;
 
 /// A stream of a client's connection.
 pub struct Stream {
@@ -188,7 +180,7 @@ impl Stream {
             send.reserve_capacity(length);
             if send.capacity() >= length {
                 // The whole body, and it will go out: nobody asks how much of it has.
-                let piece = Piece::unmetered(chunk, &self.link.core, unread);
+                let piece = Piece::unmetered(chunk, &self.link.core.services, unread);
                 return send.send_data(piece, true).is_ok();
             }
         }
@@ -197,7 +189,7 @@ impl Stream {
             send.reserve_capacity(length);
             self.certain = meter.outstanding.get() == 0 && send.capacity() >= length;
         }
-        send.send_data(Piece::new(chunk, &self.link.core, meter).on(unread), end).is_ok()
+        send.send_data(Piece::new(chunk, &self.link.core.services, meter).on(unread), end).is_ok()
     }
 
     pub fn send_trailers(&mut self, trailers: HeaderMap) -> bool {
@@ -284,155 +276,6 @@ impl Drop for Stream {
             self.link.upload_ended();
         }
         self.link.stream_ended(self.id());
-    }
-}
-
-/// Bytes that a piece of the library's own memory counts for: a frame.
-const SHARED_BYTES: usize = 16 * 1024;
-
-/// Bytes of a body, in a buffer of the core's or the library's.
-pub enum Chunk {
-    Stock(Buffer),
-    Shared(Bytes),
-}
-
-impl Default for Chunk {
-    fn default() -> Chunk {
-        Chunk::Shared(Bytes::new())
-    }
-}
-
-impl Chunk {
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Chunk::Stock(buffer) => buffer.readable(),
-            Chunk::Shared(bytes) => bytes,
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        self.bytes().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
-    }
-
-    /// Bytes of memory that it takes, from its begin to its end: what was read of it goes back with the rest.
-    fn weight(&self) -> usize {
-        match self {
-            Chunk::Stock(buffer) => buffer.capacity(),
-            Chunk::Shared(_) => SHARED_BYTES,
-        }
-    }
-}
-
-/// Bytes of a body on their way to a peer. Memory of the core's stock goes back there.
-pub struct Piece {
-    chunk: Chunk,
-    core: Rc<Core>,
-    /// Meter of the stream's outstanding bytes; `None` if nobody asks how much of it is out.
-    meter: Option<Rc<Meter>>,
-    /// Account of the client's connection that the memory counts in, beside the core's.
-    unread: Option<Rc<Cell<usize>>>,
-}
-
-impl Piece {
-    pub fn new(chunk: Chunk, core: &Rc<Core>, meter: &Rc<Meter>) -> Piece {
-        meter.outstanding.set(meter.outstanding.get() + chunk.len());
-        meter.pieces.set(meter.pieces.get() + 1);
-        core.unread.set(core.unread.get() + chunk.weight());
-        Piece { chunk, core: Rc::clone(core), meter: Some(Rc::clone(meter)), unread: None }
-    }
-
-    fn unmetered(chunk: Chunk, core: &Rc<Core>, unread: Rc<Cell<usize>>) -> Piece {
-        core.unread.set(core.unread.get() + chunk.weight());
-        Piece { chunk, core: Rc::clone(core), meter: None, unread: None }.on(unread)
-    }
-
-    fn on(mut self, unread: Rc<Cell<usize>>) -> Piece {
-        unread.set(unread.get() + self.chunk.weight());
-        self.unread = Some(unread);
-        self
-    }
-}
-
-/// Count of bytes and pieces that the library holds of one stream.
-#[derive(Default)]
-pub struct Meter {
-    /// In bytes.
-    outstanding: Cell<usize>,
-    pieces: Cell<usize>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl Meter {
-    fn has_room(&self) -> bool {
-        self.outstanding.get() <= OUTSTANDING_BYTES_MAX && self.pieces.get() <= OUTSTANDING_PIECES_MAX
-    }
-
-    /// Ready when the library holds so little that another piece is worth handing on.
-    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
-        if self.has_room() { Poll::Ready(()) } else { self.wait(context) }
-    }
-
-    /// Ready when the library holds nothing.
-    fn poll_empty(&self, context: &mut Context<'_>) -> Poll<()> {
-        if self.outstanding.get() == 0 { Poll::Ready(()) } else { self.wait(context) }
-    }
-
-    fn wait(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
-            *waker = Some(context.waker().clone());
-        }
-        Poll::Pending
-    }
-
-    fn taken(&self, count: usize, pieces: usize) {
-        self.outstanding.set(self.outstanding.get() - count);
-        self.pieces.set(self.pieces.get() - pieces);
-        if self.has_room()
-            && let Some(waker) = self.waker.take()
-        {
-            waker.wake();
-        }
-    }
-}
-
-impl Buf for Piece {
-    fn remaining(&self) -> usize {
-        self.chunk.len()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.chunk.bytes()
-    }
-
-    fn advance(&mut self, count: usize) {
-        match &mut self.chunk {
-            Chunk::Stock(buffer) => buffer.consume(count),
-            Chunk::Shared(bytes) => bytes.advance(count),
-        }
-        if let Some(meter) = &self.meter {
-            meter.taken(count, 0);
-        }
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        let weight = self.chunk.weight();
-        self.core.unread.set(self.core.unread.get() - weight);
-        if let Some(unread) = &self.unread {
-            unread.set(unread.get() - weight);
-        }
-        if let Some(meter) = &self.meter {
-            meter.taken(self.chunk.len(), 1);
-        }
-        if let Chunk::Stock(buffer) = &mut self.chunk {
-            self.core.stock.give_back(buffer);
-        }
     }
 }
 

@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
-use propylon_net::buffer::{Buffer, LARGE_BYTES, Stock};
+
 use propylon_net::client_stream::{Fill, ReadError, SEAL_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
-use super::intake::Intake;
+use super::staging::{give_ready, stage};
 use crate::connection::Connection;
 
 /// Bytes that the library charges for a frame of DATA that lies unread, at most.
@@ -78,42 +78,6 @@ impl AsyncRead for Wire {
             }
         }
     }
-}
-
-/// Hands the library what is for it alone; false where there is nothing.
-pub(super) fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
-    let ready = intake.ready();
-    let count = ready.len().min(into.remaining());
-    into.put_slice(&ready[..count]);
-    intake.consume_ready(count);
-    count > 0
-}
-
-/// Puts our own words behind those of the library, which must be whole frames. False while there is no room.
-pub(super) fn stage_words(stock: &Stock, staged: &mut Buffer, intake: &mut Intake) -> bool {
-    if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
-        return false;
-    }
-    if !intake.say().is_empty() {
-        stage(stock, staged, &[IoSlice::new(intake.say())]);
-        intake.said();
-    }
-    true
-}
-
-/// Puts what the library writes behind what is staged, as much as is sealed at one go; returns how much.
-pub(super) fn stage(stock: &Stock, staged: &mut Buffer, slices: &[IoSlice<'_>]) -> usize {
-    stock.equip(staged);
-    let mut taken = 0;
-    for slice in slices {
-        let count = slice.len().min(SEAL_BYTES_MAX - staged.len());
-        if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
-            stock.enlarge(staged);
-        }
-        staged.extend(&slice[..count]);
-        taken += count;
-    }
-    taken
 }
 
 impl AsyncWrite for Wire {

@@ -6,35 +6,35 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_config::BackendId;
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
 
 use super::Note;
-use crate::proxied;
-use crate::balance::{Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::fault::{Attempt, Repeatable};
 use crate::notice::Way;
-use crate::pool::{PoolKey, ServerConnection};
-use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
-use crate::snapshot::CoreSnapshot;
+use crate::proxied;
+use crate::upstream::backend::Backend;
+use crate::upstream::balance::Affinity;
+use crate::upstream::checkout::{Found, Need, Refusal, RetryState, find};
+use crate::upstream::connect::{CONNECT_TIMEOUT, commit, connect_failure};
+use crate::upstream::connection::{PoolKey, ServerConnection};
+use crate::upstream::in_flight::InFlight;
 
 const READ_BYTES_MIN: usize = 4096;
 
 /// A connected server, and how many of the client's bytes it got already. The error is one of `telemetry::RELAY_ENDS`.
 pub async fn dial(
     connection: &mut Connection,
-    snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
+    backend: &Rc<Backend>,
     note: &mut Note,
-) -> Result<(Box<ServerConnection>, u64, Turn), &'static str> {
+) -> Result<(Box<ServerConnection>, u64, InFlight), &'static str> {
     let core = Rc::clone(&connection.core);
-    let config = &snapshot.shared.config.backends[backend.0];
-    let metrics = &core.telemetry.backends[backend.0];
+    let config = backend.config();
+    let metrics = backend.metrics();
     let header = match config.send_proxy_protocol {
         None => Vec::new(),
         Some(version) => {
@@ -43,19 +43,19 @@ pub async fn dial(
     };
     // An idle connection has a request behind it; a relay's server sees its client from the first byte.
     let need = Need { fit: Fit::New, certain: false, owner: None };
-    let wish = Wish::of_client(connection.peer.ip(), config);
-    let mut experience = Experience { wish, ..Experience::default() };
-    snapshot.backends[backend.0].retry_budget.borrow_mut().earn();
+    let affinity = Affinity::of_client(connection.peer.ip(), config);
+    let mut retry_state = RetryState { affinity, ..RetryState::default() };
+    backend.state.retry_budget.borrow_mut().earn();
     loop {
-        let found = seat::find(&mut ClientSide::Http1(connection), snapshot, backend, &need, &mut experience).await;
-        note.queue_us = experience.queue_us.map(narrow);
+        let found = find(&mut ClientSide::Http1(connection), backend, &need, &mut retry_state).await;
+        note.queue_us = retry_state.queue_us.map(narrow);
         let (server, found) = found.map_err(reason)?;
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
         note.server = Some(server as u32);
         note.attempts += 1;
-        let turn = Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server);
+        let turn = InFlight::begin(backend, server);
         let began = Instant::now();
-        let opened = open(connection, snapshot, backend, server, &header).await;
+        let opened = open(connection, backend, server, &header).await;
         let micros = began.elapsed().as_micros() as u64;
         note.connect_us = Some(narrow(micros));
         let (made, sent) = match opened {
@@ -65,7 +65,7 @@ pub async fn dial(
         };
         core.metrics.observe(metrics.connect_duration, micros);
         let key = PoolKey { server, owner: None };
-        match seat::settle(&core, snapshot, backend, key, permit, made) {
+        match commit(backend, key, permit, made) {
             Ok(server) => {
                 turn.connected(micros);
                 return Ok((server, sent, turn));
@@ -76,11 +76,11 @@ pub async fn dial(
                 if failed.status != 503 {
                     turn.failed();
                 }
-                experience.failed(server);
-                if failed.repeatable == Repeatable::No || experience.failures > config.retries {
+                retry_state.failed(server);
+                if failed.repeatable == Repeatable::No || retry_state.failures > config.retries {
                     return Err(failed.reason);
                 }
-                if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
+                if !backend.state.retry_budget.borrow_mut().spend() {
                     core.metrics.increment(metrics.retries_refused);
                     return Err(failed.reason);
                 }
@@ -111,14 +111,13 @@ enum Failed {
 
 async fn open(
     connection: &mut Connection,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
+    backend: &Backend,
     server: usize,
     header: &[u8],
 ) -> Result<(Socket, Way, u64), Failed> {
     let core = Rc::clone(&connection.core);
-    let patience = snapshot.shared.config.backends[backend.0].timeouts.connect.as_millis() as u64;
-    let notice = &snapshot.shared.servers[backend.0][server].notice;
+    let patience = backend.config().timeouts.connect.as_millis() as u64;
+    let notice = &backend.servers[server].notice;
     let Some(way) = notice.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
     // Another attempt takes another address, where there is one.
     let fail = |error: &io::Error| {

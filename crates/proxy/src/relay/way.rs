@@ -11,8 +11,8 @@ use propylon_net::buffer::{Buffer, Stock};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 
-use crate::pipes::Lent;
 use crate::core::Core;
+use crate::pipes::Lent;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
 const FULL_READS_MIN: u8 = 3;

@@ -7,7 +7,9 @@
 //! connection's windows (RFC 9113 §6.9.2): bytes that a server has sent before stay, and its stream says no more until
 //! the client has taken so much.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::Waker;
 
 /// Body bytes that a server may send before its client takes any: at most, while streams are few, and at least.
 pub const STREAM_WINDOW_BYTES_MAX: u32 = 128 * 1024;
@@ -22,7 +24,12 @@ pub struct Windows {
     width: Cell<u32>,
     /// A stream's width while there are few.
     widest: u32,
+    /// Drivers of connections, which are woken when the width changes.
+    drivers: RefCell<Vec<Weak<Driver>>>,
 }
+
+/// Waker of the task that drives a connection.
+pub type Driver = RefCell<Option<Waker>>;
 
 impl Default for Windows {
     fn default() -> Windows {
@@ -33,7 +40,24 @@ impl Default for Windows {
 impl Windows {
     /// Windows that are so wide while there are few streams.
     pub fn of(widest: u32) -> Windows {
-        Windows { streams: Cell::new(0), width: Cell::new(widest), widest }
+        Windows { streams: Cell::new(0), width: Cell::new(widest), widest, drivers: RefCell::default() }
+    }
+
+    /// Has the driver of a connection woken when streams have another width.
+    pub fn watch(&self, driver: &Rc<Driver>) {
+        let mut drivers = self.drivers.borrow_mut();
+        if drivers.len() == drivers.capacity() {
+            drivers.retain(|driver| driver.strong_count() > 0);
+        }
+        drivers.push(Rc::downgrade(driver));
+    }
+
+    fn wake_drivers(&self) {
+        let mut drivers = self.drivers.borrow_mut();
+        drivers.retain(|driver| driver.strong_count() > 0);
+        for driver in drivers.iter().filter_map(Weak::upgrade) {
+            driver.borrow().iter().for_each(Waker::wake_by_ref);
+        }
     }
 
     /// A stream has begun. True when all have another width from now on.
@@ -43,6 +67,7 @@ impl Windows {
         let is_over = self.granted() > CORE_WINDOWS_BYTES_MAX && narrower >= STREAM_WINDOW_BYTES_MIN;
         if is_over {
             self.width.set(narrower);
+            self.wake_drivers();
         }
         is_over
     }
@@ -54,6 +79,7 @@ impl Windows {
         let is_under = self.granted() * 4 <= CORE_WINDOWS_BYTES_MAX && self.width.get() < self.widest;
         if is_under {
             self.width.set(self.width.get() * 2);
+            self.wake_drivers();
         }
         is_under
     }

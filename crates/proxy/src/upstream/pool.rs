@@ -7,83 +7,17 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use propylon_config::{Backend, ServerProtocol};
-use propylon_net::server_stream::ServerStream;
 use propylon_net::timers::coarse_millis;
 use propylon_policy::line::Order;
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
-use crate::core::Core;
-use crate::http2::{Lane, StreamPermit, Terms};
-use crate::notice::{Notice, Way};
-
-/// Limits of connections that all cores share for one backend's servers, and the line of requests that wait for one.
-pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
-
-/// Everything that makes two connections differ: a request goes out on a connection of its own key only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolKey {
-    /// Index of the server.
-    pub server: usize,
-    /// The client connection that it belongs to, on this core; none where connections are shared.
-    pub owner: Option<NonZeroU64>,
-}
-
-/// The right to have a connection to a server; it goes back when it is dropped.
-pub struct Permit {
-    turnstile: Arc<ServerTurnstile>,
-    server: usize,
-}
-
-impl Permit {
-    /// For a permit that the turnstile has given.
-    pub fn taken(turnstile: &Arc<ServerTurnstile>, server: usize) -> Permit {
-        Permit { turnstile: Arc::clone(turnstile), server }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.turnstile.release(self.server, coarse_millis());
-    }
-}
-
-/// A connection to a server, between two requests or in one. The value is boxed: it is passed on at every step of a
-/// request.
-pub struct ServerConnection {
-    // Dropped first: a permit stands for a connection until that is closed.
-    pub stream: ServerStream,
-    pub key: PoolKey,
-    /// Address that the connection leads to.
-    pub way: Way,
-    /// The core whose event loop knows the stream.
-    pub home: usize,
-    /// Requests begun on it.
-    pub requests: u32,
-    /// From then on it gets no further request.
-    pub expires: Option<Instant>,
-    /// Permit that counts the connection at its server; `None` where the server has no limit.
-    pub permit: Option<Permit>,
-}
-
-impl ServerConnection {
-    /// Whether it will do for a request that is so particular.
-    pub fn suits(&self, fit: Fit) -> bool {
-        match fit {
-            Fit::Any => true,
-            Fit::Proven => self.requests > 1,
-            Fit::New => false,
-        }
-    }
-
-    /// Whether the connection's time is up, so that it gets no further request.
-    pub fn is_expired(&self) -> bool {
-        self.expires.is_some_and(|expires| Instant::now() >= expires)
-    }
-}
+use super::connection::{PoolKey, ServerConnection, ServerTurnstile};
+use super::h2_pool::{H2Pool, StreamPermit, Terms};
+use crate::notice::Notice;
+use crate::services::Services;
 
 struct Idle {
     connection: Box<ServerConnection>,
@@ -116,7 +50,7 @@ pub struct Pool {
     /// Limits that all cores share; `None` where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
     /// HTTP/2 connections by server: each carries many requests at a time.
-    pub lanes: Vec<Rc<Lane>>,
+    pub lanes: Vec<Rc<H2Pool>>,
     /// Streams on one of them; 0 where servers do not speak HTTP/2.
     pub streams_max: usize,
     /// Count of connections being made ahead, by server.
@@ -174,7 +108,7 @@ impl Pool {
             core,
             notices,
             turnstile,
-            lanes: (0..servers).map(|_| Rc::new(Lane::new(terms(backend)))).collect(),
+            lanes: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend)))).collect(),
             streams_max: terms(backend).streams_max,
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
@@ -223,7 +157,7 @@ impl Pool {
     }
 
     /// Closes what is of servers that are gone, and has the other cores know of the rest.
-    pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
+    pub fn commit(&self, mut closed: impl FnMut(usize, usize)) {
         self.retain(|server, _| self.kept[server].get(), &mut closed);
         for server in 0..self.servers() {
             if !self.kept[server].get() {
@@ -246,7 +180,7 @@ impl Pool {
     }
 
     /// A seat on a connection that carries many requests, if there is one.
-    pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<StreamPermit> {
+    pub fn stream(&self, services: &Rc<Services>, server: usize) -> Option<StreamPermit> {
         let lane = &self.lanes[server];
         // A lower limit may have come into force after this core took over its configuration.
         let is_over = self.is_over(server);
@@ -256,7 +190,7 @@ impl Pool {
         if lane.is_shedding() {
             lane.shed(is_over);
         }
-        lane.seat(core)
+        lane.stream(services)
     }
 
     fn is_over(&self, server: usize) -> bool {
@@ -469,7 +403,7 @@ impl Pool {
     }
 
     /// Says what others could have of this core's: idle connections, and those of many streams, which make way
-    /// ([`Lane::make_way`]).
+    /// ([`H2Pool::make_way`]).
     pub fn note(&self, server: usize) {
         if let Some(turnstile) = &self.turnstile {
             turnstile.note_idle(self.core, server, self.idle(server) + self.lanes[server].links());

@@ -1,20 +1,15 @@
 //! Balancing as the proxy does it: the state that a backend's cores share, the affinity of a request, the servers that
 //! it may go to, and the account of its time at one.
 
-use std::cell::Cell;
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{Backend, Balance, HashKey};
-use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, Verdict, key_of};
+use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
 use propylon_policy::suspect::Suspects;
 
-use crate::client_side::ClientSide;
-use crate::core::Core;
 use crate::notice::Notice;
 use crate::request::Request;
-use crate::snapshot::CoreBackend;
 use crate::sticky::{Lead, Sticky, cookies};
 
 /// Balancing state that all cores share for a backend, made once on the main thread.
@@ -42,7 +37,7 @@ impl SharedBalance {
     }
 
     /// One core's balancer.
-    pub fn balancer(&self, backend: &Backend, core: usize) -> Balancer {
+    pub fn balancer(&self, backend: &Backend, services: usize) -> Balancer {
         let method = match (&backend.balance, &self.table) {
             (Balance::ConsistentHash(hash), Some(table)) => {
                 Method::ConsistentHash { table: Arc::clone(table), bound_percent: hash.bound_percent.into() }
@@ -56,7 +51,7 @@ impl SharedBalance {
             }
         };
         let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
-        Balancer::new(method, &weights(backend), core as u64, slow_start, self.loads.for_core(core))
+        Balancer::new(method, &weights(backend), services as u64, slow_start, self.loads.for_core(services))
     }
 }
 
@@ -76,36 +71,36 @@ fn weights(backend: &Backend) -> Vec<u16> {
 
 /// Affinity by which a request is balanced, beside chance.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wish {
+pub struct Affinity {
     /// For consistent hashing; none where the request has not got what it is to be told by.
     pub key: Option<u64>,
     /// The server that its cookie leads to.
     pub server: Option<usize>,
 }
 
-impl Wish {
+impl Affinity {
     /// Affinity of a request; counts what its cookie was worth, but for whether the server may be used.
-    pub fn of(client: &ClientSide<'_>, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Wish, Lead) {
+    pub fn of(peer: IpAddr, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Affinity, Lead) {
         let lead = sticky.map_or(Lead::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
         let key = match &backend.balance {
-            Balance::ConsistentHash(hash) => request_key(&hash.key, client, request),
+            Balance::ConsistentHash(hash) => request_key(&hash.key, peer, request),
             _ => None,
         };
         let server = if let Lead::Server(server) = lead { Some(server) } else { None };
-        (Wish { key, server }, lead)
+        (Affinity { key, server }, lead)
     }
 
     /// Affinity of a connection whose bytes are not understood: a client's address is all that is known.
-    pub fn of_client(peer: IpAddr, backend: &Backend) -> Wish {
+    pub fn of_client(peer: IpAddr, backend: &Backend) -> Affinity {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
-        Wish { key: hashes.then(|| address_key(peer)), server: None }
+        Affinity { key: hashes.then(|| address_key(peer)), server: None }
     }
 }
 
-fn request_key(key: &HashKey, client: &ClientSide<'_>, request: &Request) -> Option<u64> {
+fn request_key(key: &HashKey, peer: IpAddr, request: &Request) -> Option<u64> {
     let (head, text) = (&request.head, &request.text[..]);
     match key {
-        HashKey::ClientIp => Some(address_key(client.peer().ip())),
+        HashKey::ClientIp => Some(address_key(peer)),
         HashKey::Path => Some(key_of(head.path(text))),
         HashKey::Header(name) => head.fields.value(text, name).map(key_of),
         HashKey::Cookie(name) => cookies(&head.fields, text, name).next().map(key_of),
@@ -189,83 +184,6 @@ impl<'a> Eligibility<'a> {
     /// The servers that are in use.
     pub fn tier(&self) -> Tier {
         self.tier
-    }
-}
-
-/// A request's time at a server, until it is dropped.
-pub struct Turn {
-    core: Rc<Core>,
-    state: Rc<CoreBackend>,
-    backend: usize,
-    server: usize,
-    /// Milliseconds on the core's clock.
-    began: u64,
-    /// Since when an answer is owed, if it is.
-    sent: Cell<Option<u64>>,
-}
-
-impl Turn {
-    pub fn begin(core: &Rc<Core>, state: &Rc<CoreBackend>, backend: usize, server: usize) -> Turn {
-        state.balancer.borrow_mut().began(server);
-        core.metrics.raise(core.telemetry.backends[backend].servers[server].in_flight);
-        let (core, state) = (Rc::clone(core), Rc::clone(state));
-        Turn { began: core.timers.now(), core, state, backend, server, sent: Cell::new(None) }
-    }
-
-    /// The request has been sent whole.
-    pub fn sent(&self) {
-        let now = self.core.timers.now();
-        if self.sent.replace(Some(now)).is_none() {
-            self.balancer().borrow_mut().sent(self.server, now);
-        }
-    }
-
-    /// The head of the answer is there, `micros` after the request was sent.
-    pub fn answered(&self, status: u16, micros: u64) {
-        self.note(if is_failure(status) { Verdict::Failure } else { Verdict::Success }, micros);
-    }
-
-    /// A connection is there, for bytes that are not understood: all that is known of the server's speed.
-    pub fn connected(&self, micros: u64) {
-        self.note(Verdict::Success, micros);
-    }
-
-    /// The server has not answered, and is to blame for it.
-    pub fn failed(&self) {
-        let millis = self.core.timers.now().saturating_sub(self.sent.get().unwrap_or(self.began));
-        self.note(Verdict::Failure, millis * 1_000);
-    }
-
-    /// The connection was closed while nobody looked: nobody is to blame, and the answer is not waited for.
-    pub fn stale(&self) {
-        if self.sent.take().is_some() {
-            self.balancer().borrow_mut().settled(self.server, self.core.timers.now());
-        }
-    }
-
-    fn note(&self, verdict: Verdict, micros: u64) {
-        let now = self.core.timers.now();
-        let mut balancer = self.balancer().borrow_mut();
-        if self.sent.take().is_some() {
-            balancer.settled(self.server, now);
-        }
-        balancer.answered(self.server, micros, verdict, now);
-    }
-
-    fn balancer(&self) -> &std::cell::RefCell<Balancer> {
-        &self.state.balancer
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut balancer = self.state.balancer.borrow_mut();
-        if let Some(sent) = self.sent.take() {
-            let now = self.core.timers.now();
-            balancer.abandoned(self.server, now.saturating_sub(sent) * 1_000, now);
-        }
-        balancer.ended(self.server);
-        self.core.metrics.lower(self.core.telemetry.backends[self.backend].servers[self.server].in_flight);
     }
 }
 

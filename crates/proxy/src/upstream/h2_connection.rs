@@ -22,17 +22,13 @@ use propylon_net::server_stream::ServerStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
-use super::intake::{Intake, Moment};
-use super::lane::{Lane, ServerLink};
-use super::responses::Responses;
-use super::stream::Piece;
-use crate::seat;
-use crate::core::Core;
+use super::backend::{Backend, Upstreams};
+use super::connect::connect;
+use super::connection::{Permit, PoolKey, ServerConnection};
+use super::h2_pool::{H2Connection, H2Pool};
 use crate::fault::{Attempt, Repeatable};
-use crate::pool::{Permit, PoolKey, ServerConnection};
-use crate::services::STREAM_WINDOW_BYTES_MAX;
-use crate::snapshot::CoreSnapshot;
-use super::wire::{give_ready, stage, stage_words};
+use crate::http2::{Intake, Moment, Piece, Responses, give_ready, stage, stage_words};
+use crate::services::{STREAM_WINDOW_BYTES_MAX, Services};
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
@@ -48,55 +44,51 @@ const ERRORS_MAX: usize = 1000;
 /// How long a connection that was made for requests of an earlier configuration waits for them, in milliseconds.
 const LATECOMER_MILLIS: u64 = 1_000;
 
-/// Makes a connection for a lane and drives it to its end.
-pub fn begin(core: &Rc<Core>, snapshot: &Rc<CoreSnapshot>, backend: BackendId, server: usize, permit: Option<Permit>) {
-    let lane = Rc::clone(&snapshot.backends[backend.0].pool.lanes[server]);
+/// Makes a connection for a server's pool and drives it to its end.
+pub fn begin(backend: &Rc<Backend>, server: usize, permit: Option<Permit>) {
+    let lane = Rc::clone(&backend.state.pool.lanes[server]);
     lane.begun();
-    tokio::task::spawn_local(live(Rc::clone(core), Rc::clone(snapshot), backend, server, permit, lane));
+    tokio::task::spawn_local(live(Rc::clone(backend), server, permit, lane));
 }
 
-async fn live(
-    core: Rc<Core>,
-    snapshot: Rc<CoreSnapshot>,
-    backend: BackendId,
-    server: usize,
-    permit: Option<Permit>,
-    lane: Rc<Lane>,
-) {
-    let deadline = core.timers.deadline();
+async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane: Rc<H2Pool>) {
+    let services = Rc::clone(&backend.services);
+    let deadline = services.timers.deadline();
     let key = PoolKey { server, owner: None };
-    let made = match seat::connect(&core, &snapshot, backend, key, permit, &[], &deadline).await {
+    let made = match connect(&backend, key, permit, &[], &deadline).await {
         Ok(made) => made,
-        Err(failed) => return lane.failed(failed, core.timers.now()),
+        Err(failed) => return lane.failed(failed, services.timers.now()),
     };
-    let config = &snapshot.shared.config.backends[backend.0];
+    let config = backend.config();
     let is_tls = made.stream.is_tls();
     // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
     let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
     if config.protocol == ServerProtocol::Auto && !agreed {
-        return keep(&core, &snapshot, backend, &lane, made).await;
+        return keep(&backend, &lane, made).await;
     }
     let ServerConnection { stream, permit, expires, way, .. } = *made;
-    let wire = Rc::new(Wired::new(&core, stream));
+    let wire = Rc::new(Wired::new(&services, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    let window = core.windows.width();
-    let begun = greet(&core, &wire, (config.http2, window), patience, &deadline).await;
+    let window = services.windows.width();
+    let begun = greet(&services, &wire, (config.http2, window), patience, &deadline).await;
     let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
-        core.metrics.lower(metrics.open);
+        services.metrics.lower(backend.server_metrics(server).open);
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
-        return lane.failed(failed, core.timers.now());
+        return lane.failed(failed, services.timers.now());
     };
-    let notice = Arc::clone(&snapshot.shared.servers[backend.0][server].notice);
-    let link = Rc::new(ServerLink::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), &core));
-    lane.opened(&core, &link);
-    note_links(&core, backend, server);
-    drop(snapshot);
+    let notice = Arc::clone(&backend.servers[server].notice);
+    let link =
+        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), &services));
+    lane.opened(&services, &link);
+    let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
+    // The configuration that the connection was made by does not live as long as the connection.
+    drop(backend);
+    note_links(&upstreams, id, server);
     let mut driver = Driver {
-        core: Rc::clone(&core),
+        upstreams: Rc::clone(&upstreams),
+        id,
         link: Rc::clone(&link),
         lane: Rc::clone(&lane),
-        backend,
         connection,
         wire,
         pings: None,
@@ -107,39 +99,33 @@ async fn live(
     };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
-    core.metrics.lower(metrics.open);
+    services.metrics.lower(services.telemetry.backends[id.0].servers[server].open);
     drop(driver);
     // A request that waits for a permit may have this one now.
     drop(permit);
-    lane.ended(&core, &link);
-    note_links(&core, backend, server);
+    lane.ended(&services, &link);
+    note_links(&upstreams, id, server);
 }
 
 /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
-async fn keep(
-    core: &Rc<Core>,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    lane: &Rc<Lane>,
-    made: Box<ServerConnection>,
-) {
-    let (pool, server) = (&snapshot.backends[backend.0].pool, made.key.server);
+async fn keep(backend: &Backend, lane: &Rc<H2Pool>, made: Box<ServerConnection>) {
+    let (services, pool, server) = (&backend.services, &backend.state.pool, made.key.server);
     // If the pool keeps no idle connections, this one is lent to the requests that wait all the same.
-    pool.lend(made, core.timers.now());
-    core.report_idle(backend.0, pool, server);
-    lane.opened_http1(core.timers.now());
+    pool.lend(made, services.timers.now());
+    backend.report_idle(server);
+    lane.opened_http1(services.timers.now());
     if !pool.keeps(server) {
         sleep(Duration::from_millis(LATECOMER_MILLIS)).await;
-        for _ in 0..pool.take_back(server) {
-            core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
-        }
-        core.report_idle(backend.0, pool, server);
+        backend.count_closed(server, pool.take_back(server));
+        backend.report_idle(server);
     }
 }
 
-/// Says to other cores what they could have of this one's, by the configuration that is in force.
-fn note_links(core: &Core, backend: BackendId, server: usize) {
-    core.snapshot().backends[backend.0].pool.note(server);
+/// Says to other cores what they could have of this one's, by the configuration in effect.
+fn note_links(upstreams: &Upstreams, id: BackendId, server: usize) {
+    if let Some(backend) = upstreams.get(id) {
+        backend.state.pool.note(server);
+    }
 }
 
 type Begun = (SendRequest<Piece>, Connection<ServerWire, Piece>);
@@ -150,13 +136,13 @@ fn data_frame_budget(streams: u32) -> usize {
 
 /// Says our settings and waits for the server's: they tell how many streams there may be, and that it speaks HTTP/2.
 async fn greet(
-    core: &Rc<Core>,
+    services: &Rc<Services>,
     wire: &Rc<Wired>,
     (config, window): (ServerHttp2, u32),
     patience: u64,
     deadline: &propylon_net::timers::Deadline,
 ) -> Result<Begun, ()> {
-    let due = core.timers.now() + patience;
+    let due = services.timers.now() + patience;
     let mut builder = Builder::new();
     builder
         .enable_push(false)
@@ -185,7 +171,7 @@ async fn greet(
             Some((_, connection)) => Pin::new(connection).poll(context).is_ready(),
         };
         let flushed = wire.poll_flush(context);
-        if over || matches!(flushed, Poll::Ready(Err(_))) || core.timers.now() >= due {
+        if over || matches!(flushed, Poll::Ready(Err(_))) || services.timers.now() >= due {
             return Poll::Ready(Err(()));
         }
         if wire.heard.get() > 0
@@ -200,10 +186,10 @@ async fn greet(
 }
 
 struct Driver {
-    core: Rc<Core>,
-    link: Rc<ServerLink>,
-    lane: Rc<Lane>,
-    backend: BackendId,
+    upstreams: Rc<Upstreams>,
+    id: BackendId,
+    link: Rc<H2Connection>,
+    lane: Rc<H2Pool>,
     connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
@@ -223,7 +209,7 @@ impl Driver {
         self.wire.turn.set(0);
         // The window is set ahead of streams that have just begun, since the server must hear of it before them. While
         // the last change has not been acknowledged the library takes no other; then it is polled again.
-        let window = self.core.windows.width();
+        let window = self.upstreams.services.windows.width();
         if window != self.window && self.connection.set_initial_window_size(window).is_ok() {
             self.window = window;
         }
@@ -236,7 +222,7 @@ impl Driver {
                 return Poll::Ready(());
             }
             if self.link.allows_more() {
-                self.lane.serve(&self.core);
+                self.lane.serve(&self.upstreams.services);
             }
             if !(flushed.is_ready() && self.wire.blocked.take()) {
                 break;
@@ -245,33 +231,30 @@ impl Driver {
         if self.link.is_open() && self.wire.stream.borrow().is_wearing() {
             self.link.close();
         }
-        let now = self.core.timers.now();
+        let now = self.upstreams.services.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.
-        let (idle, ping, close, others) = {
-            let snapshot = self.core.snapshot();
-            let config = &snapshot.shared.config.backends[self.backend.0];
-            let pool = &snapshot.backends[self.backend.0].pool;
-            // A lane that only earlier configurations know has nobody to make way for.
-            let is_ours = pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
-            let others = pool.turnstile.as_ref().filter(|_| is_ours).and_then(|turnstile| turnstile.ends(self.server));
-            let timeouts = &config.timeouts;
-            let (idle, close) = (timeouts.idle.as_millis() as u64, timeouts.close.as_millis() as u64);
-            (idle, config.http2.ping.as_millis() as u64, close, others)
-        };
+        let Some(backend) = self.upstreams.get(self.id) else { return Poll::Ready(()) };
+        let config = backend.config();
+        // A pool that only earlier configurations know has nobody to make way for.
+        let pool = &backend.state.pool;
+        let is_ours = pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
+        let others = pool.turnstile.as_ref().filter(|_| is_ours).and_then(|turnstile| turnstile.ends(self.server));
+        let (idle, close) = (config.timeouts.idle.as_millis() as u64, config.timeouts.close.as_millis() as u64);
+        let ping = config.http2.ping.as_millis() as u64;
         if self.link.seats.get() == 0 && !self.link.is_open() {
             // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
-                let metrics = &self.core.telemetry.backends[self.backend.0].servers[self.server];
-                self.core.metrics.increment(metrics.close_timeouts);
+                let metrics = backend.server_metrics(self.server);
+                self.upstreams.services.metrics.increment(metrics.close_timeouts);
                 let _ = self.wire.stream.borrow().reset_on_close();
                 return Poll::Ready(());
             }
         } else if self.link.seats.get() == 0 {
             let patience = if self.lane.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
             let quiet = self.link.left.get() + patience;
-            if now >= quiet || self.core.draining.get() {
+            if now >= quiet || self.upstreams.services.draining.get() {
                 self.link.dismiss();
             }
             due = quiet.max(now + 1);
@@ -317,7 +300,7 @@ impl Driver {
 
 /// State that the library's stream and the connection's driver share.
 struct Wired {
-    core: Rc<Core>,
+    services: Rc<Services>,
     stream: RefCell<ServerStream>,
     inbox: RefCell<Buffer>,
     /// Bytes that the library has written and the stream has not taken yet.
@@ -336,15 +319,15 @@ struct Wired {
 }
 
 impl Wired {
-    fn new(core: &Rc<Core>, stream: ServerStream) -> Wired {
+    fn new(services: &Rc<Services>, stream: ServerStream) -> Wired {
         let responses = Rc::<Responses>::default();
         Wired {
-            core: Rc::clone(core),
+            services: Rc::clone(services),
             stream: RefCell::new(stream),
             inbox: RefCell::default(),
             staged: RefCell::default(),
             heard: Cell::new(0),
-            heard_at: Cell::new(core.timers.now()),
+            heard_at: Cell::new(services.timers.now()),
             blocked: Cell::new(false),
             intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize, Rc::clone(&responses))),
             responses,
@@ -356,7 +339,7 @@ impl Wired {
     /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
     fn say(&self) {
         if !self.blocked.get() {
-            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
+            let room = stage_words(&self.services.stock, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
             self.blocked.set(!room);
         }
     }
@@ -364,7 +347,7 @@ impl Wired {
     /// Sends what has gathered.
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (mut stream, mut staged) = (self.stream.borrow_mut(), self.staged.borrow_mut());
-        let stock = &self.core.stock;
+        let stock = &self.services.stock;
         while !staged.is_empty() {
             let count = ready!(stream.poll_write(context, stock, &[IoSlice::new(staged.readable())]))?;
             if count == 0 {
@@ -379,8 +362,8 @@ impl Wired {
 
 impl Drop for Wired {
     fn drop(&mut self) {
-        self.core.stock.give_back(&mut self.inbox.borrow_mut());
-        self.core.stock.give_back(&mut self.staged.borrow_mut());
+        self.services.stock.give_back(&mut self.inbox.borrow_mut());
+        self.services.stock.give_back(&mut self.staged.borrow_mut());
     }
 }
 
@@ -398,15 +381,15 @@ impl AsyncRead for ServerWire {
                 return Poll::Pending;
             }
             if inbox.is_empty() {
-                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
+                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.services.stock, &mut inbox))?;
                 if count == 0 {
                     break;
                 }
                 wired.heard.set(wired.heard.get() + count as u64);
-                wired.heard_at.set(wired.core.timers.now());
+                wired.heard_at.set(wired.services.timers.now());
             }
             let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
-            let moment = Moment { now: wired.core.timers.now(), sent: 0, limits: &wired.limits };
+            let moment = Moment { now: wired.services.timers.now(), sent: 0, limits: &wired.limits };
             // An offence of a server that ends its connection needs no last word.
             let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
             into.put_slice(&bytes[..taken.pass]);
@@ -415,7 +398,7 @@ impl AsyncRead for ServerWire {
             passed = taken.pass;
         }
         if inbox.is_idle() {
-            wired.core.stock.give_back(&mut inbox);
+            wired.services.stock.give_back(&mut inbox);
         }
         Poll::Ready(Ok(()))
     }
@@ -437,7 +420,7 @@ impl AsyncWrite for ServerWire {
             ready!(wired.poll_flush(context))?;
             wired.blocked.set(false);
         }
-        Poll::Ready(Ok(stage(&wired.core.stock, &mut wired.staged.borrow_mut(), slices)))
+        Poll::Ready(Ok(stage(&wired.services.stock, &mut wired.staged.borrow_mut(), slices)))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -452,6 +435,6 @@ impl AsyncWrite for ServerWire {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wired = &*self.0;
         ready!(wired.poll_flush(context))?;
-        wired.stream.borrow_mut().poll_end(context, &wired.core.stock)
+        wired.stream.borrow_mut().poll_end(context, &wired.services.stock)
     }
 }

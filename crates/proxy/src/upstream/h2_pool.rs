@@ -22,12 +22,11 @@ use propylon_policy::line::{Line, Order, Ticket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use super::responses::{Responses, Stage};
-use super::stream::Piece;
-use crate::core::Core;
+use super::connection::ServerTurnstile;
 use crate::fault::{Attempt, Repeatable};
+use crate::http2::{Piece, Responses, Stage};
 use crate::notice::{Notice, Way};
-use crate::pool::ServerTurnstile;
+use crate::services::{Driver, Services};
 
 /// Connections to one server that a core makes at the same time, once one of them has been of use.
 const CONNECTING_MAX: usize = 4;
@@ -53,9 +52,9 @@ pub struct Terms {
 
 /// The connections to one server.
 #[derive(Default)]
-pub struct Lane {
+pub struct H2Pool {
     terms: Cell<Terms>,
-    links: RefCell<Vec<Rc<ServerLink>>>,
+    links: RefCell<Vec<Rc<H2Connection>>>,
     /// Connections being made.
     connecting: Cell<usize>,
     /// Requests that wait for a stream.
@@ -104,7 +103,7 @@ impl Pace {
 
 /// Answer that a request in a lane's line gets.
 pub enum Answer {
-    Seat(StreamPermit),
+    Stream(StreamPermit),
     /// The server speaks HTTP/1.1, and a connection lies in the pool.
     Look,
     /// There is no connection, and this is why the last one came to nothing.
@@ -115,7 +114,7 @@ pub enum Answer {
 
 /// Somebody who waits for a seat.
 pub struct Waiter {
-    core: Rc<Core>,
+    services: Rc<Services>,
     /// The turn by which it should have its seat.
     due: u64,
     /// Index of the backend.
@@ -128,7 +127,7 @@ pub struct Waiter {
 
 /// One of those who wait at a backend, until it is dropped.
 struct Counted {
-    core: Rc<Core>,
+    services: Rc<Services>,
     backend: usize,
     turnstile: Arc<ServerTurnstile>,
     ticket: Ticket,
@@ -140,9 +139,9 @@ struct Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.turnstile.leave(self.ticket);
-        let metrics = &self.core.telemetry.backends[self.backend];
-        self.core.metrics.lower(metrics.queue_depth);
-        self.core.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
+        let metrics = &self.services.telemetry.backends[self.backend];
+        self.services.metrics.lower(metrics.queue_depth);
+        self.services.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
     }
 }
 
@@ -151,12 +150,12 @@ impl Waiter {
     fn count(&self, since: u64) -> bool {
         let none: Box<[usize]> = Box::default();
         let Ok(ticket) = self.turnstile.join_again(none, since, coarse_millis()) else { return false };
-        let core = Rc::clone(&self.core);
-        core.metrics.raise(core.telemetry.backends[self.backend].queue_depth);
-        let since = core.timers.now();
+        let services = Rc::clone(&self.services);
+        services.metrics.raise(services.telemetry.backends[self.backend].queue_depth);
+        let since = services.timers.now();
         let turnstile = Arc::clone(&self.turnstile);
         *self.counted.borrow_mut() =
-            Some(Counted { core, backend: self.backend, turnstile, ticket, began: Instant::now(), since });
+            Some(Counted { services, backend: self.backend, turnstile, ticket, began: Instant::now(), since });
         self.wake();
         true
     }
@@ -179,7 +178,7 @@ impl Waiter {
 
 /// A place in a lane's line, given up when it is dropped.
 pub struct Place {
-    lane: Rc<Lane>,
+    lane: Rc<H2Pool>,
     ticket: Ticket,
     waiter: Rc<Waiter>,
     is_new: bool,
@@ -219,10 +218,10 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.lane.lose(self.ticket);
-        let now = self.waiter.core.timers.now();
+        let now = self.waiter.services.timers.now();
         match self.waiter.answer.take() {
             // The stream goes to the next in the line.
-            Some(Answer::Seat(seat)) => drop(seat),
+            Some(Answer::Stream(seat)) => drop(seat),
             Some(Answer::Look) => self.lane.nudge(),
             _ => {}
         }
@@ -232,8 +231,8 @@ impl Drop for Place {
 }
 
 /// A connection to a server.
-pub struct ServerLink {
-    core: Rc<Core>,
+pub struct H2Connection {
+    services: Rc<Services>,
     /// Handle that begins streams; `None` when no further stream may begin.
     send: RefCell<Option<SendRequest<Piece>>>,
     /// There are no further seats.
@@ -254,7 +253,7 @@ pub struct ServerLink {
     since: u64,
     responses: Rc<Responses>,
     /// Whom to wake when it is to end.
-    pub(super) driver: RefCell<Option<Waker>>,
+    pub(super) driver: Rc<Driver>,
     /// Milliseconds on the core's clock: when the last seat was left.
     pub(super) left: Cell<u64>,
     /// The connection ends for a reason of ours.
@@ -264,11 +263,11 @@ pub struct ServerLink {
 /// The right to begin a stream, which holds though the connection is closed for others meanwhile.
 pub struct StreamPermit {
     reservation: Reservation,
-    pub slot: ServerSeat,
+    pub slot: H2Slot,
 }
 
 /// A hold on what streams are begun with.
-struct Reservation(Rc<ServerLink>);
+struct Reservation(Rc<H2Connection>);
 
 impl Drop for Reservation {
     fn drop(&mut self) {
@@ -288,40 +287,39 @@ impl StreamPermit {
 }
 
 /// A stream that has begun: the place for it, its response and its sending half.
-type Opened = (ServerSeat, ResponseFuture, SendStream<Piece>);
+type Opened = (H2Slot, ResponseFuture, SendStream<Piece>);
 
 /// A place for one request; it is left when it is dropped.
-pub struct ServerSeat {
-    pub link: Rc<ServerLink>,
-    lane: Rc<Lane>,
+pub struct H2Slot {
+    pub link: Rc<H2Connection>,
+    lane: Rc<H2Pool>,
 }
 
-impl Drop for ServerSeat {
+impl Drop for H2Slot {
     fn drop(&mut self) {
         self.link.seats.set(self.link.seats.get() - 1);
-        let core = &self.link.core;
-        self.link.left.set(core.timers.now());
-        if core.windows.end() {
-            core.call_drivers();
-        }
+        let services = &self.link.services;
+        self.link.left.set(services.timers.now());
+        services.windows.end();
         if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
             self.link.close();
         }
-        self.lane.serve(core);
+        self.lane.serve(services);
     }
 }
 
-impl ServerLink {
+impl H2Connection {
     pub(super) fn new(
         (send, responses): (SendRequest<Piece>, Rc<Responses>),
         is_tls: bool,
         expires: Option<Instant>,
         (notice, way): (Arc<Notice>, Way),
-        core: &Rc<Core>,
-    ) -> ServerLink {
-        let now = core.timers.now();
-        ServerLink {
-            core: Rc::clone(core),
+        services: &Rc<Services>,
+    ) -> H2Connection {
+        let (now, driver) = (services.timers.now(), Rc::default());
+        services.windows.watch(&driver);
+        H2Connection {
+            services: Rc::clone(services),
             send: RefCell::new(Some(send)),
             is_closed: Cell::new(false),
             is_tls,
@@ -334,7 +332,7 @@ impl ServerLink {
             way: Cell::new(way),
             since: now,
             responses,
-            driver: RefCell::default(),
+            driver,
             left: Cell::new(now),
             is_dismissed: Cell::new(false),
         }
@@ -453,9 +451,9 @@ impl ServerLink {
     }
 }
 
-impl Lane {
-    pub fn new(terms: Terms) -> Lane {
-        Lane { terms: Cell::new(terms), ..Lane::default() }
+impl H2Pool {
+    pub fn new(terms: Terms) -> H2Pool {
+        H2Pool { terms: Cell::new(terms), ..H2Pool::default() }
     }
 
     /// Another configuration has it.
@@ -464,12 +462,12 @@ impl Lane {
     }
 
     /// A seat for somebody who has just come, behind those who wait.
-    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<StreamPermit> {
-        if self.line.borrow().is_empty() { self.free_seat(core) } else { None }
+    pub fn stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
+        if self.line.borrow().is_empty() { self.free_seat(services) } else { None }
     }
 
     /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
-    fn free_seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<StreamPermit> {
+    fn free_seat(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
         let links = self.links.borrow();
         let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
         let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
@@ -480,11 +478,9 @@ impl Lane {
             self.pace.quicken();
         }
         link.requests.set(link.requests.get().saturating_add(1));
-        if core.windows.begin() {
-            core.call_drivers();
-        }
+        services.windows.begin();
         let reservation = Reservation(Rc::clone(&link));
-        Some(StreamPermit { reservation, slot: ServerSeat { link, lane: Rc::clone(self) } })
+        Some(StreamPermit { reservation, slot: H2Slot { link, lane: Rc::clone(self) } })
     }
 
     pub fn has_room(&self) -> bool {
@@ -493,8 +489,8 @@ impl Lane {
 
     /// A place in the line, for one who has come `since`, on the clock that all cores share.
     pub fn join(
-        self: &Rc<Lane>,
-        core: &Rc<Core>,
+        self: &Rc<H2Pool>,
+        services: &Rc<Services>,
         backend: usize,
         turnstile: &Arc<ServerTurnstile>,
         since: u64,
@@ -502,7 +498,7 @@ impl Lane {
         let ticket = Ticket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
-            core: Rc::clone(core),
+            services: Rc::clone(services),
             due: self.turns.borrow().due(self.line.borrow().len()),
             backend,
             turnstile: Arc::clone(turnstile),
@@ -541,16 +537,16 @@ impl Lane {
     }
 
     /// Gives what seats there are to those whose turn it is.
-    pub fn serve(self: &Rc<Lane>, core: &Rc<Core>) {
+    pub fn serve(self: &Rc<H2Pool>, services: &Rc<Services>) {
         let now = coarse_millis();
         while let Some(next) = self.next(now) {
-            let Some(seat) = self.free_seat(core) else { break };
+            let Some(seat) = self.free_seat(services) else { break };
             match self.give(next) {
-                Some(waiter) => waiter.hear(Answer::Seat(seat)),
+                Some(waiter) => waiter.hear(Answer::Stream(seat)),
                 None => break,
             }
         }
-        self.stir(core.timers.now());
+        self.stir(services.timers.now());
     }
 
     /// Has somebody see to what those who wait need. Without any connection each of them has to find another way.
@@ -607,18 +603,18 @@ impl Lane {
     }
 
     /// Has somebody look when it is time for another connection.
-    pub fn arm(self: &Rc<Lane>, core: &Rc<Core>) {
-        let now = core.timers.now();
+    pub fn arm(self: &Rc<H2Pool>, services: &Rc<Services>) {
+        let now = services.timers.now();
         if !self.wants_alarm(now) {
             return;
         }
         self.pace.is_armed.set(true);
-        let (lane, core) = (Rc::clone(self), Rc::clone(core));
+        let (lane, services) = (Rc::clone(self), Rc::clone(services));
         let pause = Duration::from_millis(self.pace.until.get() - now);
         spawn_local(async move {
             sleep(pause).await;
             lane.pace.is_armed.set(false);
-            lane.stir(core.timers.now());
+            lane.stir(services.timers.now());
         });
     }
 
@@ -702,7 +698,7 @@ impl Lane {
     /// Whether this connection is to end for the sake of other cores; `others` are the requests of theirs that came first and
     /// last. At most one ends at a time, the emptiest; a core's only one, unless it is idle after use, not before it has been
     /// in use for `SHARE_MILLIS` and a request of theirs has the next turn. Otherwise the time at which to look again.
-    pub(super) fn make_way(&self, link: &Rc<ServerLink>, others: (Ticket, Ticket), now: u64) -> Result<(), u64> {
+    pub(super) fn make_way(&self, link: &Rc<H2Connection>, others: (Ticket, Ticket), now: u64) -> Result<(), u64> {
         let links = self.links.borrow();
         if links.iter().any(|other| !other.is_open()) {
             return Err(u64::MAX);
@@ -756,8 +752,8 @@ impl Lane {
     }
 
     /// A connection was made.
-    pub(super) fn opened(self: &Rc<Lane>, core: &Rc<Core>, link: &Rc<ServerLink>) {
-        let now = core.timers.now();
+    pub(super) fn opened(self: &Rc<H2Pool>, services: &Rc<Services>, link: &Rc<H2Connection>) {
+        let now = services.timers.now();
         self.speaks_http1.set(false);
         self.connecting.set(self.connecting.get() - 1);
         link.allows_more();
@@ -765,7 +761,7 @@ impl Lane {
             self.pace.slow(now);
         }
         self.links.borrow_mut().push(Rc::clone(link));
-        self.serve(core);
+        self.serve(services);
         self.enlist();
     }
 
@@ -796,14 +792,14 @@ impl Lane {
     }
 
     /// A connection has ended.
-    pub(super) fn ended(self: &Rc<Lane>, core: &Rc<Core>, link: &Rc<ServerLink>) {
+    pub(super) fn ended(self: &Rc<H2Pool>, services: &Rc<Services>, link: &Rc<H2Connection>) {
         link.close();
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         if link.requests.get() == 0 && !link.is_dismissed.get() {
             let unused = Attempt { status: 502, reason: "closed-before-response", repeatable: Repeatable::Unsent };
-            self.was_of_no_use(unused, core.timers.now());
+            self.was_of_no_use(unused, services.timers.now());
         }
-        self.serve(core);
+        self.serve(services);
     }
 
     /// Ends the connections that nobody uses.

@@ -11,55 +11,50 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use propylon_config::BackendId;
 use propylon_net::buffer::Buffer;
 use tokio::task::spawn_local;
 
-use crate::core::Core;
-use crate::pool::ServerConnection;
-use crate::snapshot::CoreSnapshot;
+use super::backend::Backend;
+use super::connection::ServerConnection;
 
 /// Ends a connection whose server may be at work. Where nothing is counted it is closed and that is all.
-pub fn part(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, connection: Box<ServerConnection>) {
-    let server = connection.key.server;
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
+pub fn end(backend: &Rc<Backend>, connection: Box<ServerConnection>) {
+    let metrics = backend.server_metrics(connection.key.server);
     if connection.permit.is_none() {
-        core.metrics.lower(metrics.open);
+        backend.services.metrics.lower(metrics.open);
         return;
     }
-    core.metrics.raise(metrics.closing);
-    let patience = snapshot.shared.config.backends[backend.0].timeouts.close.as_millis() as u64;
-    let closing = Closing { core: Rc::clone(core), backend: backend.0, connection, heard: Buffer::default() };
-    spawn_local(closing.run(patience));
+    backend.services.metrics.raise(metrics.closing);
+    let closing = Closing { backend: Rc::clone(backend), connection, heard: Buffer::default() };
+    spawn_local(closing.run());
 }
 
 struct Closing {
-    core: Rc<Core>,
-    /// Index of the backend: its place is its own for as long as a connection counts as open.
-    backend: usize,
+    backend: Rc<Backend>,
     connection: Box<ServerConnection>,
     /// Bytes that have come on the connection, which nobody will read.
     heard: Buffer,
 }
 
 impl Closing {
-    async fn run(mut self, patience: u64) {
-        let core = Rc::clone(&self.core);
-        let deadline = core.timers.deadline();
-        let due = core.timers.now() + patience;
+    async fn run(mut self) {
+        let services = Rc::clone(&self.backend.services);
+        let patience = self.backend.config().timeouts.close.as_millis() as u64;
+        let deadline = services.timers.deadline();
+        let due = services.timers.now() + patience;
         let mut ended = false;
         let (stream, heard) = (&mut self.connection.stream, &mut self.heard);
         let done = poll_fn(|context| {
-            if !ended && let Poll::Ready(end) = stream.poll_end(context, &core.stock) {
+            if !ended && let Poll::Ready(end) = stream.poll_end(context, &services.stock) {
                 ended = true;
                 if end.is_err() {
                     return Poll::Ready(true);
                 }
             }
-            if stream.poll_fill(context, &core.stock, heard).is_ready() {
+            if stream.poll_fill(context, &services.stock, heard).is_ready() {
                 return Poll::Ready(true);
             }
-            if core.timers.now() >= due {
+            if services.timers.now() >= due {
                 return Poll::Ready(false);
             }
             deadline.set(due, context.waker());
@@ -67,8 +62,8 @@ impl Closing {
         })
         .await;
         if !done {
-            let metrics = &core.telemetry.backends[self.backend].servers[self.connection.key.server];
-            core.metrics.increment(metrics.close_timeouts);
+            let metrics = self.backend.server_metrics(self.connection.key.server);
+            services.metrics.increment(metrics.close_timeouts);
             let _ = self.connection.stream.reset_on_close();
         }
     }
@@ -76,9 +71,9 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.core.stock.give_back(&mut self.heard);
-        let metrics = &self.core.telemetry.backends[self.backend].servers[self.connection.key.server];
-        self.core.metrics.lower(metrics.closing);
-        self.core.metrics.lower(metrics.open);
+        let (services, server) = (&self.backend.services, self.connection.key.server);
+        services.stock.give_back(&mut self.heard);
+        services.metrics.lower(self.backend.server_metrics(server).closing);
+        services.metrics.lower(self.backend.server_metrics(server).open);
     }
 }

@@ -1,0 +1,365 @@
+//! A backend as one core uses it: its configuration, servers, balancer, and connections to them.
+
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use propylon_config::{self as config, BackendId, Config, effective};
+use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
+use propylon_policy::balance::{Balancer, Tier, Tiers};
+use propylon_policy::budget::Budget;
+use propylon_policy::suspect::Suspects;
+use propylon_tls::Connector;
+
+use super::balance::{self, SharedBalance, Standing};
+use super::connection::ServerTurnstile;
+use super::pool::Pool;
+use crate::cores::worker_count;
+use crate::notice::{self, Notice};
+use crate::services::Services;
+
+/// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
+const REST_AFTER: u64 = 1000;
+
+/// Backends of a core, by the configuration in effect.
+pub struct Upstreams {
+    pub services: Rc<Services>,
+    backends: RefCell<Vec<Rc<Backend>>>,
+}
+
+impl Upstreams {
+    pub fn new(services: &Rc<Services>) -> Rc<Upstreams> {
+        Rc::new(Upstreams { services: Rc::clone(services), backends: RefCell::default() })
+    }
+
+    /// The backend in this place, by the configuration in effect.
+    pub fn get(&self, id: BackendId) -> Option<Rc<Backend>> {
+        self.backends.borrow().get(id.0).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Rc<Backend>> {
+        self.backends.borrow().clone()
+    }
+
+    /// Puts other backends into effect.
+    pub fn set(&self, backends: &[Rc<Backend>]) {
+        *self.backends.borrow_mut() = backends.to_vec();
+    }
+
+    /// Looks after connections that nobody uses. To be called once a second.
+    pub fn sweep(&self) {
+        let now = self.services.timers.now();
+        for backend in self.backends.borrow().iter() {
+            let (state, count) = (&backend.state, |server, closed| backend.count_closed(server, closed));
+            state.heed_notices(now);
+            let idle = backend.config().timeouts.idle.as_millis() as u64;
+            state.pool.sweep(now.saturating_sub(idle), now.saturating_sub(REST_AFTER), count);
+            state.pool.trim(count);
+            backend.report_all_idle();
+        }
+    }
+
+    /// Closes the connections that belong to a client connection.
+    pub fn forget_owner(&self, owner: NonZeroU64) {
+        for backend in self.backends.borrow().iter() {
+            backend.state.pool.forget(owner, |server, closed| backend.count_closed(server, closed));
+            backend.report_all_idle();
+        }
+    }
+
+    /// Closes every pooled connection.
+    pub fn clear(&self) {
+        for backend in self.backends.borrow().iter() {
+            backend.state.pool.clear(|server, closed| backend.count_closed(server, closed));
+            backend.report_all_idle();
+        }
+    }
+
+    pub fn report_balance(&self) {
+        let now = self.services.timers.now();
+        self.backends.borrow().iter().for_each(|backend| backend.state.balancer.borrow().report(now));
+    }
+
+    /// Reports which servers this core passes over.
+    pub fn report_passed_over(&self) {
+        self.backends.borrow().iter().for_each(|backend| backend.report_passed_over());
+    }
+}
+
+/// A backend under one configuration. Its state outlives the configuration where nothing about the backend changes.
+pub struct Backend {
+    pub id: BackendId,
+    pub services: Rc<Services>,
+    pub upstreams: Rc<Upstreams>,
+    config: Arc<Config>,
+    pub servers: Arc<Vec<Server>>,
+    pub shared: Arc<SharedBalance>,
+    /// `None` for plaintext.
+    pub connector: Option<Rc<Connector>>,
+    pub state: Rc<BackendState>,
+}
+
+/// Compiled parts that a backend is made of.
+pub struct BackendParts<'a> {
+    pub id: BackendId,
+    pub config: &'a Arc<Config>,
+    pub servers: &'a Arc<Vec<Server>>,
+    pub balance: &'a Arc<SharedBalance>,
+    /// Connection limits that all cores share; `None` where no server has a limit.
+    pub turnstile: Option<&'a Arc<ServerTurnstile>>,
+    /// Generation of the configuration since which the backend has been what it is.
+    pub version: u64,
+}
+
+impl BackendParts<'_> {
+    fn config(&self) -> &config::Backend {
+        &self.config.backends[self.id.0]
+    }
+
+    fn notices(&self) -> Box<[Arc<Notice>]> {
+        self.servers.iter().map(|server| Arc::clone(&server.notice)).collect()
+    }
+}
+
+impl Backend {
+    /// Builds a core's backend, with what the core knows of the `earlier` one in its place, if that is the same. `now`
+    /// is in milliseconds on the core's clock.
+    pub fn build(
+        upstreams: &Rc<Upstreams>,
+        parts: &BackendParts<'_>,
+        connector: Option<Rc<Connector>>,
+        earlier: Option<&Backend>,
+        now: u64,
+    ) -> Rc<Backend> {
+        let core = upstreams.services.metrics.index();
+        let state = match earlier {
+            Some(known) if known.state.version == parts.version => Rc::clone(&known.state),
+            Some(known) if known.config().name == parts.config().name => Rc::new(known.succeeded_by(parts, now)),
+            _ => Rc::new(BackendState::new(parts, core)),
+        };
+        Rc::new(Backend {
+            id: parts.id,
+            services: Rc::clone(&upstreams.services),
+            upstreams: Rc::clone(upstreams),
+            config: Arc::clone(parts.config),
+            servers: Arc::clone(parts.servers),
+            shared: Arc::clone(parts.balance),
+            connector,
+            state,
+        })
+    }
+
+    pub fn config(&self) -> &config::Backend {
+        &self.config.backends[self.id.0]
+    }
+
+    pub fn metrics(&self) -> &BackendMetrics {
+        &self.services.telemetry.backends[self.id.0]
+    }
+
+    pub fn server_metrics(&self, server: usize) -> &ServerMetrics {
+        &self.metrics().servers[server]
+    }
+
+    /// Reports how many connections to a server are idle.
+    pub fn report_idle(&self, server: usize) {
+        self.services.metrics.set(self.server_metrics(server).idle, self.state.pool.idle(server) as i64);
+    }
+
+    pub fn report_all_idle(&self) {
+        (0..self.state.pool.servers()).for_each(|server| self.report_idle(server));
+    }
+
+    /// Counts pooled connections to a server that were closed.
+    pub fn count_closed(&self, server: usize, count: usize) {
+        (0..count).for_each(|_| self.services.metrics.lower(self.server_metrics(server).open));
+    }
+
+    /// Reports which servers this core passes over, for as long as the configuration in effect has them.
+    fn report_passed_over(&self) {
+        let (suspects, now) = (self.state.suspects.borrow(), self.services.timers.now());
+        if !self.state.told_suspects.replace(suspects.any()) && !suspects.any() {
+            return;
+        }
+        for (server, configured) in self.config().servers.iter().enumerate() {
+            let passed_over = configured.retired.is_none() && suspects.is_passed_over(server, now);
+            self.services.metrics.set(self.server_metrics(server).passed_over, i64::from(passed_over));
+        }
+    }
+
+    /// Counts a pick that is not an ordinary one.
+    pub fn count_tier(&self, tier: Tier) {
+        let reason = match tier {
+            Tier::Ordinary => return,
+            Tier::Backup => "backup",
+            Tier::Panic => "panic",
+            Tier::All => "none-up",
+        };
+        self.services.metrics.increment(self.metrics().unusual_picks.of(reason));
+    }
+
+    /// State with what is known of those servers that stay, and the connections to them. Those that are new start
+    /// slowly.
+    fn succeeded_by(&self, later: &BackendParts<'_>, now: u64) -> BackendState {
+        let backend = later.config();
+        let state = &self.state;
+        // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
+        let same_speech = speaks_the_same(self.config(), backend);
+        let stays = |server: usize| self.servers.get(server) == later.servers.get(server);
+        let is_same = |server: usize| same_speech && stays(server);
+        let pool = Pool::succeeding(&state.pool, backend, later.turnstile.cloned(), later.notices(), is_same);
+        let seen = |(server, notice): (usize, &Arc<Notice>)| match stays(server) {
+            true => state.reopened[server].clone(),
+            false => Cell::new(notice.reopened()),
+        };
+        let next = BackendState::with(later, pool);
+        let mut balancer = next.balancer.into_inner().succeeding(&state.balancer.borrow(), stays);
+        for (server, _) in backend.live_servers().filter(|(server, _)| !stays(*server)) {
+            balancer.joined(server, now);
+        }
+        BackendState {
+            balancer: RefCell::new(balancer),
+            suspects: RefCell::new(state.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
+            retry_budget: RefCell::new(state.retry_budget.borrow().clone()),
+            in_progress: Rc::clone(&state.in_progress),
+            reopened: next.pool.notices.iter().enumerate().map(seen).collect(),
+            ..next
+        }
+    }
+}
+/// What a core knows of a backend: health, balance, and connections.
+pub struct BackendState {
+    pub balancer: RefCell<Balancer>,
+    pub tiers: Tiers,
+    pub suspects: RefCell<Suspects>,
+    /// Some server was suspect when the metrics were last told.
+    pub told_suspects: Cell<bool>,
+    pub retry_budget: RefCell<Budget>,
+    pub pool: Pool,
+    /// Requests at the backend, on this core, by whatever configuration.
+    pub in_progress: Rc<Cell<u32>>,
+    /// This core's share of what may be.
+    pub in_progress_max: u32,
+    /// Whether each server gets new requests, by server.
+    takes: Box<[bool]>,
+    /// Count of openings that this core has taken note of, by server.
+    reopened: Box<[Cell<u32>]>,
+    /// `notice::changes` when this core looked last; none before it ever did.
+    changes: Cell<Option<u32>>,
+    /// Some server was not fit then.
+    any_closed: Cell<bool>,
+    version: u64,
+}
+
+/// One server of a backend. Its notice is it: who has the same knows of the same server.
+pub struct Server {
+    /// As the user wrote it.
+    pub label: String,
+    /// The server's address and whether it is open, kept up to date by the main thread.
+    pub notice: Arc<Notice>,
+}
+
+impl PartialEq for Server {
+    fn eq(&self, other: &Server) -> bool {
+        Arc::ptr_eq(&self.notice, &other.notice)
+    }
+}
+
+/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
+pub fn speaks_the_same(one: &config::Backend, two: &config::Backend) -> bool {
+    let tls = |backend: &config::Backend| {
+        let mut shown = effective::backend(backend)["tls"].clone();
+        // How often files are looked at is none of the connections' concern.
+        shown.as_object_mut().map(|keys| keys.remove("watch"));
+        shown
+    };
+    one.protocol == two.protocol && tls(one) == tls(two)
+}
+
+fn takes(server: &config::Server) -> bool {
+    server.retired.is_none() && server.drain.is_none()
+}
+
+impl BackendState {
+    /// Whether requests may go to this server, as far as the whole engine knows. This core's own doubts are in
+    /// `suspects`.
+    pub fn is_open(&self, server: usize) -> bool {
+        self.takes[server] && self.pool.notices[server].is_open()
+    }
+
+    /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
+    /// Servers that the whole engine has opened again are not suspect any more, and start slowly.
+    pub fn heed_notices(&self, now: u64) {
+        let changes = notice::changes();
+        if self.changes.replace(Some(changes)) == Some(changes) {
+            return;
+        }
+        // Servers to which this configuration sends nothing are no part of any tier.
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
+        self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
+        for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
+            let reopened = notice.reopened();
+            if seen.replace(reopened) != reopened {
+                self.suspects.borrow_mut().succeeded(server);
+                self.balancer.borrow_mut().joined(server, now);
+            }
+        }
+    }
+
+    /// Health of the servers as this core and the whole engine know it. `suspects` are this backend's.
+    pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
+        Standing { suspects, notices: &self.pool.notices, takes: &self.takes, any_closed: self.any_closed.get() }
+    }
+
+    /// How many of its servers are open.
+    pub fn open(&self) -> usize {
+        (0..self.takes.len()).filter(|server| self.is_open(*server)).count()
+    }
+
+    /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
+    pub fn succeeded(&self, server: usize, now: u64) {
+        if self.suspects.borrow_mut().succeeded(server) {
+            self.balancer.borrow_mut().joined(server, now);
+        }
+    }
+
+    fn new(parts: &BackendParts<'_>, core: usize) -> BackendState {
+        let backend = parts.config();
+        let pool = Pool::new(backend, core, parts.turnstile.cloned(), parts.notices());
+        BackendState {
+            suspects: RefCell::new(Suspects::new(backend.servers.len())),
+            retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            reopened: pool.notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
+            ..BackendState::with(parts, pool)
+        }
+    }
+
+    /// State with nothing learnt yet.
+    fn with(parts: &BackendParts<'_>, pool: Pool) -> BackendState {
+        let backend = parts.config();
+        let cores = worker_count(parts.config) as u32;
+        BackendState {
+            balancer: RefCell::new(parts.balance.balancer(backend, pool.core())),
+            tiers: balance::tiers(backend),
+            suspects: RefCell::new(Suspects::new(0)),
+            // Whatever was told of an earlier configuration's servers is told anew.
+            told_suspects: Cell::new(true),
+            retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores)),
+            takes: backend.servers.iter().map(takes).collect(),
+            reopened: Box::default(),
+            changes: Cell::new(None),
+            any_closed: Cell::new(false),
+            pool,
+            version: parts.version,
+        }
+    }
+
+    /// Whether it is another for having been changed.
+    pub fn is_newer(&self, earlier: &BackendState) -> bool {
+        self.version != earlier.version
+    }
+}

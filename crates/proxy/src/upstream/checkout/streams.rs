@@ -1,0 +1,221 @@
+//! A stream on a connection that carries many. Connections are made as they are needed, and waited for.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use propylon_policy::reuse::Fit;
+
+use super::{Client, Found, Need, Pick, Refusal, RetryState, UpstreamStream, count_refused, granted, pick, wait};
+use crate::request::Note;
+use crate::upstream::backend::Backend;
+use crate::upstream::connection::{Permit, PoolKey, ServerTurnstile};
+use crate::upstream::h2_connection;
+use crate::upstream::h2_pool::{Answer, H2Pool};
+use crate::upstream::in_flight::InFlight;
+
+/// How often a request may find that the connection that it has waited for has made way for another core's.
+const CHECKOUT_ROUNDS_MAX: u32 = 64;
+
+/// Connection that a request is to go out on.
+enum Chosen {
+    /// On a connection to this server: one is there, or is being made.
+    Server(usize),
+    /// On a connection that carries one request at a time, and waits for it.
+    Connection(usize, UpstreamStream),
+    /// The core has got a connection while the request was in the line: it is to look again.
+    Again,
+}
+
+pub async fn checkout(
+    client: &mut dyn Client,
+    note: &mut Note,
+    backend: &Rc<Backend>,
+    is_idempotent: bool,
+    retry_state: &mut RetryState,
+) -> Result<UpstreamStream, Refusal> {
+    retry_state.kept = None;
+    note.reused = false;
+    let certain = !is_idempotent;
+    let mut server_before = None;
+    for _ in 0..CHECKOUT_ROUNDS_MAX {
+        let chosen = choose(client, backend, certain, retry_state).await;
+        note.queue_us = retry_state.queue_us;
+        let (server, seat) = match chosen? {
+            Chosen::Again => continue,
+            Chosen::Server(server) => (server, None),
+            Chosen::Connection(server, seat) => (server, Some(seat)),
+        };
+        if server_before.replace(server) != Some(server) {
+            arrive(note, backend, server, retry_state);
+        }
+        let services = Rc::clone(&backend.services);
+        let found = seat.or_else(|| vacancy(backend, server, certain));
+        let taken = match found {
+            Some(seat) => Ok(Some(seat)),
+            None => await_stream(client, note, backend, (server, certain), retry_state).await,
+        };
+        count_refused(backend, &taken);
+        if let Some(seat) = taken? {
+            retry_state.arrived = None;
+            note.reused = seat.is_used();
+            if note.reused {
+                services.metrics.increment(backend.server_metrics(server).reused);
+            }
+            return Ok(seat);
+        }
+    }
+    let refused = Err(Refusal::Queue("queue-timeout"));
+    count_refused(backend, &refused);
+    refused
+}
+
+impl UpstreamStream {
+    /// Whether the connection has carried another request.
+    fn is_used(&self) -> bool {
+        match self {
+            UpstreamStream::Stream(permit) => permit.slot.link.requests() > 1,
+            UpstreamStream::Connection(connection) => connection.requests > 1,
+        }
+    }
+}
+
+/// The account of a request that goes to this server.
+fn arrive(note: &mut Note, backend: &Rc<Backend>, server: usize, retry_state: &mut RetryState) {
+    let state = &backend.state;
+    note.server = Some(server);
+    retry_state.turn = Some(InFlight::begin(backend, server));
+    state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
+    backend.services.metrics.increment(backend.server_metrics(server).requests);
+}
+
+async fn choose(
+    client: &mut dyn Client,
+    backend: &Rc<Backend>,
+    certain: bool,
+    retry_state: &mut RetryState,
+) -> Result<Chosen, Refusal> {
+    let services = Rc::clone(&backend.services);
+    let pool = &backend.state.pool;
+    let wants = match pick(backend, retry_state) {
+        Pick::Server(server, _) => return Ok(Chosen::Server(server)),
+        Pick::None => {
+            services.metrics.increment(backend.metrics().unavailable);
+            return Err(Refusal::NoServer);
+        }
+        Pick::Full(wants) => wants,
+    };
+    // As many connections as there may be: a stream of one of ours will end, or another core's makes way.
+    let alive = wants.iter().filter(|server| pool.lanes[**server].is_alive());
+    if let Some(server) = alive.min_by_key(|server| (pool.lanes[**server].is_barren(), pool.lanes[**server].waiting()))
+    {
+        return Ok(Chosen::Server(*server));
+    }
+    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
+    let lanes = wants.iter().map(|server| Rc::clone(&pool.lanes[*server])).collect();
+    let waited = wait(client, backend, turnstile, wants, lanes, retry_state).await;
+    count_refused(backend, &waited);
+    let Some(grant) = waited? else { return Ok(Chosen::Again) };
+    // Connections that lie in a pool carry one request at a time, and any of them.
+    let need = Need { fit: Fit::Any, certain, owner: None };
+    match granted(backend, turnstile, grant, &need) {
+        (server, Found::Permit(permit)) => {
+            h2_connection::begin(backend, server, permit);
+            Ok(Chosen::Server(server))
+        }
+        (server, Found::Connection(mut found)) => {
+            found.requests = found.requests.saturating_add(1);
+            Ok(Chosen::Connection(server, UpstreamStream::Connection(found)))
+        }
+    }
+}
+
+/// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
+fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<UpstreamStream> {
+    let pool = &backend.state.pool;
+    if let Some(seat) = pool.stream(&backend.services, server) {
+        return Some(UpstreamStream::Stream(seat));
+    }
+    if !pool.lanes[server].speaks_http1() {
+        return None;
+    }
+    let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
+    let metrics = backend.server_metrics(server);
+    for _ in 0..stale {
+        backend.services.metrics.increment(metrics.stale);
+        backend.services.metrics.lower(metrics.open);
+    }
+    backend.report_idle(server);
+    let mut found = found?;
+    found.requests = found.requests.saturating_add(1);
+    Some(UpstreamStream::Connection(found))
+}
+
+/// `None` if the server's last connection has gone, with no other for now, or if the request is to look again.
+async fn await_stream(
+    client: &mut dyn Client,
+    note: &mut Note,
+    backend: &Rc<Backend>,
+    (server, certain): (usize, bool),
+    retry_state: &mut RetryState,
+) -> Result<Option<UpstreamStream>, Refusal> {
+    let services = Rc::clone(&backend.services);
+    let pool = &backend.state.pool;
+    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
+    let lane = &pool.lanes[server];
+    let config = backend.config();
+    let (connect, patience) = (config.timeouts.connect.as_millis() as u64, retry_state.patience_left(config));
+    let (began, since) = (Instant::now(), services.timers.now());
+    client.rest();
+    let mut place = lane.join(&services, backend.id.0, turnstile, retry_state.arrived());
+    let awaited = poll_fn(|context| {
+        client.read_ahead(context);
+        // Before there is a seat, which is not to be for nobody.
+        if let Poll::Ready(why) = client.poll_gone(context) {
+            return Poll::Ready(Err(Refusal::ClientGone(why)));
+        }
+        begin_connections(backend, server, turnstile);
+        if let Poll::Ready(answer) = place.poll(context) {
+            return Poll::Ready(match answer {
+                Answer::Stream(seat) => match client.has_gone() {
+                    Some(why) => Err(Refusal::ClientGone(why)),
+                    None => Ok(Some(UpstreamStream::Stream(seat))),
+                },
+                Answer::Look => Ok(vacancy(backend, server, certain)),
+                Answer::Failed(failed) => Err(Refusal::Failed(failed)),
+                Answer::Full => Err(Refusal::Queue("queue-full")),
+            });
+        }
+        if !lane.is_alive() {
+            return Poll::Ready(Ok(None));
+        }
+        lane.arm(&services);
+        // A connection that is being made is waited for no longer than it may take, and then in the line.
+        let due = place.since().map_or(since + connect, |since| since) + patience;
+        if services.timers.now() >= due {
+            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+        }
+        client.deadline().set(due, context.waker());
+        Poll::Pending
+    })
+    .await;
+    let waited = place.waited();
+    drop(place);
+    if let Some(micros) = waited {
+        retry_state.queue_us = Some(retry_state.queue_us.unwrap_or(0) + micros);
+        note.queue_us = retry_state.queue_us;
+    }
+    note.connect_us = Some((began.elapsed().as_micros() as u64).saturating_sub(waited.unwrap_or(0)));
+    awaited
+}
+
+/// Begins the connections that those who wait have need of, as far as there may be more.
+fn begin_connections(backend: &Rc<Backend>, server: usize, turnstile: &Arc<ServerTurnstile>) {
+    let lane: &H2Pool = &backend.state.pool.lanes[server];
+    while lane.wants_connection(backend.services.timers.now()) && turnstile.try_take(server) {
+        let permit = Permit::taken(turnstile, server);
+        h2_connection::begin(backend, server, Some(permit));
+    }
+}

@@ -1,0 +1,291 @@
+//! Connections to servers: made, agreed on, and given back.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use propylon_net::server_stream::{ServerHandshake, ServerStream};
+use propylon_net::socket::Socket;
+use propylon_net::timers::Deadline;
+use propylon_tls::{Connector, UpstreamFailure};
+use rustix::io::Errno;
+
+use super::backend::Backend;
+use super::connection::{Permit, PoolKey, ServerConnection};
+use super::pool::Returned;
+use crate::fault::{Attempt, Repeatable};
+use crate::notice::{Notice, Way};
+use crate::services::Services;
+
+/// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
+const LIFETIME_SPREAD_PERCENT: u64 = 10;
+
+pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+
+/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
+pub async fn connect(
+    backend: &Backend,
+    key: PoolKey,
+    permit: Option<Permit>,
+    preamble: &[u8],
+    deadline: &Deadline,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let (config, services) = (backend.config(), &backend.services);
+    // One patience for both: the server is there when it can be spoken to.
+    let due = services.timers.now() + config.timeouts.connect.as_millis() as u64;
+    let started = Instant::now();
+    let notice = &backend.servers[key.server].notice;
+    let reached = reach(services, notice, preamble, due, deadline).await;
+    services.metrics.observe(backend.metrics().connect_duration, started.elapsed().as_micros() as u64);
+    let made = match (reached, &backend.connector) {
+        (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
+        (Ok((socket, way)), Some(connector)) => {
+            let greeted = greet(services, socket, connector, key.server, due, deadline).await;
+            account_greeting(backend, key.server, &greeted);
+            greeted.map(|(stream, _)| (stream, way)).map_err(|failure| failure.attempt())
+        }
+        (Err(failed), _) => Err(failed),
+    };
+    commit(backend, key, permit, made)
+}
+
+/// The account of an attempt to connect, and the connection if there is one.
+pub fn commit(
+    backend: &Backend,
+    key: PoolKey,
+    permit: Option<Permit>,
+    made: Result<(ServerStream, Way), Attempt>,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let metrics = backend.metrics();
+    let (config, state, services) = (backend.config(), &backend.state, &backend.services);
+    match made {
+        Ok((stream, way)) => {
+            state.succeeded(key.server, services.timers.now());
+            services.metrics.increment(metrics.servers[key.server].connections);
+            services.metrics.raise(metrics.servers[key.server].open);
+            let expires = config
+                .max_lifetime
+                .map(|lifetime| Instant::now() + spread(lifetime, &mut services.random.borrow_mut()));
+            let home = services.metrics.index();
+            Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
+        }
+        Err(failed) => {
+            // A shortage on this machine is no fault of the server.
+            if failed.status != 503 {
+                state.suspects.borrow_mut().failed(key.server, services.timers.now());
+            }
+            if failed.reason != UpstreamFailure::UNSIGNED {
+                services.metrics.increment(metrics.servers[key.server].connect_failures);
+            }
+            Err(failed)
+        }
+    }
+}
+
+/// Gives a connection up after a request: to its pool if it can serve again; else closed, its permit returned.
+pub fn give_back(backend: &Backend, mut connection: Box<ServerConnection>, clean: bool) -> Option<Permit> {
+    let (server, services) = (connection.key.server, &backend.services);
+    let metrics = backend.server_metrics(server);
+    if !clean || services.draining.get() {
+        services.metrics.lower(metrics.open);
+        return connection.permit.take();
+    }
+    let pool = &backend.state.pool;
+    let returned = pool.check_in(connection, services.timers.now());
+    backend.report_idle(server);
+    if returned == Returned::Closed {
+        services.metrics.lower(metrics.open);
+    }
+    None
+}
+
+fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
+    let most = lifetime.as_millis() as u64 * LIFETIME_SPREAD_PERCENT / 100;
+    lifetime - Duration::from_millis(random.u64(..=most))
+}
+
+/// A connection to the server, by the address whose turn it is; by another where that fails.
+async fn reach(
+    services: &Services,
+    notice: &Notice,
+    preamble: &[u8],
+    due: u64,
+    deadline: &Deadline,
+) -> Result<(Socket, Way), Attempt> {
+    let mut ways = notice.ways();
+    let share = due.saturating_sub(services.timers.now()) / ways.len().max(1) as u64;
+    let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    let mut lost: Option<Way> = None;
+    while let Some(way) = ways.next() {
+        // One that does not answer leaves time for the others.
+        let due = if ways.len() == 0 { due } else { (services.timers.now() + share).min(due) };
+        match reach_by(services, way, preamble, due, deadline).await {
+            Ok(socket) => {
+                lost.into_iter().for_each(|lost| notice.note_failed(lost));
+                return Ok((socket, way));
+            }
+            Err(other) => (failed, lost) = (other, Some(way)),
+        }
+        if failed.repeatable == Repeatable::No {
+            break;
+        }
+    }
+    Err(failed)
+}
+
+async fn reach_by(
+    services: &Services,
+    way: Way,
+    preamble: &[u8],
+    due: u64,
+    deadline: &Deadline,
+) -> Result<Socket, Attempt> {
+    let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match services.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        services.make_room();
+    }
+    let mut socket = Socket::new(stream?);
+    poll_fn(|context| {
+        if let Poll::Ready(connected) = socket.poll_connected(context) {
+            return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
+        }
+        if services.timers.now() >= due {
+            return Poll::Ready(Err(CONNECT_TIMEOUT));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
+        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+    }
+    Ok(socket)
+}
+
+/// A stream, and how long it took to agree on it, in microseconds.
+type Greeted = Result<(ServerStream, u64), Ungreeted>;
+
+/// Why TLS with a server came to nothing.
+enum Ungreeted {
+    Timeout,
+    Failed(UpstreamFailure),
+}
+
+impl Ungreeted {
+    fn attempt(&self) -> Attempt {
+        if matches!(self, Ungreeted::Failed(failure) if failure.is_own()) {
+            // Another server would fare no better.
+            return Attempt { status: 503, reason: self.reason(), repeatable: Repeatable::No };
+        }
+        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
+        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Ungreeted::Timeout => "tls-timeout",
+            Ungreeted::Failed(failure) => failure.reason,
+        }
+    }
+}
+
+async fn greet(
+    services: &Services,
+    socket: Socket,
+    connector: &Connector,
+    server: usize,
+    due: u64,
+    deadline: &Deadline,
+) -> Greeted {
+    let began = Instant::now();
+    let handshake = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = ServerHandshake::new(socket, handshake);
+    let stream = poll_fn(|context| {
+        if let Poll::Ready(greeted) = greeting.poll(context, &services.stock, |job| services.submit(job)) {
+            return Poll::Ready(greeted.map_err(Ungreeted::Failed));
+        }
+        if services.timers.now() >= due {
+            return Poll::Ready(Err(match greeting.awaits_signature() {
+                true => Ungreeted::Failed(UpstreamFailure::unsigned_in_time()),
+                false => Ungreeted::Timeout,
+            }));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((stream, began.elapsed().as_micros() as u64))
+}
+
+fn account_greeting(backend: &Backend, server: usize, greeted: &Greeted) {
+    let Some(metrics) = backend.metrics().tls.get() else { return };
+    let column = &backend.services.metrics;
+    match greeted {
+        Ok((stream, micros)) => {
+            let resumed = stream.facts().is_some_and(|facts| facts.resumed);
+            column.increment(if resumed { metrics.resumed } else { metrics.full });
+            column.observe(metrics.duration, *micros);
+        }
+        Err(why) => {
+            column.increment(metrics.failures.of(why.reason()));
+            if let Ungreeted::Failed(failure) = why {
+                log_tls_failure(backend, server, failure);
+            }
+        }
+    }
+}
+
+/// Logs which server TLS came to nothing with, and what to do.
+pub fn log_tls_failure(backend: &Backend, server: usize, failure: &UpstreamFailure) {
+    let services = &backend.services;
+    let Some(withheld) = services.server_failures_logged.borrow_mut().admit(services.timers.now()) else { return };
+    let (name, label) = (&backend.config().name, &backend.servers[server].label);
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    log::warn!("backend \"{name}\", server {label}: {failure}; {}{more}", failure.advice());
+}
+
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
+
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
+    let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
+        // Towards this address: another has ports of its own.
+        Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::Unsent),
+        Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
+        _ => (502, "connect-failed", Repeatable::Unsent),
+    };
+    Attempt { status, reason, repeatable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_are_made_together_do_not_end_together() {
+        let (hour, mut random) = (Duration::from_secs(3_600), fastrand::Rng::with_seed(7));
+        let ends: Vec<Duration> = (0..1_000).map(|_| spread(hour, &mut random)).collect();
+        let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+        assert!(*first >= hour * 9 / 10 && *last <= hour, "{first:?} to {last:?}");
+        assert!(*last - *first > hour * 9 / 100, "{first:?} to {last:?}");
+    }
+
+    #[test]
+    fn what_this_machine_is_short_of_blames_no_server_and_ports_are_short_towards_one_address_only() {
+        let failure = |errno: Errno| connect_failure(&std::io::Error::from(errno));
+        let ports = failure(Errno::ADDRNOTAVAIL);
+        assert_eq!((ports.status, ports.reason, ports.repeatable), (503, "out-of-ports", Repeatable::Unsent));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            let files = failure(errno);
+            assert_eq!((files.status, files.reason, files.repeatable), (503, "out-of-files", Repeatable::No));
+        }
+        assert_eq!(failure(Errno::CONNREFUSED).status, 502);
+    }
+}

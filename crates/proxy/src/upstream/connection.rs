@@ -1,0 +1,77 @@
+//! A connection to a server that carries one request at a time, and the permit that it counts by.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Instant;
+
+use propylon_net::server_stream::ServerStream;
+use propylon_net::timers::coarse_millis;
+use propylon_policy::reuse::Fit;
+use propylon_policy::turnstile::Turnstile;
+
+use crate::notice::Way;
+
+/// Limits of connections that all cores share for one backend's servers, and the line of requests that wait for one.
+pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
+
+/// Everything that makes two connections differ: a request goes out on a connection of its own key only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolKey {
+    /// Index of the server.
+    pub server: usize,
+    /// The client connection that it belongs to, on this core; none where connections are shared.
+    pub owner: Option<NonZeroU64>,
+}
+
+/// The right to have a connection to a server; it goes back when it is dropped.
+pub struct Permit {
+    turnstile: Arc<ServerTurnstile>,
+    server: usize,
+}
+
+impl Permit {
+    /// For a permit that the turnstile has given.
+    pub fn taken(turnstile: &Arc<ServerTurnstile>, server: usize) -> Permit {
+        Permit { turnstile: Arc::clone(turnstile), server }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.turnstile.release(self.server, coarse_millis());
+    }
+}
+
+/// A connection to a server, between two requests or in one. The value is boxed: it is passed on at every step of a
+/// request.
+pub struct ServerConnection {
+    // Dropped first: a permit stands for a connection until that is closed.
+    pub stream: ServerStream,
+    pub key: PoolKey,
+    /// Address that the connection leads to.
+    pub way: Way,
+    /// The core whose event loop knows the stream.
+    pub home: usize,
+    /// Requests begun on it.
+    pub requests: u32,
+    /// From then on it gets no further request.
+    pub expires: Option<Instant>,
+    /// Permit that counts the connection at its server; `None` where the server has no limit.
+    pub permit: Option<Permit>,
+}
+
+impl ServerConnection {
+    /// Whether it will do for a request that is so particular.
+    pub fn suits(&self, fit: Fit) -> bool {
+        match fit {
+            Fit::Any => true,
+            Fit::Proven => self.requests > 1,
+            Fit::New => false,
+        }
+    }
+
+    /// Whether the connection's time is up, so that it gets no further request.
+    pub fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| Instant::now() >= expires)
+    }
+}
