@@ -1,29 +1,30 @@
 //! The life of a request: route, answer it here or pick a server and forward it, retry where that is safe, and keep the
 //! account of it.
 
+mod answers;
+mod attempt;
+mod bridge;
+mod heads;
 pub mod record;
+mod transfer;
+mod tunnel;
 
 use std::rc::Rc;
 
 use propylon_config::{Action, BackendId, Redirect, Respond};
-use propylon_http::h1::{
-    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, Version, reason_phrase,
-};
-use propylon_net::buffer::Buffer;
+use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version, reason_phrase};
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_observe::access_log::{Durations, Record, TlsFields};
 
 use crate::alpn::alpn_name;
 use crate::answer::Answer;
-use crate::attempt;
 use crate::challenges;
-use crate::client_side::ClientSide;
-use crate::connection::Connection;
+use crate::client::side::ClientSide;
 use crate::core::Core;
-use crate::request::{After, Note, Request};
+use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Moment;
-use crate::transfer::whole_chunked;
+use answers::{answer_error, answer_here, stage_answer};
 
 /// Serves one request whose head has been read.
 pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
@@ -47,7 +48,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     // A connection that ends here sends what is staged in its farewell.
     let after = match client {
         _ if after != After::Next => after,
-        ClientSide::Http1(connection) => attempt::flush(connection).await,
+        ClientSide::Http1(connection) => connection.flush().await,
         ClientSide::Http2(stream) => stream.flush().await,
     };
     let after = cut_off(client, request).unwrap_or(after);
@@ -195,85 +196,6 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
     }
     let made_for = server_name.map_or_else(|| "without a server name".into(), |name| format!("for {name}"));
     Some(format!("misdirected: this connection was made {made_for}, and its certificate is not for {host}"))
-}
-
-/// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
-/// the connection ends, since reading on only to throw it away would cost more than a new connection.
-pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
-    let connection = match client {
-        ClientSide::Http1(connection) => connection,
-        ClientSide::Http2(stream) => {
-            stream.answer(request, answer);
-            return After::Next;
-        }
-    };
-    let head = &request.head;
-    let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
-    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(connection.listener);
-    let (version, head_only) = (head.version, head.method == Method::Head);
-    stage_answer(connection, request, answer, version, head_only, keep_alive);
-    match (keep_alive, skipped) {
-        (true, _) => After::Next,
-        (false, true) if request.note.fault.is_none() => After::Close,
-        (false, _) => After::Linger,
-    }
-}
-
-fn stage_answer(
-    connection: &mut Connection,
-    request: &mut Request,
-    answer: &Answer<'_>,
-    client: Version,
-    head_only: bool,
-    keep_alive: bool,
-) {
-    let core = Rc::clone(&connection.core);
-    let mut scratch = core.scratch.borrow_mut();
-    scratch.clear();
-    core.with_date(|date| {
-        let response = OwnResponse {
-            status: answer.status,
-            fields: answer.fields,
-            content_type: if answer.body.is_empty() { "" } else { answer.content_type },
-            body: answer.body.as_bytes(),
-            client,
-            keep_alive,
-            head_only,
-            date: date.as_bytes(),
-        };
-        h1::write_own_response(&response, &mut scratch);
-    });
-    request.note.status = answer.status;
-    request.note.bytes_sent += scratch.len() as u64;
-    connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
-}
-
-/// Takes the body out of the inbox if all of it is there.
-fn skip_body(head: &RequestHead, inbox: &mut Buffer, note: &mut Note) -> bool {
-    let length = match head.body {
-        RequestBody::None => return true,
-        RequestBody::Length(length) => usize::try_from(length).ok().filter(|length| *length <= inbox.len()),
-        RequestBody::Chunked => whole_chunked(inbox.readable()),
-    };
-    let Some(length) = length else { return false };
-    inbox.consume(length);
-    note.bytes_received += length as u64;
-    true
-}
-
-/// The answer to what is wrong on our side or the server's: a status, and one word that the log has as well.
-pub fn answer_error(client: &mut ClientSide<'_>, request: &mut Request, status: u16, reason: &str) -> After {
-    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
-    let answer = Answer { body: &body, ..Answer::plain(status) };
-    answer_here(client, request, &answer)
-}
-
-/// The same where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
-pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, reason: &str, seconds: u64) -> After {
-    let (status, seconds) = (503, seconds.to_string());
-    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
-    let answer = Answer { fields: &[("Retry-After", &seconds)], body: &body, ..Answer::plain(status) };
-    answer_here(client, request, &answer)
 }
 
 /// Answers a head that could not be taken. Over HTTP/1 it ends the connection: the next request's start is unknown.

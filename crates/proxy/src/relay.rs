@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use propylon_config::{Action, Protocol};
 
-use crate::connection::Connection;
+use crate::client::connection::Connection;
 use crate::core::Core;
 use crate::request::After;
 use crate::snapshot::CoreSnapshot;

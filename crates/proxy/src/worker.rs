@@ -24,8 +24,8 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::batches;
-use crate::connection::serve;
 use crate::core::Core;
+use crate::downstream::connection::serve;
 use crate::services::Services;
 use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Room, Shared};

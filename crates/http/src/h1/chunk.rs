@@ -278,3 +278,17 @@ pub fn write_last_chunk(trailers: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(trailers);
     out.extend_from_slice(b"\r\n");
 }
+
+/// The length of a whole chunked body at the front of `bytes`, framing included; none if its end is not there yet
+/// or it is malformed.
+pub fn whole_chunked(bytes: &[u8]) -> Option<usize> {
+    let mut decoder = Decoder::new();
+    let mut at = 0;
+    loop {
+        match decoder.next(&bytes[at..]).ok()? {
+            Event::NeedMore { .. } => return None,
+            Event::Data { end, .. } => at += end,
+            Event::End { consumed } => return Some(at + consumed),
+        }
+    }
+}

@@ -53,7 +53,7 @@ mod tests;
 pub use answer::{
     AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response, write_response,
 };
-pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, write_chunk_header, write_last_chunk};
+pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, whole_chunked, write_chunk_header, write_last_chunk};
 pub use fields::{Field, Fields, Name, Span, write_line};
 pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;

@@ -9,7 +9,7 @@ use propylon_config::{PathPattern, Route, ServerAddress};
 use propylon_http::h1::{HOST_BYTES_MAX, Method, RequestHead, Version};
 use propylon_http::trace_context::Context;
 
-use crate::client_side::ClientSide;
+use crate::client::side::ClientSide;
 use crate::core::Core;
 use crate::request::Request;
 use crate::snapshot::CoreSnapshot;

@@ -3,12 +3,9 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `connection.rs` | the life of a client's connection: streams begun, floods ended, quiet times, the drain |
-//! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
 //! | `body.rs` | pieces of bodies on their way to a peer, and how much of them the library holds |
 //! | `staging.rs` | what is read and written beside the socket: our own words, and what gathers until it is sealed |
 //! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
-//! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
 //! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
@@ -23,21 +20,19 @@
 
 mod ahead;
 mod body;
-mod connection;
 mod flood;
 mod hpack;
 mod huffman;
 pub mod intake;
 mod responses;
 mod staging;
-mod stream;
 pub mod translate;
-mod wire;
 
 pub use ahead::Ahead;
 pub use body::{Chunk, Meter, Piece};
-pub use connection::{Link, PREFACE, serve};
-pub use intake::{Intake, Moment};
+pub use intake::{Fault, Intake, Moment};
 pub use responses::{Responses, Stage};
 pub use staging::{give_ready, stage, stage_words};
-pub use stream::Stream;
+
+/// Bytes that a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

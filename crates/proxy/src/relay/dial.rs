@@ -12,11 +12,11 @@ use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
 
 use super::Note;
-use crate::client_side::ClientSide;
-use crate::connection::Connection;
+use crate::client::connection::Connection;
+use crate::client::proxy_header;
+use crate::client::side::ClientSide;
 use crate::fault::{Attempt, Repeatable};
 use crate::notice::Way;
-use crate::proxied;
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::Affinity;
 use crate::upstream::checkout::{Found, Need, Refusal, RetryState, find};
@@ -38,7 +38,7 @@ pub async fn dial(
     let header = match config.send_proxy_protocol {
         None => Vec::new(),
         Some(version) => {
-            proxied::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
+            proxy_header::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
         }
     };
     // An idle connection has a request behind it; a relay's server sees its client from the first byte.

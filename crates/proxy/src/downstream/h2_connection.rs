@@ -1,34 +1,24 @@
 //! The life of a client's HTTP/2 connection: streams begun as they come, floods ended, quiet times, the drain.
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
-use std::num::NonZeroU64;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
-use propylon_config::{BackendId, Http2, ProxyProtocol};
+use propylon_config::Http2;
 use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
-use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_observe::telemetry::Wait;
-use propylon_tls::{ClientHelloInfo, Facts};
 use tokio::task::spawn_local;
 
-use super::body::Piece;
-use super::intake::{Fault, Intake, Moment};
-use super::staging::stage_words;
-use super::stream;
-use super::wire::{DATA_FRAME_BUDGET, Wire};
-use crate::connection::{Connection, Linger};
+use super::h2_stream;
+use super::h2_wire::{DATA_FRAME_BUDGET, Wire};
+use crate::client::connection::{Connection, Linger};
+use crate::client::h2_connection::Link;
 use crate::core::Core;
-use crate::proxied;
-
-/// Bytes that a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
-pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::http2::{Fault, Piece};
 
 /// How long a connection that is to end may take for its last words.
 const FAREWELL_MILLIS: u64 = 5_000;
@@ -49,197 +39,6 @@ const CORE_WIDENED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const PAUSE_MILLIS: u64 = 100;
 /// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
-
-/// State that a connection and its streams share.
-pub struct Link {
-    pub core: Rc<Core>,
-    pub listener: usize,
-    pub peer: SocketAddr,
-    /// Facts that the handshake agreed on; `None` on plaintext.
-    pub facts: Option<Facts>,
-    pub hello_info: Option<Box<ClientHelloInfo>>,
-    pub handshake_us: Cell<Option<u32>>,
-    /// The client's socket and TLS session; borrowed for a moment at a time.
-    pub(super) connection: RefCell<Connection>,
-    /// Bytes that the library has written and nobody has sealed yet.
-    pub(super) staged: RefCell<Buffer>,
-    /// Bytes that the library has written.
-    pub(super) sent: Cell<u64>,
-    /// Bytes of memory that bodies take which the client has not read.
-    pub(super) unread: Rc<Cell<usize>>,
-    /// Set when the connection is to end for what the client did.
-    pub(super) fault: Cell<Option<Fault>>,
-    /// The library waits for the socket.
-    pub(super) blocked: Cell<bool>,
-    pub(super) intake: RefCell<Intake>,
-    /// Bytes read in this turn of the connection's.
-    pub(super) turn: Cell<usize>,
-    limits: Http2,
-    /// Streams whose tasks have not ended.
-    streams: Cell<usize>,
-    requests: Cell<u32>,
-    /// Milliseconds on the core's clock: when a stream last began or ended.
-    active: Cell<u64>,
-    /// Body bytes that have gone on to servers since the window was last looked at.
-    uploaded: Cell<u64>,
-    /// A stream's window as the client is told at first.
-    first_window: u32,
-    /// Streams that have, or may have, a body.
-    uploads: Cell<u64>,
-    /// Bytes of their bodies that servers have not taken, as they were counted last.
-    untaken: Cell<u64>,
-    /// Nothing is read until servers have taken more of what came before.
-    paused: Cell<bool>,
-}
-
-impl Link {
-    fn new(mut connection: Connection, limits: Http2, head_bytes: usize) -> Link {
-        let core = Rc::clone(&connection.core);
-        Link {
-            listener: connection.listener,
-            peer: connection.peer,
-            facts: connection.facts,
-            hello_info: connection.hello_info().cloned().map(Box::new),
-            handshake_us: Cell::new(connection.handshake_us.take()),
-            connection: RefCell::new(connection),
-            staged: RefCell::default(),
-            sent: Cell::new(0),
-            unread: Rc::default(),
-            fault: Cell::new(None),
-            blocked: Cell::new(false),
-            intake: RefCell::new(Intake::of_client(limits.max_concurrent_streams, head_bytes)),
-            limits,
-            turn: Cell::new(0),
-            streams: Cell::new(0),
-            requests: Cell::new(0),
-            active: Cell::new(core.timers.now()),
-            uploaded: Cell::new(0),
-            first_window: limits.initial_window.min(core.uploads.width()),
-            uploads: Cell::new(0),
-            untaken: Cell::new(0),
-            paused: Cell::new(false),
-            core,
-        }
-    }
-
-    pub fn owner(&self) -> NonZeroU64 {
-        self.connection.borrow_mut().owner()
-    }
-
-    /// See `proxied::header`.
-    pub fn proxy_header(&self, version: ProxyProtocol) -> std::io::Result<Vec<u8>> {
-        proxied::header(&self.connection.borrow(), version, None)
-    }
-
-    pub fn note_backend(&self, backend: BackendId) {
-        self.connection.borrow_mut().note_backend(backend);
-    }
-
-    pub(super) fn moment(&self) -> Moment<'_> {
-        Moment { now: self.core.timers.now(), sent: self.sent.get(), limits: &self.limits.flood }
-    }
-
-    /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
-    fn say(&self) {
-        if !self.blocked.get() {
-            let mut intake = self.intake.borrow_mut();
-            // If there is no room now there will be when the staged bytes are gone.
-            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut intake);
-            self.blocked.set(!room);
-        }
-    }
-
-    /// So many bytes of a body have gone on to a server, and so many that have come have not.
-    pub(super) fn note_upload(&self, stream: u32, count: usize, untaken: usize) {
-        self.uploaded.set(self.uploaded.get() + count as u64);
-        let mut intake = self.intake.borrow_mut();
-        intake.leaves_untaken(stream, untaken as u64);
-        self.count_untaken(&intake);
-    }
-
-    pub(super) fn upload_began(&self) {
-        self.uploads.set(self.uploads.get() + 1);
-        self.core.uploads.begin();
-    }
-
-    pub(super) fn upload_ended(&self) {
-        self.uploads.set(self.uploads.get() - 1);
-        self.core.uploads.end();
-    }
-
-    pub(super) fn count_untaken(&self, intake: &Intake) {
-        let untaken = intake.untaken();
-        self.core.uploads.count(self.untaken.replace(untaken), untaken);
-    }
-
-    /// Nothing more is to be read for now. Nobody is waked when that is over: whoever drives the connection looks
-    /// again.
-    pub(super) fn is_held_up(&self) -> bool {
-        let is_held_up = self.core.uploads.holds_up(self.uploads.get(), self.untaken.get());
-        if is_held_up && !self.paused.get() {
-            self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.reads_paused);
-        }
-        self.paused.set(is_held_up);
-        is_held_up
-    }
-
-    pub(super) fn stream_ended(&self, stream: u32) {
-        {
-            let mut intake = self.intake.borrow_mut();
-            intake.leaves(stream);
-            self.count_untaken(&intake);
-        }
-        self.streams.set(self.streams.get() - 1);
-        if self.streams.get() == 0 {
-            self.connection.borrow().deadline.rest();
-        }
-        self.active.set(self.core.timers.now());
-        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.streams);
-    }
-
-    fn count_flood(&self, reason: &str) {
-        self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.floods.of(reason));
-        log::debug!("{}: connection ended, too much of: {reason}", self.peer);
-    }
-
-    fn count_error(&self, reason: Reason) {
-        let metrics = &self.core.telemetry.listeners[self.listener].http2;
-        self.core.metrics.increment(metrics.errors.of(reason_name(Some(reason))));
-        log::debug!("{}: HTTP/2 ended: {reason}", self.peer);
-    }
-
-    fn count_timeout(&self, wait: Wait) {
-        self.connection.borrow().count_timeout(wait);
-    }
-
-    /// The client is to come again for new keys.
-    fn is_wearing(&self) -> bool {
-        self.connection.borrow().stream.is_wearing()
-    }
-
-    fn is_worn_out(&self) -> bool {
-        self.connection.borrow().stream.is_worn_out()
-    }
-
-    /// After a write that has failed. A client whose session's key is worn out is still there to be told that it ends.
-    fn end_of_writing(&self) -> End {
-        match self.connection.borrow().stream.write_fault() {
-            KEYS_EXHAUSTED => {
-                let faults = &self.core.telemetry.listeners[self.listener].faults;
-                self.core.metrics.increment(faults.of(KEYS_EXHAUSTED));
-                self.core.stock.give_back(&mut self.staged.borrow_mut());
-                End::Spoken
-            }
-            _ => End::Lost,
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.core.uploads.count(self.untaken.get(), 0);
-    }
-}
 
 /// How the connection came to its end.
 enum End {
@@ -271,6 +70,19 @@ pub async fn serve(connection: Connection) {
         End::Lost => {
             let _ = link.connection.borrow().stream.socket.reset_on_close();
         }
+    }
+}
+
+/// After a write that has failed. A client whose session's key is worn out is still there to be told that it ends.
+fn end_of_writing(link: &Link) -> End {
+    match link.connection.borrow().stream.write_fault() {
+        KEYS_EXHAUSTED => {
+            let faults = &link.core.telemetry.listeners[link.listener].faults;
+            link.core.metrics.increment(faults.of(KEYS_EXHAUSTED));
+            link.core.stock.give_back(&mut link.staged.borrow_mut());
+            End::Spoken
+        }
+        _ => End::Lost,
     }
 }
 
@@ -393,7 +205,7 @@ impl Driver {
             self.link.say();
             let flushed = self.link.poll_flush(context);
             match flushed {
-                Poll::Ready(Err(_)) => return Poll::Ready(self.link.end_of_writing()),
+                Poll::Ready(Err(_)) => return Poll::Ready(end_of_writing(&self.link)),
                 Poll::Ready(Ok(())) => self.stalled = None,
                 Poll::Pending => {
                     self.stalled.get_or_insert(self.link.core.timers.now());
@@ -465,7 +277,7 @@ impl Driver {
         link.core.metrics.raise(metrics.streams);
         self.rested = false;
         // Boxed: the runtime moves what it is given from place to place, and this is close to two kilobytes.
-        spawn_local(Box::pin(stream::serve(Rc::clone(link), ordinal, head, respond)));
+        spawn_local(Box::pin(h2_stream::serve(Rc::clone(link), ordinal, head, respond)));
     }
 
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Limit {
@@ -633,18 +445,6 @@ enum Limit {
 }
 
 /// For labels: a closed set.
-fn reason_name(reason: Option<Reason>) -> &'static str {
-    match reason {
-        Some(Reason::PROTOCOL_ERROR) => "protocol-error",
-        Some(Reason::FLOW_CONTROL_ERROR) => "flow-control-error",
-        Some(Reason::FRAME_SIZE_ERROR) => "frame-size-error",
-        Some(Reason::COMPRESSION_ERROR) => "compression-error",
-        Some(Reason::STREAM_CLOSED) => "stream-closed",
-        Some(Reason::SETTINGS_TIMEOUT) => "settings-timeout",
-        _ => "other",
-    }
-}
-
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &Link) {
     let core = &link.core;

@@ -13,10 +13,10 @@ use propylon_http::h1::{
 use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
 
+use crate::exchange::transfer::{RESPONSE_LIMITS, Stop, server_fault};
 use crate::fault::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::http2::{self, Ahead, Chunk, Meter, translate};
 use crate::services::Services;
-use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
 use crate::upstream::connection::ServerConnection;
 use crate::upstream::h2_pool::{H2Connection, H2Slot, StreamPermit};
 

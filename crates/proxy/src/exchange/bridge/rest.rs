@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::spawn_local;
 
-use super::note_excess;
 use super::upstream::Http2;
+use crate::exchange::transfer::note_excess;
 use crate::fault::EXCESS_DATA;
 use crate::request::Request;
 use crate::upstream::backend::Backend;

@@ -1,7 +1,7 @@
 //! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
 
 use propylon_config::Listener;
-use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead};
+use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead, whole_chunked};
 use propylon_net::buffer::Buffer;
 
 /// The request body, from the client to the server.
@@ -118,19 +118,5 @@ pub fn decoder_for(listener: &Listener) -> Decoder {
     match listener.request_headers.is_empty() {
         true => Decoder::new(),
         false => Decoder::new().without_trailers(),
-    }
-}
-
-/// The length of a whole chunked body at the front of `bytes`, framing included; none if its end is not there yet
-/// or it is malformed.
-pub fn whole_chunked(bytes: &[u8]) -> Option<usize> {
-    let mut decoder = Decoder::new();
-    let mut at = 0;
-    loop {
-        match decoder.next(&bytes[at..]).ok()? {
-            Event::NeedMore { .. } => return None,
-            Event::Data { end, .. } => at += end,
-            Event::End { consumed } => return Some(at + consumed),
-        }
     }
 }

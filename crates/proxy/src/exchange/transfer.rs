@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use propylon_policy::patience::Patience;
 
-use crate::attempt::{cookie_line, write_request_head};
-use crate::bridge::note_excess;
-use crate::client_side::ClientSide;
-use crate::connection::Connection;
+use crate::client::connection::Connection;
+use crate::client::side::ClientSide;
 use crate::core::Core;
-use crate::fault::{Attempt, Repeatable};
+use crate::exchange::heads::{cookie_line, write_request_head};
+use crate::fault::{Attempt, EXCESS_DATA, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -27,8 +26,9 @@ use crate::upstream::closing;
 use crate::upstream::connect::{give_back, log_tls_failure};
 use crate::upstream::connection::{Permit, ServerConnection};
 use crate::upstream::in_flight::InFlight;
+
 use body::{Download, Rechunked, rechunk, write_whole_chunked};
-pub use body::{Upload, whole_chunked, write_chunk};
+pub use body::{Upload, write_chunk};
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
 use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
@@ -873,6 +873,12 @@ impl<'a> Transfer<'a> {
             ended => ended,
         }
     }
+}
+
+/// The server has sent more than belongs to its response, which the client has.
+pub fn note_excess(request: &mut Request, backend: &Backend) {
+    request.note.fault = Some(EXCESS_DATA);
+    backend.services.metrics.increment(backend.metrics().faults.of(EXCESS_DATA));
 }
 
 /// Whether a server may still be at work on a request that is over here: nobody waits for its answer any more.

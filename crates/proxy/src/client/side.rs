@@ -7,15 +7,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use propylon_config::{BackendId, ProxyProtocol};
-use propylon_net::socket::Departure;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{ListenerMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
 
-use crate::connection::Connection;
+use super::proxy_header;
+use crate::client::connection::Connection;
+use crate::client::h2_stream::Stream;
 use crate::core::Core;
-use crate::http2::Stream;
-use crate::proxied;
 use crate::upstream::checkout::Client;
 
 /// The client that asks.
@@ -122,7 +121,7 @@ impl Client for ClientSide<'_> {
 
     fn proxy_header(&self, version: ProxyProtocol) -> io::Result<Vec<u8>> {
         match self {
-            ClientSide::Http1(connection) => proxied::header(connection, version, None),
+            ClientSide::Http1(connection) => proxy_header::header(connection, version, None),
             ClientSide::Http2(stream) => stream.link.proxy_header(version),
         }
     }
@@ -158,34 +157,6 @@ impl Client for ClientSide<'_> {
             && connection.inbox.is_idle()
         {
             connection.core.stock.give_back(&mut connection.inbox);
-        }
-    }
-}
-
-impl Connection {
-    /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
-    /// requests: their clients' half-closes go on to the servers.
-    fn departure(&self) -> Departure {
-        match self.core.snapshot().listener(self.listener).half_close {
-            true => Departure::Reset,
-            false => Departure::End,
-        }
-    }
-
-    /// Ready when the client has gone, while nothing is read of it. One of `telemetry::CLIENT_FAULTS`.
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
-        let departure = self.departure();
-        self.stream.socket.poll_departed(context, departure).map(|()| self.farewell_fault())
-    }
-
-    fn has_gone(&self) -> Option<&'static str> {
-        self.stream.socket.has_departed(self.departure()).then(|| self.farewell_fault())
-    }
-
-    fn farewell_fault(&self) -> &'static str {
-        match self.stream.socket.has_departed(Departure::Reset) {
-            true => "client-reset",
-            false => "client-closed",
         }
     }
 }

@@ -14,9 +14,9 @@ use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::client_stream::{Fill, ReadError, SEAL_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::Link;
-use super::staging::{give_ready, stage};
-use crate::connection::Connection;
+use crate::client::connection::Connection;
+use crate::client::h2_connection::Link;
+use crate::http2::{give_ready, stage};
 
 /// Bytes that the library charges for a frame of DATA that lies unread, at most.
 const DATA_FRAME_CHARGE: usize = 256;

@@ -21,23 +21,22 @@ use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_observe::telemetry::Wait;
 use propylon_policy::patience::Patience;
 
-use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
-use crate::attempt::{cookie_line, write_request_head};
-use crate::client_side::ClientSide;
+use crate::client::side::ClientSide;
 use crate::core::Core;
-use crate::exchange::answer_error;
-use crate::fault::{Attempt, EXCESS_DATA, Repeatable};
+use crate::exchange::answers::answer_error;
+use crate::exchange::bridge::downstream::{Downstream, Head, Piece};
+use crate::exchange::heads::{cookie_line, write_request_head};
+use crate::exchange::transfer::{
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, PIECE_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered,
+    note_excess, progressed, server_fault, wait_for,
+};
+use crate::fault::{Attempt, Repeatable};
 use crate::http2::translate;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
-use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed,
-    server_fault, wait_for,
-};
 use crate::upstream::backend::Backend;
-use crate::upstream::checkout::Client;
-use crate::upstream::checkout::UpstreamStream;
+use crate::upstream::checkout::{Client, UpstreamStream};
 use crate::upstream::closing;
 use crate::upstream::connect::{give_back, log_tls_failure};
 use crate::upstream::in_flight::InFlight;
@@ -481,7 +480,7 @@ impl<'a> Bridge<'a> {
             self.passed += length as u64;
             self.outstanding = self.client.outstanding();
             // A part that fills a small buffer is not the last of the body.
-            self.long |= length >= crate::transfer::PIECE_BYTES;
+            self.long |= length >= PIECE_BYTES;
         }
     }
 
@@ -637,12 +636,6 @@ impl<'a> Bridge<'a> {
             ended => ended,
         }
     }
-}
-
-/// The server has sent more than belongs to its response, which the client has.
-pub fn note_excess(request: &mut Request, backend: &Backend) {
-    request.note.fault = Some(EXCESS_DATA);
-    backend.services.metrics.increment(backend.metrics().faults.of(EXCESS_DATA));
 }
 
 /// Begins the request on its seat.

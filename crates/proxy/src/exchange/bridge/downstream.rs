@@ -7,12 +7,13 @@ use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBod
 use propylon_net::client_stream::{Fill, ReadError};
 
 use super::upstream::Part;
-use crate::client_side::ClientSide;
-use crate::connection::Connection;
+use crate::client::connection::Connection;
+use crate::client::h2_stream::Stream;
+use crate::client::side::ClientSide;
+use crate::exchange::transfer::{Stop, Upload, server_fault, write_chunk};
 use crate::fault::EXCESS_DATA;
-use crate::http2::{Chunk, Stream, translate};
+use crate::http2::{Chunk, translate};
 use crate::request::Request;
-use crate::transfer::{Stop, Upload, server_fault, write_chunk};
 use crate::upstream::checkout::Client;
 
 /// Piece of a request's body.

@@ -11,23 +11,21 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use propylon_config::{BackendId, Forwarded};
-use propylon_http::h1::{self, ClientAddress, ForwardContext, Name, RequestBody, Scheme};
-use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
+use propylon_config::BackendId;
+use propylon_http::h1::{Name, RequestBody};
+use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS};
 
-use crate::bridge::Bridge;
-use crate::client_side::ClientSide;
-use crate::connection::Connection;
+use crate::client::side::ClientSide;
+use crate::exchange::answers::{answer_busy, answer_error};
+use crate::exchange::bridge::Bridge;
 use crate::exchange::record::{self, Reached, Went};
-use crate::exchange::{answer_busy, answer_error};
+use crate::exchange::transfer::{Ended, Transfer, Upload};
+use crate::exchange::tunnel;
 use crate::fault::{Attempt, CUT_OFF, EXCESS_DATA, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
-use crate::told::Told;
 use crate::trace::{self, Trace};
-use crate::transfer::{Ended, Transfer, Upload};
-use crate::tunnel;
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
 use crate::upstream::checkout::{Client, Refusal, RetryState, Traits, UpstreamStream, checkout};
@@ -362,71 +360,4 @@ fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &A
         503 => answer_busy(client, request, failed.reason, 1),
         status => answer_error(client, request, status, failed.reason),
     }
-}
-
-/// Writes the head for the server, whatever HTTP the client speaks. `last`: no other request on its connection.
-pub fn write_request_head(
-    client: &ClientSide<'_>,
-    request: &Request,
-    snapshot: &CoreSnapshot,
-    last: bool,
-    out: &mut Vec<u8>,
-) {
-    let head = &request.head;
-    let listener = snapshot.listener(client.listener());
-    let address = ClientAddress::new(client.peer().ip());
-    let label = || {
-        let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
-        snapshot.shared.servers[backend][server].label.as_bytes()
-    };
-    let context = ForwardContext {
-        client: &address,
-        scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
-        forwarded: match listener.forwarded {
-            Forwarded::Append if !listener.trusts(client.peer().ip()) => Forwarded::Replace,
-            forwarded => forwarded,
-        },
-        host: head.host.is_empty().then(label),
-        body: head.body,
-        expect_continue: true,
-        keep_alive: !last,
-        via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
-    };
-    h1::write_request(head, &request.text, &context, out);
-    if let Some(told) = Told::of(&address, client.facts(), client.hello_info(), listener) {
-        h1::add_lines(out, |out| told.write(out));
-    }
-    if request.trace.is_told() {
-        h1::add_lines(out, |out| request.trace.write(out));
-    }
-}
-
-/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
-pub fn cookie_line<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a Backend) -> Option<&'a [u8]> {
-    let sticky = backend.shared.sticky.as_ref()?;
-    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
-    sticky.line(server, client.is_tls())
-}
-
-/// Sends what is staged, within the client's patience.
-pub async fn flush(connection: &mut Connection) -> After {
-    let core = Rc::clone(&connection.core);
-    let patience = core.snapshot().listener(connection.listener).timeouts.body.as_millis() as u64;
-    let mut due = None;
-    poll_fn(|context| {
-        match connection.stream.poll_flush(context, &core.stock, &mut connection.wire) {
-            Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
-            Poll::Ready(Err(_)) => return Poll::Ready(After::Abort),
-            Poll::Pending => {}
-        }
-        let now = core.timers.now();
-        let due = *due.get_or_insert(now + patience);
-        if now >= due {
-            connection.count_timeout(Wait::ResponseBody);
-            return Poll::Ready(After::Abort);
-        }
-        connection.deadline.set(due, context.waker());
-        Poll::Pending
-    })
-    .await
 }

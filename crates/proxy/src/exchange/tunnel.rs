@@ -10,10 +10,10 @@ use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
 use propylon_observe::telemetry::Wait;
 
-use crate::connection::Connection;
+use crate::client::connection::Connection;
+use crate::exchange::transfer::{PIECE_BYTES, Switched};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
-use crate::transfer::{PIECE_BYTES, Switched};
 use crate::upstream::backend::Backend;
 
 /// The client has closed or reset its connection while the server had not ended.

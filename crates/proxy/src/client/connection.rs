@@ -1,0 +1,409 @@
+//! A client's connection: its socket and TLS session, what is known of the client, and its end.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use propylon_config::{BackendId, Listener};
+use propylon_http::proxy_protocol::Ends;
+use propylon_net::buffer::{Buffer, SMALL_BYTES};
+use propylon_net::client_stream::ClientStream;
+use propylon_net::socket::{Departure, Socket};
+use propylon_net::timers::Deadline;
+use propylon_observe::telemetry::{ListenerMetrics, Wait};
+use propylon_tls::{ClientHelloInfo, Facts, Failure};
+
+use super::facts::is_told_again;
+use crate::core::Core;
+use crate::request::After;
+
+/// How long an answer that ends a connection may take to be accepted by the client's kernel.
+const FAREWELL_MILLIS: u64 = 5_000;
+const LINGER_QUIET_MILLIS: u64 = 2_000;
+/// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
+const LINGER_MILLIS_MAX: u64 = 30_000;
+/// Bytes that it has to send in each second of that.
+const LINGER_RATE_MIN: u64 = 4 * 1024;
+
+pub struct Connection {
+    pub core: Rc<Core>,
+    /// Index of the listener it came in by.
+    pub listener: usize,
+    pub peer: SocketAddr,
+    pub stream: ClientStream,
+    /// Bytes that the client sent and nobody has taken yet.
+    pub inbox: Buffer,
+    /// Bytes that are on their way to the client.
+    pub wire: Buffer,
+    pub deadline: Deadline,
+    /// Milliseconds on the core's clock.
+    pub accepted: u64,
+    pub facts: Option<Facts>,
+    /// Duration of the handshake in microseconds, until the first request has logged it.
+    pub handshake_us: Option<u32>,
+    /// Requests begun on this connection.
+    pub requests: u32,
+    /// State that few connections have; `None` for nearly all.
+    pub(crate) rare: Option<Box<Rare>>,
+    /// Backends that its requests went to, a bit for each of the first 64.
+    pub(crate) backends: u64,
+    /// Whether the connection's handshake counts among those in progress.
+    pub(crate) handshaking: bool,
+}
+
+/// State that few connections have, in a box of its own so that the others do not pay for it.
+#[derive(Default)]
+pub(crate) struct Rare {
+    /// Addresses that a PROXY protocol header has given; `peer` is its source then.
+    pub(crate) proxied: Option<Ends>,
+    /// Key by which the pools know the server connections of this client alone.
+    pub(crate) owner: Option<NonZeroU64>,
+    /// Whether a proxy in front speaks first, and tells who the client is. The flag is set at the accept: the
+    /// listener's configuration may change before the header is read.
+    pub(crate) announced: bool,
+    /// Announced, it counts among the connections of its source.
+    pub(crate) counted: bool,
+    /// A head has begun to come at that time, and the rest of it is waited for.
+    pub(crate) head_began: Option<Instant>,
+    /// Backends after the first 64 that the connection's requests went to, a bit for each, by 64.
+    pub(crate) more_backends: Vec<u64>,
+}
+
+impl Connection {
+    pub fn new(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr, announced: bool) -> Connection {
+        let metrics = &core.telemetry.listeners[listener];
+        core.metrics.increment(metrics.accepted);
+        core.metrics.raise(metrics.open);
+        core.connections.set(core.connections.get() + 1);
+        let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
+        // A client that a proxy will announce is not known yet.
+        let handshaking = tls.is_some() && !announced;
+        if handshaking {
+            core.begin_handshake(peer.ip());
+        }
+        let deadline = core.timers.deadline();
+        let accepted = core.timers.at(Instant::now());
+        let rare = announced.then(|| Box::new(Rare { announced, ..Rare::default() }));
+        Connection {
+            core,
+            listener,
+            peer,
+            stream: ClientStream { socket: Socket::new(stream), tls, ended: false, closed: false },
+            inbox: Buffer::default(),
+            wire: Buffer::default(),
+            deadline,
+            accepted,
+            facts: None,
+            handshake_us: None,
+            requests: 0,
+            rare,
+            handshaking,
+            backends: 0,
+        }
+    }
+
+    pub fn end_handshake(&mut self) {
+        if std::mem::take(&mut self.handshaking) {
+            self.core.end_handshake(self.peer.ip());
+        }
+    }
+
+    /// The client is somebody else than it seemed to be.
+    pub fn stand_for(&mut self, ends: Ends) {
+        self.peer = ends.source;
+        self.rare.get_or_insert_default().proxied = Some(ends);
+    }
+
+    /// Source and destination of the connection: as a header of the PROXY protocol has said, or else as the socket
+    /// says.
+    pub fn ends(&self) -> io::Result<Ends> {
+        match self.rare.as_ref().and_then(|rare| rare.proxied) {
+            Some(ends) => Ok(ends),
+            None => Ok(Ends { source: self.peer, destination: self.stream.socket.local_address()? }),
+        }
+    }
+
+    pub fn owner(&mut self) -> NonZeroU64 {
+        *self.rare.get_or_insert_default().owner.get_or_insert_with(|| self.core.next_owner())
+    }
+
+    /// A request goes to this backend.
+    pub fn note_backend(&mut self, backend: BackendId) {
+        let bit = 1 << (backend.0 % 64);
+        let noted = match (backend.0 / 64).checked_sub(1) {
+            None => &mut self.backends,
+            Some(place) => {
+                let more = &mut self.rare.get_or_insert_default().more_backends;
+                if more.len() <= place {
+                    more.resize(place + 1, 0);
+                }
+                &mut more[place]
+            }
+        };
+        if *noted & bit == 0 {
+            *noted |= bit;
+            let metrics = &self.core.telemetry.backends[backend.0];
+            self.core.metrics.increment(metrics.clients);
+            self.core.metrics.raise(metrics.clients_open);
+            self.forget_retired_backends();
+        }
+    }
+
+    /// Stops being counted at backends that the configuration in effect does not have: a client that stays for long
+    /// and uses each new backend would keep all of them in memory.
+    fn forget_retired_backends(&mut self) {
+        let snapshot = self.core.snapshot();
+        let is_retired = |backend: &usize| {
+            snapshot.shared.config.backends.get(*backend).is_some_and(|backend| backend.retired.is_some())
+        };
+        let retired: Vec<usize> = self.noted_backends().filter(is_retired).collect();
+        for backend in retired {
+            let bit = !(1 << (backend % 64));
+            match (backend / 64).checked_sub(1) {
+                None => self.backends &= bit,
+                Some(place) => {
+                    if let Some(rare) = &mut self.rare {
+                        rare.more_backends[place] &= bit;
+                    }
+                }
+            }
+            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
+        }
+    }
+
+    /// Backends that its requests went to.
+    pub fn noted_backends(&self) -> impl Iterator<Item = usize> {
+        let more = self.rare.iter().flat_map(|rare| &rare.more_backends);
+        let words = std::iter::once(&self.backends).chain(more).enumerate();
+        words.flat_map(|(place, word)| {
+            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| place * 64 + bit)
+        })
+    }
+
+    pub fn metrics(&self) -> &ListenerMetrics {
+        &self.core.telemetry.listeners[self.listener]
+    }
+
+    /// Whether the connection counts among those of `peer`'s source, where sources have a limit: from its accept, or
+    /// once it was announced.
+    pub fn is_counted(&self) -> bool {
+        self.rare.as_ref().is_none_or(|rare| !rare.announced || rare.counted)
+    }
+
+    pub fn count_timeout(&self, wait: Wait) {
+        self.core.metrics.increment(self.metrics().timeouts[wait as usize]);
+    }
+
+    pub fn note_tls_failure(&self, failure: &Failure) {
+        self.core.metrics.increment(self.metrics().handshake_failures.of(failure.reason));
+        log::debug!("{}: TLS failed: {failure}", self.peer);
+    }
+
+    /// Facts of the client's hello, as far as they are still of use.
+    pub fn hello_info(&self) -> Option<&ClientHelloInfo> {
+        self.stream.tls.as_ref()?.hello_info()
+    }
+
+    /// The client has shown a certificate, and it was verified.
+    pub fn is_identified(&self) -> bool {
+        self.hello_info().is_some_and(|hello_info| hello_info.identity.is_some())
+    }
+
+    /// Gives up what no later request will need of what its hello said.
+    pub fn forget_hello_info(&mut self, listener: &Listener) {
+        if let Some(session) = &mut self.stream.tls
+            && session.hello_info().is_some_and(|hello_info| !is_told_again(hello_info, listener))
+        {
+            session.forget_hello_info();
+        }
+    }
+
+    /// Sends what is staged, within the client's patience.
+    pub async fn flush(&mut self) -> After {
+        let core = Rc::clone(&self.core);
+        let patience = core.snapshot().listener(self.listener).timeouts.body.as_millis() as u64;
+        let mut due = None;
+        poll_fn(|context| {
+            match self.stream.poll_flush(context, &core.stock, &mut self.wire) {
+                Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
+                Poll::Ready(Err(_)) => return Poll::Ready(After::Abort),
+                Poll::Pending => {}
+            }
+            let now = core.timers.now();
+            let due = *due.get_or_insert(now + patience);
+            if now >= due {
+                self.count_timeout(Wait::ResponseBody);
+                return Poll::Ready(After::Abort);
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
+    pub async fn farewell(&mut self, after: After) {
+        self.deadline.work();
+        let core = Rc::clone(&self.core);
+        if self.facts.is_some() {
+            self.stream.stage_close(&mut self.wire);
+        }
+        let due = core.timers.now() + FAREWELL_MILLIS;
+        let sent = poll_fn(|context| {
+            if let Poll::Ready(done) = self.stream.poll_flush(context, &self.core.stock, &mut self.wire) {
+                return Poll::Ready(done.is_ok());
+            }
+            if core.timers.now() >= due {
+                return Poll::Ready(false);
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await;
+        if sent && after == After::Linger && self.stream.socket.shutdown_write().is_ok() {
+            self.linger().await;
+        }
+        self.give_buffers_back();
+    }
+
+    async fn linger(&mut self) {
+        let core = Rc::clone(&self.core);
+        let mut linger = Linger::begin(core.timers.now());
+        self.give_buffers_back();
+        poll_fn(|context| {
+            if linger.poll_end(context, &core, &mut self.stream.socket).is_ready() {
+                return Poll::Ready(());
+            }
+            self.deadline.set(linger.due(), context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub fn give_buffers_back(&mut self) {
+        self.core.stock.give_back(&mut self.inbox);
+        self.core.stock.give_back(&mut self.wire);
+    }
+}
+
+impl Connection {
+    /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
+    /// requests: their clients' half-closes go on to the servers.
+    fn departure(&self) -> Departure {
+        match self.core.snapshot().listener(self.listener).half_close {
+            true => Departure::Reset,
+            false => Departure::End,
+        }
+    }
+
+    /// Ready when the client has gone, while nothing is read of it. One of `telemetry::CLIENT_FAULTS`.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+        let departure = self.departure();
+        self.stream.socket.poll_departed(context, departure).map(|()| self.farewell_fault())
+    }
+
+    pub fn has_gone(&self) -> Option<&'static str> {
+        self.stream.socket.has_departed(self.departure()).then(|| self.farewell_fault())
+    }
+
+    fn farewell_fault(&self) -> &'static str {
+        match self.stream.socket.has_departed(Departure::Reset) {
+            true => "client-reset",
+            false => "client-closed",
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.give_buffers_back();
+        if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
+            self.core.upstreams.forget_owner(owner);
+        }
+        for backend in self.noted_backends() {
+            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
+        }
+        self.end_handshake();
+        if let Some(sources) = self.core.shortage.sources().filter(|_| self.is_counted()) {
+            sources.give_back(self.peer.ip());
+        }
+        self.core.metrics.lower(self.metrics().open);
+        self.core.connections.set(self.core.connections.get() - 1);
+        // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
+        self.core.ended.notify_waiters();
+    }
+}
+
+/// A client that may still be sending when all is said to it: its bytes are thrown away until it has ended, since a
+/// close with bytes unread is a reset, and a reset destroys our answer where the client has not read it yet (RFC 9112
+/// §9.6). Clients that send all of an upload before they read are common. Lingering is over when the client is quiet,
+/// slow, or at it for too long.
+pub struct Linger {
+    /// Milliseconds on the core's clock: when it began, and when something came last.
+    began: u64,
+    heard_at: u64,
+    /// In bytes.
+    heard: u64,
+}
+
+impl Linger {
+    pub fn begin(now: u64) -> Linger {
+        Linger { began: now, heard_at: now, heard: 0 }
+    }
+
+    /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
+    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, socket: &mut Socket) -> Poll<()> {
+        let mut buffer = core.stock.small();
+        let ended = loop {
+            match socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
+                Poll::Pending => break false,
+                Poll::Ready(Ok(0) | Err(_)) => break true,
+                Poll::Ready(Ok(count)) => (self.heard, self.heard_at) = (self.heard + count as u64, core.timers.now()),
+            }
+        };
+        core.stock.give_back(&mut buffer);
+        match ended || self.is_over(core.timers.now()) || core.hurries() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// When to look again.
+    pub fn due(&self) -> u64 {
+        (self.heard_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        let lasts = now - self.began;
+        now >= self.due() || lasts >= LINGER_QUIET_MILLIS && self.heard < lasts / 1000 * LINGER_RATE_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_listened_to_as_long_as_it_sends_and_within_bounds() {
+        let lasts = |bytes_per_step: u64, steps: std::ops::Range<u64>| {
+            let mut linger = Linger::begin(0);
+            for now in (0..60_000).step_by(100) {
+                if steps.contains(&now) {
+                    (linger.heard, linger.heard_at) = (linger.heard + bytes_per_step, now);
+                }
+                if linger.is_over(now) {
+                    return now;
+                }
+            }
+            60_000
+        };
+        assert_eq!(lasts(0, 0..0), LINGER_QUIET_MILLIS);
+        assert_eq!(lasts(1, 0..60_000), LINGER_QUIET_MILLIS, "a byte at a time");
+        assert_eq!(lasts(1 << 20, 0..5_000), 4_900 + LINGER_QUIET_MILLIS);
+        assert_eq!(lasts(1 << 20, 0..60_000), LINGER_MILLIS_MAX);
+    }
+}
