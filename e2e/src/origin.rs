@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::http::{self, Body, framing, head_end};
 use crate::wait::PATIENCE;
@@ -25,6 +25,16 @@ struct Shared {
     /// What each connection has brought, in the order of their accepts.
     received: Mutex<Vec<Vec<u8>>>,
     sockets: Mutex<HashMap<usize, Weak<TcpStream>>>,
+}
+
+/// An address that refuses connections for as long as the test runs. Its port stays bound: the kernel would give a free
+/// one to the next listener that asks for any, which may be the engine's own.
+pub fn dead() -> SocketAddr {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    let address = socket.local_addr().expect("bound").as_socket().expect("an address of IPv4");
+    std::mem::forget(socket);
+    address
 }
 
 impl Origin {

@@ -2,11 +2,11 @@
 //! make it do anything else.
 
 use std::fs;
-use std::net::TcpListener;
 
 use propylon_e2e::devtools::{Page, Screen};
 use propylon_e2e::engine::simple;
 use propylon_e2e::http::head_end;
+use propylon_e2e::origin::dead;
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
@@ -50,11 +50,6 @@ fn bytes(text: &str) -> f64 {
     let (value, unit) = text.split_once(' ').unwrap_or_else(|| panic!("{text} is no size"));
     let power = ["B", "KiB", "MiB", "GiB"].iter().position(|known| *known == unit).expect("a unit");
     value.parse::<f64>().expect("a number") * 1024_f64.powi(power as i32)
-}
-
-/// A server that nobody listens at.
-fn nobody() -> String {
-    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").to_string()
 }
 
 #[test]
@@ -136,7 +131,7 @@ fn memory_per_connection_is_told_once_there_are_enough_of_them() {
 #[test]
 fn servers_come_with_their_state_and_reason_the_worst_first() {
     let origin = Origin::always(HELLO);
-    let (good, bad) = (origin.address(), nobody());
+    let (good, bad) = (origin.address(), dead().to_string());
     let engine = Engine::start(&format!(
         "[listener.plain]\nbind = \"127.0.0.1:0\"\n\
          [backend.app]\nservers = [\"{good}\", \"{bad}\"]\nhealth = {{ kind = \"tcp\", interval = \"100ms\", timeout = \"100ms\", fall = 1 }}\n\
@@ -320,8 +315,8 @@ const STUMBLING: &str = r#"(() => {
 fn a_phone_shows_all_of_it_without_scrolling_sideways_in_light_and_dark() {
     let origin = Origin::always(HELLO);
     let long = "a-listener-with-a-remarkably-long-name-that-somebody-generated";
-    let bad = nobody();
-    let servers: Vec<String> = (0..12).map(|_| format!("\"{}\"", nobody())).collect();
+    let bad = dead().to_string();
+    let servers: Vec<String> = (0..12).map(|_| format!("\"{}\"", dead().to_string())).collect();
     let engine = Engine::start(&format!(
         "[listener.{long}]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
          [backend.app]\nservers = [\"{}\", \"{bad}\"]\n\

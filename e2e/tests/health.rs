@@ -9,6 +9,7 @@ use std::time::Duration;
 use propylon_e2e::dns::{NameServer, Record};
 use propylon_e2e::grpc::{GrpcServer, NOT_SERVING, SERVING};
 use propylon_e2e::nginx::Nginx;
+use propylon_e2e::origin::dead;
 use propylon_e2e::{Certificates, Client, Engine, Origin, Response, holds};
 use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -385,11 +386,7 @@ fn while_too_few_are_up_those_that_are_down_are_used_and_drained_ones_are_not() 
 #[test]
 fn an_outage_is_met_with_a_fifth_more_attempts_than_there_are_requests() {
     // Nobody listens there, and no probe says so: every request tries.
-    let dead: Vec<SocketAddr> = (0..3)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-        .map(|listener| listener.local_addr().expect("bound"))
-        .collect();
-    let engine = engine(&dead, "retries = 3");
+    let engine = engine(&[dead(), dead(), dead()], "retries = 3");
     let mut client = engine.client("plain");
     let mut ask = |count: usize| (0..count).for_each(|_| assert_eq!(client.get("/").status, 502));
     // What was saved up for a bad moment is used up first.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, s_client};
 use propylon_e2e::{Client, Ending, Engine, Origin, holds};
 use rustix::process::Signal;
@@ -36,11 +37,6 @@ fn echo() -> Origin {
         }
         peer.close();
     })
-}
-
-/// A port that nobody listens at.
-fn dead() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
 }
 
 fn noise(count: usize) -> Vec<u8> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use propylon_e2e::admin::{admin, applied, push, server, with_state};
 use propylon_e2e::dns::{NameServer, Record};
+use propylon_e2e::origin::dead;
 use propylon_e2e::{Client, Engine, Origin, Scratch, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -78,7 +79,7 @@ fn reloaded(engine: &Engine, text: &str) {
 
 #[test]
 fn verdicts_and_ejections_outlast_changes_of_the_configuration() {
-    let dead = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").to_string();
+    let dead = dead().to_string();
     let sick = Origin::answering(|request| if is_probe(request) { HELLO.into() } else { BROKEN.into() });
     let good = Origin::always(HELLO);
     let servers = [dead.clone(), label(&sick), label(&good)];

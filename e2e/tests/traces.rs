@@ -1,12 +1,12 @@
 //! Traces: what servers are told, what a collector gets, and that neither costs a request anything when things go wrong.
 
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{DATA, END_STREAM, HEADERS, Http2};
 use propylon_e2e::http::values;
+use propylon_e2e::origin::dead;
 use propylon_e2e::otlp::{CLIENT, Collector, ERROR, SERVER, Span, TAKEN};
 use propylon_e2e::program::curl;
 use propylon_e2e::python::{PythonServer, python};
@@ -271,7 +271,7 @@ fn every_pair_of_versions_of_http_hands_the_trace_on() {
 #[test]
 fn attempts_of_one_request_are_siblings_that_are_counted() {
     // Nobody listens at the first.
-    let dead = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let dead = dead();
     let origin = Origin::mirror();
     let collector = Collector::start();
     let backend = with(&[dead, origin.address()], "", "balance = \"first\"");
@@ -429,7 +429,7 @@ fn a_collector_that_refuses_or_takes_a_part_is_not_asked_again() {
 /// Nobody is there, somebody says nothing, somebody breaks off.
 #[test]
 fn a_collector_in_trouble_costs_spans_and_no_request() {
-    let dead = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let dead = dead();
     let silent = Collector::silent();
     let rude = Origin::scripted(|peer: &mut Peer| {
         peer.read_request();
