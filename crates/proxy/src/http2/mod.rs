@@ -13,7 +13,7 @@
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
 //! A request over HTTP/2 becomes the same `Request` as one over HTTP/1.1 and goes the same way (`exchange.rs`); its body and
-//! its response pass through `bridge.rs`. Why it is so: `docs/decisions/0023-http2.md`.
+//! its response pass through `exchange/bridge.rs`. Why it is so: `docs/decisions/0023-http2.md`.
 
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]
