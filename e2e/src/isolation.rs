@@ -80,6 +80,20 @@ pub fn key_process(engine: u32) -> u32 {
     eventually(PATIENCE, "a key process", || child(supervisor, "key-process"))
 }
 
+/// The supervisor of keys of another engine than this one, with the same configuration.
+pub fn supervisor_beside(engine: u32, config: &Path) -> Option<u32> {
+    let named = |pid: u32, what: &str| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(what)
+    };
+    let all = fs::read_dir("/proc").expect("processes").flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let of_another = |parent: &u32| *parent != engine && named(*parent, &config.to_string_lossy());
+        named(*pid, "key-supervisor") && parent_of(*pid).as_ref().is_some_and(of_another)
+    })
+}
+
 /// `propylon attempt` in the sandbox of this configuration.
 pub fn attempt(config: &Path, what: &[&str]) -> Said {
     let mut command = Command::new(binaries::propylon());

@@ -8,12 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::admin::{TOKEN, ask_admin, snapshot, with_state};
 use propylon_e2e::certificates::{leaf, leaf_of};
 use propylon_e2e::engine::complete;
-use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, traces};
+use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, supervisor_beside, traces};
 use propylon_e2e::lineage::{How, Lineage, is_alive};
 use propylon_e2e::load::{Load, Manner};
 use propylon_e2e::program::{run, signal};
@@ -404,6 +405,46 @@ fn a_successor_has_a_key_process_of_its_own() {
         holds("the one before has ended with its engine", || !is_alive(holder));
         assert!(is_alive(after));
     }
+}
+
+/// The supervisor of each successor is killed, each time a little later after its key process has come.
+#[test]
+fn a_successor_that_has_no_key_process_does_not_take_over() {
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    let lineage = Lineage::start("", &config(&origin, &keys, ISOLATE));
+    let before = lineage.pid();
+    let mut refused = 0;
+    for attempt in 0..20 {
+        let over = AtomicBool::new(false);
+        let said = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    if let Some(supervisor) = supervisor_beside(before, &lineage.config())
+                        && child(supervisor, "key-process").is_some()
+                    {
+                        // No state shows whether the files have been read that it is asked for before it is needed.
+                        std::thread::sleep(Duration::from_millis(attempt * 4));
+                        return signal(supervisor, Signal::KILL);
+                    }
+                }
+            });
+            let said = lineage.command(&["upgrade"]);
+            over.store(true, Ordering::SeqCst);
+            said
+        });
+        let log = lineage.said().join("\n");
+        if let Some(lost) = log.find("no key process will be there any more") {
+            let served = log[lost..].contains(": this process serves; ");
+            assert!(!served, "it took over without a key process: {log}");
+        }
+        if said.status.success() {
+            // It had its key process when it took over.
+            break;
+        }
+        refused += 1;
+        assert_eq!(Client::tls(lineage.address("web")).get("/").status, 200, "the process before serves on");
+    }
+    assert!(refused > 0, "no successor was without its key process in time");
 }
 
 fn check(scratch: &Scratch, config: &str) -> String {

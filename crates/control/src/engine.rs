@@ -61,6 +61,8 @@ type Threads = Vec<JoinHandle<io::Result<()>>>;
 const NO_WATCHDOG: Duration = Duration::from_secs(3600);
 /// Longest time for workers to get ready to accept.
 const WORKERS_WAIT: Duration = Duration::from_secs(30);
+/// How often a successor looks whether its key process answers.
+const KEY_PROCESS_LOOK: Duration = Duration::from_millis(5);
 
 /// Longest time for which the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
@@ -469,6 +471,11 @@ impl Main {
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));
         }
+        if let Err(what) = self.await_key_process(workers).await {
+            let failure = Failure { reason: "start", what };
+            takeover.give_up(&failure);
+            return Err(StartError::Upgrade(failure));
+        }
         let earlier = std::mem::take(&mut takeover.estate.predecessors);
         let begin = || {
             let _ = self.phase.send(Phase::Serving);
@@ -484,6 +491,23 @@ impl Main {
         if let Some((description, channel)) = predecessor {
             log::info!("upgrade: this process serves; process {} drains", description.pid);
             self.predecessors.follow(description, channel);
+        }
+        Ok(())
+    }
+
+    /// Waits until the key process has answered every worker: the process before serves well meanwhile. The error says
+    /// why there is none.
+    async fn await_key_process(&self, workers: usize) -> Result<(), String> {
+        let Some(metrics) = &self.telemetry.key_process else { return Ok(()) };
+        let until = Instant::now() + WORKERS_WAIT;
+        while self.store.level(metrics.servers[0].connections) < workers as i64 {
+            if metrics.is_over.is_some_and(|is_over| self.store.level(is_over) > 0) {
+                return Err("the process that starts its key process is gone".into());
+            }
+            if Instant::now() >= until {
+                return Err(format!("its key process did not answer every worker within {} s", WORKERS_WAIT.as_secs()));
+            }
+            sleep(KEY_PROCESS_LOOK).await;
         }
         Ok(())
     }
