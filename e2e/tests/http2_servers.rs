@@ -774,6 +774,28 @@ fn what_is_passed_over_behind_an_interim_response_is_repeated_where_that_is_safe
     }
 }
 
+/// As over HTTP/1: what is owed behind an interim response is the response, and whose body is owed is to blame.
+#[test]
+fn a_server_that_closes_behind_an_interim_response_has_not_answered() {
+    for (length, reason) in [(0, "closed-before-response"), (10, "closed-during-request")] {
+        let origin = Origin::scripted(|peer| {
+            let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+            while let Some(frame) = server.next_frame() {
+                if frame.kind == HEADERS {
+                    server.send_bytes(&head(frame.stream, 0, &[(":status", "103")]));
+                    return peer.close();
+                }
+            }
+        });
+        let engine = Engine::start(&alone(origin.address(), ""));
+        let mut client = engine.client("plain");
+        assert_eq!(client.ask(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")).status, 103);
+        assert_eq!(client.read_response().status, 502, "{reason}");
+        let fault = |reason| engine.metric("propylon_server_faults_total", &[("reason", reason)]);
+        assert_eq!((fault(reason), fault("body-cut-short")), (1.0, 0.0), "{reason}");
+    }
+}
+
 /// The rest of an upload whose server has answered it in full goes to nobody, and its trailers least of all.
 #[test]
 fn nothing_of_a_request_goes_to_a_server_that_has_ended_its_stream() {

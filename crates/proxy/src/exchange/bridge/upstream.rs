@@ -621,6 +621,8 @@ impl Http2 {
             (_, false) if cut_off => (CUT_OFF, Repeatable::Unanswered),
             // A response of this stream that the library does not take is malformed (RFC 9113 §8.1.1).
             _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
+            // Behind an interim response: the final one is still owed.
+            (_, true) if error.is_io() && self.recv.is_none() => ("closed-before-response", Repeatable::No),
             (_, true) => (if error.is_io() { "body-cut-short" } else { reset }, Repeatable::No),
             (_, false) if error.is_reset() => (reset, Repeatable::No),
             (_, false) => ("closed-before-response", Repeatable::Unanswered),
