@@ -4,6 +4,7 @@
 //! the engine's memory stays within a few MiB, and a frame costs it less processor time than an honest request does.
 
 use std::collections::BTreeMap;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use propylon_e2e::frames::{
     WINDOW_UPDATE, block, frame, literal, request,
 };
 use propylon_e2e::{Engine, Origin, Peer, holds};
+use socket2::SockRef;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// What an attack may make the engine grow by, the allocator's habits included.
@@ -510,6 +512,7 @@ fn what_clients_upload_to_servers_that_take_nothing_has_a_share_of_memory_togeth
     let in_flight = f64::from(CONNECTIONS * STREAMS);
     engine.metric_reaches("propylon_server_requests_in_flight", &[], in_flight);
     let before = engine.rss();
+    let sockets: Vec<_> = clients.iter().map(|client| client.client.socket().try_clone().expect("another")).collect();
     // As much of each stream as its first window lets through; whoever is not read waits.
     let uploading = clients.into_iter().map(|mut client| {
         std::thread::spawn(move || {
@@ -540,10 +543,18 @@ fn what_clients_upload_to_servers_that_take_nothing_has_a_share_of_memory_togeth
     let mut beside = Http2::start(&engine);
     beside.get(1, "/");
     assert_eq!(beside.response(1).1, b"hello\n");
-    drop(origin);
-    engine.metric_reaches("propylon_http2_untaken_bytes", &[], 0.0);
-    drop(engine);
+    // Whoever leaves is noticed, though nothing of it is read, and the server takes as little as before.
+    assert!(engine.metric("propylon_http2_connections_paused", &[]) > 0.0);
+    for socket in &sockets {
+        SockRef::from(socket).set_linger(Some(Duration::ZERO)).expect("a reset at its close");
+        socket.shutdown(Shutdown::Both).expect("its writer ends");
+    }
+    drop(sockets);
     uploading.into_iter().for_each(|client| _ = client.join().expect("it ends"));
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
+    engine.metric_reaches("propylon_http2_untaken_bytes", &[], 0.0);
+    engine.metric_reaches("propylon_http2_connections_paused", &[], 0.0);
+    drop(origin);
 }
 
 /// CVE-2016-6581 and -1544: a few bytes that become many fields.

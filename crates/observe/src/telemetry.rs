@@ -347,6 +347,7 @@ pub struct Http2Metrics {
     pub streams: Gauge,
     pub floods: ByReason,
     pub reads_paused: Counter,
+    pub paused: Gauge,
     pub errors: ByReason,
 }
 
@@ -359,6 +360,11 @@ impl Http2Metrics {
             open: r.gauge("propylon_http2_connections", "Client connections open that speak HTTP/2.", by),
             streams_begun: r.counter("propylon_http2_streams_total", "Streams that clients began.", by),
             streams: r.gauge("propylon_http2_streams", "Streams of clients that are served.", by),
+            paused: r.gauge(
+                "propylon_http2_connections_paused",
+                "Client connections that are not read until servers have taken more of what they have sent of bodies.",
+                by,
+            ),
             reads_paused: r.counter(
                 "propylon_http2_reads_paused_total",
                 "Times that a connection was not read any more until servers had taken what it had sent of bodies.",

@@ -210,11 +210,12 @@ pub const TABLE: &[Condition] = &[
         "HTTP/2 connections are ended, since their clients did too much of something",
         "an attack, or a client that is broken: the access log names it",
     ),
-    rises(
+    above(
         "http2-uploads-held-up",
-        "propylon_http2_reads_paused_total",
+        "propylon_http2_connections_paused",
+        0,
         Warning,
-        "HTTP/2 connections are not read for a while: servers do not take what their clients upload",
+        "{value} HTTP/2 connections are not read: servers do not take what their clients upload",
         "look at the servers that are slow to read; an attack, where a few clients upload on very many streams",
     ),
     rises(
@@ -535,6 +536,7 @@ pub const NO_CONDITION: &[(&str, &str)] = &[
     ("propylon_acme_trouble", "the ACME keeper writes it to the log"),
     ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
     ("propylon_certificate_reload_errors_total", "propylon_certificate_unusable_files says for how long"),
+    ("propylon_http2_reads_paused_total", "propylon_http2_connections_paused says for how long"),
     ("propylon_server_lookup_failures_total", "propylon_server_lookup_failing says for how long"),
     ("propylon_server_ejections_total", "propylon_server_ejected says for how long"),
     ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),

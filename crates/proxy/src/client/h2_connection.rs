@@ -142,11 +142,25 @@ impl Link {
     /// again.
     pub(crate) fn is_held_up(&self) -> bool {
         let is_held_up = self.core.uploads.holds_up(self.uploads.get(), self.untaken.get());
-        if is_held_up && !self.paused.get() {
-            self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.reads_paused);
-        }
-        self.paused.set(is_held_up);
+        self.set_paused(is_held_up);
         is_held_up
+    }
+
+    fn set_paused(&self, paused: bool) {
+        let (column, metrics) = (&self.core.metrics, &self.core.telemetry.listeners[self.listener].http2);
+        match (self.paused.replace(paused), paused) {
+            (false, true) => {
+                column.increment(metrics.reads_paused);
+                column.raise(metrics.paused);
+            }
+            (true, false) => column.lower(metrics.paused),
+            _ => {}
+        }
+    }
+
+    /// Nothing of the connection is read for now: what its client does cannot be seen.
+    pub fn is_paused(&self) -> bool {
+        self.paused.get()
     }
 
     pub(crate) fn stream_ended(&self, stream: u32) {
@@ -190,6 +204,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.set_paused(false);
         self.core.uploads.count(self.untaken.get(), 0);
     }
 }

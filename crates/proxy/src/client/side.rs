@@ -55,6 +55,14 @@ impl ClientSide<'_> {
         }
     }
 
+    /// Nothing of the client's connection is read for now, so that what the client does cannot be seen.
+    pub fn is_paused(&self) -> bool {
+        match self {
+            ClientSide::Http1(_) => false,
+            ClientSide::Http2(stream) => stream.link.is_paused(),
+        }
+    }
+
     /// Which request of its connection this is, from 1.
     pub fn ordinal(&self) -> u32 {
         match self {

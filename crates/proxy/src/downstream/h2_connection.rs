@@ -10,6 +10,7 @@ use h2::server::{Builder, SendResponse};
 use propylon_config::Http2;
 use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use propylon_net::client_stream::KEYS_EXHAUSTED;
+use propylon_net::socket::Departure;
 use propylon_observe::telemetry::Wait;
 use tokio::task::spawn_local;
 
@@ -314,6 +315,10 @@ impl Driver {
             return Limit::SaysGoodbye;
         }
         if link.paused.get() {
+            // Nothing of it is read, so that nobody else would learn that its client has gone.
+            if link.connection.borrow().stream.socket.has_departed(Departure::End) {
+                return Limit::Over(End::Lost);
+            }
             due = due.min(now + PAUSE_MILLIS);
         }
         let (idle, stall) = {

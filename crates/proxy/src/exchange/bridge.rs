@@ -498,6 +498,9 @@ impl<'a> Bridge<'a> {
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let now = self.core.timers.now();
         let mut due = u64::MAX;
+        if self.client.client.is_paused() {
+            self.excuse_client(now);
+        }
         let met = match self.tunnel {
             true => self.tunnel_limit(now, &mut due),
             false => self.upload_limit(now, &mut due).or_else(|| self.download_limit(now, &mut due)),
@@ -508,6 +511,15 @@ impl<'a> Bridge<'a> {
         }
         self.client.client.deadline().set(due, context.waker());
         Poll::Pending
+    }
+
+    /// Waits for a client that is not heard do not count.
+    fn excuse_client(&mut self, now: u64) {
+        for waiting in [&mut self.upload_wait, &mut self.download_wait].into_iter().flatten() {
+            if waiting.side == Side::Client {
+                waiting.since = now;
+            }
+        }
     }
 
     fn upload_limit(&self, now: u64, due: &mut u64) -> Option<(Wait, Stop)> {
