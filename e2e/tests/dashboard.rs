@@ -316,7 +316,7 @@ fn a_phone_shows_all_of_it_without_scrolling_sideways_in_light_and_dark() {
     let origin = Origin::always(HELLO);
     let long = "a-listener-with-a-remarkably-long-name-that-somebody-generated";
     let bad = dead().to_string();
-    let servers: Vec<String> = (0..12).map(|_| format!("\"{}\"", dead().to_string())).collect();
+    let servers: Vec<String> = (0..12).map(|_| format!("\"{}\"", dead())).collect();
     let engine = Engine::start(&format!(
         "[listener.{long}]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
          [backend.app]\nservers = [\"{}\", \"{bad}\"]\n\
