@@ -1364,6 +1364,59 @@ fn in_overload_the_oldest_of_all_makes_way_whichever_server_it_waits_for() {
     engine.metric_reaches("propylon_queue_depth", &[], 0.0);
 }
 
+/// Two servers with room for one request each, both at work, and a line for either. One is found down while its request
+/// goes on.
+#[test]
+fn who_waits_for_a_server_that_is_found_down_is_served_by_another() {
+    let well = Arc::new(AtomicBool::new(true));
+    let (go, wait) = channel::<()>();
+    let (gate, wait) = (Gate::default(), Mutex::new(wait));
+    let opens = gate.clone();
+    let answer = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes();
+    let is_well = Arc::clone(&well);
+    let sick = Origin::answering(move |request| {
+        if request.starts_with(b"GET /up ") {
+            let status = if is_well.load(Ordering::SeqCst) { "200 OK" } else { "500 Sick" };
+            return HELLO.replace("200 OK", status).into_bytes();
+        }
+        // For as long as the test runs: nobody is to be served because this request has ended.
+        let _ = wait.lock().expect("nobody panics with it").recv();
+        answer("sick")
+    });
+    let other = Origin::answering(move |request| {
+        if !request.starts_with(b"GET /up ") {
+            opens.wait();
+        }
+        answer("other")
+    });
+    let backs = [&sick, &other].map(|origin| Engine::start(&with(&[origin.address()], "", "")));
+    let [one, two] = backs.each_ref().map(|back| back.address("plain"));
+    let health = "health = { path = \"/up\", interval = \"1s\", rise = 1, fall = 2 }";
+    let text = limited(one, 1, &format!("http2 = {{ max_streams = 1 }}\nqueue = {{ timeout = \"10m\" }}\n{health}"));
+    let of = |address: SocketAddr| format!("{{ address = \"{address}\", max_connections = 1 }}");
+    let engine = Engine::start(&text.replace(&of(one), &format!("{}, {}", of(one), of(two))));
+    let mut clients: Vec<_> = (0..6).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send("GET /work HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 | 1 => engine.metric_reaches("propylon_server_connections", &[], (n + 1) as f64),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], (n - 1) as f64),
+        }
+    }
+    well.store(false, Ordering::SeqCst);
+    engine.metric_reaches("propylon_server_up", &[], 1.0);
+    gate.open();
+    for client in &mut clients[2..] {
+        assert_eq!(client.read_response().text(), "other");
+    }
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+    assert_eq!(sick.received_text().matches("GET /work ").count(), 1, "none has gone to the one that is down");
+    go.send(()).expect("the origin waits");
+    let mut first = [0, 1].map(|n| clients[n].read_response().text());
+    first.sort();
+    assert_eq!(first, ["other", "sick"], "what was at work there has gone on");
+}
+
 /// A stream at a time, for requests that have all waited for longer than the target. They go by their order until one
 /// of their clients goes away.
 #[test]

@@ -445,7 +445,7 @@ impl Place<'_> {
 }
 
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it. `None` once one of these `lanes` has
-/// a connection, or makes one: whichever comes first will do.
+/// a connection, or makes one: whichever comes first will do. `None` too if none of their servers is open any more.
 async fn wait(
     client: &mut dyn Client,
     backend: &Rc<Backend>,
@@ -458,6 +458,7 @@ async fn wait(
     let metrics = backend.metrics();
     let patience = retry_state.patience_left(backend.config());
     let full = Refusal::Queue("queue-full");
+    let watched = if lanes.is_empty() { Box::default() } else { wants.clone() };
     let began = Instant::now();
     let Ok(ticket) = turnstile.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
     services.metrics.raise(metrics.queue_depth);
@@ -479,7 +480,8 @@ async fn wait(
             }
             Poll::Pending => {}
         }
-        if place.lanes.iter().any(|lane| lane.is_alive()) {
+        let is_shut = !watched.is_empty() && !watched.iter().any(|server| backend.state.is_open(*server));
+        if is_shut || place.lanes.iter().any(|lane| lane.is_alive()) {
             return Poll::Ready(Ok(None));
         }
         place.lanes.iter().for_each(|lane| lane.watch(ticket, context));

@@ -807,10 +807,17 @@ impl H2Pool {
         self.links.borrow().iter().for_each(|link| link.dismiss());
     }
 
-    /// Ends those that lead to a server that is closed or elsewhere by now, each when its last stream is over.
-    pub fn sweep(&self) {
-        let links = self.links.borrow();
-        links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.dismiss());
+    /// Ends those that lead to a server that is closed or elsewhere, each when its last stream is over. Who waits
+    /// for a server that is not open has to look for another.
+    pub fn sweep(&self, is_open: bool) {
+        {
+            let links = self.links.borrow();
+            links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.dismiss());
+        }
+        if !is_open {
+            self.line.borrow().iter().for_each(|(_, waiter)| waiter.wake());
+            self.watching.take().into_values().for_each(Waker::wake);
+        }
     }
 }
 

@@ -362,7 +362,7 @@ impl Pool {
             }
             is_kept
         };
-        self.lanes.iter().for_each(|lane| lane.sweep());
+        self.lanes.iter().zip(&self.notices).for_each(|(lane, notice)| lane.sweep(notice.is_open()));
         self.retain(keep, closed);
     }
 

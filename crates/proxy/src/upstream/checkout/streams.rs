@@ -25,7 +25,8 @@ enum Chosen {
     Server(usize),
     /// On a connection that carries one request at a time, and waits for it.
     Connection(usize, UpstreamStream),
-    /// The core has got a connection while the request was in the line: it is to look again.
+    /// The core has got a connection while the request was in the line, or the servers that it waited for are not open
+    /// any more: it is to look again.
     Again,
 }
 
@@ -153,7 +154,8 @@ fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<Upstre
     Some(UpstreamStream::Connection(found))
 }
 
-/// `None` if the server's last connection has gone, with no other for now, or if the request is to look again.
+/// `None` if the server's last connection has gone, with no other for now, or if the request is to look again, as when
+/// the server is not open any more.
 async fn await_stream(
     client: &mut dyn Client,
     note: &mut Note,
@@ -175,6 +177,9 @@ async fn await_stream(
         // Before there is a seat, which is not to be for nobody.
         if let Poll::Ready(why) = client.poll_gone(context) {
             return Poll::Ready(Err(Refusal::ClientGone(why)));
+        }
+        if !backend.state.is_open(server) {
+            return Poll::Ready(Ok(None));
         }
         begin_connections(backend, server, turnstile);
         if let Poll::Ready(answer) = place.poll(context) {
