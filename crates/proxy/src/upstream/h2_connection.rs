@@ -47,24 +47,58 @@ const LATECOMER_MILLIS: u64 = 1_000;
 /// Makes a connection for a server's pool and drives it to its end.
 pub fn begin(backend: &Rc<Backend>, server: usize, permit: Option<Permit>) {
     let lane = Rc::clone(&backend.state.pool.lanes[server]);
-    lane.begun();
-    tokio::task::spawn_local(live(Rc::clone(backend), server, permit, lane));
+    let making = Making::begin(&lane, &backend.services);
+    tokio::task::spawn_local(live(Rc::clone(backend), server, permit, lane, making));
 }
 
-async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane: Rc<H2Pool>) {
+/// A connection that is being made, as its server's pool counts it: one that does not come to be has failed, whatever
+/// ends the making of it.
+struct Making {
+    lane: Rc<H2Pool>,
+    services: Rc<Services>,
+    /// Why it comes to nothing, if it does; none once it is made.
+    failure: Option<Attempt>,
+}
+
+impl Making {
+    fn begin(lane: &Rc<H2Pool>, services: &Rc<Services>) -> Making {
+        let failure = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+        lane.begun();
+        Making { lane: Rc::clone(lane), services: Rc::clone(services), failure: Some(failure) }
+    }
+
+    fn failed(mut self, why: Attempt) {
+        self.failure = Some(why);
+    }
+
+    /// The pool counts it as made from now on.
+    fn made(mut self) {
+        self.failure = None;
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if let Some(why) = self.failure.take() {
+            self.lane.failed(why, self.services.timers.now());
+        }
+    }
+}
+
+async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane: Rc<H2Pool>, making: Making) {
     let services = Rc::clone(&backend.services);
     let deadline = services.timers.deadline();
     let key = PoolKey { server, owner: None };
     let made = match connect(&backend, key, permit, &[], &deadline).await {
         Ok(made) => made,
-        Err(failed) => return lane.failed(failed, services.timers.now()),
+        Err(failed) => return making.failed(failed),
     };
     let config = backend.config();
     let is_tls = made.stream.is_tls();
     // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
     let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
     if config.protocol == ServerProtocol::Auto && !agreed {
-        return keep(&backend, &lane, made).await;
+        return keep(&backend, &lane, made, making).await;
     }
     let ServerConnection { stream, permit, expires, way, .. } = *made;
     let wire = Rc::new(Wired::new(&services, stream));
@@ -74,11 +108,12 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane:
     let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         services.metrics.lower(backend.server_metrics(server).open);
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
-        return lane.failed(failed, services.timers.now());
+        return making.failed(failed);
     };
     let notice = Arc::clone(&backend.servers[server].notice);
     let link =
         Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), &services));
+    making.made();
     lane.opened(&services, &link);
     let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
     // The configuration that the connection was made by does not live as long as the connection.
@@ -108,11 +143,12 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane:
 }
 
 /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
-async fn keep(backend: &Backend, lane: &Rc<H2Pool>, made: Box<ServerConnection>) {
+async fn keep(backend: &Backend, lane: &Rc<H2Pool>, made: Box<ServerConnection>, making: Making) {
     let (services, pool, server) = (&backend.services, &backend.state.pool, made.key.server);
     // If the pool keeps no idle connections, this one is lent to the requests that wait all the same.
     pool.lend(made, services.timers.now());
     backend.report_idle(server);
+    making.made();
     lane.opened_http1(services.timers.now());
     if !pool.keeps(server) {
         sleep(Duration::from_millis(LATECOMER_MILLIS)).await;
@@ -436,5 +472,43 @@ impl AsyncWrite for ServerWire {
         let wired = &*self.0;
         ready!(wired.poll_flush(context))?;
         wired.stream.borrow_mut().poll_end(context, &wired.services.stock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::{AccessLog, Source};
+    use propylon_metrics::Store;
+    use propylon_observe::access_log::Writer;
+    use propylon_observe::telemetry::Telemetry;
+    use propylon_tls::{Parking, ParkingLimits};
+
+    use super::*;
+    use crate::shortage::Shared;
+
+    fn services() -> Rc<Services> {
+        let text = "[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"127.0.0.1:1\"]\n\
+                    [[route]]\nbackend = \"app\"\n";
+        let source = Source { name: "propylon.toml".into(), base: std::path::PathBuf::new(), text: text.into() };
+        let (config, _) = propylon_config::parse(&source).unwrap();
+        let (telemetry, store) = Telemetry::new(&config, 1);
+        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();
+        let (limits, shared) = ((config.process.handshakes, false), (Arc::new(Shared::new(None)), 1));
+        let parking = Parking::new(ParkingLimits::default());
+        Services::new(limits, parking, Store::column(&store, 0), Arc::new(telemetry), log, shared)
+    }
+
+    #[test]
+    fn a_connection_whose_making_is_cut_short_is_not_waited_for() {
+        let (services, lane) = (services(), Rc::<H2Pool>::default());
+        let making = Making::begin(&lane, &services);
+        assert!(lane.is_alive());
+        drop(making);
+        assert!(!lane.is_alive());
+        // That it was made is for the pool to take note of, once.
+        Making::begin(&lane, &services).made();
+        assert!(lane.is_alive());
+        lane.opened_http1(services.timers.now());
+        assert!(!lane.is_alive());
     }
 }
