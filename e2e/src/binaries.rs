@@ -16,6 +16,11 @@ pub fn propylon() -> PathBuf {
     folder().join("propylon")
 }
 
+/// `propylonctl`
+pub fn propylonctl() -> PathBuf {
+    folder().join("propylonctl")
+}
+
 /// `propylon-keyserver`
 pub fn keyserver() -> PathBuf {
     folder().join("propylon-keyserver")

@@ -26,7 +26,7 @@ fn nowhere() -> Vec<SocketAddr> {
 
 /// `propylon attempt` in the sandbox of this configuration.
 fn attempt(config: &Path, what: &[&str]) -> Said {
-    let mut command = Command::new(binaries::propylon());
+    let mut command = Command::new(binaries::propylonctl());
     command.arg("attempt").arg("-c").arg(config).args(what);
     run(command, b"", Duration::from_secs(20))
 }

@@ -101,9 +101,15 @@ const ROOMS: &[Room] = &[
         ],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
     ),
-    // The binary: its commands, and how it starts.
+    // The engine's binary: how it starts, and what checks that it can.
     Room::new(
         "propylon",
+        &["control", "proxy", "tls", "keyserver", "sys", "config"],
+        &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper", "ratatui"],
+    ),
+    // Commands that ask an engine, or explain what it would do.
+    Room::new(
+        "propylonctl",
         &["control", "proxy", "policy", "http", "tls", "keyserver", "crypto", "sys", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper"],
     ),

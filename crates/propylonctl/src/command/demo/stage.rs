@@ -28,6 +28,7 @@ const LINES_TOLD: usize = 6;
 /// Dropping it ends the processes and removes the folder.
 pub struct Stage {
     pub folder: PathBuf,
+    own: PathBuf,
     propylon: PathBuf,
     bench: PathBuf,
     actors: Vec<Actor>,
@@ -53,21 +54,14 @@ pub enum Program {
 impl Stage {
     /// Makes the folder, open to nobody else: private keys will lie in it.
     pub fn new() -> Result<Stage, Failure> {
-        let propylon = std::env::current_exe().map_err(|error| Failure::new(format!("who am I? {error}")))?;
-        let bench = propylon.with_file_name("propylon-bench");
-        if !bench.is_file() {
-            let release = if propylon.components().any(|part| part.as_os_str() == "debug") { "" } else { "--release " };
-            return Err(Failure::new(format!(
-                "{} is not there; the demo takes its load and its servers from it.\n\
-                 Build it: cargo build {release}-p propylon-bench",
-                bench.display()
-            )));
-        }
+        let own = std::env::current_exe().map_err(|error| Failure::new(format!("who am I? {error}")))?;
+        let propylon = beside(&own, "propylon", "the demo starts it")?;
+        let bench = beside(&own, "propylon-bench", "the demo takes its load and its servers from it")?;
         let name = format!("propylon-demo-{}-{:08x}", std::process::id(), fastrand::u32(..));
         let folder = std::env::temp_dir().join(name);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|error| Failure::new(format!("{} cannot be made: {error}", folder.display())))?;
-        Ok(Stage { folder, propylon, bench, actors: Vec::new() })
+        Ok(Stage { folder, own, propylon, bench, actors: Vec::new() })
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -83,7 +77,7 @@ impl Stage {
 
     /// Starts a process that stays until the stage goes; the number is for [`Stage::actor`].
     pub fn start(&mut self, name: &'static str, program: Program, arguments: &[OsString]) -> Result<usize, Failure> {
-        let mut command = Command::new(&self.propylon);
+        let mut command = Command::new(&self.own);
         let parent = std::process::id().to_string();
         command.args([OsStr::new("with-parent"), OsStr::new(&parent), OsStr::new("--")]);
         command.arg(self.path_of(program)).args(arguments);
@@ -111,6 +105,17 @@ impl Stage {
             }
         })
     }
+}
+
+/// The program of this name in the folder of our own.
+fn beside(own: &Path, name: &str, why: &str) -> Result<PathBuf, Failure> {
+    let program = own.with_file_name(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let release = if own.components().any(|part| part.as_os_str() == "debug") { "" } else { "--release " };
+    let program = program.display();
+    Err(Failure::new(format!("{program} is not there; {why}.\nBuild it: cargo build {release}-p {name}")))
 }
 
 impl Actor {

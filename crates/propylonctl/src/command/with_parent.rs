@@ -1,4 +1,4 @@
-//! `propylon with-parent`: becomes another program, one that is told to end when the process that started it is gone.
+//! `propylonctl with-parent`: becomes another program, one that is told to end when the process that started it has.
 //!
 //! `propylon demo` starts everything through this, so that nothing of it outlives the demo, however that ends.
 

@@ -1,4 +1,4 @@
-//! `propylon attempt`: does, in the sandbox of a process that serves, what somebody would who has got into one.
+//! `propylonctl attempt`: does, in the sandbox of a process that serves, what somebody would who has got into one.
 //!
 //! `propylon doctor` and the tests start it, so that what is said of the sandbox is what this kernel does. Nothing that
 //! succeeds does any harm.

@@ -1,0 +1,110 @@
+//! The command line of `propylonctl`.
+
+mod admin_client;
+mod attempt;
+mod control;
+mod demo;
+mod doctor;
+mod explain;
+mod top;
+mod with_parent;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Looks at a Propylon, explains it and changes it while it runs
+#[derive(Parser)]
+#[command(name = "propylonctl", version, after_help = EXAMPLE)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "Example:\n  propylon doctor -c propylon.toml && propylon top -c propylon.toml\n\n`propylon COMMAND` \
+    executes `propylonctl COMMAND`.\n\nExit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
+
+const CONTROL: &str = "Examples:\n  propylon servers -c propylon.toml\n  propylon drain 10.0.0.3:8080 -c propylon.toml\n  \
+    propylon weight 10.0.0.3:8080 5 --admin 127.0.0.1:9900 --token-file token\n\nThey ask the admin address; changes need its \
+    token, and process.state in the configuration.\n\nExit codes: 0 done; 1 it was refused, or nobody answers; 2 wrong usage.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench
+    #[command(after_help = "Examples:\n  propylon demo\n  propylon demo --once --seconds 1\n\nIt changes nothing on \
+        this machine: everything lies in a folder under $TMPDIR (or /tmp) that is removed at the end, also after \
+        Ctrl-C.\nPorts are 8443 and 9900 on 127.0.0.1, or free ones where these are taken.\n\nExit codes: 0 done; \
+        1 it failed, or some of the load did; 2 wrong usage; 130 interrupted before the table.")]
+    Demo(demo::Arguments),
+    /// Say what would become of a request, and why: listener, certificate, route, backend, servers
+    #[command(
+        after_help = "Examples:\n  propylon explain -c propylon.toml https://shop.example/cart\n  propylon explain \
+        -c propylon.toml https://shop.example:8443/ --sni other.example --json\n\nIt sends nothing and needs no engine; it \
+        reads the configuration and the certificates as run would.\n\nExit codes: 0 told; 1 the configuration has errors, \
+        or nothing listens there; 2 wrong usage."
+    )]
+    Explain(explain::Arguments),
+    /// Look at this machine: files, ports, backlog, buffers, processor, memory, clock, each with the command that sets it
+    #[command(after_help = "Examples:\n  propylon doctor\n  propylon doctor -c propylon.toml --json\n\nIt changes \
+        nothing.\n\nExit codes: 0 nothing is bad (advice may be printed); 1 something is, or the configuration has errors; \
+        2 wrong usage.")]
+    Doctor(doctor::Arguments),
+    /// Watch an engine in a terminal: clients, handshakes, latencies, servers, certificates
+    #[command(after_help = "Examples:\n  propylon top\n  propylon top -c propylon.toml\n  propylon top --admin \
+        127.0.0.1:9900 --json\n\nKeys: q quits.\n\nExit codes: 0 done; 1 the admin address does not answer; 2 wrong usage.")]
+    Top(top::Arguments),
+    /// Give a server of the running engine no new requests; those in progress end where they are
+    #[command(after_help = CONTROL)]
+    Drain(control::ServerArguments),
+    /// Give a drained server requests again
+    #[command(after_help = CONTROL)]
+    Undrain(control::ServerArguments),
+    /// Change the weight of a server of the running engine
+    #[command(after_help = CONTROL)]
+    Weight(control::WeightArguments),
+    /// Have the running engine read its configuration and its certificates again, as SIGHUP does, and hear what came of it
+    #[command(after_help = CONTROL)]
+    Reload(control::ChangeArguments),
+    /// List the servers of the running engine
+    #[command(after_help = CONTROL)]
+    Servers(control::LookArguments),
+    /// List the certificates of the running engine, the first to expire first
+    #[command(after_help = CONTROL)]
+    Certificates(control::LookArguments),
+    /// Try something that the sandbox of a process that serves forbids
+    #[command(hide = true)]
+    Attempt(attempt::Arguments),
+    /// Become another program, which ends when the process that started it does
+    #[command(hide = true)]
+    WithParent {
+        /// The process that started this one
+        parent: u32,
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
+    },
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    // It reads private keys.
+    if matches!(command, Command::Explain(_)) {
+        let _ = propylon_sys::no_core_dumps();
+    }
+    match command {
+        Command::Demo(arguments) => demo::main(&arguments),
+        Command::Top(arguments) => top::main(&arguments),
+        Command::Explain(arguments) => explain::main(&arguments),
+        Command::Doctor(arguments) => doctor::main(&arguments),
+        Command::Drain(arguments) => control::drain(&arguments),
+        Command::Undrain(arguments) => control::undrain(&arguments),
+        Command::Weight(arguments) => control::weight(&arguments),
+        Command::Reload(arguments) => control::reload(&arguments),
+        Command::Servers(arguments) => control::servers(&arguments),
+        Command::Certificates(arguments) => control::certificates(&arguments),
+        Command::Attempt(arguments) => attempt::main(&arguments),
+        Command::WithParent { parent, program } => with_parent::main(parent, &program),
+    }
+}
