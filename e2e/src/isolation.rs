@@ -94,7 +94,7 @@ pub fn supervisor_beside(engine: u32, config: &Path) -> Option<u32> {
     })
 }
 
-/// `propylon attempt` in the sandbox of this configuration.
+/// `propylonctl attempt` in the sandbox of this configuration.
 pub fn attempt(config: &Path, what: &[&str]) -> Said {
     let mut command = Command::new(binaries::propylonctl());
     command.arg("attempt").arg("-c").arg(config).args(what);

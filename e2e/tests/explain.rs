@@ -1,6 +1,7 @@
 //! What an operator asks before anything goes wrong: what would become of a request, and what this machine lacks.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use propylon_e2e::engine::simple;
@@ -295,4 +296,83 @@ fn an_engine_whose_admin_address_is_a_unix_socket_with_a_token_is_watched_as_wel
     }
     let said = propylon(&["top", "--admin", "unix:"]);
     assert_eq!(said.status.code(), Some(2), "{}", said.stderr);
+}
+
+#[test]
+fn commands_of_propylonctl_answer_to_one_name_as_to_the_other() {
+    let scratch = Scratch::new();
+    let path = config(&scratch);
+    let by = |program: &Path, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(arguments);
+        let said = run(command, b"", Duration::from_secs(20));
+        (said.status.code(), said.text(), said.stderr)
+    };
+    let (engine, own) = (binaries::propylon(), binaries::propylonctl());
+    let asked: [(&[&str], Option<i32>); 7] = [
+        (&["explain", "-c", &path, "https://shop.test:8443/api/x?y"], Some(0)),
+        (&["explain", "-c", &path, "https://nowhere.test:1/"], Some(1)),
+        (&["doctor", "-c", "/nonexistent/propylon.toml"], Some(1)),
+        (&["top", "--once", "--admin", "127.0.0.1:1"], Some(1)),
+        (&["top", "--admin", "unix:"], Some(2)),
+        (&["servers", "--admin", "127.0.0.1:1", "--json"], Some(1)),
+        (&["drain", "10.0.0.3:8080", "--admin", "127.0.0.1:1"], Some(1)),
+    ];
+    for (arguments, code) in asked {
+        let said = by(&engine, arguments);
+        assert_eq!(said, by(&own, arguments), "{arguments:?}");
+        assert_eq!(said.0, code, "{arguments:?}: {said:?}");
+    }
+    // Usage has the name that was typed.
+    for arguments in [["top", "--help"], ["help", "top"]] {
+        let (code, usage, _) = by(&engine, &arguments);
+        assert!(code == Some(0) && usage.contains("Usage: propylon top [OPTIONS]"), "{arguments:?}: {usage}");
+        assert_eq!(usage.replace("Usage: propylon top", "Usage: propylonctl top"), by(&own, &arguments).1);
+    }
+    // One list has all that the other has.
+    let (listed, there) = (by(&engine, &["--help"]).1, by(&own, &["--help"]).1);
+    let commands: Vec<&str> = there.lines().skip_while(|line| *line != "Commands:").skip(1).collect();
+    let commands: Vec<&str> = commands.into_iter().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(commands.len(), 11, "{there}");
+    commands.iter().for_each(|line| assert!(listed.lines().any(|other| other == *line), "{line}\n{listed}"));
+}
+
+#[test]
+fn an_engine_without_propylonctl_says_where_it_was_looked_for_and_what_to_do() {
+    let scratch = Scratch::new();
+    let alone = scratch.join("propylon");
+    // Nobody else's child may have the copy open for writing when it is executed.
+    let copied = std::process::Command::new("cp").arg(binaries::propylon()).arg(&alone).status();
+    assert!(copied.expect("cp").success());
+    let elsewhere = Scratch::new();
+    let says = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&alone);
+        command.args(arguments).env("PATH", elsewhere.path());
+        let said = run(command, b"", Duration::from_secs(20));
+        (said.status.code(), said.text(), said.stderr)
+    };
+    for arguments in [["top", "--once"], ["help", "doctor"], ["explain", "--help"]] {
+        let (code, text, error) = says(&arguments);
+        assert_eq!((code, text.as_str()), (Some(1), ""), "{error}");
+        let place = format!("neither in {} nor found by PATH", scratch.path().display());
+        assert!(error.starts_with("propylon: this command is propylonctl's") && error.contains(&place), "{error}");
+        assert!(error.contains("install it beside propylon") && error.lines().count() == 1, "{error}");
+    }
+    // It starts and is checked without.
+    assert_eq!(says(&["check", "-c", &config(&scratch)]).0, Some(0));
+    // By PATH, unless one is beside it.
+    let make = |folder: &Scratch, name: &str| {
+        let program = folder.write("propylonctl", format!("#!/bin/sh\necho {name} \"$@\"\nexit 7\n"));
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        program
+    };
+    make(&elsewhere, "found");
+    assert_eq!(says(&["top", "--once"]), (Some(7), "found top --once\n".into(), String::new()));
+    let beside = make(&scratch, "beside");
+    assert_eq!(says(&["drain", "a b", "--admin"]), (Some(7), "beside drain a b --admin\n".into(), String::new()));
+    // One that is there and cannot be executed is not passed over.
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o644)).expect("a mode");
+    let (code, _, error) = says(&["top"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains(&format!("{} cannot be executed: ", beside.display())), "{error}");
 }

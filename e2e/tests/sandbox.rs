@@ -24,7 +24,7 @@ fn nowhere() -> Vec<SocketAddr> {
     vec!["127.0.0.1:1".parse().expect("an address")]
 }
 
-/// `propylon attempt` in the sandbox of this configuration.
+/// `propylonctl attempt` in the sandbox of this configuration.
 fn attempt(config: &Path, what: &[&str]) -> Said {
     let mut command = Command::new(binaries::propylonctl());
     command.arg("attempt").arg("-c").arg(config).args(what);

@@ -1,13 +1,14 @@
 //! The command line of `propylon`.
 
 mod check;
+mod propylonctl;
 mod run;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use propylon_control::isolation;
 use propylon_control::upgrade::launcher;
@@ -79,7 +80,12 @@ struct ConfigArgument {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if propylonctl::answers(&words) {
+        return propylonctl::execute(&words);
+    }
+    let matches = Arguments::command().subcommands(propylonctl::entries()).get_matches_from(words);
+    let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     // It reads private keys as well; `run` has a log to say it in where it cannot be.
     if matches!(command, Command::Check { .. }) {
         let _ = propylon_sys::no_core_dumps();
