@@ -6,6 +6,8 @@
 
 mod change;
 mod glance;
+mod office;
+mod response;
 mod view;
 
 use std::collections::hash_map::RandomState;
@@ -16,7 +18,6 @@ use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
@@ -35,9 +36,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::audit::Caller;
-pub use change::{Ask, NotDone, wrong_token_file};
+use crate::audit::{Caller, Refusals};
+use crate::requests::Ask;
+pub use change::wrong_token_file;
 use glance::Sought;
+use office::Office;
+use response::{text, typed};
 pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
@@ -81,24 +85,6 @@ impl AdminSocket {
     }
 }
 
-/// State that all connections to the admin address share.
-struct Office {
-    view: View,
-    asks: mpsc::Sender<Ask>,
-    /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
-    /// Where the address can be reached from elsewhere, names are the network's business.
-    only: Option<IpAddr>,
-    /// Whether this is a Unix socket; a client that could connect to one is trusted.
-    is_unix: bool,
-    /// File of the token that changes have to come with.
-    token_file: Option<PathBuf>,
-    /// Becomes true when another process answers in this one's place.
-    closed: watch::Receiver<bool>,
-    refusals: change::Refusals,
-    /// Each open connection holds a reference. Those to the office itself are more: a request holds one as well.
-    open: Rc<()>,
-}
-
 /// The admin address, open.
 pub struct AdminDoor {
     accepting: AbortHandle,
@@ -129,7 +115,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                 is_unix: false,
                 token_file,
                 closed,
-                refusals: change::Refusals::default(),
+                refusals: Refusals::default(),
                 open: Rc::default(),
             });
             let socket = tokio::net::TcpListener::from_std(socket)?;
@@ -153,7 +139,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                 is_unix: true,
                 token_file,
                 closed,
-                refusals: change::Refusals::default(),
+                refusals: Refusals::default(),
                 open: Rc::default(),
             });
             let socket = tokio::net::UnixListener::from_std(socket)?;
@@ -261,12 +247,6 @@ fn look(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
     }
 }
 
-fn only_looking() -> Response<Full<Bytes>> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-    response
-}
-
 /// Whether a Host field's value is localhost or the address we are bound to, with whatever port.
 fn names_us(host: &[u8], local: IpAddr) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
@@ -298,18 +278,6 @@ fn page() -> Response<Full<Bytes>> {
 /// as unknown as the key.
 fn unguessable() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = typed("text/plain; charset=utf-8", body);
-    *response.status_mut() = status;
-    response
-}
-
-fn typed(kind: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }
 
 #[cfg(test)]

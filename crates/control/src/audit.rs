@@ -1,9 +1,9 @@
 //! Audit lines in the log, one for each change by the admin API: who, from where, what, and the outcome.
 
+use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
-
-use crate::reload::{Change, Settings};
+use std::time::{Duration, Instant};
 
 /// Limit on the characters of a client's `User-Agent` that are logged.
 const AGENT_CHARS_MAX: usize = 60;
@@ -52,6 +52,35 @@ impl fmt::Display for Caller {
     }
 }
 
+/// Refusals are told in the log at most once in this time: who guesses must not fill the disk.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Changes that somebody had no right to, as the log tells them.
+#[derive(Default)]
+pub struct Refusals {
+    told: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+impl Refusals {
+    /// Logs a refusal, unless another was logged just now.
+    pub fn tell(&self, what: &str, by: &Caller, now: Instant) {
+        let Some(untold) = self.due(now) else { return };
+        let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
+        log::warn!("audit: a change by {by} was refused: {what}{more}");
+    }
+
+    /// How many were not told, if one is to be told now.
+    fn due(&self, now: Instant) -> Option<u64> {
+        if self.told.get().is_some_and(|told| now.duration_since(told) < REFUSAL_LOG_INTERVAL) {
+            self.untold.set(self.untold.get() + 1);
+            return None;
+        }
+        self.told.set(Some(now));
+        Some(self.untold.take())
+    }
+}
+
 /// Tells a change that was made, or refused for what it asks: `outcome` says which.
 pub fn tell(caller: &Caller, change: &str, outcome: Result<(u64, usize), String>) {
     match outcome {
@@ -63,51 +92,8 @@ pub fn tell(caller: &Caller, change: &str, outcome: Result<(u64, usize), String>
     }
 }
 
-impl Change {
-    /// The change in words, without anything secret.
-    pub fn told(&self) -> String {
-        match self {
-            Change::ReadAgain => "reload of the file and of all certificates".into(),
-            Change::FileChanged(source) => format!("change of {}", source.name),
-            Change::Push { text, .. } => format!("a whole configuration of {} bytes in place of the file", text.len()),
-            Change::AddServer { backend, address, settings } => {
-                format!("[backend.{backend}]: server {address} added{}", settings.told())
-            }
-            Change::ChangeServer { backend, address, settings } => {
-                format!("[backend.{backend}]: server {address} changed{}", settings.told())
-            }
-            Change::RemoveServer { backend, address } => format!("[backend.{backend}]: server {address} removed"),
-            Change::PutCertificate { profile, name, .. } => format!("[tls.{profile}]: certificate \"{name}\" put"),
-            Change::RemoveCertificate { profile, name } => {
-                format!("[tls.{profile}]: certificate \"{name}\" removed")
-            }
-        }
-    }
-}
-
-impl Settings {
-    fn told(&self) -> String {
-        let mut parts = Vec::new();
-        if let Some(weight) = self.weight {
-            parts.push(format!("weight {weight}"));
-        }
-        if let Some(connections) = self.max_connections {
-            parts.push(format!("max_connections {connections}"));
-        }
-        if let Some(drain) = self.drain {
-            parts.push(if drain { "drained".into() } else { "drained no more".into() });
-        }
-        if let Some(backup) = self.backup {
-            parts.push(if backup { "a backup".into() } else { "no backup".into() });
-        }
-        if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU16;
-
     use super::*;
 
     #[test]
@@ -121,11 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_told_without_its_secrets() {
-        let settings = Settings { weight: NonZeroU16::new(5), drain: Some(true), ..Settings::default() };
-        let change = Change::ChangeServer { backend: "app".into(), address: "a:1".into(), settings };
-        assert_eq!(change.told(), "[backend.app]: server a:1 changed: weight 5, drained");
-        let put = Change::PutCertificate { profile: "p".into(), name: "n".into(), pem: "SECRET".into() };
-        assert!(!put.told().contains("SECRET"));
+    fn refusals_are_told_once_a_second_and_the_rest_by_their_number() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let at = |milliseconds| refusals.due(start + Duration::from_millis(milliseconds));
+        assert_eq!(
+            [at(0), at(1), at(999), at(1_000), at(1_001), at(5_000)],
+            [Some(0), None, None, Some(2), None, Some(1)]
+        );
     }
 }

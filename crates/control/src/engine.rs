@@ -33,17 +33,20 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::acme;
 use crate::admin::{self, AdminDoor, AdminSocket};
+use crate::folders;
 use crate::health::Health;
 use crate::isolation::{Forgetting, Keeping, KeyProcess};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::Meant;
-use crate::reload::{self, Beginning, Keeper, Shown};
+use crate::reload::{self, Beginning, Keeper};
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::spans::Exporter;
 use crate::state;
-use crate::upgrade::handover::{Handover, Kept, Own, Property};
+use crate::status::Shown;
+use crate::upgrade::argv::Own;
+use crate::upgrade::handover::{Handover, Kept, Property};
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
@@ -113,7 +116,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
     let snapshot = Arc::new(snapshot.bound(bound));
     let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
-    sandbox::make_folders(&config);
+    folders::make_folders(&config);
     if let Some(why) = state::unusable(&config) {
         log::warn!("{why}; until that is mended, changes by the admin API are refused");
     }

@@ -25,6 +25,7 @@ pub use keeping::Keeping;
 use propylon_proxy::cores::worker_count;
 use propylon_proxy::snapshot::Snapshot;
 
+use crate::key_folders::{folders, store, without_links};
 use crate::logger;
 
 /// How long it may take to be there.
@@ -33,9 +34,6 @@ const START_WAIT: Duration = Duration::from_secs(20);
 const LINKS_MAX: usize = 1024;
 /// So long keys stay that were in use before: handshakes that began with them are over by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Folder in which certbot and the like keep what they renew: its links lead within it, and new names come to both
-/// ends.
-const CERTBOT: &str = "/etc/letsencrypt";
 
 /// This process's side of it. It ends when this process does.
 pub struct KeyProcess {
@@ -109,38 +107,10 @@ impl KeyProcess {
     }
 }
 
-/// What the key process may read: where the configuration has keys, and where links there lead.
-pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
-    let files = config.key_files();
-    let mut folders: BTreeSet<PathBuf> = files.iter().flat_map(|(path, _)| folders_of(path)).collect();
-    if files.iter().any(|(path, _)| path.starts_with(CERTBOT)) {
-        folders.extend(["live", "archive"].map(|name| Path::new(CERTBOT).join(name)));
-    }
-    let found = folders.into_iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
-    found.chain(store(config)).collect()
-}
-
-/// Folder in which the key process keeps uploads, without links in its path; it may not exist yet.
-pub fn store(config: &Config) -> Option<PathBuf> {
-    let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
-    Some(without_links(&store.path))
-}
-
 /// Keys of ordered certificates are looked for where a key process has them, by a process that serves nobody.
 pub fn find_ordered_keys(keys: &Keys) {
     if let (Some(_), Some(store)) = (keys.isolate, &keys.store) {
         propylon_tls::find_ordered_keys_in(&store.path);
-    }
-}
-
-/// A path as far as it is there, without links in it.
-pub fn without_links(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let known = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
-    match known.and_then(|(above, known)| Some((known, path.strip_prefix(above).ok()?))) {
-        Some((known, rest)) if rest.as_os_str().is_empty() => known,
-        Some((known, rest)) => known.join(rest),
-        None => path,
     }
 }
 

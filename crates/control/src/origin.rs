@@ -8,6 +8,7 @@ use propylon_sys::folder_of;
 use serde_json::Value;
 
 use crate::isolation;
+use crate::key_folders;
 use crate::state::{FILE, ServerName, State, uploads_within};
 use propylon_config::effective;
 
@@ -160,10 +161,10 @@ fn lay_over(
 /// Files that a text names where uploads are kept. They go when these are replaced or deleted by the admin API, and
 /// then no process could start with that text.
 fn named_uploads(config: &Config, source: &Source) -> Vec<Problem> {
-    let within = config.process.state.as_ref().map(|state| isolation::without_links(&uploads_within(&state.path)));
-    let store = isolation::store(config);
+    let within = config.process.state.as_ref().map(|state| key_folders::without_links(&uploads_within(&state.path)));
+    let store = key_folders::store(config);
     let problem = |(path, at): (&Path, At)| {
-        let folders = [path.to_owned(), folder_of(path)].map(|folder| isolation::without_links(&folder));
+        let folders = [path.to_owned(), folder_of(path)].map(|folder| key_folders::without_links(&folder));
         let is_within =
             |folder: &PathBuf| within.as_ref().is_some_and(|within| folder.ancestors().any(|each| each == within));
         let name = match () {

@@ -11,7 +11,6 @@ mod places;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -29,7 +28,6 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use zeroize::Zeroizing;
 
 use crate::acme;
-use crate::admin::{Ask, NotDone};
 use crate::audit;
 use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
 use crate::diff::diff;
@@ -39,9 +37,11 @@ use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
 use crate::problems::{problem, with_path};
+use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
+use crate::status::Shown;
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
@@ -53,97 +53,6 @@ use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 
 /// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
-/// A change of the configuration that was asked for.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// SIGHUP or the admin API's reload: the file is read again, and so are all files that it names.
-    ReadAgain,
-    /// The watched file has changed; this is its new text.
-    FileChanged(Source),
-    /// A pushed configuration takes the place of the file's.
-    Push {
-        text: String,
-        is_json: bool,
-    },
-    AddServer {
-        backend: String,
-        address: String,
-        settings: Settings,
-    },
-    ChangeServer {
-        backend: String,
-        address: String,
-        settings: Settings,
-    },
-    RemoveServer {
-        backend: String,
-        address: String,
-    },
-    PutCertificate {
-        profile: String,
-        name: String,
-        pem: String,
-    },
-    RemoveCertificate {
-        profile: String,
-        name: String,
-    },
-}
-
-/// Settings of a server in a request to the admin API; a setting that is `None` stays as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    pub weight: Option<NonZeroU16>,
-    pub max_connections: Option<NonZeroU32>,
-    pub drain: Option<bool>,
-    pub backup: Option<bool>,
-}
-
-impl Change {
-    fn is_by_admin(&self) -> bool {
-        !matches!(self, Change::ReadAgain | Change::FileChanged(_))
-    }
-}
-
-/// The outcome of a change that was accepted, or of a dry run.
-pub struct Done {
-    pub generation: u64,
-    /// Differences as `diff` reports them; empty if nothing has changed.
-    pub changes: Vec<Value>,
-    pub warnings: Vec<Problem>,
-    /// Count of files that could not be read again and are among the warnings; their old content stays in use.
-    kept: usize,
-    /// Paths of the files that `kept` counts.
-    pub unusable: BTreeSet<PathBuf>,
-}
-
-/// The reason why nothing has changed.
-pub enum Refused {
-    /// This process does not allow the change: the reason, and how to get it allowed.
-    Forbidden(String, &'static str),
-    /// The backend, server, profile or certificate does not exist.
-    Unknown(String),
-    /// The server exists already.
-    Taken(String),
-    /// All errors of the new configuration.
-    Problems(Vec<Problem>),
-    /// The state file or the uploaded certificate could not be written.
-    State(String),
-}
-
-/// The configuration in use, as other tasks on this thread see it.
-pub struct Shown {
-    pub snapshot: Arc<Snapshot>,
-    /// Count of earlier snapshots still in use; `oldest_age` is the time since the oldest was succeeded.
-    pub older: usize,
-    pub oldest_age: Duration,
-    /// Time and result of the last attempt to apply something.
-    pub last: Option<(SystemTime, &'static str)>,
-    /// Source of the configuration: the file's name and a summary of what the admin API has changed.
-    pub origin: Value,
-    /// Sentences for people: how `process.state` differs from the file.
-    pub overrides: Vec<String>,
-}
 
 pub struct Keeper {
     path: PathBuf,

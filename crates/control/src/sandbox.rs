@@ -7,7 +7,6 @@
 //! are in `docs/decisions/0035-sandbox.md`.
 
 mod calls;
-mod folders;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -24,9 +23,7 @@ use propylon_sys::{folder_of, is_out_of_reach, note_reach};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 
-use folders::SingleFile;
-pub use folders::{Folders, make_folders, warnings};
-
+use crate::folders::{self, Folders, SingleFile};
 use crate::isolation;
 use crate::names;
 

@@ -19,6 +19,7 @@
 //! Between `go` and `draining` both accept from the same queues, so there is no moment in which nobody does. Whatever
 //! happens before `serving` leaves the predecessor as it was. Why it is so: `docs/decisions/0031-upgrade.md`.
 
+pub mod argv;
 pub mod handover;
 pub mod launcher;
 mod message;

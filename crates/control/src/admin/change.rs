@@ -4,7 +4,6 @@
 //! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 
-use std::cell::Cell;
 use std::io;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::PermissionsExt;
@@ -17,15 +16,16 @@ use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use propylon_config::{Problem, SOURCE_BYTES_MAX, Severity};
+use propylon_config::{Problem, SOURCE_BYTES_MAX};
 use propylon_metrics::Store;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::{Office, only_looking, typed};
+use super::office::Office;
+use super::response::{only_looking, typed};
 use crate::audit::Caller;
-use crate::reload::{Change, Done, Refused, Settings};
+use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
 use crate::sandbox;
 
 /// From the end of the head to the end of the body.
@@ -38,75 +38,6 @@ const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
 /// A token that is shorter could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
-
-/// Refusals are told in the log at most once in this time: who guesses must not fill the disk.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Changes that somebody had no right to, as the log tells them.
-#[derive(Default)]
-pub(super) struct Refusals {
-    told: Cell<Option<Instant>>,
-    untold: Cell<u64>,
-}
-
-impl Refusals {
-    fn tell(&self, what: &str, by: &Caller, now: Instant) {
-        let Some(untold) = self.due(now) else { return };
-        let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
-        log::warn!("audit: a change by {by} was refused: {what}{more}");
-    }
-
-    /// How many were not told, if one is to be told now.
-    fn due(&self, now: Instant) -> Option<u64> {
-        if self.told.get().is_some_and(|told| now.duration_since(told) < REFUSAL_LOG_INTERVAL) {
-            self.untold.set(self.untold.get() + 1);
-            return None;
-        }
-        self.told.set(Some(now));
-        Some(self.untold.take())
-    }
-}
-
-/// A change that the keeper of the configuration is asked for.
-pub struct Ask {
-    pub change: Change,
-    pub by: Caller,
-    pub dry_run: bool,
-    /// Only if this is the one in effect.
-    pub generation: Option<u64>,
-    pub reply: oneshot::Sender<Result<Done, NotDone>>,
-}
-
-/// Why a change was not made.
-pub enum NotDone {
-    /// This one is in effect.
-    OtherGeneration(u64),
-    Refused(Refused),
-}
-
-impl NotDone {
-    /// The reason in one line, for the log.
-    pub fn reason(&self) -> String {
-        match self {
-            NotDone::OtherGeneration(current) => {
-                format!("generation {current} is in effect, and not the one it is for")
-            }
-            NotDone::Refused(Refused::Problems(problems)) => {
-                let mut errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-                let first = errors.next().map(Problem::to_string).unwrap_or_default();
-                match errors.count() {
-                    0 => first,
-                    more => format!("{first}; and {more} more"),
-                }
-            }
-            NotDone::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
-            NotDone::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
-            NotDone::Refused(Refused::State(what)) => {
-                format!("the state cannot be written: {what}; check that folder, its rights and the disk")
-            }
-        }
-    }
-}
 
 /// An answer that says what is wrong.
 struct Wrong {
@@ -490,16 +421,6 @@ mod tests {
         for other in [&b"0123456789abcdeg"[..], b"0123456789abcde", b"0123456789abcdef0", b""] {
             assert!(!is_equal(other, b"0123456789abcdef"));
         }
-    }
-
-    #[test]
-    fn refusals_are_told_once_a_second_and_the_rest_by_their_number() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
-        let at = |milliseconds| refusals.due(start + Duration::from_millis(milliseconds));
-        assert_eq!(
-            [at(0), at(1), at(999), at(1_000), at(1_001), at(5_000)],
-            [Some(0), None, None, Some(2), None, Some(1)]
-        );
     }
 
     #[test]

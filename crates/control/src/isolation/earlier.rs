@@ -13,8 +13,8 @@ use propylon_config::{At, Config, Problem, Source};
 use propylon_sys::folder_of;
 use zeroize::Zeroizing;
 
-use super::store;
-use crate::sandbox::Folders;
+use crate::folders::Folders;
+use crate::key_folders::store;
 use crate::state;
 
 /// Levels of folders below one that is looked through.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::handover::Own;
+use super::argv::Own;
 
 /// Interval between checks of the process that the launcher has started.
 const CHILD_LOOK: Duration = Duration::from_millis(50);

@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use propylon_config::{Backend, Config, Problem, Severity, Signer, Source, TlsProfile};
 use propylon_control::acme;
 use propylon_control::admin;
+use propylon_control::folders;
 use propylon_control::isolation;
 use propylon_control::opening::files_plan;
 use propylon_control::origin;
 use propylon_control::origin::Meant;
 use propylon_control::problems::{problem, with_path};
-use propylon_control::sandbox;
 use propylon_keyserver::isolated::unfit_store;
 use propylon_proxy::snapshot::{load_profiles, load_signers, load_upstreams};
 use propylon_proxy::sticky;
@@ -98,7 +98,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .chain(files_of_state(&meant))
             .chain(isolation::problems(&meant.config, source))
             .chain(isolation::unreadable(&meant.config, source))
-            .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
+            .chain(folders::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
             .chain(meant.warnings_of_state)
             .collect(),

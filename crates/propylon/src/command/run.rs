@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use propylon_config::{Problem, Severity, Source};
 use propylon_control::engine::{self, Outcome, Start};
+use propylon_control::folders;
 use propylon_control::isolation::{self, KeyProcess};
 use propylon_control::logger;
 use propylon_control::names::Names;
 use propylon_control::origin::{self, Meant};
 use propylon_control::problems::{problem, with_path};
-use propylon_control::sandbox;
 use propylon_control::upgrade::Failure;
-use propylon_control::upgrade::handover::Own;
+use propylon_control::upgrade::argv::Own;
 use propylon_control::upgrade::takeover::{Takeover, ask_for_upgrade};
 use propylon_proxy::snapshot::Snapshot;
 use propylon_tls::{Finding, Severity as TlsSeverity, Tickets};
@@ -128,7 +128,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
     print(&meant.warnings, &meant.source.text);
     print(&meant.overrides(), &meant.file.text);
     print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
-    print(&sandbox::warnings(&meant.config, &meant.source, path), &meant.source.text);
+    print(&folders::warnings(&meant.config, &meant.source, path), &meant.source.text);
     logger::start(meant.config.log.level);
     let problems = isolation::problems(&meant.config, &meant.source);
     print(&problems, &meant.source.text);

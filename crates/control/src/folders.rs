@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use propylon_config::{AccessLog, At, Config, FileAccess, NamedFile, Problem, Source};
 use propylon_sys::{folder_of, folders_of, is_beneath, is_broad};
 
-use crate::isolation;
+use crate::key_folders;
 
 /// Folders of most installations with authorities' certificates, name service files and certificates.
 const ALSO_READ: &[&str] = &[
@@ -100,7 +100,7 @@ impl Folders {
         let folders = folders.found();
         match config.keys.isolate {
             None => folders,
-            Some(_) => folders.apart_from(isolation::folders(config), isolation::store(config), &files),
+            Some(_) => folders.apart_from(key_folders::folders(config), key_folders::store(config), &files),
         }
     }
 
