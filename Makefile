@@ -3,7 +3,7 @@
 # rustup puts cargo here, and a shell that was open before does not know.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --bins
+BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
 .PHONY: help build demo test tidy bench clean
 

@@ -49,6 +49,11 @@ pub fn bench() -> PathBuf {
     folder().join("propylon-bench")
 }
 
+/// `propylon-chaos`
+pub fn chaos() -> PathBuf {
+    folder().join("propylon-chaos")
+}
+
 /// Whether the binaries are built without optimisation, and figures about speed say little.
 pub fn are_unoptimised() -> bool {
     folder().ends_with("debug")

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 #[test]
 fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
     let (scratch, result) = (Scratch::new(), Scratch::new());
-    let mut command = Command::new(binaries::bench());
-    command.arg("chaos").arg("--propylon").arg(binaries::propylon());
+    let mut command = Command::new(binaries::chaos());
+    command.arg("--propylon").arg(binaries::propylon());
     command.args(["--seed", SEED, "--duration", "28s", "--json"]).arg(result.join("chaos.json"));
     // Times are no test here: other tests run beside, unoptimised.
     command.args(["--calm-latency", "20s", "--growth", "128"]).env("TMPDIR", scratch.join("."));
@@ -56,8 +56,8 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn a_run_that_is_ended_leaves_no_keys_behind() {
     let scratch = Scratch::new();
-    let mut command = Command::new(binaries::bench());
-    command.arg("chaos").arg("--propylon").arg(binaries::propylon());
+    let mut command = Command::new(binaries::chaos());
+    command.arg("--propylon").arg(binaries::propylon());
     command.args(["--seed", SEED, "--duration", "100s"]).env("TMPDIR", scratch.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a run");
     let key = || names(scratch.path()).iter().any(|name| name == "site.pem").then_some(());

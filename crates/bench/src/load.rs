@@ -194,7 +194,7 @@ impl<'t> Load<'t> {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.begin(begin);
         }
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut sweep_due = begin + LOOK_INTERVAL;
         loop {
             let now = Instant::now();

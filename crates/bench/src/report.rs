@@ -104,7 +104,7 @@ pub struct Pace(Instant);
 impl Pace {
     const INTERVAL: Duration = Duration::from_secs(1);
 
-    pub fn new() -> Self {
+    pub fn started() -> Self {
         Self(Instant::now())
     }
 

@@ -92,7 +92,7 @@ impl Team<'_> {
         let counters = Counters::now();
         barrier.wait();
         let begin = Instant::now();
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut time_wait_most = pressure::time_wait();
         while handles.iter().any(|handle| !handle.is_finished()) {
             std::thread::sleep(LOOK_INTERVAL);

@@ -119,6 +119,8 @@ const ROOMS: &[Room] = &[
     Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
     Room::new("bench", &[], &[]),
+    // It needs what any command of the bench needs, and of the engine as little.
+    Room::new("chaos", &["bench"], &[]),
     Room::new("e2e", &[], &[]),
     Room {
         unsafe_code: UnsafeCode::Generated,

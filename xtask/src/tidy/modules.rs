@@ -97,7 +97,7 @@ impl Modules {
 fn module_path(parts: &[&str]) -> Option<(String, Names)> {
     let (name, path) = match parts {
         ["crates", name, "src", path @ ..] => (*name, path),
-        [name @ ("xtask" | "e2e"), "src", path @ ..] => (*name, path),
+        [name @ ("chaos" | "e2e" | "xtask"), "src", path @ ..] => (*name, path),
         _ => return None,
     };
     let (file, folders) = path.split_last()?;

@@ -132,7 +132,7 @@ impl Fleet {
 
     /// Takes news until `over`.
     fn until(&mut self, interrupt: &Interrupt, label: &str, over: impl Fn(&Self) -> bool) -> Outcome<()> {
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         while !over(self) {
             interrupt.check()?;
             let left = self.start.and_then(|start| self.clock.instant(start.measure_at));

@@ -147,7 +147,7 @@ impl AgentLink {
     /// From here to the figures. Both sides say once a second that they are there.
     fn follow(&self, channel: &mut Channel, offset: Offset) -> Result<Box<Results>, Lost> {
         let died = |failure: Failure| (How::Died, failure.to_string());
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut heard = Instant::now();
         let mut deadline = None;
         loop {

@@ -91,7 +91,7 @@ impl Session<'_> {
         let mut deadline = None;
         let mut worker = Worker::start(job, self.shared, self.clock)?;
         let mut heard = Instant::now();
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         loop {
             loop {
                 match worker.events.try_recv() {

@@ -117,7 +117,7 @@ impl Parts {
 
     fn gather(&mut self, patience: Duration, label: &str) -> Outcome<Stretch> {
         let until = Instant::now() + patience + SPARE;
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut sum = Stretch::default();
         let mut censuses = vec![Census::default(); self.parts.len()];
         for index in 0..self.parts.len() {

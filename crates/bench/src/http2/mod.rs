@@ -153,7 +153,7 @@ impl Shared {
 
     /// Lets requests arrive, and comes back when the run is over.
     async fn watch(&self, until: Until, begin: Instant, label: &str, interrupt: &Interrupt) -> Outcome<()> {
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut look_due = begin + LOOK_INTERVAL;
         loop {
             let now = Instant::now();

@@ -4,11 +4,9 @@ use crate::link::Broken;
 use crate::stream::TlsStream;
 use crate::tally::{ErrorKind, Negotiated};
 use crate::target::Target;
-use rustls::{ServerConfig, ServerConnection};
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -33,16 +31,8 @@ impl Wire {
         }
     }
 
-    /// The server's side of TLS on a connection that was accepted.
-    pub async fn accept(socket: TcpStream, config: &Arc<ServerConfig>) -> io::Result<Self> {
-        let session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-        let mut stream = TlsStream::new(NonBlocking(socket), session.into());
-        poll_fn(|cx| poll_handshake(&mut stream, cx)).await?;
-        Ok(Self::Tls(Box::new(stream)))
-    }
-
     /// Connected, whatever was agreed on.
-    pub async fn connect(target: &Target) -> Result<Self, Broken> {
+    async fn connect(target: &Target) -> Result<Self, Broken> {
         let connect = |error: io::Error| Broken::new(ErrorKind::Connect, error);
         let socket = TcpStream::from_std(target.connect().map_err(connect)?).map_err(connect)?;
         socket.writable().await.map_err(connect)?;
@@ -56,22 +46,6 @@ impl Wire {
         let mut stream = TlsStream::new(NonBlocking(socket), (*session).into());
         poll_fn(|cx| poll_handshake(&mut stream, cx)).await.map_err(|error| Broken::new(ErrorKind::Tls, error))?;
         Ok(Self::Tls(Box::new(stream)))
-    }
-
-    /// The certificate that a full handshake has shown.
-    pub fn shown_certificate(&self) -> Option<&[u8]> {
-        let Self::Tls(stream) = self else { return None };
-        let is_shown = stream.session.handshake_kind() != Some(rustls::HandshakeKind::Resumed);
-        Some(stream.session.peer_certificates().filter(|_| is_shown)?.first()?.as_ref())
-    }
-
-    /// Ends with a reset and not in order when it is dropped.
-    pub fn abort_on_drop(&self) {
-        let socket = match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => &stream.socket.0,
-        };
-        let _ = socket2::SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO));
     }
 
     pub fn negotiated(&self) -> Option<Negotiated> {

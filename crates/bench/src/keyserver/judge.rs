@@ -138,7 +138,7 @@ fn find_wrong(
     interrupt: &Interrupt,
     tells: bool,
 ) -> Outcome<Vec<Kept>> {
-    let mut pace = Pace::new();
+    let mut pace = Pace::started();
     let mut scratch = Vec::new();
     let mut wrong = Vec::new();
     for (index, one) in kept.iter().enumerate() {

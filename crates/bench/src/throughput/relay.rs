@@ -97,7 +97,7 @@ impl<'t> Relay<'t> {
             Until::Finished(count) if self.plan.work == Work::NewConnections => count,
             _ => u64::MAX,
         };
-        let mut pace = Pace::new();
+        let mut pace = Pace::started();
         let mut sweep_due = begin + LOOK_INTERVAL;
         loop {
             let now = Instant::now();

@@ -1,10 +1,10 @@
 //! Clients of HTTP/1.1: on one connection or on new ones, with bodies either way.
 
 use super::{AnswerHead, BodyCheck, Door, Draft, Ending, Floor, PATIENCE, judged};
-use crate::chaos::content::{Content, Side};
-use crate::chaos::model::{How, Kind, Outcome, Stage};
-use crate::chaos::timeline::parse_server;
-use crate::http2::wire::Wire;
+use crate::content::{Content, Side};
+use crate::model::{How, Kind, Outcome, Stage};
+use crate::timeline::parse_server;
+use crate::wire::Wire;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -104,7 +104,7 @@ async fn converse(
     if kept.is_none() {
         match floor.connect(door, index).await {
             Ok((wire, number)) => *kept = Some(Connection::new(wire, number)),
-            Err(broken) => return Ending::unopened(&broken),
+            Err(stage) => return Ending::unopened(stage),
         }
     }
     let Some(connection) = kept else { return Ending::of(Outcome::Late) };
@@ -143,7 +143,7 @@ impl Connection {
 
     async fn send(&mut self, ask: &Ask) -> io::Result<()> {
         let Ask { method, path, body, .. } = ask;
-        let name = crate::chaos::certificates::NAME;
+        let name = crate::certificates::NAME;
         let mut out = format!("{method} {path} HTTP/1.1\r\nHost: {name}\r\n").into_bytes();
         if *method == "POST" {
             out.extend_from_slice(format!("Content-Length: {}\r\n", body.len()).as_bytes());

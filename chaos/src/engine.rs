@@ -1,10 +1,10 @@
 //! The engine of a run: started, told, asked, and looked at from outside.
 
-use super::cast::{Place, reserved_ports};
-use super::settings::Settings;
-use super::vault::{KEY_SERVERS, Vault};
-use crate::failure::{Failure, Outcome, While};
-use crate::interrupt::Interrupt;
+use crate::cast::{Place, reserved_ports};
+use crate::settings::Settings;
+use crate::vault::{KEY_SERVERS, Vault};
+use propylon_bench::failure::{Failure, Outcome, While};
+use propylon_bench::interrupt::Interrupt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -46,6 +46,14 @@ pub struct Engine {
 pub struct Answer {
     pub status: u16,
     pub body: String,
+}
+
+/// The engine's program: as `given`, or beside this one.
+pub fn program(given: Option<&Path>) -> Outcome<PathBuf> {
+    match given {
+        Some(path) => Ok(path.to_owned()),
+        None => Ok(std::env::current_exe().when("finding this program")?.with_file_name("propylon")),
+    }
 }
 
 impl Engine {

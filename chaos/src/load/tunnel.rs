@@ -2,11 +2,11 @@
 
 use super::http1::{Connection, how};
 use super::{Door, Draft, Ending, Floor, PATIENCE};
-use crate::chaos::clock::{micros, now};
-use crate::chaos::content::{Content, Side};
-use crate::chaos::model::{Kind, Outcome, Stage};
-use crate::chaos::timeline::parse_server;
-use crate::http2::wire::Wire;
+use crate::clock::{micros, now};
+use crate::content::{Content, Side};
+use crate::model::{Kind, Outcome, Stage};
+use crate::timeline::parse_server;
+use crate::wire::Wire;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,10 +35,10 @@ pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
 async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
     let door = if index.is_multiple_of(2) { Door::Secure } else { Door::Plain };
     let opening = async {
-        let (wire, number) = floor.connect(door, index).await.map_err(|broken| Ending::unopened(&broken))?;
+        let (wire, number) = floor.connect(door, index).await.map_err(Ending::unopened)?;
         draft.connection = number;
         let mut connection = Connection::new(wire, number);
-        let name = crate::chaos::certificates::NAME;
+        let name = crate::certificates::NAME;
         let id = draft.id;
         let request = format!(
             "GET /ws/{id} HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -65,7 +65,7 @@ async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
 
 async fn relay(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
     let opening = async {
-        let (mut wire, number) = floor.connect(Door::Relay, index).await.map_err(|broken| Ending::unopened(&broken))?;
+        let (mut wire, number) = floor.connect(Door::Relay, index).await.map_err(Ending::unopened)?;
         draft.connection = number;
         let banner = banner(&mut wire).await;
         let banner = banner.map_err(|error| Ending::of(Outcome::Broken(Stage::Unanswered, how(&error))))?;

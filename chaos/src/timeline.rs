@@ -3,7 +3,7 @@
 //! Everything here is an interval: a signal is sent somewhere between two looks at the clock, and a configuration
 //! comes into force somewhere between its request and its answer. Outside of the intervals the state is certain.
 
-use super::clock::{Micros, since};
+use crate::clock::{Micros, since};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 

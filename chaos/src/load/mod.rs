@@ -9,19 +9,15 @@ mod http2;
 mod rude;
 mod tunnel;
 
-use super::clock::{Micros, now};
-use super::engine::Doors;
-use super::model::{How, Kind, Outcome, Stage, Story};
-use super::timeline::{Run, ServerId};
-use crate::failure::{self, Failure, While};
-use crate::http2::wire::Wire;
-use crate::link::Broken;
-use crate::tally::ErrorKind;
-use crate::target::{Target, TlsOffer, Version};
+use crate::clock::{Micros, now};
+use crate::engine::Doors;
+use crate::model::{How, Kind, Outcome, Stage, Story};
+use crate::timeline::{Run, ServerId};
+use crate::wire::{Offer, Target, Wire};
+use propylon_bench::failure::{self, Failure, While};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -175,34 +171,21 @@ impl Ending {
     }
 
     /// The end by an error before there was any of an answer.
-    fn unopened(broken: &Broken) -> Self {
-        let stage = if broken.kind == ErrorKind::Connect { Stage::Connect } else { Stage::Handshake };
+    fn unopened(stage: Stage) -> Self {
         Self::of(Outcome::Broken(stage, How::Reset))
     }
 }
 
 impl Floor {
     fn new(doors: Doors, ca: &Path, seed: u64, stop: Arc<AtomicBool>) -> failure::Outcome<Self> {
-        let offer = |resume| TlsOffer {
-            version: Version::Any,
-            key: None,
-            group: None,
-            cipher: None,
-            resume,
-            ca: Some(ca.to_owned()),
-        };
-        let at = |address, resume| Target::new(address, super::certificates::NAME, Some(&offer(resume)));
-        let secure = |resume| at(doors.secure, resume);
-        let open = |address: SocketAddr| Target::new(address, super::certificates::NAME, None);
-        let mut multiplexed = secure(true)?;
-        multiplexed.offer_http2();
+        let at = |address, resuming, offer| Target::secure(address, crate::certificates::NAME, ca, resuming, offer);
         Ok(Self {
-            secure: secure(false)?,
-            resuming: secure(true)?,
-            multiplexed,
-            plain: open(doors.plain)?,
-            relay: open(doors.relay)?,
-            keyed: at(doors.keyed, false)?,
+            secure: at(doors.secure, false, Offer::None)?,
+            resuming: at(doors.secure, true, Offer::None)?,
+            multiplexed: at(doors.secure, true, Offer::Http2)?,
+            plain: Target::plain(doors.plain),
+            relay: Target::plain(doors.relay),
+            keyed: at(doors.keyed, false, Offer::None)?,
             stop,
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             next_id: Cell::new(1),
@@ -246,7 +229,7 @@ impl Floor {
     }
 
     /// A new connection, and what its handshake has shown.
-    async fn connect(&self, door: Door, index: usize) -> Result<(Wire, u32), Broken> {
+    async fn connect(&self, door: Door, index: usize) -> Result<(Wire, u32), Stage> {
         let from = now();
         let wire = Wire::connect(self.target(door, index)).await?;
         Ok((self.note_connection(door, from, wire), self.number_connection()))
@@ -321,7 +304,7 @@ struct AnswerHead {
 
 /// Bodies are compared as they come; of the engine's own the start is kept.
 struct BodyCheck {
-    content: super::content::Content,
+    content: crate::content::Content,
     bytes: u64,
     wrong_at: Option<u64>,
     start: Vec<u8>,
@@ -332,7 +315,7 @@ const START_BYTES_MAX: usize = 256;
 
 impl BodyCheck {
     fn new(id: u64) -> Self {
-        let content = super::content::Content::of(id, super::content::Side::Response);
+        let content = crate::content::Content::of(id, crate::content::Side::Response);
         Self { content, bytes: 0, wrong_at: None, start: Vec::new() }
     }
 
@@ -347,7 +330,7 @@ impl BodyCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::content::{Content, Side};
+    use crate::content::{Content, Side};
 
     fn checked(bytes: &[u8]) -> BodyCheck {
         let mut check = BodyCheck::new(7);

@@ -1,7 +1,7 @@
 //! Each rule twice: a case that may fail, and the nearest one that may not.
 
 use super::*;
-use crate::chaos::timeline::{Change, Setup};
+use crate::timeline::{Change, Setup};
 
 const A: ServerId = ServerId(0);
 const B: ServerId = ServerId(1);

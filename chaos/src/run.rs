@@ -1,55 +1,30 @@
-//! `chaos`: servers that die, hang, fail and flap, configurations that change and are mistaken, clients that leave,
-//! and steady load through all of it; a model says which requests may fail, and none others do.
-//!
-//! The run: `plan` draws what will be done from a seed; `cast` and `origin` are the servers it is done to,
-//! `operator` changes the configuration, `deeds` carries it out; `load` asks all the time. Everybody writes down
-//! what happened by one `clock`: `timeline` what was done, `journal` what servers saw, `load` what clients saw. In
-//! the end `referee` holds every request against `model`, and the engine's metrics against its clients.
+//! One run, from the seed to the summary.
 
-mod cast;
-mod certificates;
-mod clock;
-mod content;
-mod deeds;
-mod engine;
-mod journal;
-mod load;
-mod model;
-mod operator;
-pub mod origin;
-mod plan;
-mod referee;
-mod settings;
-mod stalls;
-mod summary;
-mod timeline;
-mod vault;
-
-use crate::compare::peers::Peer;
-use crate::failure::{Failure, Outcome};
-use crate::interrupt::Interrupt;
-use crate::report::{self, progress};
-use crate::scratch::ScratchDir;
-use crate::units::parse_duration;
-use cast::{Cast, lock};
-use certificates::{SERVERS_NAME, Wardrobe};
-use clock::{micros, now};
-use deeds::Ring;
-use engine::{Engine, Metrics, write_aside};
-use journal::Journals;
-use load::{Gathered, Load};
-use model::Promises;
-use operator::Operator;
+use crate::cast::{self, Cast, lock};
+use crate::certificates::{SERVERS_NAME, Wardrobe};
+use crate::clock::{micros, now};
+use crate::deeds::Ring;
+use crate::engine::{self, Engine, Metrics, write_aside};
+use crate::journal::Journals;
+use crate::load::{Gathered, Load};
+use crate::model::Promises;
+use crate::operator::Operator;
+use crate::referee::{self, GAUGES, Referee};
+use crate::settings::{RETRIES, Settings};
+use crate::stalls::StallWatch;
+use crate::summary::{Found, Summary};
+use crate::timeline::{Setup, Timeline};
+use crate::vault::Vault;
+use crate::{deeds, journal, plan};
+use propylon_bench::failure::{Failure, Outcome};
+use propylon_bench::interrupt::Interrupt;
+use propylon_bench::report::{self, progress};
+use propylon_bench::scratch::ScratchDir;
+use propylon_bench::units::parse_duration;
 use rcgen::ExtendedKeyUsagePurpose;
-use referee::{GAUGES, Referee};
-use settings::{RETRIES, Settings};
-use stalls::StallWatch;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use summary::{Found, Summary};
-use timeline::{Setup, Timeline};
-use vault::Vault;
 
 /// After the load has ended: for the last connections to servers to be closed, and their gauges with them.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -61,11 +36,11 @@ const TOLD_MAX: usize = 20;
 /// Files of the harness beside its clients.
 const FILES: usize = 600;
 
-/// Kill, stop, slow and reload under steady load; no request fails but those that may
+/// How a run is made
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    propylon-bench chaos\n  \
-    propylon-bench chaos --seed 7 --duration 60s\n\n\
+    propylon-chaos\n  \
+    propylon-chaos --seed 7 --duration 60s\n\n\
     Starts six servers, two key servers, an engine and some forty clients on this machine. Servers are spoken to in\n\
     HTTP/1.1 and HTTP/2, each with TLS and without. A seed draws what is done: servers and key servers are killed,\n\
     stopped, slow, failing, flapping, deaf or closing connections at random; the configuration changes by SIGHUP and by the\n\
@@ -102,7 +77,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
-    crate::machine::require_open_files(FILES * arguments.scale)?;
+    propylon_bench::machine::require_open_files(FILES * arguments.scale)?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let scratch = ScratchDir::new()?;
     progress(format_args!("seed {seed}, {} s", arguments.duration.as_secs()));
@@ -154,7 +129,7 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
     let setup = Setup { open: settings.names(), extra_route: settings.extra_route, certificate: wardrobe.shown() };
     let timeline = Arc::new(Mutex::new(Timeline::new(now(), setup)));
     let cast = Cast::start(folder, Arc::clone(&timeline))?;
-    let program = Peer::Propylon.path(arguments.propylon.as_deref())?;
+    let program = engine::program(arguments.propylon.as_deref())?;
     let vault = Vault::start(&program, folder, &wardrobe)?;
     let engine = Arc::new(Mutex::new(Engine::start(&program, &settings, &cast.places, &vault)?));
     let operator = Operator::new(Arc::clone(&engine), Arc::clone(&timeline), cast.places.clone(), settings, wardrobe);
@@ -266,7 +241,7 @@ fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> O
         quiet_stretches: *lock(&ring.stretches),
         violations,
     };
-    Ok(Summary::new(seed, arguments, found))
+    Ok(Summary::new(seed, arguments.duration, found))
 }
 
 /// Resident memory, all the time.

@@ -1,12 +1,12 @@
 //! The servers of a run: processes that are started, told how to behave, stopped and killed, each with what was
 //! done to it on the timeline.
 
-use super::clock::now;
-use super::journal;
-use super::origin::Manners;
-use super::plan::{SERVERS, SPARES};
-use super::timeline::{Run, ServerId, Timeline, Trouble};
-use crate::failure::{Failure, Outcome, While};
+use crate::clock::now;
+use crate::journal;
+use crate::origin::Manners;
+use crate::plan::{SERVERS, SPARES};
+use crate::timeline::{Run, ServerId, Timeline, Trouble};
+use propylon_bench::failure::{Failure, Outcome, While};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -146,7 +146,7 @@ impl Server {
         let name = format!("{}.{}", self.id, self.run);
         let program = std::env::current_exe().when("looking for this program")?;
         let mut command = Command::new(program);
-        command.arg("chaos-origin").arg("--name").arg(&name);
+        command.arg("origin").arg("--name").arg(&name);
         command.arg("--http").arg(self.place.http.to_string());
         command.arg("--echo").arg(self.place.echo.to_string());
         command.arg("--identity").arg(self.folder.join(IDENTITY));

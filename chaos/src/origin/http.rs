@@ -1,6 +1,6 @@
 //! Requests as a server of a run reads them: heads whole, bodies in pieces.
 
-use crate::http2::wire::Wire;
+use crate::wire::Wire;
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,12 +1,11 @@
 //! Clients of HTTP/2: streams of several kinds on few connections.
 
 use super::{AnswerHead, BodyCheck, Door, Draft, Ending, Floor, PATIENCE, judged};
-use crate::chaos::clock::now;
-use crate::chaos::content::{Content, Side};
-use crate::chaos::model::{How, Kind, Outcome, Stage};
-use crate::chaos::timeline::parse_server;
-use crate::http2::wire::Wire;
-use crate::link::Broken;
+use crate::clock::now;
+use crate::content::{Content, Side};
+use crate::model::{How, Kind, Outcome, Stage};
+use crate::timeline::parse_server;
+use crate::wire::Wire;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, SendStream};
@@ -73,7 +72,7 @@ async fn converse(floor: &Floor, draft: &mut Draft, ask: &Ask, lane: &Lane) -> E
     for _ in 0..ATTEMPTS_MAX {
         let open = match lane.opened(floor).await {
             Ok(open) => open,
-            Err(broken) => return Ending::unopened(&broken),
+            Err(stage) => return Ending::unopened(stage),
         };
         // The connection takes no more streams, and this one was not sent.
         let Ok(mut sender) = open.sender.clone().ready().await else {
@@ -89,10 +88,10 @@ async fn converse(floor: &Floor, draft: &mut Draft, ask: &Ask, lane: &Lane) -> E
 
 async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> Ending {
     let unanswered = |error: &h2::Error| Ending::of(Outcome::Broken(Stage::Unanswered, how(error)));
-    let uri = format!("https://{}{}", crate::chaos::certificates::NAME, ask.path);
+    let uri = format!("https://{}{}", crate::certificates::NAME, ask.path);
     let method = if ask.post { http::Method::POST } else { http::Method::GET };
     let Ok(request) = http::Request::builder().method(method).uri(uri).body(()) else {
-        return Ending::of(Outcome::Wrong("the bench makes requests that are none".to_owned()));
+        return Ending::of(Outcome::Wrong("chaos makes requests that are none".to_owned()));
     };
     let (response, stream) = match sender.send_request(request, ask.body.is_empty()) {
         Ok(sent) => sent,
@@ -149,17 +148,16 @@ fn how(error: &h2::Error) -> How {
 }
 
 impl Lane {
-    async fn opened(&self, floor: &Floor) -> Result<Open, Broken> {
+    async fn opened(&self, floor: &Floor) -> Result<Open, Stage> {
         let _turn = self.opening.lock().await;
         if let Some(open) = &*self.open.borrow() {
             return Ok(open.clone());
         }
         let from = now();
-        let wire = Wire::open(&floor.multiplexed).await?;
+        let wire = Wire::connect_http2(&floor.multiplexed).await?;
         let wire = floor.note_connection(Door::Secure, from, wire);
         let handshake = h2::client::Builder::new().enable_push(false).handshake(wire).await;
-        let (sender, connection) =
-            handshake.map_err(|error| Broken::new(crate::tally::ErrorKind::BadFraming, error))?;
+        let (sender, connection) = handshake.map_err(|_| Stage::Handshake)?;
         spawn_local(async move {
             let _ = connection.await;
         });

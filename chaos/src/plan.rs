@@ -5,8 +5,8 @@
 //! round all are killed at once first. In the second stretch the configuration rests and one server is killed or
 //! stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left alone.
 
-use super::timeline::ServerId;
-use super::vault::KEY_SERVERS;
+use crate::timeline::ServerId;
+use crate::vault::KEY_SERVERS;
 use fastrand::Rng;
 use std::time::Duration;
 

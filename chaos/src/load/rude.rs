@@ -2,9 +2,9 @@
 //! nobody else's loss.
 
 use super::{Door, Draft, Ending, Floor};
-use crate::chaos::content::{Content, Side};
-use crate::chaos::model::{Kind, Outcome};
-use crate::http2::wire::Wire;
+use crate::content::{Content, Side};
+use crate::model::{Kind, Outcome};
+use crate::wire::Wire;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -19,7 +19,7 @@ pub async fn go_on(floor: &Floor, kind: Kind) {
         let mut draft = floor.draft(kind);
         let door = if floor.draw(0..2) == 0 { Door::Plain } else { Door::Secure };
         let ending = match floor.connect(door, 0).await {
-            Err(broken) => Ending::unopened(&broken),
+            Err(stage) => Ending::unopened(stage),
             Ok((wire, number)) => {
                 draft.connection = number;
                 misbehave(floor, &draft, wire).await;
@@ -32,7 +32,7 @@ pub async fn go_on(floor: &Floor, kind: Kind) {
 }
 
 async fn misbehave(floor: &Floor, draft: &Draft, mut wire: Wire) {
-    let (id, name) = (draft.id, crate::chaos::certificates::NAME);
+    let (id, name) = (draft.id, crate::certificates::NAME);
     let get = |bytes| format!("GET /c/{id}/{bytes}/5/length HTTP/1.1\r\nHost: {name}\r\n\r\n").into_bytes();
     let post = |length: usize| {
         let head = format!("POST /c/{id}/0/0/length HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");

@@ -3,9 +3,9 @@
 
 use super::http::{Wanted, id_of, wanted};
 use super::{IDLE_MAX, PIECE_BYTES, Server};
-use crate::chaos::content::{Content, Side};
-use crate::chaos::journal::{Progress, Protocol};
-use crate::http2::wire::Wire;
+use crate::content::{Content, Side};
+use crate::journal::{Progress, Protocol};
+use crate::wire::Wire;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};

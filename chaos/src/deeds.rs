@@ -1,15 +1,15 @@
 //! Carrying out the plan: troubles each in a thread of their own, changes of the configuration one after the other.
 
-use super::cast::{Cast, SharedTimeline, lock};
-use super::clock::{micros, now};
-use super::engine::Engine;
-use super::operator::Operator;
-use super::origin::Manners;
-use super::plan::{Configure, Deed, SERVERS, Step};
-use super::timeline::{ServerId, Trouble, Window};
-use super::vault::Vault;
-use crate::failure::{Failure, Outcome};
-use crate::interrupt::Interrupt;
+use crate::cast::{Cast, SharedTimeline, lock};
+use crate::clock::{micros, now};
+use crate::engine::Engine;
+use crate::operator::Operator;
+use crate::origin::Manners;
+use crate::plan::{Configure, Deed, SERVERS, Step};
+use crate::timeline::{ServerId, Trouble, Window};
+use crate::vault::Vault;
+use propylon_bench::failure::{Failure, Outcome};
+use propylon_bench::interrupt::Interrupt;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -176,7 +176,7 @@ impl Ring {
         }
         *lock(&self.stretches) += 1;
         if sent > 0 {
-            let at = super::clock::since(timeline.start, from);
+            let at = crate::clock::since(timeline.start, from);
             let what =
                 format!("server {server} was gone at {at} and was sent {sent} requests later than {known:?} after");
             lock(&self.complaints).push(what);

@@ -10,12 +10,11 @@ mod manners;
 
 pub use manners::Manners;
 
-use super::content::{Content, Side};
-use super::journal::{Journal, Progress, Protocol};
-use crate::failure::{Failure, Outcome, While};
-use crate::http2::wire::Wire;
-use crate::origin::tls::server_config;
+use crate::content::{Content, Side};
+use crate::journal::{Journal, Progress, Protocol};
+use crate::wire::{Wire, server_config};
 use http::{Head, Inbox};
+use propylon_bench::failure::{Failure, Outcome, While};
 use rustls::ServerConfig;
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
@@ -42,10 +41,10 @@ const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// A client that says nothing for so long is gone.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// A server of a chaos run; started by `chaos`, not by hand
+/// A server of a chaos run; started by the run, not by hand
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  propylon-bench chaos-origin --name a.1 --http 127.0.0.1:20001 --echo 127.0.0.1:20002 --journal a.1.journal"
+    after_help = "Example:\n  propylon-chaos origin --name a.1 --http 127.0.0.1:20001 --echo 127.0.0.1:20002 --journal a.1.journal"
 )]
 pub struct Arguments {
     /// Its name and run, such as "a.1": every answer says it
@@ -100,13 +99,10 @@ impl Server {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
-    let mut tls = (*server_config(&arguments.identity)?).clone();
-    if arguments.http2 {
-        tls.alpn_protocols.insert(0, b"h2".to_vec());
-    }
+    let protocols: &[&[u8]] = if arguments.http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
     let server = Rc::new(Server {
         name: arguments.name.clone(),
-        tls: Arc::new(tls),
+        tls: server_config(&arguments.identity, protocols)?,
         manners: Cell::default(),
         journal: RefCell::new(Journal::open(&arguments.journal)?),
         random: RefCell::new(fastrand::Rng::new()),
@@ -186,7 +182,7 @@ async fn greet(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
         };
     }
     let wire = tokio::time::timeout(IDLE_MAX, Wire::accept(socket, &server.tls)).await.map_err(io::Error::other)??;
-    match matches!(&wire, Wire::Tls(stream) if stream.session.alpn_protocol() == Some(b"h2")) {
+    match wire.is_http2() {
         true => http2::converse(server, wire, Protocol::Http2OverTls).await,
         false => converse(server, wire, Protocol::Http1OverTls).await,
     }

@@ -6,9 +6,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::clock::Micros;
-use super::journal::{Arrival, Progress};
-use super::timeline::{Run, ServerId, Timeline, Trouble, Window};
+use crate::clock::Micros;
+use crate::journal::{Arrival, Progress};
+use crate::timeline::{Run, ServerId, Timeline, Trouble, Window};
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -1,15 +1,15 @@
 //! The summary of a run and of its results, in tables and as JSON.
 
-use super::Arguments;
-use super::clock::Micros;
-use super::deeds::Done;
-use super::engine::Metrics;
-use super::journal::Protocol;
-use super::model::{Excuse, Kind};
-use super::referee::{Tally, percentile};
-use crate::report::Table;
+use crate::clock::Micros;
+use crate::deeds::Done;
+use crate::engine::Metrics;
+use crate::journal::Protocol;
+use crate::model::{Excuse, Kind};
+use crate::referee::{Tally, percentile};
+use propylon_bench::report::Table;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[derive(Serialize)]
 pub struct Summary {
@@ -74,7 +74,7 @@ struct EngineSummary {
 }
 
 impl Summary {
-    pub fn new(seed: u64, arguments: &Arguments, found: Found) -> Self {
+    pub fn new(seed: u64, duration: Duration, found: Found) -> Self {
         let Found { tallies, done, protocols, metrics, rss_kib, growth_kib, files, .. } = found;
         let mut allowed: BTreeMap<&'static str, u64> = BTreeMap::new();
         let all: Vec<(Excuse, u64)> = tallies.values().flat_map(|tally| tally.allowed.clone()).collect();
@@ -94,7 +94,7 @@ impl Summary {
             generation: metrics.count("propylon_config_generation", &[]),
             refused_configurations: metrics.count("propylon_config_reloads_total", &[("result", "failed")]),
         };
-        let seconds = arguments.duration.as_secs();
+        let seconds = duration.as_secs();
         Self {
             command: "chaos",
             seed,

@@ -1,6 +1,6 @@
 //! Certificates that the engine is given one after the other, all by one authority, and which of them is shown.
 
-use crate::failure::{Failure, Outcome, While};
+use propylon_bench::failure::{Failure, Outcome, While};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256,

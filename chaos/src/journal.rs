@@ -1,9 +1,9 @@
 //! The deeds of a server, written down before it acts on them and with one write a line: a server that is killed
 //! has told everything up to then.
 
-use super::clock::{Micros, now};
-use super::timeline::{Run, ServerId};
-use crate::failure::{Outcome, While};
+use crate::clock::{Micros, now};
+use crate::timeline::{Run, ServerId};
+use propylon_bench::failure::{Outcome, While};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -122,7 +122,7 @@ pub fn read_all(folder: &Path) -> Outcome<Journals> {
 
 fn author(path: &Path) -> Option<(ServerId, Run)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".journal")?;
-    super::timeline::parse_server(name)
+    crate::timeline::parse_server(name)
 }
 
 fn parse(line: &str, server: ServerId, run: Run) -> Option<(u64, Arrival)> {
@@ -143,7 +143,7 @@ fn protocol_of(line: &str) -> Option<Protocol> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::ScratchDir;
+    use propylon_bench::scratch::ScratchDir;
 
     #[test]
     fn what_is_noted_is_read_again_by_request_and_in_order() {

@@ -1,10 +1,10 @@
 //! The key servers of a run: two processes that have the key of a listener's certificate, of which one at a time is
 //! killed, or stopped. Handshakes go on meanwhile: none of them may fail.
 
-use super::cast::{lock, reserved_ports};
-use super::certificates::{NAME, Wardrobe};
-use super::engine::write_aside;
-use crate::failure::{Failure, Outcome, While};
+use crate::cast::{lock, reserved_ports};
+use crate::certificates::{NAME, Wardrobe};
+use crate::engine::write_aside;
+use propylon_bench::failure::{Failure, Outcome, While};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};

@@ -1,12 +1,12 @@
 //! The end of a run: every request against the model, and the engine's own account against the clients'.
 
-use super::clock::{Micros, micros, since};
-use super::engine::{Engine, Metrics};
-use super::journal::Arrival;
-use super::load::{Door, Gathered, mark};
-use super::model::{self, Excuse, Kind, Outcome, Promises, Stage, Story, Verdict};
-use super::operator::Counted;
-use super::timeline::{Timeline, Window};
+use crate::clock::{Micros, micros, since};
+use crate::engine::{Engine, Metrics};
+use crate::journal::Arrival;
+use crate::load::{Door, Gathered, mark};
+use crate::model::{self, Excuse, Kind, Outcome, Promises, Stage, Story, Verdict};
+use crate::operator::Counted;
+use crate::timeline::{Timeline, Window};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 

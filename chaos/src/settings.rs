@@ -1,11 +1,11 @@
 //! Configurations of a run: what is drawn anew at each change, and the text of it.
 
-use super::cast::Place;
-use super::certificates::SERVERS_NAME;
-use super::engine::Doors;
-use super::plan::{SERVERS, SPARES};
-use super::timeline::ServerId;
-use super::vault;
+use crate::cast::Place;
+use crate::certificates::SERVERS_NAME;
+use crate::engine::Doors;
+use crate::plan::{SERVERS, SPARES};
+use crate::timeline::ServerId;
+use crate::vault;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,14 +1,14 @@
 //! The operator who changes the configuration: by the file, by the admin API, wrongly on purpose, and never two at
 //! a time, so that it is known at any moment what should be in force.
 
-use super::cast::{Place, SharedTimeline, lock};
-use super::certificates::Wardrobe;
-use super::clock::{Micros, now};
-use super::engine::{Answer, Engine, write_aside};
-use super::plan::Configure;
-use super::settings::Settings;
-use super::timeline::{Change, ServerId, Setup};
-use crate::failure::{Failure, Outcome};
+use crate::cast::{Place, SharedTimeline, lock};
+use crate::certificates::Wardrobe;
+use crate::clock::{Micros, now};
+use crate::engine::{Answer, Engine, write_aside};
+use crate::plan::Configure;
+use crate::settings::Settings;
+use crate::timeline::{Change, ServerId, Setup};
+use propylon_bench::failure::{Failure, Outcome};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,11 +4,11 @@
 //! all; and the kernel's own account of how long threads of the engine and its servers were ready and had to wait
 //! for a core.
 
-use super::cast::{SharedTimeline, lock};
-use super::clock::{Micros, now};
-use super::timeline::Window;
-use crate::interrupt::Interrupt;
-use crate::machine;
+use crate::cast::{SharedTimeline, lock};
+use crate::clock::{Micros, now};
+use crate::timeline::Window;
+use propylon_bench::interrupt::Interrupt;
+use propylon_bench::machine;
 use std::collections::HashMap;
 use std::fs;
 use std::thread::JoinHandle;

@@ -1,0 +1,133 @@
+//! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
+//!
+//! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
+//! `keyserver`, `offload`, `fleet`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`;
+//! `agents` spreads load commands over machines). Modules that they share: `target` (the server that is asked, and
+//! how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
+//! (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
+//! and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (the results), `cpu` and
+//! `memory` (the cost to the server), `pressure` (resources that ran short), `report` (how results are told),
+//! `provenance` (the place and the programs of a measurement).
+//!
+//! What is public is what any command needs, whatever it measures: `propylon-chaos` is a command too.
+
+#![forbid(unsafe_code)]
+
+mod agents;
+mod body;
+mod certificate_kind;
+mod certificates;
+mod compare;
+mod connections;
+mod cpu;
+mod crowd;
+pub mod failure;
+mod fleet;
+mod handshakes;
+mod http2;
+#[cfg(test)]
+mod instrument;
+pub mod interrupt;
+mod keyserver;
+mod link;
+mod load;
+pub mod machine;
+mod memory;
+mod offload;
+mod origin;
+mod page;
+mod plan;
+mod poll;
+mod pressure;
+mod provenance;
+pub mod report;
+mod requests;
+mod response;
+pub mod scratch;
+mod search;
+mod stage;
+mod stream;
+mod sweep;
+mod tally;
+mod target;
+mod team;
+mod throughput;
+pub mod units;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Load, origin, certificates and comparisons for load balancers.
+#[derive(Parser)]
+#[command(name = "propylon-bench", version, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Certificates(certificates::Arguments),
+    Origin(origin::Arguments),
+    Handshakes(handshakes::Arguments),
+    Requests(requests::Arguments),
+    Throughput(throughput::Arguments),
+    Connections(connections::Arguments),
+    Keyserver(keyserver::Arguments),
+    Compare(compare::Arguments),
+    Offload(offload::Arguments),
+    Fleet(fleet::Arguments),
+    Prefork(offload::prefork::Arguments),
+    Search(search::Arguments),
+    Sweep(sweep::Arguments),
+    Plan(plan::Arguments),
+    Report(page::Arguments),
+    Agent(agents::agent::Arguments),
+    #[command(hide = true)]
+    CrowdPart(crowd::parts::Arguments),
+}
+
+/// The program `propylon-bench`: does what its command line says.
+pub fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Certificates(arguments) => certificates::run(&arguments),
+        Command::Origin(arguments) => origin::run(&arguments),
+        Command::Handshakes(arguments) => handshakes::run(&arguments),
+        Command::Requests(arguments) => requests::run(&arguments),
+        Command::Throughput(arguments) => throughput::run(&arguments),
+        Command::Connections(arguments) => connections::run(&arguments),
+        Command::Keyserver(arguments) => keyserver::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Offload(arguments) => offload::run(&arguments),
+        Command::Fleet(arguments) => fleet::run(&arguments),
+        Command::Prefork(arguments) => offload::prefork::run(&arguments),
+        Command::Search(arguments) => search::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
+        Command::Agent(arguments) => agents::agent::run(&arguments),
+        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("propylon-bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_shows_an_example() {
+        Arguments::command().debug_assert();
+        for command in Arguments::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}
