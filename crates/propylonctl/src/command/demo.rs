@@ -175,6 +175,7 @@ fn configuration(web: u16, admin: u16, origins: &[SocketAddr]) -> String {
 [process]
 workers = 1                 # so that the demo's rates are those of one core; "auto" takes them all
 drain_timeout = "1s"
+handshakes = {{ queue_wait = "1m" }} # the demo's own clients wait for their turn, however busy this machine is
 
 [admin]
 bind = "127.0.0.1:{admin}"
