@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use instant_acme::CertificateIdentifier;
 use propylon_config::{Acme, CertificateSource, Config, KeyType};
-use propylon_crypto::key_process::{KeptKey, KeyFiles, Purpose};
+use propylon_crypto::key_process::{Failure, KeptKey, KeyFiles, Purpose};
 use rustls_pki_types::CertificateDer;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -68,6 +68,8 @@ const UNUSED_LOOKS: u64 = 20;
 /// Time for which nothing refers to a certificate's key of another time before it is removed.
 const UNUSED_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const AWAY: &str = "the key process does not answer";
+/// How the trouble begins that the key process cannot read its store.
+const UNREAD: &str = "keys.store cannot be read: ";
 /// Time limit for an order, from the account to the chain. Beyond it something hangs.
 const ORDER_TIME: Duration = Duration::from_secs(600);
 /// Interval in seconds at which the authority is asked when it would have a certificate replaced, unless it says.
@@ -437,9 +439,13 @@ impl Account {
         let checked = match self.shared.keys {
             None => bytes.map(|bytes| chain::check_file(&bytes, &wanted.names, now)),
             Some(keys) => {
-                // The key process may be there later.
-                let Ok(own) = keys.kept(name) else { return self.heed(Err(AWAY.into())) };
-                if self.trouble.as_deref() == Some(AWAY) {
+                let own = match keys.kept(name) {
+                    Ok(own) => own,
+                    // The key process may be there later.
+                    Err(Failure::Away) => return self.heed(Err(AWAY.into())),
+                    Err(failure) => return self.heed(Err(format!("{UNREAD}{}", std::io::Error::from(failure)))),
+                };
+                if self.trouble.as_deref().is_some_and(|trouble| trouble == AWAY || trouble.starts_with(UNREAD)) {
                     self.trouble = None;
                 }
                 let keeps = |public: &[u8]| beside::keeps(&own, name, public);
@@ -466,7 +472,8 @@ impl Account {
 
     /// The time to attempt an order for this certificate: its own time, and then as soon as an attempt is allowed.
     fn attempt_at(&self, wanted: &Wanted, now: i64) -> i64 {
-        let Some(kept) = self.kept.get(&wanted.file) else { return i64::MAX };
+        // What has not been seen yet may be there and serve: it is looked at again, and not ordered meanwhile.
+        let Some(kept) = self.kept.get(&wanted.file).filter(|kept| kept.seen) else { return i64::MAX };
         let wanted_at = kept.held.as_ref().map_or(now, |held| {
             plan::renew_at(held.lifetime, self.issuer.acme.renew_before, kept.suggested, held.chance())
         });
