@@ -468,13 +468,14 @@ impl Main {
         publication: &Publication,
         workers: usize,
     ) -> Result<(), StartError> {
+        let until = Instant::now() + WORKERS_WAIT;
         if timeout(WORKERS_WAIT, publication.adopted_by(workers)).await.is_err() {
             let what = format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs());
             let failure = Failure { reason: "start", what };
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));
         }
-        if let Err(what) = self.await_key_process(workers).await {
+        if let Err(what) = self.await_key_process(workers, until).await {
             let failure = Failure { reason: "start", what };
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));
@@ -500,19 +501,20 @@ impl Main {
 
     /// Waits until the key process has answered every worker: the process before serves well meanwhile. The error says
     /// why there is none.
-    async fn await_key_process(&self, workers: usize) -> Result<(), String> {
+    async fn await_key_process(&self, workers: usize, until: Instant) -> Result<(), String> {
         let Some(metrics) = &self.telemetry.key_process else { return Ok(()) };
-        let until = Instant::now() + WORKERS_WAIT;
-        while self.store.level(metrics.servers[0].connections) < workers as i64 {
+        loop {
             if metrics.is_over.is_some_and(|is_over| self.store.level(is_over) > 0) {
                 return Err("the process that starts its key process is gone".into());
+            }
+            if self.store.level(metrics.servers[0].connections) >= workers as i64 {
+                return Ok(());
             }
             if Instant::now() >= until {
                 return Err(format!("its key process did not answer every worker within {} s", WORKERS_WAIT.as_secs()));
             }
             sleep(KEY_PROCESS_LOOK).await;
         }
-        Ok(())
     }
 
     /// Handles SIGUSR2.
