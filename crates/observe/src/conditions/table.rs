@@ -416,7 +416,7 @@ pub const TABLE: &[Condition] = &[
         "propylon_retries_refused_total",
         Warning,
         "failed requests are not tried again: the retry budget is used up",
-        "look at the servers; see retry_budget",
+        "look at the servers; \"Repeats, and passing over\" in the manual tells of the budget",
     ),
     rises(
         "server-timeouts",
