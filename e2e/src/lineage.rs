@@ -172,8 +172,7 @@ impl Lineage {
         eventually(START, "a successor serves", || (self.count(" serves from here on") > before).then_some(()));
         self.await_starts(starts + 1);
         let line = self.says(" serves from here on");
-        let pid = line.split("process ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-        self.pids.push(pid.unwrap_or_else(|| panic!("a number in {line}")));
+        self.pids.push(successor_of(&line).unwrap_or_else(|| panic!("a number in {line}")));
     }
 
     /// Runs `propylon` with these arguments and the configuration, to its end.
@@ -252,9 +251,16 @@ pub fn is_alive(pid: u32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
+/// The process that serves, of a line that says so.
+fn successor_of(line: &str) -> Option<u32> {
+    line.split("process ").nth(1).filter(|rest| rest.contains(" serves from here on"))?.split(' ').next()?.parse().ok()
+}
+
 impl Drop for Lineage {
     fn drop(&mut self) {
-        let pids: Vec<u32> = self.pids.iter().copied().chain(self.children.iter().map(Child::id)).collect();
+        // Those that have come by a command, too.
+        let told: Vec<u32> = self.said().iter().filter_map(|line| successor_of(line)).collect();
+        let pids: Vec<u32> = self.pids.iter().copied().chain(self.children.iter().map(Child::id)).chain(told).collect();
         let alive = || pids.iter().copied().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
         // The second one ends a drain.
         for _ in 0..2 {

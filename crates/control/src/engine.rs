@@ -508,6 +508,7 @@ impl Main {
                 return Err("the process that starts its key process is gone".into());
             }
             if self.store.level(metrics.servers[0].connections) >= workers as i64 {
+                log::info!("upgrade: the key process answers every worker");
                 return Ok(());
             }
             if Instant::now() >= until {
