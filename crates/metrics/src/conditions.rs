@@ -456,6 +456,7 @@ impl Kept {
         }
         let lasted = self.last.saturating_sub(self.began).as_secs().max(1);
         let count = match row.holds {
+            Holds::Rises if self.value == 1 => ", once".into(),
             Holds::Rises => format!(", {} times", self.value),
             _ => String::new(),
         };

@@ -85,6 +85,14 @@ fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
 
 fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
     let choices = [("http1", ServerProtocol::Http1), ("h2", ServerProtocol::Http2), ("auto", ServerProtocol::Auto)];
+    // The nearest by its letters would be "http1".
+    if let Some(entry) = section.entry("protocol")
+        && let Value::String(written) = &entry.node.value
+        && ["http2", "http/2", "h2c"].iter().any(|name| name.eq_ignore_ascii_case(written))
+    {
+        section.report.error(entry.node.span, format!("`protocol` cannot be {written:?}"), "write \"h2\"");
+        return ServerProtocol::Http2;
+    }
     let Some(Found { value, span }) = section.choice("protocol", &choices) else { return ServerProtocol::Http1 };
     if value == ServerProtocol::Auto && section.entry("tls").is_none() {
         let what = "`protocol` \"auto\" is agreed on by ALPN, which comes with `tls`";

@@ -285,7 +285,7 @@ fn certificates_table(snapshot: &Value) -> String {
     let mut rows = vec![["profile", "name", "type", "days left", "file"].map(String::from)];
     for one in list(&snapshot["certificates"]) {
         let days = (one["not_after"].as_f64().unwrap_or(0.0) - now) / SECONDS_PER_DAY;
-        let left = if days < 0.0 { "expired".to_owned() } else { format!("{days:.0}") };
+        let left = if days < 0.0 { "expired".to_owned() } else { format!("{:.0}", days.floor()) };
         rows.push([text(&one["profile"]), text(&one["name"]), text(&one["type"]), left, text(&one["file"])]);
     }
     columns(&rows)
