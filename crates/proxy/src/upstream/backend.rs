@@ -228,6 +228,7 @@ impl Backend {
         }
     }
 }
+
 /// What a core knows of a backend: health, balance, and connections.
 pub struct BackendState {
     pub balancer: RefCell<Balancer>,
