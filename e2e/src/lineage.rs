@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::binaries;
@@ -256,6 +256,11 @@ fn successor_of(line: &str) -> Option<u32> {
     line.split("process ").nth(1).filter(|rest| rest.contains(" serves from here on"))?.split(' ').next()?.parse().ok()
 }
 
+/// Signals a process that may end by itself meanwhile.
+fn end(pid: u32, which: Signal) {
+    let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, which));
+}
+
 impl Drop for Lineage {
     fn drop(&mut self) {
         // Those that have come by a command, too.
@@ -264,11 +269,11 @@ impl Drop for Lineage {
         let alive = || pids.iter().copied().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
         // The second one ends a drain.
         for _ in 0..2 {
-            alive().into_iter().for_each(|pid| signal(pid, Signal::TERM));
+            alive().into_iter().for_each(|pid| end(pid, Signal::TERM));
         }
         if std::thread::panicking() {
             eprintln!("--- the engines' stderr ---\n{}", self.said().join("\n"));
-            alive().into_iter().for_each(|pid| signal(pid, Signal::KILL));
+            alive().into_iter().for_each(|pid| end(pid, Signal::KILL));
             return;
         }
         holds("all engines end", || {
