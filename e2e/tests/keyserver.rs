@@ -383,7 +383,8 @@ fn connections_that_show_no_certificate_lock_no_engine_out() {
         assert_eq!(link.ask(&frame(PING, 1, &[])).opcode, 0xf2);
     }
     let ended = |reason| server.metric(&format!("propylon_keyserver_connections_ended_total{{reason=\"{reason}\"}}"));
-    assert!(ended("handshake-displaced") as usize >= PLACES, "{}", ended("handshake-displaced"));
+    // An end is counted a moment after its connection is.
+    holds("most have made way", || ended("handshake-displaced") as usize >= PLACES);
     assert!(server.metric("propylon_keyserver_handshaking") as usize <= PLACES / 2);
     drop(idle);
     holds("they are gone", || server.metric("propylon_keyserver_handshaking") == 0);
