@@ -60,12 +60,19 @@ fn elements(mut der: &[u8]) -> Vec<(u8, Vec<u8>)> {
 
 /// The process that a process has started with this in its command line.
 pub fn child(parent: u32, what: &str) -> Option<u32> {
+    pids().filter(|pid| parent_of(*pid) == Some(parent)).find(|pid| is_called(*pid, what))
+}
+
+/// Every process there is.
+fn pids() -> impl Iterator<Item = u32> {
     let all = fs::read_dir("/proc").expect("processes").flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent)).find(|pid| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(what)
-    })
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether a process has this in its command line.
+fn is_called(pid: u32, what: &str) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains(what)
 }
 
 fn parent_of(pid: u32) -> Option<u32> {
@@ -82,16 +89,8 @@ pub fn key_process(engine: u32) -> u32 {
 
 /// The supervisor of keys of another engine than this one, with the same configuration.
 pub fn supervisor_beside(engine: u32, config: &Path) -> Option<u32> {
-    let named = |pid: u32, what: &str| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(what)
-    };
-    let all = fs::read_dir("/proc").expect("processes").flatten();
-    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| {
-        let of_another = |parent: &u32| *parent != engine && named(*parent, &config.to_string_lossy());
-        named(*pid, "key-supervisor") && parent_of(*pid).as_ref().is_some_and(of_another)
-    })
+    let is_another = |pid: u32| pid != engine && is_called(pid, &config.to_string_lossy());
+    pids().find(|pid| is_called(*pid, "key-supervisor") && parent_of(*pid).is_some_and(is_another))
 }
 
 /// `propylonctl attempt` in the sandbox of this configuration.

@@ -469,13 +469,11 @@ impl Main {
         workers: usize,
     ) -> Result<(), StartError> {
         let until = Instant::now() + WORKERS_WAIT;
-        if timeout(WORKERS_WAIT, publication.adopted_by(workers)).await.is_err() {
-            let what = format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs());
-            let failure = Failure { reason: "start", what };
-            takeover.give_up(&failure);
-            return Err(StartError::Upgrade(failure));
-        }
-        if let Err(what) = self.await_key_process(workers, until).await {
+        let ready = match timeout(WORKERS_WAIT, publication.adopted_by(workers)).await {
+            Ok(()) => self.await_key_process(workers, until).await,
+            Err(_) => Err(format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs())),
+        };
+        if let Err(what) = ready {
             let failure = Failure { reason: "start", what };
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));

@@ -23,9 +23,9 @@ use crate::request::After;
 
 /// How long an answer that ends a connection may take to be accepted by the client's kernel.
 const FAREWELL_MILLIS: u64 = 5_000;
-const LINGER_QUIET_MILLIS: u64 = 2_000;
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
 const LINGER_MILLIS_MAX: u64 = 30_000;
+const LINGER_QUIET_MILLIS: u64 = 2_000;
 /// Bytes that it has to send in each second of that.
 const LINGER_RATE_MIN: u64 = 4 * 1024;
 
@@ -288,9 +288,7 @@ impl Connection {
         self.core.stock.give_back(&mut self.inbox);
         self.core.stock.give_back(&mut self.wire);
     }
-}
 
-impl Connection {
     /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
     /// requests: their clients' half-closes go on to the servers.
     fn departure(&self) -> Departure {

@@ -176,6 +176,12 @@ impl Backend {
         (0..count).for_each(|_| self.services.metrics.lower(self.server_metrics(server).open));
     }
 
+    /// Counts pooled connections that were found closed by their server when one was wanted.
+    pub fn count_stale(&self, server: usize, count: u64) {
+        (0..count).for_each(|_| self.services.metrics.increment(self.server_metrics(server).stale));
+        self.count_closed(server, count as usize);
+    }
+
     /// Reports which servers this core passes over, for as long as the configuration in effect has them.
     fn report_passed_over(&self) {
         let (suspects, now) = (self.state.suspects.borrow(), self.services.timers.now());

@@ -352,13 +352,9 @@ fn acceptable(eligibility: &Eligibility<'_>, choice: Choice, servers: usize) -> 
 /// An idle connection to this server, or the right to make one, without waiting.
 fn at(backend: &Rc<Backend>, server: usize, need: &Need) -> Option<Found> {
     let pool = &backend.state.pool;
-    let metrics = backend.server_metrics(server);
     if need.fit != Fit::New {
         let (found, stale) = pool.checkout(PoolKey { server, owner: need.owner }, need.fit, need.certain);
-        for _ in 0..stale {
-            backend.services.metrics.increment(metrics.stale);
-            backend.services.metrics.lower(metrics.open);
-        }
+        backend.count_stale(server, stale);
         if found.is_some() || stale > 0 {
             backend.report_idle(server);
         }
@@ -376,7 +372,7 @@ fn at(backend: &Rc<Backend>, server: usize, need: &Need) -> Option<Found> {
     // The idle connection does not suit this request, and is in its way.
     let evicted = pool.evict(server)?;
     backend.report_idle(server);
-    backend.services.metrics.lower(metrics.open);
+    backend.count_closed(server, 1);
     Some(Found::Permit(evicted.permit))
 }
 

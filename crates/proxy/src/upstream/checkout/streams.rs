@@ -143,11 +143,7 @@ fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<Upstre
         return None;
     }
     let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
-    let metrics = backend.server_metrics(server);
-    for _ in 0..stale {
-        backend.services.metrics.increment(metrics.stale);
-        backend.services.metrics.lower(metrics.open);
-    }
+    backend.count_stale(server, stale);
     backend.report_idle(server);
     let mut found = found?;
     found.requests = found.requests.saturating_add(1);
