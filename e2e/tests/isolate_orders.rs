@@ -287,6 +287,19 @@ fn a_successor_serves_what_was_ordered_and_orders_by_the_same_account() {
     await_orders(lineage.admin(), 1);
     holds("both are served", || ["one.test", "two.test"].iter().all(|name| leaf(place.tls, name, &client).is_ok()));
     assert_eq!((place.kept(".key").len(), place.kept(".account")), (2, account));
+    // Nobody succeeds it who would have neither.
+    let (successor, elsewhere) = (lineage.pid(), place.keys.join("elsewhere"));
+    fs::rename(place.store(), &elsewhere).expect("a rename");
+    let said = lineage.command(&["upgrade"]);
+    assert!(said.status.code() == Some(1) && said.stderr.contains("does not have its key"), "{}", said.stderr);
+    lineage.says("let keys.store be the folder that it was");
+    assert_eq!(lineage.pid(), successor);
+    for name in ["one.test", "two.test"] {
+        leaf(place.tls, name, &client).expect("a handshake");
+    }
+    assert!(files(&place.account_folder()).iter().all(|(path, _)| !path.to_string_lossy().contains(".broken-")));
+    fs::remove_dir_all(place.store()).expect("the folder of the one that gave up");
+    fs::rename(&elsewhere, place.store()).expect("a rename");
     signal(key_process(lineage.pid()), Signal::KILL);
     for name in ["one.test", "two.test"] {
         leaf(place.tls, name, &client).expect("a handshake");

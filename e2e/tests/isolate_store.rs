@@ -10,7 +10,7 @@ use std::process::Command;
 use propylon_e2e::admin::{TOKEN, ask_admin, with_state};
 use propylon_e2e::certificates::{leaf, leaf_of};
 use propylon_e2e::engine::complete;
-use propylon_e2e::lineage::Lineage;
+use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::program::run;
 use propylon_e2e::wait::{PATIENCE, eventually, holds};
 use propylon_e2e::{Certificates, Client, Engine, Response, Scratch, binaries};
@@ -74,6 +74,15 @@ fn issue(name: &str) -> String {
 fn change(engine: &Engine, method: &str, name: &str, pem: &str) -> Response {
     let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\n");
     ask_admin(engine, method, &format!("/v1/certificates/public/{name}"), &fields, pem)
+}
+
+fn change_at(admin: SocketAddr, method: &str, name: &str, pem: &str) -> Response {
+    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\n");
+    Client::plain(admin).ask(format!(
+        "{method} /v1/certificates/public/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Length: {}\r\n{fields}\r\n{pem}",
+        pem.len()
+    ))
 }
 
 #[track_caller]
@@ -162,11 +171,7 @@ fn a_process_whose_uploads_are_gone_is_not_succeeded_by_one_that_could_not_serve
     let place = Place::new(true);
     let one = issue("one.test");
     let lineage = Lineage::start(&place.process(), &place.rest());
-    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\n");
-    let told = Client::plain(lineage.admin()).ask(format!(
-        "PUT /v1/certificates/public/one HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n{fields}\r\n{one}",
-        one.len()
-    ));
+    let told = change_at(lineage.admin(), "PUT", "one", &one);
     assert_eq!(told.status, 200, "{}", told.text());
     fs::remove_file(place.file("one")).expect("our own file");
     let before = lineage.pid();
@@ -175,6 +180,59 @@ fn a_process_whose_uploads_are_gone_is_not_succeeded_by_one_that_could_not_serve
     lineage.says("the upgrade has failed");
     assert_eq!(lineage.pid(), before);
     assert!(is_served(lineage.address("web"), "one.test", &one));
+}
+
+#[test]
+fn a_deleted_upload_that_could_not_be_removed_is_removed_by_the_successor() {
+    let place = Place::new(true);
+    let (one, two) = (issue("one.test"), issue("two.test"));
+    let mut lineage = Lineage::start(&place.process(), &place.rest());
+    for (name, pem) in [("one", &one), ("two", &two)] {
+        let told = change_at(lineage.admin(), "PUT", name, pem);
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    // A folder in its place cannot be removed as a file is.
+    let (file, moved) = (place.file("one"), place.keys.join("moved.pem"));
+    fs::rename(&file, &moved).expect("a rename");
+    fs::create_dir(&file).expect("a folder");
+    let told = change_at(lineage.admin(), "DELETE", "one", "");
+    assert!(told.status == 200 && told.text().contains("cannot be removed"), "{}", told.text());
+    fs::remove_dir(&file).expect("an empty folder");
+    fs::rename(&moved, &file).expect("a rename");
+    lineage.upgrade(How::Signal);
+    eventually(PATIENCE, "its key is gone", || (!file.exists()).then_some(()));
+    assert!(place.file("two").exists() && is_served(lineage.address("web"), "two.test", &two));
+}
+
+#[test]
+fn a_full_folder_of_keys_is_told_before_anything_is_to_be_kept_there() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: only root mounts a file system");
+    }
+    let place = Place::new(true);
+    fs::create_dir_all(place.store()).expect("a folder");
+    let mut command = Command::new("unshare");
+    let mount = "mount -t tmpfs -o size=256k,mode=700 keys \"$0\" && exec \"$@\"";
+    command.args(["--mount", "--propagation", "private", "sh", "-c", mount]);
+    command.arg(place.store()).arg(binaries::propylon()).arg("run");
+    let lineage = Lineage::start_by(command, &place.process(), &place.rest());
+    let is_unusable = || lineage.metric("propylon_key_store_unusable") == 1.0;
+    eventually(PATIENCE, "it has been looked at", || (!is_unusable()).then_some(()));
+    // The engine sees another file system there than this test does.
+    let store = place.store();
+    let inside = Path::new("/proc").join(lineage.pid().to_string()).join("root").join(store.strip_prefix("/").expect("a root"));
+    fs::write(inside.join("much"), vec![0; 1 << 20]).expect_err("it is full");
+    eventually(PATIENCE, "it is told", || is_unusable().then_some(()));
+    lineage.says("No space left on device");
+    let told = change_at(lineage.admin(), "PUT", "one", &issue("one.test"));
+    assert!(told.status == 500 && told.text().contains("the certificate cannot be kept in"), "{}", told.text());
+    assert!(!told.text().contains("state"), "{}", told.text());
+    fs::remove_file(inside.join("much")).expect("our own file");
+    eventually(PATIENCE, "it is over", || (!is_unusable()).then_some(()));
+    let told = change_at(lineage.admin(), "PUT", "one", &issue("one.test"));
+    assert_eq!(told.status, 200, "{}", told.text());
+    let left = fs::read_dir(&inside).expect("a folder").count();
+    assert_eq!(left, 1, "nothing is left of having tried");
 }
 
 #[test]

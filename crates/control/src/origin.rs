@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::isolation;
 use crate::key_folders;
-use crate::state::{FILE, ServerName, State, uploads_within};
+use crate::state::{FILE, ServerName, State, Uploads, uploads_within};
 use propylon_config::effective;
 
 /// A configuration, and what it was made of.
@@ -32,6 +32,11 @@ pub struct Meant {
 const OVERRIDES_TOLD_MAX: usize = 20;
 
 impl Meant {
+    /// The folder of uploads, if there is one.
+    pub fn uploads(&self) -> Option<Uploads> {
+        Some(Uploads::of(&self.config, &self.config.process.state.as_ref()?.path))
+    }
+
     /// Everything that `process.state` has otherwise than the file, as warnings about the file. Of very many only some.
     pub fn overrides(&self) -> Vec<Problem> {
         let Some(folder) = &self.config.process.state else { return Vec::new() };

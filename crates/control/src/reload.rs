@@ -118,6 +118,10 @@ impl Keeper {
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
         let places = Places::new(&shown.borrow().snapshot.config, shown.borrow().snapshot.generation);
+        let leftovers = match meant.uploads() {
+            Some(Uploads::Beside(_)) => Leftovers::of(&meant.state.unused),
+            _ => Leftovers::default(),
+        };
         let keeper = Keeper {
             path,
             meant,
@@ -127,7 +131,7 @@ impl Keeper {
             places,
             certificates,
             orders,
-            leftovers: Leftovers::default(),
+            leftovers,
             sandbox,
             publish,
             health,
@@ -249,7 +253,7 @@ impl Keeper {
         }
         if let Err(error) = self.write_state(&draft.meant.state) {
             self.conclude_refused(by_admin);
-            return Err(Refused::State(error));
+            return Err(Refused::Unwritten(error));
         }
         upload.iter_mut().for_each(|upload| upload.kept = true);
         draft.snapshot.renew_links();
@@ -269,7 +273,7 @@ impl Keeper {
             self.publish(draft.snapshot).await;
         }
         if before.certificates != self.meant.state.certificates {
-            warnings.extend(self.remove_unused_certificates(before).await);
+            warnings.extend(self.remove_unused_certificates().await);
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
         Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
@@ -352,6 +356,9 @@ impl Keeper {
             }
         }
         state.tidy();
+        if matches!(self.meant.uploads(), Some(Uploads::Beside(_))) {
+            state.note_unused(&self.meant.state, self.leftovers.names());
+        }
         Ok(Wanted { file, state, server, is_pushed })
     }
 
@@ -394,7 +401,10 @@ impl Keeper {
         if *state == self.meant.state {
             return Ok(());
         }
-        let told = |error| format!("{}: {}", folder.path.display(), sandbox::explained(&folder.path, &error));
+        let told = |error| {
+            let (path, why) = (folder.path.display(), sandbox::explained(&folder.path, &error));
+            format!("the state cannot be written: {path}: {why}")
+        };
         state.save(&folder.path).map_err(told)
     }
 
@@ -531,7 +541,7 @@ impl Keeper {
     /// Logs the outcome of reading the file again.
     fn tell(&self, done: &Done) {
         tell(done);
-        if self.meant.state != State::default() {
+        if !self.meant.state.overrides().is_empty() {
             let name = &self.meant.file.name;
             log::info!("what the admin API has changed stands over {name}; /snapshot says what that is");
         }
@@ -594,15 +604,26 @@ impl Keeper {
     }
 
     /// Removes files of certificates that were replaced or removed; returns a warning if they cannot be removed.
-    async fn remove_unused_certificates(&self, before: State) -> Option<Problem> {
+    async fn remove_unused_certificates(&mut self) -> Option<Problem> {
         let (Meant { config, state, source, .. }, leftovers) = (self.meant.clone(), self.leftovers.clone());
         let at = config.keys.store.as_ref().map(|store| store.at);
-        let uploads = Uploads::of(&config, &config.process.state.as_ref()?.path);
-        let removed = beside(move || uploads.remove_unused(&config, &before, &state, &leftovers)).await.ok()?;
+        let uploads = self.meant.uploads()?;
+        let removed = beside(move || uploads.remove_unused(&config, &state, &leftovers)).await.ok()?;
+        self.note_leftovers();
         let what =
             format!("certificates that were uploaded and are not used any more cannot be removed: {}", removed.err()?);
         log::warn!("{what}");
         Some(Problem::warning(&source.name, at, what, "their keys lie in keys.store until it can be written in"))
+    }
+
+    /// Notes in the state what is still to be removed, for the next process. If that fails, the state names more files
+    /// than are there, which does no harm.
+    fn note_leftovers(&mut self) {
+        let state = State { unused: self.leftovers.names(), ..self.meant.state.clone() };
+        match self.write_state(&state) {
+            Ok(()) => self.meant.state = state,
+            Err(error) => log::warn!("{error}"),
+        }
     }
 
     /// The main thread's column, which is the last.
@@ -664,7 +685,10 @@ impl Upload {
         beside(move || match upload.uploads.put(&upload.profile, &upload.file, &pem) {
             Ok(()) => Ok(Some(upload)),
             // A key process that has not answered may still write the file; dropping `upload` removes it.
-            Err(error) => Err(Refused::State(format!("{}: {error}", upload.uploads.folder(&upload.profile).display()))),
+            Err(error) => {
+                let folder = upload.uploads.folder(&upload.profile);
+                Err(Refused::Unwritten(format!("the certificate cannot be kept in {}: {error}", folder.display())))
+            }
         })
         .await?
     }
@@ -897,7 +921,7 @@ fn tell_refused(refused: &Refused) {
             problems.iter().for_each(|problem| log::error!("{}", problem.unmarked()));
         }
         Refused::Forbidden(what, fix) => log::error!("{what}; {fix}"),
-        Refused::Unknown(what) | Refused::Taken(what) | Refused::State(what) => log::error!("{what}"),
+        Refused::Unknown(what) | Refused::Taken(what) | Refused::Unwritten(what) => log::error!("{what}"),
     }
     log::error!("the configuration was refused; the one from before stays in effect");
 }

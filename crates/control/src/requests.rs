@@ -45,9 +45,7 @@ impl NotDone {
             }
             NotDone::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
             NotDone::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
-            NotDone::Refused(Refused::State(what)) => {
-                format!("the state cannot be written: {what}; check that folder, its rights and the disk")
-            }
+            NotDone::Refused(Refused::Unwritten(what)) => format!("{what}; check that folder, its rights and the disk"),
         }
     }
 }
@@ -167,7 +165,7 @@ pub enum Refused {
     /// All errors of the new configuration.
     Problems(Vec<Problem>),
     /// The state file or the uploaded certificate could not be written.
-    State(String),
+    Unwritten(String),
 }
 
 #[cfg(test)]

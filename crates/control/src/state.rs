@@ -32,6 +32,8 @@ pub struct State {
     pub servers: BTreeMap<String, BTreeMap<String, ServerChange>>,
     /// Names of files in the folder of certificates, by TLS profile, then by the certificate's name.
     pub certificates: BTreeMap<String, BTreeMap<String, String>>,
+    /// Names of files in `keys.store` that are not used any more and may still be there.
+    pub unused: BTreeSet<String>,
 }
 
 /// A configuration that was pushed by the admin API.
@@ -149,6 +151,18 @@ impl State {
         self.certificates.retain(|_, files| !files.is_empty());
     }
 
+    /// Notes as unused the uploads of the state `before` that this one does not name, and `left`, which are still there.
+    pub fn note_unused(&mut self, before: &State, left: BTreeSet<String>) {
+        let used: HashSet<&String> = self.files().collect();
+        let replaced = before.files().filter(|file| !used.contains(file)).cloned();
+        self.unused = left.into_iter().chain(replaced).collect();
+    }
+
+    /// Names of the uploads' files.
+    fn files(&self) -> impl Iterator<Item = &String> {
+        self.certificates.values().flat_map(BTreeMap::values)
+    }
+
     fn to_json(&self) -> Value {
         let mut root = json!({ "version": VERSION });
         if let Some(Pushed { text, is_json, over }) = &self.pushed {
@@ -160,6 +174,9 @@ impl State {
         root["servers"] =
             self.servers.iter().map(|(name, changes)| (name.clone(), servers(changes))).collect::<Map<_, _>>().into();
         root["certificates"] = json!(self.certificates);
+        if !self.unused.is_empty() {
+            root["unused"] = json!(self.unused);
+        }
         root
     }
 
@@ -188,6 +205,9 @@ impl State {
             let files = files.map(|(name, file)| Some((name.clone(), text(file).filter(|file| is_plain_name(file))?)));
             state.certificates.insert(profile.clone(), files.collect::<Option<_>>()?);
         }
+        for file in value.get("unused").map_or(Some(&Vec::new()), Value::as_array)? {
+            state.unused.insert(text(file).filter(|file| is_plain_name(file))?);
+        }
         Some(state)
     }
 
@@ -210,9 +230,9 @@ impl State {
         all
     }
 
-    /// Summary for people, without the pushed texts.
+    /// Summary for people, without the pushed texts and the names of unused files.
     pub fn summary(&self) -> Value {
-        let mut value = self.to_json();
+        let mut value = State { unused: BTreeSet::new(), ..self.clone() }.to_json();
         value["pushed"] = json!(self.pushed.is_some());
         value
     }
@@ -371,19 +391,11 @@ impl Uploads {
         }
     }
 
-    /// Removes files that the state before used and this one does not. In `keys.store` other processes may keep files
-    /// as well, so files that neither state names are left alone there.
-    pub fn remove_unused(
-        &self,
-        config: &Config,
-        before: &State,
-        state: &State,
-        leftovers: &Leftovers,
-    ) -> io::Result<()> {
+    /// Removes files that the state does not use. In `keys.store` other processes may keep files as well, so that only
+    /// those are removed there which it notes as unused.
+    pub fn remove_unused(&self, config: &Config, state: &State, leftovers: &Leftovers) -> io::Result<()> {
         if let Uploads::Beside(_) = self {
-            let used: HashSet<&String> = state.certificates.values().flat_map(BTreeMap::values).collect();
-            let own = before.certificates.values().flat_map(BTreeMap::values);
-            own.filter(|name| !used.contains(name)).for_each(|name| leftovers.add(name));
+            state.unused.iter().for_each(|name| leftovers.add(name));
             return leftovers.remove();
         }
         for profile in config.tls.iter().filter(|profile| is_plain_name(&profile.name)) {
@@ -416,6 +428,17 @@ const LEFTOVERS_MAX: usize = 10_000;
 const LEFTOVERS_WAIT: Duration = Duration::from_secs(60);
 
 impl Leftovers {
+    /// Leftovers of the process before, to be removed at once.
+    pub fn of(names: &BTreeSet<String>) -> Leftovers {
+        let names: BTreeSet<String> = names.iter().take(LEFTOVERS_MAX).cloned().collect();
+        let due = (!names.is_empty()).then(Instant::now);
+        Leftovers(Arc::new(Mutex::new(Left { names, due })))
+    }
+
+    pub fn names(&self) -> BTreeSet<String> {
+        self.left().names.clone()
+    }
+
     pub fn add(&self, name: &str) {
         let mut left = self.left();
         if left.names.len() < LEFTOVERS_MAX {

@@ -346,6 +346,7 @@ fn follow_profiles(
     let mut profiles = Vec::new();
     let remembered = remembered(config, earlier, unfound);
     let may_be_lost = |path: &path::Path| remembered.contains(path);
+    let succeeds_another = earlier.is_none() && unfound == Severity::Error;
     for tls in &config.tls {
         let known = earlier.and_then(|earlier| {
             let place = earlier.config.tls.iter().position(|known| known.name == tls.name)?;
@@ -371,7 +372,10 @@ fn follow_profiles(
         };
         match loaded {
             Err(errors) => findings.extend(errors),
-            Ok((profile, found)) => {
+            Ok((profile, mut found)) => {
+                if succeeds_another {
+                    found.iter_mut().filter(|finding| is_lost_order(tls, finding)).for_each(refuse_lost_order);
+                }
                 let is_kept =
                     |finding: &Finding| finding.severity == Severity::Error && (is_same || may_be_lost(&finding.path));
                 let (held, told): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
@@ -401,6 +405,20 @@ fn remembered<'c>(config: &'c Config, earlier: Option<&Snapshot>, unfound: Sever
         }
     }
     uploads
+}
+
+/// Whether an ordered certificate is there and its key is not: the process that serves may have it.
+fn is_lost_order(tls: &TlsProfile, finding: &Finding) -> bool {
+    let is_ordered = |certificate: &propylon_config::Certificate| match &certificate.source {
+        CertificateSource::Ordered(ordered) => ordered.files.iter().any(|(_, file)| *file == finding.path),
+        _ => false,
+    };
+    finding.error == Some(std::io::ErrorKind::NotFound) && tls.certificates.iter().any(is_ordered)
+}
+
+fn refuse_lost_order(finding: &mut Finding) {
+    finding.severity = Severity::Error;
+    finding.fix = "let keys.store be the folder that it was, or remove this file to have another ordered".into();
 }
 
 fn uploads(config: &Config) -> HashSet<&path::Path> {

@@ -124,9 +124,9 @@ async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Res
                 Refused::Forbidden(what, fix) => refused(StatusCode::CONFLICT, &one(what, fix)),
                 Refused::Unknown(what) => refused(StatusCode::NOT_FOUND, &one(what, "see /v1/snapshot")),
                 Refused::Taken(what) => refused(StatusCode::CONFLICT, &one(what, "use PATCH to change it")),
-                Refused::State(what) => refused(
+                Refused::Unwritten(what) => refused(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    &one(format!("the state cannot be written: {what}"), "check that folder, its rights and the disk"),
+                    &one(what, "check that folder, its rights and the disk"),
                 ),
             }
         }

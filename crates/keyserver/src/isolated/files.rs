@@ -30,6 +30,8 @@ const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 const KEYS_MAX: usize = 200_000;
 /// Uploads' files, each of one message's length at most.
 const UPLOADS_MAX: usize = 10_000;
+/// Bytes that must be free in the folder of uploads: more than a chain and its key take.
+const PROBE_BYTES: usize = 16 * 1024;
 /// A draft that is older was left behind by a process that ended over it.
 const DRAFT_AGE: Duration = Duration::from_secs(60);
 
@@ -318,13 +320,15 @@ pub fn prepare_store(store: &Path) -> io::Result<()> {
     try_store(store)
 }
 
-/// Checks that the folder of uploads can be written in, and by nobody else.
+/// Checks that the folder of uploads has room for a file of [`PROBE_BYTES`], and can be written in by nobody else.
 fn try_store(store: &Path) -> io::Result<()> {
     let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
     remove_if_there(&probe)?;
-    let own = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?.metadata()?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+    // Local file systems refuse what they have no room for when it is written, and need not be waited for.
+    let written = file.write_all(&[b'\n'; PROBE_BYTES]).and_then(|()| file.metadata());
     fs::remove_file(&probe)?;
-    match unfit_store(&fs::metadata(store)?, own.uid()) {
+    match unfit_store(&fs::metadata(store)?, written?.uid()) {
         Some(what) => {
             let store = store.display();
             Err(io::Error::other(format!(

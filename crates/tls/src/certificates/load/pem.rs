@@ -82,7 +82,10 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
         return Err(Trouble::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
     }
     let Some(kept) = kept_key(path, &contents) else { return Ok(contents) };
-    let lost = || Trouble::error(path, "the key process does not have its key", ANEW);
+    let lost = || Trouble {
+        error: Some(io::ErrorKind::NotFound),
+        ..Trouble::error(path, "the key process does not have its key", ANEW)
+    };
     let (keys, open_to_all) = match (files, folder) {
         (Some(files), _) => match files.read_kept(&kept) {
             Ok(file) => (file.keys.into_iter().map(found_in_key_process).collect(), file.open_to_all),

@@ -280,7 +280,12 @@ impl<'a> Loading<'a> {
         self.keep_what_was_good(certificate, &mut candidates, &found);
         if let CertificateSource::Ordered(_) = certificate.source {
             // Troubles with an ordered certificate are only warnings: it is set aside, and another is ordered.
-            found.iter_mut().for_each(|trouble| trouble.severity = Severity::Warning);
+            for trouble in found.iter_mut().filter(|trouble| trouble.severity == Severity::Error) {
+                trouble.severity = Severity::Warning;
+                if self.by_path.contains_key(trouble.path.as_path()) {
+                    trouble.fix = "what was read before stays in use; put back what is missing".into();
+                }
+            }
         }
         (candidates, found)
     }
