@@ -1417,6 +1417,46 @@ fn who_waits_for_a_server_that_is_found_down_is_served_by_another() {
     assert_eq!(first, ["other", "sick"], "what was at work there has gone on");
 }
 
+#[test]
+fn who_waits_for_a_slow_server_is_served_by_another_that_is_free_sooner() {
+    let (go, wait) = channel::<()>();
+    let (gate, wait) = (Gate::default(), Mutex::new(wait));
+    let opens = gate.clone();
+    let answer = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes();
+    let slow = Origin::answering(move |_| {
+        let _ = wait.lock().expect("nobody panics with it").recv();
+        answer("slow")
+    });
+    let quick = Origin::answering(move |_| {
+        opens.wait();
+        answer("quick")
+    });
+    let backs = [&slow, &quick].map(|origin| Engine::start(&with(&[origin.address()], "", "")));
+    let [one, two] = backs.each_ref().map(|back| back.address("plain"));
+    let text = limited(one, 1, "http2 = { max_streams = 1 }\nqueue = { timeout = \"10m\" }");
+    let of = |address: SocketAddr| format!("{{ address = \"{address}\", max_connections = 1 }}");
+    let engine = Engine::start(&text.replace(&of(one), &format!("{}, {}", of(one), of(two))));
+    let mut clients: Vec<_> = (0..10).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send("GET /work HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 | 1 => engine.metric_reaches("propylon_server_connections", &[], (n + 1) as f64),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], (n - 1) as f64),
+        }
+    }
+    gate.open();
+    for client in &mut clients[2..] {
+        assert_eq!(client.read_response().text(), "quick");
+    }
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[]), 0.0);
+    go.send(()).expect("the origin waits");
+    let mut first = [0, 1].map(|n| clients[n].read_response().text());
+    first.sort();
+    assert_eq!(first, ["quick", "slow"]);
+    assert_eq!(slow.received_text().matches("GET /work ").count(), 1);
+}
+
 /// A stream at a time, for requests that have all waited for longer than the target. They go by their order until one
 /// of their clients goes away.
 #[test]

@@ -72,6 +72,71 @@ pub struct H2Pool {
     abandoned: Cell<bool>,
     /// There are more connections than there may be, since the limit was lowered.
     shedding: Cell<bool>,
+    /// Those who wait at any server of the backend.
+    roamers: Rc<Roamers>,
+}
+
+/// Requests that wait for a stream of one server, and would take one of another.
+#[derive(Default)]
+pub struct Roamers {
+    list: RefCell<BTreeMap<Ticket, Roamer>>,
+    number: Cell<u64>,
+}
+
+struct Roamer {
+    /// Connections to the other servers.
+    wants: Box<[Rc<H2Pool>]>,
+    waker: Waker,
+}
+
+/// A place among the roamers, given up when it is dropped.
+pub struct Roaming {
+    roamers: Rc<Roamers>,
+    ticket: Ticket,
+}
+
+impl Roamers {
+    /// Joins those who are told of a stream that another server has; `since` is when the request came.
+    pub fn join(self: &Rc<Roamers>, wants: Box<[Rc<H2Pool>]>, since: u64, context: &Context<'_>) -> Roaming {
+        let ticket = Ticket::new(since, self.number.get());
+        self.number.set(self.number.get() + 1);
+        self.list.borrow_mut().insert(ticket, Roamer { wants, waker: context.waker().clone() });
+        Roaming { roamers: Rc::clone(self), ticket }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.list.borrow().is_empty()
+    }
+
+    /// Wakes the first who would take a stream there. It is a roamer no more.
+    fn invite(&self, to: &H2Pool) {
+        let mut list = self.list.borrow_mut();
+        let is_wanted = |roamer: &Roamer| roamer.wants.iter().any(|lane| std::ptr::eq(&**lane, to));
+        let first = list.iter().find(|(_, roamer)| is_wanted(roamer)).map(|(ticket, _)| *ticket);
+        let invited = first.and_then(|first| list.remove(&first));
+        drop(list);
+        invited.into_iter().for_each(|roamer| roamer.waker.wake());
+    }
+}
+
+impl Roaming {
+    /// Whether another server may have a stream by now.
+    pub fn is_invited(&self, context: &Context<'_>) -> bool {
+        match self.roamers.list.borrow_mut().get_mut(&self.ticket) {
+            Some(roamer) => {
+                roamer.waker.clone_from(context.waker());
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+impl Drop for Roaming {
+    fn drop(&mut self) {
+        let left = self.roamers.list.borrow_mut().remove(&self.ticket);
+        drop(left);
+    }
 }
 
 /// When further connections are made.
@@ -202,6 +267,12 @@ impl Place {
             *waker = Some(context.waker().clone());
         }
         Poll::Pending
+    }
+
+    /// Leaves the line for another server, which is no sign that clients give up.
+    pub fn leave_for_another(&self) {
+        let left = self.lane.give(self.ticket);
+        drop(left);
     }
 
     /// Since when it is one among all who wait, in milliseconds on the core's clock.
@@ -452,8 +523,8 @@ impl H2Connection {
 }
 
 impl H2Pool {
-    pub fn new(terms: Terms) -> H2Pool {
-        H2Pool { terms: Cell::new(terms), ..H2Pool::default() }
+    pub fn new(terms: Terms, roamers: &Rc<Roamers>) -> H2Pool {
+        H2Pool { terms: Cell::new(terms), roamers: Rc::clone(roamers), ..H2Pool::default() }
     }
 
     /// Another configuration has it.
@@ -463,7 +534,19 @@ impl H2Pool {
 
     /// A seat for somebody who has just come, behind those who wait.
     pub fn stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
-        if self.line.borrow().is_empty() { self.free_seat(services) } else { None }
+        if !self.line.borrow().is_empty() {
+            return None;
+        }
+        let seat = self.free_seat(services);
+        self.invite();
+        seat
+    }
+
+    /// A stream that nobody here waits for is one for somebody who waits for another server.
+    fn invite(&self) {
+        if !self.roamers.is_empty() && self.has_room() {
+            self.roamers.invite(self);
+        }
     }
 
     /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
@@ -547,6 +630,7 @@ impl H2Pool {
             }
         }
         self.stir(services.timers.now());
+        self.invite();
     }
 
     /// Has somebody see to what those who wait need. Without any connection each of them has to find another way.
@@ -800,6 +884,10 @@ impl H2Pool {
             self.was_of_no_use(unused, services.timers.now());
         }
         self.serve(services);
+        // There may be another connection in its place.
+        if self.line.borrow().is_empty() {
+            self.roamers.invite(self);
+        }
     }
 
     /// Ends the connections that nobody uses.

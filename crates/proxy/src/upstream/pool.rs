@@ -15,7 +15,7 @@ use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
 use super::connection::{PoolKey, ServerConnection, ServerTurnstile};
-use super::h2_pool::{H2Pool, StreamPermit, Terms};
+use super::h2_pool::{H2Pool, Roamers, StreamPermit, Terms};
 use crate::notice::Notice;
 use crate::services::Services;
 
@@ -51,6 +51,7 @@ pub struct Pool {
     pub turnstile: Option<Arc<ServerTurnstile>>,
     /// HTTP/2 connections by server: each carries many requests at a time.
     pub lanes: Vec<Rc<H2Pool>>,
+    pub roamers: Rc<Roamers>,
     /// Streams on one of them; 0 where servers do not speak HTTP/2.
     pub streams_max: usize,
     /// Count of connections being made ahead, by server.
@@ -99,6 +100,16 @@ impl Pool {
         turnstile: Option<Arc<ServerTurnstile>>,
         notices: Box<[Arc<Notice>]>,
     ) -> Pool {
+        Pool::with(backend, core, turnstile, notices, Rc::default())
+    }
+
+    fn with(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+        roamers: Rc<Roamers>,
+    ) -> Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| Rc::default()).collect(),
@@ -108,7 +119,8 @@ impl Pool {
             core,
             notices,
             turnstile,
-            lanes: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend)))).collect(),
+            lanes: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend), &roamers))).collect(),
+            roamers,
             streams_max: terms(backend).streams_max,
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
@@ -123,7 +135,7 @@ impl Pool {
         notices: Box<[Arc<Notice>]>,
         is_same: impl Fn(usize) -> bool,
     ) -> Pool {
-        let mut pool = Pool::new(backend, earlier.core, turnstile, notices);
+        let mut pool = Pool::with(backend, earlier.core, turnstile, notices, Rc::clone(&earlier.roamers));
         // Connections made without a permit are not counted by permits: requests in progress finish on the earlier
         // pool.
         if pool.turnstile.is_some() != earlier.turnstile.is_some() {
@@ -177,6 +189,13 @@ impl Pool {
                 || (self.streams_max > 0 && self.lanes[server].has_room())
                 || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
+    }
+
+    /// Whether this server has a stream for a request that waits for another, or may have a first connection made.
+    pub fn is_to_be_had(&self, server: usize) -> bool {
+        let lane = &self.lanes[server];
+        let may_connect = || self.turnstile.as_ref().is_some_and(|turnstile| turnstile.has_room(server));
+        self.notices[server].is_open() && (lane.has_room() || (!lane.is_alive() && may_connect()))
     }
 
     /// A seat on a connection that carries many requests, if there is one.

@@ -8,12 +8,15 @@ use std::time::Instant;
 
 use propylon_policy::reuse::Fit;
 
-use super::{Client, Found, Need, Pick, Refusal, RetryState, UpstreamStream, count_refused, granted, pick, wait};
+use super::{
+    Client, Found, Need, Pick, Refusal, RetryState, UpstreamStream, acceptable, count_refused, granted, pick, wait,
+};
 use crate::request::Note;
 use crate::upstream::backend::Backend;
+use crate::upstream::balance::{Choice, Eligibility};
 use crate::upstream::connection::{Permit, PoolKey, ServerTurnstile};
 use crate::upstream::h2_connection;
-use crate::upstream::h2_pool::{Answer, H2Pool};
+use crate::upstream::h2_pool::{Answer, H2Pool, Roaming};
 use crate::upstream::in_flight::InFlight;
 
 /// How often a request may find that the connection that it has waited for has made way for another core's.
@@ -30,6 +33,16 @@ enum Chosen {
     Again,
 }
 
+/// Result of the wait for a stream of one server.
+enum Awaited {
+    Stream(UpstreamStream),
+    /// Another server of those that the request may go to is to be had at once.
+    Elsewhere(usize),
+    /// The server's last connection has gone, with no other for now, or the server is not open any more: the request is
+    /// to look again.
+    Again,
+}
+
 pub async fn checkout(
     client: &mut dyn Client,
     note: &mut Note,
@@ -40,9 +53,12 @@ pub async fn checkout(
     retry_state.kept = None;
     note.reused = false;
     let certain = !is_idempotent;
-    let mut server_before = None;
+    let (mut server_before, mut moves_to) = (None, None);
     for _ in 0..CHECKOUT_ROUNDS_MAX {
-        let chosen = choose(client, backend, certain, retry_state).await;
+        let chosen = match moves_to.take() {
+            Some(server) => Ok(Chosen::Server(server)),
+            None => choose(client, backend, certain, retry_state).await,
+        };
         note.queue_us = retry_state.queue_us;
         let (server, seat) = match chosen? {
             Chosen::Again => continue,
@@ -55,17 +71,21 @@ pub async fn checkout(
         let services = Rc::clone(&backend.services);
         let found = seat.or_else(|| vacancy(backend, server, certain));
         let taken = match found {
-            Some(seat) => Ok(Some(seat)),
+            Some(seat) => Ok(Awaited::Stream(seat)),
             None => await_stream(client, note, backend, (server, certain), retry_state).await,
         };
         count_refused(backend, &taken);
-        if let Some(seat) = taken? {
-            retry_state.arrived = None;
-            note.reused = seat.is_used();
-            if note.reused {
-                services.metrics.increment(backend.server_metrics(server).reused);
+        match taken? {
+            Awaited::Again => {}
+            Awaited::Elsewhere(other) => moves_to = Some(other),
+            Awaited::Stream(seat) => {
+                retry_state.arrived = None;
+                note.reused = seat.is_used();
+                if note.reused {
+                    services.metrics.increment(backend.server_metrics(server).reused);
+                }
+                return Ok(seat);
             }
-            return Ok(seat);
         }
     }
     let refused = Err(Refusal::Queue("queue-timeout"));
@@ -150,15 +170,13 @@ fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<Upstre
     Some(UpstreamStream::Connection(found))
 }
 
-/// `None` if the server's last connection has gone, with no other for now, or if the request is to look again, as when
-/// the server is not open any more.
 async fn await_stream(
     client: &mut dyn Client,
     note: &mut Note,
     backend: &Rc<Backend>,
     (server, certain): (usize, bool),
     retry_state: &mut RetryState,
-) -> Result<Option<UpstreamStream>, Refusal> {
+) -> Result<Awaited, Refusal> {
     let services = Rc::clone(&backend.services);
     let pool = &backend.state.pool;
     let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
@@ -167,7 +185,10 @@ async fn await_stream(
     let (connect, patience) = (config.timeouts.connect.as_millis() as u64, retry_state.patience_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
-    let mut place = lane.join(&services, backend.id.0, turnstile, retry_state.arrived());
+    let arrived = retry_state.arrived();
+    let mut place = lane.join(&services, backend.id.0, turnstile, arrived);
+    let others = others(backend, server, retry_state);
+    let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
         // Before there is a seat, which is not to be for nobody.
@@ -175,22 +196,32 @@ async fn await_stream(
             return Poll::Ready(Err(Refusal::ClientGone(why)));
         }
         if !backend.state.is_open(server) {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(Awaited::Again));
         }
         begin_connections(backend, server, turnstile);
         if let Poll::Ready(answer) = place.poll(context) {
             return Poll::Ready(match answer {
                 Answer::Stream(seat) => match client.has_gone() {
                     Some(why) => Err(Refusal::ClientGone(why)),
-                    None => Ok(Some(UpstreamStream::Stream(seat))),
+                    None => Ok(Awaited::Stream(UpstreamStream::Stream(seat))),
                 },
-                Answer::Look => Ok(vacancy(backend, server, certain)),
+                Answer::Look => Ok(vacancy(backend, server, certain).map_or(Awaited::Again, Awaited::Stream)),
                 Answer::Failed(failed) => Err(Refusal::Failed(failed)),
                 Answer::Full => Err(Refusal::Queue("queue-full")),
             });
         }
         if !lane.is_alive() {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(Awaited::Again));
+        }
+        // Who waits in the line, and not for a connection that is being made, would as soon have another server.
+        let may_roam = place.since().is_some() && !others.is_empty();
+        if may_roam && roaming.as_ref().is_none_or(|roaming| roaming.is_invited(context)) {
+            if let Some(other) = others.iter().find(|other| pool.is_to_be_had(**other)) {
+                backend.state.suspects.borrow_mut().tried(*other, services.timers.now());
+                return Poll::Ready(Ok(Awaited::Elsewhere(*other)));
+            }
+            let wants = others.iter().map(|other| Rc::clone(&pool.lanes[*other])).collect();
+            roaming = Some(pool.roamers.join(wants, arrived, context));
         }
         lane.arm(&services);
         // A connection that is being made is waited for no longer than it may take, and then in the line.
@@ -203,13 +234,33 @@ async fn await_stream(
     })
     .await;
     let waited = place.waited();
-    drop(place);
+    if let Ok(Awaited::Elsewhere(_)) = awaited {
+        place.leave_for_another();
+    }
+    drop((place, roaming));
     if let Some(micros) = waited {
         retry_state.queue_us = Some(retry_state.queue_us.unwrap_or(0) + micros);
         note.queue_us = retry_state.queue_us;
     }
     note.connect_us = Some((began.elapsed().as_micros() as u64).saturating_sub(waited.unwrap_or(0)));
     awaited
+}
+
+/// Servers that a request may go to beside the one that it waits for.
+fn others(backend: &Rc<Backend>, server: usize, retry_state: &RetryState) -> Box<[usize]> {
+    // A client's affinity is worth the wait.
+    if retry_state.affinity.server == Some(server) {
+        return Box::default();
+    }
+    let state = &backend.state;
+    let suspects = state.suspects.borrow();
+    let now = backend.services.timers.now();
+    let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &retry_state.tried, now);
+    let choices = [Choice::Trusted, Choice::Untried, Choice::Any];
+    let choice = choices.into_iter().find(|choice| eligibility.fits(server, *choice)).unwrap_or(Choice::Any);
+    let mut others = acceptable(&eligibility, choice, state.pool.servers()).into_vec();
+    others.retain(|other| *other != server);
+    others.into()
 }
 
 /// Begins the connections that those who wait have need of, as far as there may be more.
