@@ -119,27 +119,34 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane:
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     note_links(&upstreams, id, server);
-    let mut driver = Driver {
-        upstreams: Rc::clone(&upstreams),
-        id,
-        link: Rc::clone(&link),
-        lane: Rc::clone(&lane),
-        connection,
-        wire,
-        pings: None,
-        pinged: None,
-        ending: None,
-        server,
-        window,
-    };
+    let life =
+        Life { upstreams: Rc::clone(&upstreams), id, server, lane: Rc::clone(&lane), link: Rc::clone(&link), permit };
+    let mut driver =
+        Driver { upstreams, id, link, lane, connection, wire, pings: None, pinged: None, ending: None, server, window };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
-    services.metrics.lower(services.telemetry.backends[id.0].servers[server].open);
-    drop(driver);
-    // A request that waits for a permit may have this one now.
-    drop(permit);
-    lane.ended(&services, &link);
-    note_links(&upstreams, id, server);
+    drop((driver, life));
+}
+
+/// A connection that was made, until its end: whatever ends it, its pool counts it no more, and its permit is free.
+struct Life {
+    upstreams: Rc<Upstreams>,
+    id: BackendId,
+    server: usize,
+    lane: Rc<H2Pool>,
+    link: Rc<H2Connection>,
+    permit: Option<Permit>,
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        let services = Rc::clone(&self.upstreams.services);
+        services.metrics.lower(services.telemetry.backends[self.id.0].servers[self.server].open);
+        // A request that waits for a permit may have this one now.
+        drop(self.permit.take());
+        self.lane.ended(&services, &self.link);
+        note_links(&self.upstreams, self.id, self.server);
+    }
 }
 
 /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
