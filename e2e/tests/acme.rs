@@ -265,7 +265,7 @@ fn an_authority_that_is_gone_is_asked_ever_less_often_and_what_was_there_is_serv
 #[test]
 fn an_authority_that_finds_nobody_is_quoted_and_other_names_are_served() {
     let place = Place::new();
-    // It asks where nobody listens, and has no other reason to refuse an order.
+    // The authority asks where nobody listens, and has no other reason to refuse an order.
     let pebble = Pebble::start(Options { rejects: 0, ..Options::new(free(), free()) });
     let other = Certificates::shared().ec();
     let tls = format!("certificates = [{other:?}, {{ acme = \"test\", names = [\"gone.test\"] }}]");

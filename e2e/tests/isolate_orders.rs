@@ -287,7 +287,7 @@ fn a_successor_serves_what_was_ordered_and_orders_by_the_same_account() {
     await_orders(lineage.admin(), 1);
     holds("both are served", || ["one.test", "two.test"].iter().all(|name| leaf(place.tls, name, &client).is_ok()));
     assert_eq!((place.kept(".key").len(), place.kept(".account")), (2, account));
-    // Nobody succeeds it who would have neither.
+    // A process that would have neither does not succeed it.
     let (successor, elsewhere) = (lineage.pid(), place.keys.join("elsewhere"));
     fs::rename(place.store(), &elsewhere).expect("a rename");
     let said = lineage.command(&["upgrade"]);

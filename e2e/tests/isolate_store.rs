@@ -220,7 +220,8 @@ fn a_full_folder_of_keys_is_told_before_anything_is_to_be_kept_there() {
     eventually(PATIENCE, "it has been looked at", || (!is_unusable()).then_some(()));
     // The engine sees another file system there than this test does.
     let store = place.store();
-    let inside = Path::new("/proc").join(lineage.pid().to_string()).join("root").join(store.strip_prefix("/").expect("a root"));
+    let inside =
+        Path::new("/proc").join(lineage.pid().to_string()).join("root").join(store.strip_prefix("/").expect("a root"));
     fs::write(inside.join("much"), vec![0; 1 << 20]).expect_err("it is full");
     eventually(PATIENCE, "it is told", || is_unusable().then_some(()));
     lineage.says("No space left on device");

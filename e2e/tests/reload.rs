@@ -485,6 +485,11 @@ fn what_the_admin_api_has_changed_is_there_after_a_restart() {
         // One that is none is refused, and leaves nothing behind.
         let response = ask_admin(&engine, "PUT", "/v1/certificates/public/bad", &fields, "no certificate");
         assert_eq!(response.status, 422, "{}", response.text());
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let response = ask_admin(&engine, "PUT", "/v1/certificates/public/bad", &fields, encrypted);
+        let said = response.text();
+        assert!(said.contains("the uploaded certificate") && said.contains("openssl pkey -in FILE"), "{said}");
+        assert!(!said.contains("state/certificates"), "{said}");
         let response = ask_admin(&engine, "PUT", "/v1/certificates/public/..%2F..%2Fx", &fields, &pem);
         assert_eq!(response.status, 409, "{}", response.text());
         let response = ask_admin(&engine, "PUT", "/v1/certificates/none/x", &fields, &pem);

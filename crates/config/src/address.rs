@@ -186,6 +186,14 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     let bare = in_brackets(text).unwrap_or(text);
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
+        // The text may be an address with a port, both of them without brackets.
+        if let Some((address, port)) = bare.rsplit_once(':').filter(|_| bare == text)
+            && address.parse::<Ipv6Addr>().is_ok()
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+        {
+            let fix = format!("write \"[{address}]:{port}\", or \"[{bare}]:{example}\" if all of it is the address");
+            return Some((what, fix));
+        }
         let hint = if bare == text { "; IPv6 addresses need brackets before a port" } else { "" };
         return Some((what, format!("write \"[{bare}]:{example}\" or another port{hint}")));
     }
@@ -302,7 +310,9 @@ mod tests {
             ("*:443", "write \"0.0.0.0:443\""),
             ("0.0.0.0", "write \"0.0.0.0:443\" or another port"),
             ("::1", "write \"[::1]:443\" or another port"),
-            ("::1:443", "IPv6 addresses need brackets"),
+            ("::1:443", "write \"[::1]:443\", or \"[::1:443]:443\" if"),
+            ("::1:x", "write ADDRESS:PORT"),
+            ("fe80::1:0", "need brackets"),
             ("localhost:80", "write \"127.0.0.1:80\""),
             ("shop.example:80", "the address of this machine"),
             ("0.0.0.0:99999", "a number from 1 to 65535"),
@@ -335,7 +345,7 @@ mod tests {
             ("10.0.0.1", "write \"10.0.0.1:8080\""),
             ("app", "write HOST:PORT"),
             (":80", "write \"127.0.0.1:80\""),
-            ("fd00::1:80", "IPv6 addresses need brackets"),
+            ("fd00::1:80", "write \"[fd00::1]:80\", or \"[fd00::1:80]:8080\" if"),
             ("a:b:80", "in brackets"),
             ("app:0", "write its port"),
             ("app:x", "from 1 to 65535"),

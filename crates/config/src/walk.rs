@@ -242,6 +242,11 @@ impl<'r> Names<'r> {
         id
     }
 
+    /// Notes that a reference could not be read.
+    pub fn miss(&self) {
+        self.missed.set(true);
+    }
+
     pub fn missed(&self) -> bool {
         self.missed.get()
     }
@@ -315,6 +320,9 @@ pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: 
     let written = report.written(node.span);
     let short = written.len() <= 60 && !written.contains('\n');
     let fix = match &node.value {
+        Value::Boolean(_) if key == "`tls`" && expected == "a string" => {
+            "write the name of a [tls.NAME] with the certificates: tls = \"NAME\"".to_string()
+        }
         Value::Integer(_) | Value::Float | Value::Boolean(_) | Value::Datetime if expected == "a string" && short => {
             format!("write \"{}\"", shown(written))
         }
@@ -327,12 +335,22 @@ pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: 
         Value::String(text) if expected == "a boolean" && (text == "true" || text == "false") => {
             format!("write {} without quotes", shown(text))
         }
+        Value::Boolean(_) if expected == "a table" => format!("write {}", example_table(&key)),
         _ if expected == "a boolean" => "write true or false".to_string(),
         _ if expected == "a string" => "write a text in quotes".to_string(),
         _ => format!("write {expected}"),
     };
     report.error(node.span, what, fix);
     None
+}
+
+/// Example to write in place of `true` where a table is expected.
+fn example_table(key: &str) -> &'static str {
+    match key {
+        "`health`" => "health = { path = \"/\" }",
+        "`tls`" => "tls = {}, which verifies servers by the system's authorities",
+        _ => "a table, in braces",
+    }
 }
 
 /// Names are seen in logs, metrics and the admin API.

@@ -241,7 +241,10 @@ impl Keeper {
                 if !dry_run && matches!(refused, Refused::Problems(_)) {
                     self.conclude_refused(by_admin);
                 }
-                return Err(refused);
+                return Err(match upload {
+                    Some(upload) => upload.as_it_was_sent(refused),
+                    None => refused,
+                });
             }
         };
         let generation = self.snapshot().generation;
@@ -691,6 +694,23 @@ impl Upload {
             }
         })
         .await?
+    }
+
+    /// Problems with the file are told as those of what was sent: the file is not there any more when they are read.
+    fn as_it_was_sent(&self, refused: Refused) -> Refused {
+        let Refused::Problems(problems) = refused else { return refused };
+        let path = self.uploads.folder(&self.profile).join(&self.file).display().to_string();
+        let told = |problem: Problem| match problem.what.contains(&path) {
+            false => problem,
+            true => Problem {
+                file: "the uploaded certificate".into(),
+                at: None,
+                what: problem.what.replace(&format!("{path}: "), "").replace(&path, "FILE"),
+                fix: problem.fix.replace(&path, "FILE"),
+                ..problem
+            },
+        };
+        Refused::Problems(problems.into_iter().map(told).collect())
     }
 
     /// Removes the file unless it is kept, on a thread of its own.

@@ -151,7 +151,7 @@ impl State {
         self.certificates.retain(|_, files| !files.is_empty());
     }
 
-    /// Notes as unused the uploads of the state `before` that this one does not name, and `left`, which are still there.
+    /// Notes as unused the uploads that only the state `before` names, and `left`, which are still there.
     pub fn note_unused(&mut self, before: &State, left: BTreeSet<String>) {
         let used: HashSet<&String> = self.files().collect();
         let replaced = before.files().filter(|file| !used.contains(file)).cloned();

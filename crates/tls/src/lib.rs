@@ -30,7 +30,9 @@ pub use certificates::identity::Identity;
 pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, tend_ready};
 #[cfg(any(test, fuzzing))]
 pub use certificates::load::fuzz;
-pub use certificates::load::{KEY_BESIDE_AUTHORITIES, find_ordered_keys_in, hold_keys_beside, key_files};
+pub use certificates::load::{
+    KEY_BESIDE_AUTHORITIES, NOT_THERE_YET, find_ordered_keys_in, hold_keys_beside, key_files,
+};
 pub use certificates::profile::{Profile, SHOWN_MAX, Served};
 pub use certificates::watch::Stamp;
 pub use handshake::challenge::{ChallengeCertificate, publish_challenges};

@@ -168,10 +168,22 @@ fn explain(lines: &Lines<'_>, span: Option<Span>, message: &str) -> (String, Str
         "recursion limit" | "cannot recurse further; max recursion depth met" => {
             pair("keys, tables or arrays are nested too deep", "nothing in a configuration needs that")
         }
+        "unclosed table" if let Some(dotted) = dotted(line) => {
+            pair("the name of a section has a space in it", &format!("write {dotted}"))
+        }
         "unexpected key or value" => pair("there is something after the end of this value", "begin a new line there"),
         _ if expected.is_empty() || expected == "nothing" => (what.to_string(), "remove it".into()),
         _ => (what.to_string(), format!("TOML expects {} here", alternatives(expected))),
     }
+}
+
+/// `[kind name]` as `[kind.name]`.
+fn dotted(line: &str) -> Option<String> {
+    let (kind, name) = line.trim_end().strip_prefix('[')?.strip_suffix(']')?.split_once(' ')?;
+    let is_word =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let name = name.trim().trim_matches('"');
+    (is_word(kind) && is_word(name)).then(|| format!("[{kind}.{name}]"))
 }
 
 fn alternatives(expected: &str) -> Cow<'_, str> {

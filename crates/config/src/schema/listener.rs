@@ -22,6 +22,9 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let bind = binds(&mut section);
     let protocol = protocol(&mut section);
     let tls_key = section.string("tls");
+    if tls_key.is_none() && section.entry("tls").is_some() {
+        context.tls.miss();
+    }
     let tls = tls_key.and_then(|found| context.tls.resolve(report, found)).map(TlsId);
     if let (Protocol::Passthrough, Some(found)) = (protocol, tls_key) {
         let fix = "remove it, or use protocol = \"tcp\" to end TLS here";

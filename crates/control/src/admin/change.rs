@@ -124,10 +124,9 @@ async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Res
                 Refused::Forbidden(what, fix) => refused(StatusCode::CONFLICT, &one(what, fix)),
                 Refused::Unknown(what) => refused(StatusCode::NOT_FOUND, &one(what, "see /v1/snapshot")),
                 Refused::Taken(what) => refused(StatusCode::CONFLICT, &one(what, "use PATCH to change it")),
-                Refused::Unwritten(what) => refused(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    &one(what, "check that folder, its rights and the disk"),
-                ),
+                Refused::Unwritten(what) => {
+                    refused(StatusCode::INTERNAL_SERVER_ERROR, &one(what, "check that folder, its rights and the disk"))
+                }
             }
         }
     })
@@ -158,6 +157,10 @@ fn errand(method: &Method, path: &str) -> Result<Option<Errand>, Wrong> {
     })
 }
 
+/// Remedy for a certificate that is not text.
+const PEM_FIX: &str =
+    "send PEM (from DER: openssl x509 -inform der and openssl pkey -inform der; from PKCS #12: openssl pkcs12 -noenc)";
+
 impl Errand {
     async fn with_body(self, request: Request<Incoming>) -> Result<Change, Wrong> {
         Ok(match self {
@@ -182,7 +185,7 @@ impl Errand {
             }
             Errand::PutCertificate(profile, name) => {
                 media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
-                Change::PutCertificate { profile, name, pem: body(request, PEM_BYTES_MAX).await? }
+                Change::PutCertificate { profile, name, pem: text_body(request, PEM_BYTES_MAX, PEM_FIX).await? }
             }
         })
     }
@@ -287,6 +290,11 @@ fn media_type(request: &Request<Incoming>, known: &[&'static str]) -> Result<&'s
 }
 
 async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wrong> {
+    text_body(request, bytes_max, "save it as UTF-8").await
+}
+
+/// The body; `fix` is for one that is not text.
+async fn text_body(request: Request<Incoming>, bytes_max: usize, fix: &'static str) -> Result<String, Wrong> {
     let body = Limited::new(request.into_body(), bytes_max).collect();
     let late = |_| Wrong::new(StatusCode::REQUEST_TIMEOUT, "the body took too long", "send it faster");
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
@@ -298,7 +306,7 @@ async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wr
     };
     let collected = timeout(BODY_TIMEOUT, body).await.map_err(late)?.map_err(failed)?;
     let text = String::from_utf8(collected.to_bytes().to_vec());
-    text.map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "the body is not UTF-8", "save it as UTF-8"))
+    text.map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "the body is not UTF-8", fix))
 }
 
 fn parse(text: &str) -> Result<Value, Wrong> {

@@ -19,7 +19,7 @@ use propylon_proxy::sticky;
 use propylon_proxy::ticket_keys;
 use propylon_proxy::trace::Target;
 use propylon_sys::Account;
-use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES};
+use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES, NOT_THERE_YET};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -56,8 +56,12 @@ fn problems(source: &Source) -> Vec<Problem> {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
+    if origin::has_error(&problems) {
+        // A configuration that is refused orders no certificates.
+        findings.retain(|finding| finding.what != NOT_THERE_YET);
+    }
     // A signer's section that is incomplete has been reported already; its stand-ins are no files.
-    if !problems.iter().any(|problem| problem.severity == Severity::Error) {
+    if !origin::has_error(&problems) {
         findings.extend(shown_to_others(&certified.signers, &certified.backends));
         if let Some(tracing) = &certified.tracing {
             let target = Target::load(tracing, &propylon_config::Resolver::default());

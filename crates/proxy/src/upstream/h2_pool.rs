@@ -72,7 +72,7 @@ pub struct H2Pool {
     abandoned: Cell<bool>,
     /// There are more connections than there may be, since the limit was lowered.
     shedding: Cell<bool>,
-    /// Those who wait at any server of the backend.
+    /// Requests that wait at any server of the backend.
     roamers: Rc<Roamers>,
 }
 
@@ -884,7 +884,7 @@ impl H2Pool {
             self.was_of_no_use(unused, services.timers.now());
         }
         self.serve(services);
-        // There may be another connection in its place.
+        // Another connection may be made in its place.
         if self.line.borrow().is_empty() {
             self.roamers.invite(self);
         }

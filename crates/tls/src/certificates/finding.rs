@@ -15,7 +15,7 @@ pub struct Finding {
     pub what: String,
     /// Remedy; never empty.
     pub fix: String,
-    /// System error behind the finding, if this process met one; `NotFound` for a key that the key process does not have.
+    /// System error behind the finding, if this process met one; `NotFound` for a key that the key process lacks.
     pub error: Option<ErrorKind>,
 }
 

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_policy::reuse::Fit;
@@ -180,8 +180,7 @@ async fn await_stream(
     let services = Rc::clone(&backend.services);
     let pool = &backend.state.pool;
     let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-    let lane = &pool.lanes[server];
-    let config = backend.config();
+    let (lane, config) = (&pool.lanes[server], backend.config());
     let (connect, patience) = (config.timeouts.connect.as_millis() as u64, retry_state.patience_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
@@ -213,15 +212,11 @@ async fn await_stream(
         if !lane.is_alive() {
             return Poll::Ready(Ok(Awaited::Again));
         }
-        // Who waits in the line, and not for a connection that is being made, would as soon have another server.
-        let may_roam = place.since().is_some() && !others.is_empty();
-        if may_roam && roaming.as_ref().is_none_or(|roaming| roaming.is_invited(context)) {
-            if let Some(other) = others.iter().find(|other| pool.is_to_be_had(**other)) {
-                backend.state.suspects.borrow_mut().tried(*other, services.timers.now());
-                return Poll::Ready(Ok(Awaited::Elsewhere(*other)));
-            }
-            let wants = others.iter().map(|other| Rc::clone(&pool.lanes[*other])).collect();
-            roaming = Some(pool.roamers.join(wants, arrived, context));
+        // A request in the line would as soon have another server; a connection that is being made is waited for.
+        if place.since().is_some()
+            && let Some(other) = roam(backend, &others, &mut roaming, arrived, context)
+        {
+            return Poll::Ready(Ok(Awaited::Elsewhere(other)));
         }
         lane.arm(&services);
         // A connection that is being made is waited for no longer than it may take, and then in the line.
@@ -244,6 +239,27 @@ async fn await_stream(
     }
     note.connect_us = Some((began.elapsed().as_micros() as u64).saturating_sub(waited.unwrap_or(0)));
     awaited
+}
+
+/// One of these servers, if it is to be had; otherwise the request is told when one may be.
+fn roam(
+    backend: &Rc<Backend>,
+    others: &[usize],
+    roaming: &mut Option<Roaming>,
+    arrived: u64,
+    context: &Context<'_>,
+) -> Option<usize> {
+    if others.is_empty() || roaming.as_ref().is_some_and(|roaming| !roaming.is_invited(context)) {
+        return None;
+    }
+    let pool = &backend.state.pool;
+    if let Some(other) = others.iter().find(|other| pool.is_to_be_had(**other)) {
+        backend.state.suspects.borrow_mut().tried(*other, backend.services.timers.now());
+        return Some(*other);
+    }
+    let wants = others.iter().map(|other| Rc::clone(&pool.lanes[*other])).collect();
+    *roaming = Some(pool.roamers.join(wants, arrived, context));
+    None
 }
 
 /// Servers that a request may go to beside the one that it waits for.

@@ -26,6 +26,7 @@ pub use key_process::{find_ordered_keys_in, hold_keys_beside, key_files};
 pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
 pub(crate) use ocsp::ocsp_path;
+pub use profile::NOT_THERE_YET;
 use profile::{Entry, Item, Loading};
 use trouble::Trouble;
 pub use trust::KEY_BESIDE_AUTHORITIES;

@@ -33,6 +33,8 @@ pub(super) struct Loading<'a> {
     pub now: SystemTime,
 }
 
+/// Finding about an ordered certificate that is not there yet.
+pub const NOT_THERE_YET: &str = "the certificate is not there yet";
 /// Limit of files that are looked at for a stand-in while an ordered one is missing.
 const STAND_INS_MAX: usize = 1000;
 
@@ -141,7 +143,7 @@ impl<'a> Loading<'a> {
             Some(material) => format!("it is ordered; until it is there, {} stands in", material.path.display()),
             None => "it is ordered; until it is there, clients get another certificate, or none".to_string(),
         };
-        let mut troubles = vec![Trouble::warning(&item.chain, "the certificate is not there yet", fix)];
+        let mut troubles = vec![Trouble::warning(&item.chain, NOT_THERE_YET, fix)];
         let whole = |material| Read::Whole(self.candidate(item.certificate, material, item.response, &mut troubles));
         (stand_in.map_or(Read::Nothing, whole), troubles)
     }

@@ -32,7 +32,8 @@ impl Trouble {
 }
 
 pub(super) fn no_certificate(path: &Path) -> Trouble {
-    Trouble::error(path, "there is no certificate in this file", "add the certificate and its intermediates as PEM")
+    let fix = "add the certificate and its intermediates as PEM (from DER: openssl x509 -inform der -in FILE)";
+    Trouble::error(path, "there is no certificate in this file", fix)
 }
 
 pub(super) const SUPPORTED_KEYS: &str =
