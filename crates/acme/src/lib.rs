@@ -1,6 +1,6 @@
 //! Certificates ordered from an authority (RFC 8555), kept in a folder, and replaced before they end.
 //!
-//! A [`Keeper`] is one thread for all accounts: it orders what a configuration wants and the folder lacks, and says
+//! A [`Renewer`] is one thread for all accounts: it orders what a configuration wants and the folder lacks, and says
 //! which files have changed. The servers of those files watch them; the servers that answer the authority's
 //! challenges are told by a call which are outstanding ([`Answer`]). Among several processes that share a folder
 //! the one with its lock orders, and all of them answer.
@@ -13,14 +13,14 @@ mod beside;
 mod chain;
 mod folder;
 mod http;
-mod keeper;
 mod order;
 mod plan;
 mod record;
 mod refusal;
+mod renewer;
 mod status;
 
 pub use answer::Answer;
-pub use keeper::{Issuer, Keeper, Publish, Wanted, issuers};
 pub use order::{Complaint, check};
+pub use renewer::{Issuer, Publish, Renewer, Wanted, issuers};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

@@ -23,8 +23,8 @@ use crate::beside::{AccountKey, CertificateKey, Credentials, External, Spent};
 use crate::chain;
 use crate::folder::{self, Folder};
 use crate::http::Http;
-use crate::keeper::Wanted;
 use crate::refusal::Refusal;
+use crate::renewer::Wanted;
 
 /// Polling until the authority has decided on the challenges, and again until it has made the certificate.
 const PATIENCE: RetryPolicy =
@@ -58,7 +58,7 @@ pub fn check(acme: &Acme) -> Vec<Complaint> {
 }
 
 /// The inputs of an order.
-pub(crate) struct Errand<'a> {
+pub(crate) struct OrderJob<'a> {
     pub acme: &'a Acme,
     pub wanted: &'a Wanted,
     pub folder: &'a Folder,
@@ -80,35 +80,35 @@ pub(crate) struct Party {
 /// Chain and key in one PEM, good for what was wanted; the chain alone where another process has the key. `publish` is
 /// told which challenges are outstanding now.
 pub(crate) async fn obtain(
-    errand: &Errand<'_>,
+    job: &OrderJob<'_>,
     publish: &(dyn Fn(Vec<Answer>) + Send + Sync),
 ) -> Result<Zeroizing<String>, Refusal> {
-    let Party { account, thumbprint } = account(errand).await?;
-    let identifiers: Vec<Identifier> = errand.wanted.names.iter().cloned().map(Identifier::Dns).collect();
+    let Party { account, thumbprint } = account(job).await?;
+    let identifiers: Vec<Identifier> = job.wanted.names.iter().cloned().map(Identifier::Dns).collect();
     let mut new = NewOrder::new(&identifiers);
-    if let Some(profile) = &errand.acme.profile {
+    if let Some(profile) = &job.acme.profile {
         new = new.profile(profile);
     }
-    if let Some(replaced) = errand.replaces.as_ref().and_then(|der| CertificateIdentifier::try_from(der).ok()) {
+    if let Some(replaced) = job.replaces.as_ref().and_then(|der| CertificateIdentifier::try_from(der).ok()) {
         new = new.replaces(replaced.into_owned());
     }
     let mut order = account.new_order(&new).await.map_err(|error| Refusal::of("a new order", &error))?;
     let mut answers = Vec::new();
-    let ready = prove(errand, &mut order, thumbprint, &mut answers, publish).await;
+    let ready = prove(job, &mut order, thumbprint, &mut answers, publish).await;
     publish(Vec::new());
-    answers.iter().for_each(|answer| errand.folder.remove_answer(answer));
+    answers.iter().for_each(|answer| job.folder.remove_answer(answer));
     ready?;
-    finish(errand, &mut order).await
+    finish(job, &mut order).await
 }
 
 /// The account that is kept, or a new one, which then is kept.
-pub(crate) async fn account(errand: &Errand<'_>) -> Result<Party, Refusal> {
-    if let Some(keys) = errand.keys {
-        return account_beside(errand, keys).await;
+pub(crate) async fn account(job: &OrderJob<'_>) -> Result<Party, Refusal> {
+    if let Some(keys) = job.keys {
+        return account_beside(job, keys).await;
     }
-    let (acme, http) = (errand.acme, errand.http);
+    let (acme, http) = (job.acme, job.http);
     let parse = |bytes: &[u8]| serde_json::from_slice(bytes).ok();
-    if let Some(credentials) = kept_account(acme, errand.folder, errand.now, parse)? {
+    if let Some(credentials) = kept_account(acme, job.folder, job.now, parse)? {
         let account = Account::builder_with_http(Box::new(http.clone())).from_credentials(credentials);
         let account = account.await.map_err(|error| Refusal::of("the authority's directory", &error))?;
         return Ok(Party { account, thumbprint: None });
@@ -121,17 +121,17 @@ pub(crate) async fn account(errand: &Errand<'_>) -> Result<Party, Refusal> {
 }
 
 /// The same with a key that another process has.
-async fn account_beside(errand: &Errand<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
-    let (acme, http) = (errand.acme, errand.http);
+async fn account_beside(job: &OrderJob<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
+    let (acme, http) = (job.acme, job.http);
     let party = |account, key: &AccountKey| Party { account, thumbprint: Some(key.thumbprint()) };
     let key_of = |credentials: &Credentials| AccountKey::of(keys, &acme.name, &credentials.public_key()?, None);
     // A key that is not there any more is not waited for: nobody has a copy.
     let is_lost = |key: &AccountKey| key.is_there().map(|is_there| !is_there);
-    let known = kept_account(acme, errand.folder, errand.now, Credentials::parse)?;
+    let known = kept_account(acme, job.folder, job.now, Credentials::parse)?;
     if let Some((credentials, key)) = known.and_then(|known| key_of(&known).map(|key| (known, key))) {
         if is_lost(&key)? {
             let file = acme.account_file();
-            let aside = folder::set_aside(&file, errand.now).map_err(|error| Refusal::new(error.to_string()))?;
+            let aside = folder::set_aside(&file, job.now).map_err(|error| Refusal::new(error.to_string()))?;
             log::error!(
                 "acme \"{}\": the key process has not the account's key; its file is now {}",
                 acme.name,
@@ -147,10 +147,10 @@ async fn account_beside(errand: &Errand<'_>, keys: &'static KeyFiles) -> Result<
     let external = acme.external_account.as_ref().map(external_key).transpose()?;
     let external = external.map(|(id, key)| External { id, key: hmac::Key::new(hmac::HMAC_SHA256, &key) });
     let key = AccountKey::generate(keys, &acme.name, external)?;
-    errand.spent.add(&key.key);
+    job.spent.add(&key.key);
     let (account, _) = new_account(acme, &http.signed_by(key.clone()), None).await?;
     keep_account(acme, &account, serde_json::to_vec(&key.credentials(account.id(), &acme.directory)))?;
-    errand.spent.take_back(&key.key);
+    job.spent.take_back(&key.key);
     Ok(party(account, &key))
 }
 
@@ -209,7 +209,7 @@ fn external_key(external: &ExternalAccount) -> Result<(String, Zeroizing<Vec<u8>
 
 /// Shows the authority that every name leads here.
 async fn prove(
-    errand: &Errand<'_>,
+    job: &OrderJob<'_>,
     order: &mut Order,
     thumbprint: Option<String>,
     answers: &mut Vec<Answer>,
@@ -225,7 +225,7 @@ async fn prove(
             AuthorizationStatus::Pending => {}
             ref other => return Err(Refusal::new(format!("{name}: the authorization is {other:?}"))),
         }
-        let preferred = kind(errand.acme.challenge);
+        let preferred = kind(job.acme.challenge);
         let offered = |kind: &ChallengeType| authorization.challenges.iter().any(|each| each.r#type == *kind);
         let chosen = [preferred, ChallengeType::TlsAlpn01, ChallengeType::Http01].into_iter().find(offered);
         let Some(chosen) = chosen else {
@@ -233,7 +233,7 @@ async fn prove(
         };
         let way = if chosen == ChallengeType::Http01 { AcmeChallenge::Http } else { AcmeChallenge::TlsAlpn };
         let Some(challenge) = authorization.challenge(chosen.clone()) else { continue };
-        let until = errand.now + ANSWER_SECONDS;
+        let until = job.now + ANSWER_SECONDS;
         let authorization = match &thumbprint {
             Some(thumbprint) => format!("{}.{thumbprint}", challenge.token),
             None => challenge.key_authorization().as_str().to_owned(),
@@ -241,7 +241,7 @@ async fn prove(
         let answer = Answer::new(&name, &challenge.token, &authorization, way, until);
         let answer = answer.ok_or_else(|| Refusal::new(format!("{name}: the challenge's token is malformed")))?;
         let unwritten = |error| Refusal::new(format!("a challenge cannot be written down: {error}"));
-        errand.folder.write_answer(&answer).map_err(unwritten)?;
+        job.folder.write_answer(&answer).map_err(unwritten)?;
         answers.push(answer);
         kinds.push((name, chosen));
     }
@@ -289,35 +289,35 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
 }
 
 /// Finishes an order with a new key each time: one that got out is of use until the next order, and no longer.
-async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<String>, Refusal> {
-    let key_type = errand.wanted.key_type;
-    let Some(keys) = errand.keys else {
+async fn finish(job: &OrderJob<'_>, order: &mut Order) -> Result<Zeroizing<String>, Refusal> {
+    let key_type = job.wanted.key_type;
+    let Some(keys) = job.keys else {
         let key = match key_type {
             KeyType::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
             _ => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         };
         let key = key.map_err(unmade)?;
         let chain = certify(
-            &errand.wanted.names,
-            errand.now,
+            &job.wanted.names,
+            job.now,
             order,
-            &request(&errand.wanted.names, &key)?,
+            &request(&job.wanted.names, &key)?,
             &key.subject_public_key_info(),
         )
         .await?;
         let key = Zeroizing::new(key.serialize_pem());
         return Ok(Zeroizing::new(format!("{}\n{}", chain.trim_end(), *key)));
     };
-    let (account, names) = (errand.acme.name.clone(), errand.wanted.names.clone());
+    let (account, names) = (job.acme.name.clone(), job.wanted.names.clone());
     let new = if key_type == KeyType::Rsa { NewKey::Rsa2048 } else { NewKey::P256 };
     // A key that no certificate comes of is removed with others that are not in use.
     let make = move || CertificateKey::generate(keys, &account, new);
     let beside = |error: tokio::task::JoinError| Refusal::new(error.to_string());
     let key = tokio::task::spawn_blocking(make).await.map_err(beside)??;
-    errand.spent.add(&key.key);
+    job.spent.add(&key.key);
     let sign = move || Ok::<_, Refusal>((request(&names, &key)?, key.public));
     let (request, public) = tokio::task::spawn_blocking(sign).await.map_err(beside)??;
-    certify(&errand.wanted.names, errand.now, order, &request, &public).await.map(Zeroizing::new)
+    certify(&job.wanted.names, job.now, order, &request, &public).await.map(Zeroizing::new)
 }
 
 fn unmade(error: rcgen::Error) -> Refusal {

@@ -52,7 +52,7 @@ pub struct RunArguments {
     /// Load that goes before and is not counted
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Patience with one request
+    /// MinRateTimeout with one request
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Requests that arrive per second whether or not earlier ones were answered (open loop)

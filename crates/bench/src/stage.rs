@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Patience with the one handshake that shows what a server does.
+/// MinRateTimeout with the one handshake that shows what a server does.
 const WITNESS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whom to ask and from which cores: the flags that `search` and `sweep` have in common.

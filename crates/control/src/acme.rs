@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Keeper};
+use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Renewer};
 use propylon_config::{Acme, AcmeChallenge, CertificateSource, Config, Listener, Protocol};
 use propylon_metrics::{counter_text, gauge_text};
 use propylon_proxy::challenges;
@@ -15,8 +15,8 @@ use propylon_tls::{ChallengeCertificate, Finding, Severity, publish_challenges};
 use serde_json::{Value, json};
 
 /// Orders nothing before it is told what. All keys are in the key process, where there is one.
-pub fn keeper() -> Keeper {
-    Keeper::new(Box::new(publish), propylon_tls::key_files())
+pub fn renewer() -> Renewer {
+    Renewer::new(Box::new(publish), propylon_tls::key_files())
 }
 
 fn publish(answers: &[Answer]) {

@@ -5,9 +5,9 @@
 //! may.
 
 mod change;
-mod glance;
 mod office;
 mod response;
+mod status_json;
 mod view;
 
 use std::collections::hash_map::RandomState;
@@ -39,9 +39,9 @@ use tokio::time::{sleep, timeout};
 use crate::audit::{Caller, Refusals};
 use crate::requests::Ask;
 pub use change::wrong_token_file;
-use glance::Sought;
 use office::Office;
 use response::{text, typed};
+use status_json::Filter;
 pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
@@ -242,7 +242,7 @@ fn look(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
             response
         }
         "/snapshot" => typed("application/json", view.snapshot()),
-        "/status.json" => typed("application/json", view.glance(&Sought::parse(uri.query()))),
+        "/status.json" => typed("application/json", view.status_json(&Filter::parse(uri.query()))),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_acme::Keeper as Orders;
+use propylon_acme::Renewer;
 use propylon_config::{AdminBind, At, Config};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
@@ -18,8 +18,8 @@ use propylon_observe::conditions::{self, Conditions};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
 use propylon_proxy::cores::worker_count;
-use propylon_proxy::shortage::files::ConnectionsMax;
-use propylon_proxy::shortage::{Shared, Watch};
+use propylon_proxy::overload::files::ConnectionsMax;
+use propylon_proxy::overload::{Shared, Watch};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Publication, Snapshot};
 use propylon_proxy::ticket_keys;
@@ -38,15 +38,15 @@ use crate::health::Health;
 use crate::isolation::{Forgetting, Keeping, KeyProcess};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
-use crate::origin::Meant;
-use crate::reload::{self, Beginning, Keeper};
+use crate::origin::MergedConfig;
+use crate::reload::{self, Beginning, Reloader};
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::spans::Exporter;
 use crate::state;
-use crate::status::Shown;
-use crate::upgrade::argv::Own;
-use crate::upgrade::handover::{Handover, Kept, Property};
+use crate::status::ConfigStatus;
+use crate::upgrade::argv::Argv;
+use crate::upgrade::handover::{Handover, HandoverState, Kept};
 use crate::upgrade::launcher::Launcher;
 use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
@@ -75,11 +75,11 @@ const SPANS_PATIENCE: Duration = Duration::from_secs(3);
 /// The input of `prepare`.
 pub struct Start {
     pub path: PathBuf,
-    pub meant: Meant,
+    pub merged: MergedConfig,
     pub snapshot: Snapshot,
     /// Uploaded files that could not be used.
     pub unusable: Vec<Finding>,
-    pub own: Own,
+    pub own: Argv,
     /// The process that holds this one's keys, with `keys.isolate`.
     pub key_process: Option<KeyProcess>,
     /// The process that serves until this one is ready, in an upgrade.
@@ -89,7 +89,7 @@ pub struct Start {
 /// The state after everything is done that needs the rights the process was started with.
 pub struct Prepared {
     path: PathBuf,
-    meant: Meant,
+    merged: MergedConfig,
     snapshot: Arc<Snapshot>,
     unusable: Vec<Finding>,
     launcher: Option<Launcher>,
@@ -107,7 +107,7 @@ pub struct Prepared {
 /// Binds sockets, opens files, and gives up privileges and whatever serving does not need. No thread exists before this
 /// returns. In an upgrade the predecessor is told why this process cannot start.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
-    let Start { path, meant, snapshot, unusable, own, key_process, mut takeover } = start;
+    let Start { path, merged, snapshot, unusable, own, key_process, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
     let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
         let failure = Failure { reason: "start", what: error.to_string() };
@@ -124,7 +124,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let sandbox = Arc::new(Sandbox::enter(&config, &path));
     Ok(Prepared {
         path,
-        meant,
+        merged,
         snapshot,
         unusable,
         launcher,
@@ -140,7 +140,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
 }
 
 /// Starts the process that launches successors: in its sandbox, this process cannot do so itself.
-fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
+fn launcher(config: &Config, own: &Argv) -> Option<Launcher> {
     let socket = config.process.upgrade_socket.as_ref()?;
     let started = Launcher::start(own, &socket.path);
     started
@@ -161,7 +161,7 @@ pub enum Outcome {
 
 /// Serves until SIGTERM, SIGINT or a successor's takeover, then drains. A second signal ends the drain at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
+    let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
     // The log's thread starts inside the sandbox, before any thread that serves.
@@ -194,7 +194,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             published: published.clone(),
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
-            log: log.sheet(),
+            log: log.log_buffer(),
             spans,
             shared: Arc::clone(&shared),
             connections_max,
@@ -208,8 +208,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     reload::start_resolver(&snapshot, None);
     // Memory that loading took is given back; else it stays until this thread allocates again.
     propylon_sys::give_memory_back();
-    // Orders begin here: ACME folders must be this account's, and listeners able to answer challenges.
-    let orders = Arc::new(acme::keeper());
+    // Renewer begin here: ACME folders must be this account's, and listeners able to answer challenges.
+    let orders = Arc::new(acme::renewer());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
     let main = Main {
@@ -230,9 +230,9 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         key_process: own_link,
     };
     let config = Arc::clone(&snapshot.config);
-    let beginning = Beginning { path, meant, snapshot, unusable, sandbox, orders, publish };
-    let scene = Scene { beginning, launcher, admin, upgrade, takeover, adopted, publication };
-    let (outcome, kept, exporter) = runtime.block_on(main.watch(scene, threads))?;
+    let beginning = Beginning { path, merged, snapshot, unusable, sandbox, orders, publish };
+    let startup = Startup { beginning, launcher, admin, upgrade, takeover, adopted, publication };
+    let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, threads))?;
     exporter.finish(SPANS_PATIENCE);
     clear_away(&config, kept);
     log.finish(LOG_PATIENCE);
@@ -255,7 +255,7 @@ fn clear_away(config: &Config, kept: Kept) {
 }
 
 /// The main thread's input beside `Main`.
-struct Scene {
+struct Startup {
     beginning: Beginning,
     launcher: Option<Launcher>,
     admin: Option<AdminSocket>,
@@ -292,25 +292,25 @@ struct Main {
 
 /// Tasks and handles that are started beside the workers.
 struct Begun {
-    keeper: JoinHandleLocal<()>,
-    shown: Rc<RefCell<Shown>>,
+    reloader: JoinHandleLocal<()>,
+    config_status: Rc<RefCell<ConfigStatus>>,
     door: Option<AdminDoor>,
-    orders: Arc<Orders>,
+    orders: Arc<Renewer>,
     health: Health,
 }
 
 impl Main {
-    async fn watch(mut self, scene: Scene, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
+    async fn watch(mut self, startup: Startup, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
         let heed = |kind| signal(kind).map_err(StartError::Threads);
         let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
         let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
         let mut second_user = heed(SignalKind::user_defined2())?;
-        let sandbox = Arc::clone(&scene.beginning.sandbox);
+        let sandbox = Arc::clone(&startup.beginning.sandbox);
         let begun = tokio::select! {
-            begun = self.begin(scene, hangup, threads.len()) => begun,
+            begun = self.begin(startup, hangup, threads.len()) => begun,
             () = ends.heard() => Err(StartError::Stopped),
         };
-        let Begun { mut keeper, shown, door, orders, health } = match begun {
+        let Begun { mut reloader, config_status, door, orders, health } = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 let _ = self.phase.send(Phase::Stopping);
@@ -325,7 +325,7 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
-        service::ready(workers, shown.borrow().snapshot.generation);
+        service::ready(workers, config_status.borrow().snapshot.generation);
         let mut watchdog = Watchdog::start();
         let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
         barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -341,14 +341,14 @@ impl Main {
             tokio::select! {
                 () = ends.heard() => break Phase::Draining,
                 () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
-                _ = &mut keeper => {
+                _ = &mut reloader => {
                     log::error!("nobody looks after the configuration any more; stopping");
                     break Phase::Draining;
                 }
                 // Without a handler SIGUSR1 would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = second_user.recv() => self.upgrade(),
-                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
+                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
                 _ = barks.tick(), if watchdog.is_some() => {
                     watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
                 }
@@ -357,7 +357,7 @@ impl Main {
                     lines_lost = self.count_lost_lines(lines_lost);
                     panics_seen = self.count_panics(panics_seen);
                     replaced = self.report_replaced(&sandbox, replaced);
-                    let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    let snapshot = Arc::clone(&config_status.borrow().snapshot);
                     self.exporter.start_if_needed(&snapshot);
                     exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
@@ -375,12 +375,12 @@ impl Main {
             }
         };
         // Changes end here.
-        keeper.abort();
+        reloader.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
         if kept.admin {
             door.into_iter().for_each(AdminDoor::close);
         }
-        let limit = shown.borrow().snapshot.config.process.drain_timeout;
+        let limit = config_status.borrow().snapshot.config.process.drain_timeout;
         // The successor orders certificates from now on; two processes must not do so.
         if let Err(error) = orders.configure(Vec::new()) {
             log::warn!("orders of certificates go on: {error}");
@@ -394,15 +394,16 @@ impl Main {
 
     /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
     /// consent.
-    async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
-        let Scene { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = scene;
+    async fn begin(&mut self, startup: Startup, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
+        let Startup { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = startup;
         let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
-        let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
+        let known =
+            takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.inherited_state.health)).unwrap_or_default();
         let beside = self.key_process.take().map(Beside::aside);
         let health = Health::start(&snapshot, &self.store, &self.telemetry, &known, beside);
         let mut upgrades = 0;
         if let Some(takeover) = takeover {
-            upgrades = takeover.estate.upgrades + 1;
+            upgrades = takeover.inherited_state.upgrades + 1;
             self.take_over(takeover, &adopted, &snapshot, &publication, workers).await?;
         }
         self.column().add(self.telemetry.upgrades.upgrades, upgrades);
@@ -414,8 +415,8 @@ impl Main {
         let config = Arc::clone(&snapshot.config);
         let sandbox = Arc::clone(&beginning.sandbox);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
-        let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
-        let (shown, troubles) = (keeper.shown(), keeper.troubles());
+        let reloader = Reloader::new(beginning, health.clone(), telemetry, store);
+        let (config_status, troubles) = (reloader.config_status(), reloader.troubles());
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
             let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
                 // A successor may be started in another working directory.
@@ -427,8 +428,8 @@ impl Main {
                 };
                 Some((bind.to_string(), socket.another().ok()?))
             };
-            let property = Property {
-                shown: Rc::clone(&shown),
+            let handover_state = HandoverState {
+                config_status: Rc::clone(&config_status),
                 store: Arc::clone(&self.store),
                 telemetry: Arc::clone(&self.telemetry),
                 health: health.clone(),
@@ -439,12 +440,12 @@ impl Main {
                 predecessors: self.predecessors.clone(),
                 upgrades,
             };
-            self.handover = Some(Handover::start(property).map_err(StartError::Threads)?);
+            self.handover = Some(Handover::start(handover_state).map_err(StartError::Threads)?);
         }
         let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         let view = admin::View {
             store: Arc::clone(&self.store),
-            shown: Rc::clone(&shown),
+            config_status: Rc::clone(&config_status),
             orders: Arc::clone(&orders),
             health: health.clone(),
             telemetry: Arc::clone(&self.telemetry),
@@ -456,8 +457,8 @@ impl Main {
             conditions: Rc::clone(&self.conditions),
         };
         let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
-        let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
-        Ok(Begun { keeper, shown, door, orders, health })
+        let reloader = spawn_local(reloader.keep(hangup, asked, self.handover.clone()));
+        Ok(Begun { reloader, config_status, door, orders, health })
     }
 
     async fn take_over(
@@ -478,7 +479,7 @@ impl Main {
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));
         }
-        let earlier = std::mem::take(&mut takeover.estate.predecessors);
+        let earlier = std::mem::take(&mut takeover.inherited_state.predecessors);
         let begin = || {
             let _ = self.phase.send(Phase::Serving);
         };

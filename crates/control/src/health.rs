@@ -33,7 +33,7 @@ use propylon_observe::telemetry::{
     PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };
 use propylon_proxy::alpn::server_alpn;
-use propylon_proxy::notice::{Door, Target};
+use propylon_proxy::endpoint::{Availability, Target};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
@@ -350,7 +350,7 @@ impl Known {
     /// Counts of outcomes start at the present values: earlier requests are nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
-        let targets = server.notice.targets();
+        let targets = server.endpoint.targets();
         let lookup = targets.is_empty().then(|| "it was not found at the start".to_owned());
         Known { targets, successes, failures, lookup, ..Known::default() }
     }
@@ -411,7 +411,7 @@ impl Board {
             let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
             let gone = |server: &usize| backend.retired.is_some() || backend.servers[*server].retired.is_some();
             (0..servers.len()).filter(gone).for_each(|server| judged.retire(server));
-            let nowhere = servers.iter().enumerate().filter(|(_, server)| server.notice.targets().is_empty());
+            let nowhere = servers.iter().enumerate().filter(|(_, server)| server.endpoint.targets().is_empty());
             nowhere.for_each(|(server, _)| judged.set_nowhere(server, Some(NOWHERE.into())));
             let known = servers.iter().zip(telemetry.backends[place].servers.iter());
             let known = known.map(|(server, metrics)| Known::of(server, store, metrics)).collect();
@@ -454,8 +454,8 @@ impl Board {
             };
             let backend = &self.snapshot.config.backends[place];
             for (server, _) in backend.live_servers().filter(|_| backend.retired.is_none()) {
-                let notice = &self.snapshot.servers[place][server].notice;
-                if !old.snapshot.servers[place].get(server).is_some_and(|old| Arc::ptr_eq(&old.notice, notice)) {
+                let endpoint = &self.snapshot.servers[place][server].endpoint;
+                if !old.snapshot.servers[place].get(server).is_some_and(|old| Arc::ptr_eq(&old.endpoint, endpoint)) {
                     continue;
                 }
                 servers.adopt(server, &before.servers, server);
@@ -472,7 +472,7 @@ impl Board {
     /// Whether a server of this configuration is there in the later one as well.
     fn has_same(&self, later: &Board, backend: usize, server: usize) -> bool {
         let of =
-            |board: &Board| board.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.notice));
+            |board: &Board| board.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.endpoint));
         of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
     }
 
@@ -514,7 +514,7 @@ impl Board {
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
         let verdict = self.backends.borrow()[backend].servers.verdict(server).0.clone();
-        self.set_door(backend, server);
+        self.set_availability(backend, server);
         self.set_gauges(backend, server, &verdict);
         let is_lost = self.backends.borrow()[backend].known[server].lookup.is_some();
         self.column().set(self.metrics(backend, server).lookup_failing, i64::from(is_lost));
@@ -641,7 +641,7 @@ impl Board {
         let first = published.iter().map(|target| target.priority).min();
         let in_turn = published.iter().filter(|target| Some(target.priority) == first).count();
         self.column().set(self.metrics(backend, server).addresses, in_turn as i64);
-        self.snapshot.servers[backend][server].notice.set_targets(published);
+        self.snapshot.servers[backend][server].endpoint.set_targets(published);
     }
 
     /// Lets the policy judge, and tells everybody what is different.
@@ -658,7 +658,7 @@ impl Board {
         let (open, all) = (servers.open(), servers.present());
         drop(backends);
         for Change { server, from, to } in changes {
-            self.set_door(backend, server);
+            self.set_availability(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
             self.set_gauges(backend, server, &to);
             column.increment(metrics.changes);
@@ -695,14 +695,14 @@ impl Board {
     }
 
     /// Lets requests to a server, or keeps them away.
-    fn set_door(&self, backend: usize, server: usize) {
+    fn set_availability(&self, backend: usize, server: usize) {
         let servers = &self.backends.borrow()[backend].servers;
         let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
-            (true, _) => Door::Open,
-            (false, true) => Door::Ajar,
-            (false, false) => Door::Closed,
+            (true, _) => Availability::Open,
+            (false, true) => Availability::Panic,
+            (false, false) => Availability::Closed,
         };
-        self.snapshot.servers[backend][server].notice.set_door(door);
+        self.snapshot.servers[backend][server].endpoint.set_availability(door);
     }
 
     /// The verdicts are not believed from now on, or are again.
@@ -710,7 +710,7 @@ impl Board {
         let configured = &self.snapshot.config.backends[backend];
         let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
         column.set(metrics.panic, i64::from(panic));
-        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        configured.live_servers().for_each(|(server, _)| self.set_availability(backend, server));
         let (name, percent) = (&configured.name, configured.min_healthy);
         if panic {
             column.increment(metrics.panics);

@@ -16,7 +16,7 @@ use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::system_conf::read_system_conf;
 use propylon_config::{Config, ServerAddress};
-use propylon_proxy::notice::{Resolved, Target};
+use propylon_proxy::endpoint::{Resolved, Target};
 use propylon_proxy::snapshot::{Answers, names_of};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;

@@ -11,13 +11,13 @@ use propylon_config::{AccessLog, Admin, AdminBind, Config};
 use propylon_net::listen::{self, BindError, Bound, Inherited};
 use propylon_observe::access_log::Writer;
 use propylon_proxy::cores::worker_count;
-use propylon_proxy::shortage::files::{ConnectionsMax, FilesPlan};
+use propylon_proxy::overload::files::{ConnectionsMax, FilesPlan};
 use propylon_sys::{Account, ListenOptions, bind_advice};
 
 use crate::admin::AdminSocket;
 use crate::health::PROBES_AT_ONCE_MAX;
 use crate::upgrade::Failure;
-use crate::upgrade::takeover::{Heirloom, Takeover};
+use crate::upgrade::takeover::{InheritedSocket, Takeover};
 
 /// How long somebody at the upgrade socket may take to be there.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
@@ -62,8 +62,12 @@ impl fmt::Display for StartError {
             }
             StartError::Activation(what) => write!(f, "{what}"),
             StartError::UpgradeSocket { path, error } => {
-                let shown = path.display();
-                write!(f, "process.upgrade_socket {shown} cannot be made: {error}; {}", file_advice(path, error))
+                let config_status = path.display();
+                write!(
+                    f,
+                    "process.upgrade_socket {config_status} cannot be made: {error}; {}",
+                    file_advice(path, error)
+                )
             }
             StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
             StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
@@ -75,8 +79,8 @@ impl fmt::Display for StartError {
                 write!(f, "admin cannot bind {address}: {error}; {advice}")
             }
             StartError::AccessLog { path, error } => {
-                let shown = path.display();
-                write!(f, "the access log {shown} cannot be opened: {error}; {}", file_advice(path, error))
+                let config_status = path.display();
+                write!(f, "the access log {config_status} cannot be opened: {error}; {}", file_advice(path, error))
             }
             StartError::Privileges(error) => write!(f, "{error}"),
             StartError::Stopped => f.write_str("stopped before it was ready"),
@@ -125,7 +129,7 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
     let files = propylon_sys::raise_files_limit();
     let workers = worker_count(config);
     let mut inherited = match &mut takeover {
-        Some(takeover) => std::mem::take(&mut takeover.estate.sockets),
+        Some(takeover) => std::mem::take(&mut takeover.inherited_state.sockets),
         None => {
             refuse_second(config)?;
             activated()?
@@ -141,7 +145,7 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
     }
     listen::announce(config, &bound, &[]);
     let (admin_given, upgrade_given) = match &mut takeover {
-        Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
+        Some(takeover) => (takeover.inherited_state.admin.take(), takeover.inherited_state.upgrade.take()),
         None => (None, None),
     };
     // Files that are made here belong to the account that serves.
@@ -195,7 +199,7 @@ fn activated() -> Result<Vec<Inherited>, StartError> {
         match all.iter_mut().find(|known| known.address == address) {
             Some(known) => known.sockets.push(socket),
             None => {
-                all.push(Inherited { place: all.len(), wish: None, address, sockets: vec![socket], name });
+                all.push(Inherited { place: all.len(), binding: None, address, sockets: vec![socket], name });
             }
         }
     }
@@ -230,7 +234,7 @@ fn is_same_place(given: &Path, wanted: &Path) -> bool {
 fn open_admin(
     admin: &Admin,
     owner: Option<&Account>,
-    given: Option<Heirloom<String>>,
+    given: Option<InheritedSocket<String>>,
     adopted: &mut Vec<usize>,
 ) -> Result<AdminSocket, StartError> {
     let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
@@ -255,7 +259,7 @@ fn open_admin(
 fn open_upgrade_socket(
     config: &Config,
     owner: Option<&Account>,
-    given: Option<Heirloom<PathBuf>>,
+    given: Option<InheritedSocket<PathBuf>>,
     adopted: &mut Vec<usize>,
 ) -> Result<Option<OwnedFd>, StartError> {
     let Some(wanted) = &config.process.upgrade_socket else { return Ok(None) };

@@ -14,7 +14,7 @@ use propylon_config::effective;
 
 /// A configuration, and what it was made of.
 #[derive(Clone)]
-pub struct Meant {
+pub struct MergedConfig {
     /// Text that the problems refer to: the file, or the text that was pushed in its place.
     pub source: Source,
     /// The file.
@@ -31,7 +31,7 @@ pub struct Meant {
 /// Overrides that are told one by one; of more their number.
 const OVERRIDES_TOLD_MAX: usize = 20;
 
-impl Meant {
+impl MergedConfig {
     /// The folder of uploads, if there is one.
     pub fn uploads(&self) -> Option<Uploads> {
         Some(Uploads::of(&self.config, &self.config.process.state.as_ref()?.path))
@@ -93,13 +93,13 @@ impl Wrong {
 }
 
 /// Reads the file, and the state if the file names a folder for it.
-pub fn read(path: &Path) -> Result<Meant, Wrong> {
+pub fn read(path: &Path) -> Result<MergedConfig, Wrong> {
     let file = isolation::read_source(path).map_err(|problem| Wrong::alone(path, problem))?;
     with_state(&file)
 }
 
 /// A file that has been read, with the state if it names a folder for it.
-pub fn with_state(file: &Source) -> Result<Meant, Wrong> {
+pub fn with_state(file: &Source) -> Result<MergedConfig, Wrong> {
     let read = parse(file)?;
     let state = match &read.0.process.state {
         None => State::default(),
@@ -114,7 +114,7 @@ pub fn with_state(file: &Source) -> Result<Meant, Wrong> {
 
 /// The configuration that a file and a state mean together. A file that has changed since something was pushed in its
 /// place has the last word. What the state has of `changed`, and the text says as well, is forgotten.
-pub fn mean(file: Source, state: State, changed: Option<&ServerName>) -> Result<Meant, Wrong> {
+pub fn mean(file: Source, state: State, changed: Option<&ServerName>) -> Result<MergedConfig, Wrong> {
     let read = parse(&file)?;
     lay_over(file, read, state, changed)
 }
@@ -124,7 +124,7 @@ fn lay_over(
     (mut of_the_file, more): (Config, Vec<Problem>),
     mut state: State,
     changed: Option<&ServerName>,
-) -> Result<Meant, Wrong> {
+) -> Result<MergedConfig, Wrong> {
     let pushed = state.pushed.take_if(|pushed| pushed.over != file.text);
     let mut warnings = Vec::new();
     if pushed.is_some() {
@@ -160,7 +160,7 @@ fn lay_over(
     }
     let warnings_of_state = warnings.clone();
     warnings.extend(more);
-    Ok(Meant { source, file, state, config, warnings, warnings_of_state, said })
+    Ok(MergedConfig { source, file, state, config, warnings, warnings_of_state, said })
 }
 
 /// Files that a text names where uploads are kept. They go when these are replaced or deleted by the admin API, and
@@ -216,7 +216,7 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
 ];
 
 /// Takes what holds for a process's life from the file alone, which has the text's own afterwards. A text that is
-/// pushed leaves it out or says the same, or it is refused by [`Meant::said_otherwise`]; one of the state that does not
+/// pushed leaves it out or says the same, or it is refused by [`MergedConfig::said_otherwise`]; one of the state that does not
 /// was written by somebody who has got into the sandbox, where the state can be written, and wants out of it with the
 /// next process.
 fn swap_for_life(config: &mut Config, file: &mut Config) {
@@ -274,15 +274,15 @@ mod tests {
     fn what_was_pushed_has_no_keys_that_the_files_isolation_does_not_cover() {
         let file = source(1);
         let file = Source { text: format!("{}[keys]\nisolate = true\n", file.text), ..file };
-        let meant = |rest: &str| {
+        let merged = |rest: &str| {
             let text = source(2).text + rest;
             let state = Pushed { text, is_json: false, over: file.text.clone() };
             mean(file.clone(), State { pushed: Some(state), ..State::default() }, None)
         };
-        assert!(meant("").is_ok_and(|meant| meant.config.keys.isolate.is_some()));
+        assert!(merged("").is_ok_and(|merged| merged.config.keys.isolate.is_some()));
         let acme = "[acme.own]\ndirectory = 'https://localhost:9/dir'\nstate = 'acme'\nterms_agreed = true\n";
         for own in ["", "[keys]\nisolate = false\n"] {
-            let wrong = meant(&format!("{acme}{own}")).err().expect(acme);
+            let wrong = merged(&format!("{acme}{own}")).err().expect(acme);
             let told = |problem: &Problem| {
                 problem.file == PUSHED && problem.at.is_some() && problem.what.contains("does not cover")
             };
@@ -291,14 +291,14 @@ mod tests {
         let client = "[backend.a]\nservers = ['127.0.0.1:9']\ntls = { certificate = 'c.pem' }\n";
         let signer = "[signer.a]\nservers = ['127.0.0.1:9']\nidentity = 'c.pem'\nca = 'ca.pem'\n";
         let stored = format!("{acme}[keys]\nisolate = true\nstore = 'k'\n");
-        let wrong = meant(&stored).err().expect("the file has no folder for its keys");
+        let wrong = merged(&stored).err().expect("the file has no folder for its keys");
         assert!(
             wrong.problems.iter().any(|problem| problem.what.contains("without keys.store")),
             "{:?}",
             wrong.problems
         );
         for covered in [client, signer] {
-            let problems = meant(covered).err().map(|wrong| wrong.problems).unwrap_or_default();
+            let problems = merged(covered).err().map(|wrong| wrong.problems).unwrap_or_default();
             assert!(!problems.iter().any(|problem| problem.what.contains("cover")), "{covered}: {problems:?}");
         }
     }
@@ -321,9 +321,9 @@ mod tests {
         let in_effect = |source: &Source| effective::config(&propylon_config::parse(source).expect("a good text").0);
         let (kept, pushed) = (in_effect(&file), in_effect(&other));
         let state = Pushed { text: other.text.clone(), is_json: false, over: file.text.clone() };
-        let meant = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
+        let merged = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
         // Who pushes it is told all of it, each with its place.
-        let told = meant.said_otherwise(&kept);
+        let told = merged.said_otherwise(&kept);
         for (path, _) in FOR_LIFE {
             let is_told = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
             let problem = told.iter().find(is_told).unwrap_or_else(|| panic!("{path} is not told"));
@@ -331,10 +331,10 @@ mod tests {
             assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
         }
         assert_eq!(told.len(), FOR_LIFE.len(), "{told:?}");
-        let meant = effective::config(&meant.config);
+        let merged = effective::config(&merged.config);
         for (path, _) in FOR_LIFE {
             assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
-            assert_eq!(of(&meant, path), of(&kept, path), "{path}");
+            assert_eq!(of(&merged, path), of(&kept, path), "{path}");
         }
     }
 
@@ -349,8 +349,8 @@ mod tests {
         let told = |text: &Source| -> Vec<String> {
             let pushed = Pushed { text: text.text.clone(), is_json: false, over: file.text.clone() };
             let state = State { pushed: Some(pushed), ..State::default() };
-            let meant = mean(file.clone(), state, None).ok().expect("a configuration");
-            meant.said_otherwise(&in_effect).into_iter().map(|problem| problem.what).collect()
+            let merged = mean(file.clone(), state, None).ok().expect("a configuration");
+            merged.said_otherwise(&in_effect).into_iter().map(|problem| problem.what).collect()
         };
         assert_eq!(told(&source(2)), [""; 0]);
         assert_eq!(told(&with("", "")), [""; 0]);
@@ -367,12 +367,12 @@ mod tests {
     fn what_was_pushed_stands_until_the_file_changes() {
         let pushed = Pushed { text: source(2).text, is_json: false, over: source(1).text };
         let state = State { pushed: Some(pushed), ..State::default() };
-        let meant = mean(source(1), state.clone(), None).ok().unwrap();
-        assert_eq!(meant.config.listeners[0].bind[0].address.port(), 2);
-        assert_eq!((meant.source.name.as_str(), meant.warnings.len()), (PUSHED, 0));
-        let meant = mean(source(3), state, None).ok().unwrap();
-        assert_eq!(meant.config.listeners[0].bind[0].address.port(), 3);
-        assert!(meant.state.pushed.is_none());
-        assert!(meant.warnings[0].what.contains("takes its place back"));
+        let merged = mean(source(1), state.clone(), None).ok().unwrap();
+        assert_eq!(merged.config.listeners[0].bind[0].address.port(), 2);
+        assert_eq!((merged.source.name.as_str(), merged.warnings.len()), (PUSHED, 0));
+        let merged = mean(source(3), state, None).ok().unwrap();
+        assert_eq!(merged.config.listeners[0].bind[0].address.port(), 3);
+        assert!(merged.state.pushed.is_none());
+        assert!(merged.warnings[0].what.contains("takes its place back"));
     }
 }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_acme::Keeper as Orders;
+use propylon_acme::Renewer;
 use propylon_config::{Config, FreePlaces, Problem, ServerAddress, Source};
 use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
 use propylon_metrics::{Column, Store};
@@ -35,13 +35,13 @@ use crate::health::Health;
 use crate::isolation;
 use crate::logger;
 use crate::names::Names;
-use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
+use crate::origin::{self, FOR_LIFE, MergedConfig, Wrong, has_error};
 use crate::problems::{problem, with_path};
 use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
-use crate::status::Shown;
+use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
@@ -54,18 +54,18 @@ use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 /// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
 
-pub struct Keeper {
+pub struct Reloader {
     path: PathBuf,
     /// The parsed configuration and state from which the snapshot in use was made.
-    meant: Meant,
+    merged: MergedConfig,
     /// Watcher of the file, for `process.watch_config`.
     file: WatchedFile,
-    shown: Rc<RefCell<Shown>>,
+    config_status: Rc<RefCell<ConfigStatus>>,
     older: Vec<Older>,
     places: Places,
     certificates: Certificates,
-    /// Orders of certificates, on a thread of their own.
-    orders: Arc<Orders>,
+    /// Renewer of certificates, on a thread of their own.
+    orders: Arc<Renewer>,
     /// Uploads that are yet to be removed from the key process's folder.
     leftovers: Leftovers,
     sandbox: Arc<Sandbox>,
@@ -78,14 +78,14 @@ pub struct Keeper {
 /// The state that a process starts with.
 pub struct Beginning {
     pub path: PathBuf,
-    pub meant: Meant,
+    pub merged: MergedConfig,
     pub snapshot: Arc<Snapshot>,
     /// Uploaded files that could not be used.
     pub unusable: Vec<Finding>,
     /// The sandbox: which files and folders this process can still reach.
     pub sandbox: Arc<Sandbox>,
     /// The thread that orders certificates.
-    pub orders: Arc<Orders>,
+    pub orders: Arc<Renewer>,
     pub publish: watch::Sender<Arc<Publication>>,
 }
 
@@ -98,7 +98,7 @@ struct Older {
 
 /// A snapshot that is ready to be published, and the configuration it was made from.
 struct Draft {
-    meant: Meant,
+    merged: MergedConfig,
     snapshot: Snapshot,
     changes: Vec<Value>,
     warnings: Vec<Problem>,
@@ -106,27 +106,28 @@ struct Draft {
     kept: Vec<Finding>,
 }
 
-impl Keeper {
-    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
-        let Beginning { path, meant, snapshot, unusable, sandbox, orders, publish } = beginning;
+impl Reloader {
+    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Reloader {
+        let Beginning { path, merged, snapshot, unusable, sandbox, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         certificates.keep_all_troubles(&snapshot.config, &unusable);
-        let origin = told_origin(&meant);
-        let overrides = meant.state.overrides();
-        let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
-        let file = WatchedFile::new(meant.file.text.clone());
-        let shown = Rc::new(RefCell::new(shown));
+        let origin = told_origin(&merged);
+        let overrides = merged.state.overrides();
+        let config_status =
+            ConfigStatus { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
+        let file = WatchedFile::new(merged.file.text.clone());
+        let config_status = Rc::new(RefCell::new(config_status));
         let older = Vec::new();
-        let places = Places::new(&shown.borrow().snapshot.config, shown.borrow().snapshot.generation);
-        let leftovers = match meant.uploads() {
-            Some(Uploads::Beside(_)) => Leftovers::of(&meant.state.unused),
+        let places = Places::new(&config_status.borrow().snapshot.config, config_status.borrow().snapshot.generation);
+        let leftovers = match merged.uploads() {
+            Some(Uploads::Beside(_)) => Leftovers::of(&merged.state.unused),
             _ => Leftovers::default(),
         };
-        let keeper = Keeper {
+        let reloader = Reloader {
             path,
-            meant,
+            merged,
             file,
-            shown,
+            config_status,
             older,
             places,
             certificates,
@@ -138,9 +139,9 @@ impl Keeper {
             telemetry,
             store,
         };
-        let generation = keeper.snapshot().generation;
-        keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
-        keeper
+        let generation = reloader.snapshot().generation;
+        reloader.column().set(reloader.telemetry.process.reloads.generation, generation as i64);
+        reloader
     }
 
     /// Applies changes one after another, and checks once a second for changed files. A change may wait for a name
@@ -202,8 +203,8 @@ impl Keeper {
         let _ = reply.send(outcome);
     }
 
-    pub fn shown(&self) -> Rc<RefCell<Shown>> {
-        Rc::clone(&self.shown)
+    pub fn config_status(&self) -> Rc<RefCell<ConfigStatus>> {
+        Rc::clone(&self.config_status)
     }
 
     pub fn troubles(&self) -> Troubles {
@@ -211,7 +212,7 @@ impl Keeper {
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.shown.borrow().snapshot)
+        Arc::clone(&self.config_status.borrow().snapshot)
     }
 
     /// Applies a change, or with `dry_run` only finds out what it would do.
@@ -219,7 +220,7 @@ impl Keeper {
         if change.is_by_admin() && !dry_run {
             self.may_admin()?;
         }
-        let mut upload = Upload::of(&change, &self.meant, &self.leftovers).await?;
+        let mut upload = Upload::of(&change, &self.merged, &self.leftovers).await?;
         let outcome = self.make(change, &mut upload, dry_run).await;
         if let Some(upload) = upload {
             upload.end().await;
@@ -254,28 +255,29 @@ impl Keeper {
         if dry_run {
             return Ok(Done { generation, changes, warnings, kept, unusable });
         }
-        if let Err(error) = self.write_state(&draft.meant.state) {
+        if let Err(error) = self.write_state(&draft.merged.state) {
             self.conclude_refused(by_admin);
             return Err(Refused::Unwritten(error));
         }
         upload.iter_mut().for_each(|upload| upload.kept = true);
         draft.snapshot.renew_links();
         if files == Files::ReadAgain {
-            self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
+            self.certificates.keep_all_troubles(&draft.merged.config, &draft.kept);
         } else {
             self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
-            self.certificates.keep_more_troubles(&draft.meant.config, &draft.kept);
+            self.certificates.keep_more_troubles(&draft.merged.config, &draft.kept);
         }
         let changed = !changes.is_empty();
-        let before = std::mem::replace(&mut self.meant, draft.meant).state;
+        let before = std::mem::replace(&mut self.merged, draft.merged).state;
         {
-            let mut shown = self.shown.borrow_mut();
-            (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
+            let mut config_status = self.config_status.borrow_mut();
+            (config_status.origin, config_status.overrides) =
+                (told_origin(&self.merged), self.merged.state.overrides());
         }
         if changed {
             self.publish(draft.snapshot).await;
         }
-        if before.certificates != self.meant.state.certificates {
+        if before.certificates != self.merged.state.certificates {
             warnings.extend(self.remove_unused_certificates().await);
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
@@ -284,7 +286,7 @@ impl Keeper {
 
     /// Fails if changes by the admin API are forbidden altogether: `process.immutable`, or no `process.state`.
     fn may_admin(&self) -> Result<(), Refused> {
-        let process = &self.meant.config.process;
+        let process = &self.merged.config.process;
         if process.immutable {
             let what = "the configuration is declared immutable".to_owned();
             return Err(Refused::Forbidden(what, "change the file and send SIGHUP, or remove process.immutable"));
@@ -298,8 +300,8 @@ impl Keeper {
 
     /// Works out the file's text and the state that the change leads to.
     async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
-        let mut state = self.meant.state.clone();
-        let mut file = self.meant.file.clone();
+        let mut state = self.merged.state.clone();
+        let mut file = self.merged.file.clone();
         let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
         match change {
             Change::ReadAgain => {
@@ -339,7 +341,7 @@ impl Keeper {
             }
             Change::RemoveServer { backend, address } => {
                 let address = self.known(&backend, &address)?;
-                let left = self.meant.config.backends.iter().find(|known| known.name == backend);
+                let left = self.merged.config.backends.iter().find(|known| known.name == backend);
                 if left.is_some_and(|left| left.servers.len() == 1) {
                     let what = format!("{address} is the only server of [backend.{backend}]");
                     return Err(Refused::Forbidden(what, "add another one first"));
@@ -359,15 +361,15 @@ impl Keeper {
             }
         }
         state.tidy();
-        if matches!(self.meant.uploads(), Some(Uploads::Beside(_))) {
-            state.note_unused(&self.meant.state, self.leftovers.names());
+        if matches!(self.merged.uploads(), Some(Uploads::Beside(_))) {
+            state.note_unused(&self.merged.state, self.leftovers.names());
         }
         Ok(Wanted { file, state, server, is_pushed })
     }
 
     /// Parses a server's address, provided that the backend exists.
     fn address(&self, backend: &str, address: &str) -> Result<ServerAddress, Refused> {
-        if !self.meant.config.backends.iter().any(|known| known.name == backend) {
+        if !self.merged.config.backends.iter().any(|known| known.name == backend) {
             return Err(Refused::Unknown(format!("there is no [backend.{backend}]")));
         }
         match propylon_config::server_address(address) {
@@ -377,7 +379,7 @@ impl Keeper {
     }
 
     fn has_server(&self, backend: &str, address: &ServerAddress) -> bool {
-        let backends = self.meant.config.backends.iter().filter(|known| known.name == backend);
+        let backends = self.merged.config.backends.iter().filter(|known| known.name == backend);
         backends.flat_map(|backend| &backend.servers).any(|server| server.address == *address)
     }
 
@@ -392,7 +394,7 @@ impl Keeper {
 
     /// Compiles a configuration to a snapshot. With thousands of servers this takes long: another thread does it.
     async fn draft(&mut self, wanted: Wanted, files: Files) -> Result<Draft, Refused> {
-        let (earlier, before, free) = (self.snapshot(), self.meant.config.clone(), self.free_places());
+        let (earlier, before, free) = (self.snapshot(), self.merged.config.clone(), self.free_places());
         let sandbox = Arc::clone(&self.sandbox);
         let sketch = beside(move || Sketch::new(wanted, &before, earlier, &free, &sandbox)).await??;
         let found = look_up(sketch.earlier.unknown_names(&sketch.config), &sketch.config).await;
@@ -400,8 +402,8 @@ impl Keeper {
     }
 
     fn write_state(&self, state: &State) -> Result<(), String> {
-        let Some(folder) = &self.meant.config.process.state else { return Ok(()) };
-        if *state == self.meant.state {
+        let Some(folder) = &self.merged.config.process.state else { return Ok(()) };
+        if *state == self.merged.state {
             return Ok(());
         }
         let told = |error| {
@@ -436,7 +438,7 @@ impl Keeper {
         let older = Older { generation: earlier.generation, since: Instant::now(), snapshot: Arc::downgrade(&earlier) };
         self.older.push(older);
         self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
-        self.shown.borrow_mut().snapshot = snapshot;
+        self.config_status.borrow_mut().snapshot = snapshot;
         drop(earlier);
         // Memory that compiling took is given back; else it stays until this thread allocates again.
         propylon_sys::give_memory_back();
@@ -464,7 +466,7 @@ impl Keeper {
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         column.set(metrics.last, seconds as i64);
         column.set(metrics.last_failed, i64::from(result == "failed"));
-        self.shown.borrow_mut().last = Some((now, result));
+        self.config_status.borrow_mut().last = Some((now, result));
     }
 
     /// Reports earlier snapshots and withdraws series of their places: once a second, and after every change.
@@ -478,9 +480,9 @@ impl Keeper {
             column.set(*gauge, count as i64);
         }
         column.set(self.telemetry.process.unusable_files, self.certificates.unusable_files() as i64);
-        let mut shown = self.shown.borrow_mut();
-        (shown.older, shown.oldest_age) = (self.older.len(), age);
-        drop(shown);
+        let mut config_status = self.config_status.borrow_mut();
+        (config_status.older, config_status.oldest_age) = (self.older.len(), age);
+        drop(config_status);
         self.telemetry.withdraw(&self.store, &self.free_places());
     }
 
@@ -527,7 +529,7 @@ impl Keeper {
 
     /// Applies the file if `process.watch_config` is set and its text has changed.
     async fn watch_file(&mut self) {
-        if !self.meant.config.process.watch_config {
+        if !self.merged.config.process.watch_config {
             return;
         }
         let Some(look) = self.file.look(&self.path) else { return };
@@ -544,8 +546,8 @@ impl Keeper {
     /// Logs the outcome of reading the file again.
     fn tell(&self, done: &Done) {
         tell(done);
-        if !self.meant.state.overrides().is_empty() {
-            let name = &self.meant.file.name;
+        if !self.merged.state.overrides().is_empty() {
+            let name = &self.merged.file.name;
             log::info!("what the admin API has changed stands over {name}; /snapshot says what that is");
         }
     }
@@ -608,9 +610,9 @@ impl Keeper {
 
     /// Removes files of certificates that were replaced or removed; returns a warning if they cannot be removed.
     async fn remove_unused_certificates(&mut self) -> Option<Problem> {
-        let (Meant { config, state, source, .. }, leftovers) = (self.meant.clone(), self.leftovers.clone());
+        let (MergedConfig { config, state, source, .. }, leftovers) = (self.merged.clone(), self.leftovers.clone());
         let at = config.keys.store.as_ref().map(|store| store.at);
-        let uploads = self.meant.uploads()?;
+        let uploads = self.merged.uploads()?;
         let removed = beside(move || uploads.remove_unused(&config, &state, &leftovers)).await.ok()?;
         self.note_leftovers();
         let what =
@@ -622,9 +624,9 @@ impl Keeper {
     /// Notes in the state what is still to be removed, for the next process. If that fails, the state names more files
     /// than are there, which does no harm.
     fn note_leftovers(&mut self) {
-        let state = State { unused: self.leftovers.names(), ..self.meant.state.clone() };
+        let state = State { unused: self.leftovers.names(), ..self.merged.state.clone() };
         match self.write_state(&state) {
-            Ok(()) => self.meant.state = state,
+            Ok(()) => self.merged.state = state,
             Err(error) => log::warn!("{error}"),
         }
     }
@@ -655,12 +657,12 @@ struct Upload {
 }
 
 impl Upload {
-    async fn of(change: &Change, meant: &Meant, leftovers: &Leftovers) -> Result<Option<Upload>, Refused> {
+    async fn of(change: &Change, merged: &MergedConfig, leftovers: &Leftovers) -> Result<Option<Upload>, Refused> {
         let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
-        if !meant.config.tls.iter().any(|known| known.name == *profile) {
+        if !merged.config.tls.iter().any(|known| known.name == *profile) {
             return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
         }
-        let Some(state) = &meant.config.process.state else {
+        let Some(state) = &merged.config.process.state else {
             let what = "there is nowhere to keep certificates".to_owned();
             return Err(Refused::Forbidden(what, "set process.state to a folder"));
         };
@@ -668,8 +670,8 @@ impl Upload {
             let what = "the names of profile and certificate have to be names of files as well".to_owned();
             return Err(Refused::Forbidden(what, "use letters, digits, `-`, `_` and `.`"));
         }
-        let uploads = Uploads::of(&meant.config, &state.path);
-        if meant.config.keys.isolate.is_some() {
+        let uploads = Uploads::of(&merged.config, &state.path);
+        if merged.config.keys.isolate.is_some() {
             if let Uploads::Here(_) = uploads {
                 let what = "with keys.isolate this process takes no private key".to_owned();
                 let fix =
@@ -748,7 +750,7 @@ struct Wanted {
 
 /// A configuration that has been parsed and is to be compiled to a snapshot.
 struct Sketch {
-    meant: Meant,
+    merged: MergedConfig,
     /// The configuration with a place for each listener, backend, server and signer.
     config: Config,
     earlier: Arc<Snapshot>,
@@ -766,31 +768,31 @@ impl Sketch {
         free: &FreePlaces,
         sandbox: &Sandbox,
     ) -> Result<Sketch, Refused> {
-        let meant =
+        let merged =
             origin::mean(file, state, server.as_ref()).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
-        let (before, after) = (effective::config(in_use), effective::config(&meant.config));
-        let mut problems = meant.warnings.clone();
-        problems.extend(for_life(&meant, &before, &after));
+        let (before, after) = (effective::config(in_use), effective::config(&merged.config));
+        let mut problems = merged.warnings.clone();
+        problems.extend(for_life(&merged, &before, &after));
         if is_pushed {
-            problems.extend(meant.said_otherwise(&before));
+            problems.extend(merged.said_otherwise(&before));
         }
-        let mut refused = sandbox.refused(&meant.config, &meant.source);
-        refused.extend(sandbox::untold_accounts(&meant.config, &meant.source, &meant.file));
+        let mut refused = sandbox.refused(&merged.config, &merged.source);
+        refused.extend(sandbox::untold_accounts(&merged.config, &merged.source, &merged.file));
         if !refused.is_empty() {
             // Compiling would report the same files once more, with less about the cause.
             problems.extend(refused);
             problems.sort_by_key(|problem| problem.at);
             return Err(Refused::Problems(problems));
         }
-        let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
-        Ok(Sketch { meant, config, earlier, before, after, problems })
+        let config = merged.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
+        Ok(Sketch { merged, config, earlier, before, after, problems })
     }
 
     fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
-        let Sketch { meant, config, earlier, before, after, mut problems } = self;
+        let Sketch { merged, config, earlier, before, after, mut problems } = self;
         let built = earlier.succeeded_by(config, files, found);
         let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
-        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
+        let told = |finding: &Finding| with_path(problem(&merged.source, finding), finding);
         problems.extend(findings.iter().map(told));
         if let Ok(Compiled { kept, .. }) = &built {
             problems.extend(kept.iter().map(told).map(|problem| Problem {
@@ -804,7 +806,7 @@ impl Sketch {
             Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);
                 changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
+                Ok(Draft { merged, snapshot, changes, warnings: problems, kept })
             }
             _ => Err(Refused::Problems(problems)),
         }
@@ -829,7 +831,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 }
 
 /// Errors for changed keys that only another process can apply.
-fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
+fn for_life(merged: &MergedConfig, before: &Value, after: &Value) -> Vec<Problem> {
     // References only: the configuration may have thousands of servers.
     fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
         path.split('.').fold(root, |value, key| &value[key])
@@ -837,8 +839,8 @@ fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
     let changed = FOR_LIFE.iter().map(|(path, _)| path).filter(|path| of(before, path) != of(after, path));
     let problem = |path: &&str| {
         let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
-        let at = propylon_config::locate(&meant.source, &differing(path, of(before, path), of(after, path)));
-        Problem::error(&meant.source.name, at, what, "put it back, or restart: this needs a restart")
+        let at = propylon_config::locate(&merged.source, &differing(path, of(before, path), of(after, path)));
+        Problem::error(&merged.source.name, at, what, "put it back, or restart: this needs a restart")
     };
     changed.map(problem).collect()
 }
@@ -893,8 +895,8 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
     questions.into_iter().zip(found).collect()
 }
 
-fn told_origin(meant: &Meant) -> Value {
-    json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
+fn told_origin(merged: &MergedConfig) -> Value {
+    json!({ "file": merged.file.name, "changed_by_admin": merged.state.summary() })
 }
 
 /// Starts look-ups of the names of key servers of new signers, and ends those of retired signers.

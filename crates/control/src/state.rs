@@ -510,8 +510,9 @@ pub fn is_plain_name(name: &str) -> bool {
 /// Reason why this account cannot write the state, if the configuration has one.
 pub fn unusable(config: &Config) -> Option<String> {
     let folder = config.process.state.as_ref().filter(|_| !config.process.immutable)?.path.as_path();
-    let shown = folder.display();
-    let told = |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {shown} {what}: {error}"));
+    let config_status = folder.display();
+    let told =
+        |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {config_status} {what}: {error}"));
     if let Err(error) = create_folder(folder) {
         return told("cannot be made", &error);
     }

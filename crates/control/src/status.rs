@@ -7,7 +7,7 @@ use propylon_proxy::snapshot::Snapshot;
 use serde_json::Value;
 
 /// The configuration in use, as other tasks on this thread see it.
-pub struct Shown {
+pub struct ConfigStatus {
     pub snapshot: Arc<Snapshot>,
     /// Count of earlier snapshots still in use; `oldest_age` is the time since the oldest was succeeded.
     pub older: usize,

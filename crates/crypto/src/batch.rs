@@ -2,19 +2,19 @@
 //!
 //! [`Batching`] is the process's: whether there are lanes, and whether they can still be trusted. Each thread that
 //! is to use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory,
-//! blindings, and a pool. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, and
+//! blindings, and a pool. A [`JobQueue`](crate::JobQueue) of that thread does its jobs at the bench, and
 //! [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair from the pool. When the thread has nothing else to do
 //! it calls [`refill`]. None of this needs a runtime, or a second thread:
 //!
 //! ```
 //! use propylon_crypto::batch::{self, Batching};
-//! use propylon_crypto::{Desk, X25519Pair};
+//! use propylon_crypto::{JobQueue, X25519Pair};
 //!
 //! // Once for the process, before its threads are started.
 //! let batching = Batching::start();
 //! // On each thread that is to work in batches.
 //! batch::install(&batching);
-//! let desk = Desk::new();
+//! let desk = JobQueue::new();
 //! let jobs: Vec<_> = (0..5).map(|_| desk.submit(X25519Pair::draw().agree([9; 32]))).collect();
 //! // When all that came in together has been handed in. Then each of `jobs` has its outcome.
 //! assert_eq!(desk.leave(), 5);

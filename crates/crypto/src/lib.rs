@@ -2,16 +2,16 @@
 //!
 //! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns
 //! what is to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. The holder
-//! of the job decides whether something else does it, and when. [`Desk`] is where one core's jobs gather; [`batch`]
+//! of the job decides whether something else does it, and when. [`JobQueue`] is where one core's jobs gather; [`batch`]
 //! is how many are done at once, and what is made ahead of them.
 
 #[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
 mod awslc;
 pub mod batch;
-mod desk;
 mod encoding;
 mod exposure;
 mod job;
+mod job_queue;
 mod key;
 pub mod key_process;
 pub mod keyless;
@@ -40,9 +40,9 @@ pub fn seed() -> u64 {
     u64::from_ne_bytes(seed)
 }
 
-pub use desk::{Desk, DeskCounts, Pending};
 pub use exposure::{OPEN_TO_ALL, is_open_to_all};
 pub use job::{Job, JobError, JobKind, Outcome};
+pub use job_queue::{JobQueue, JobQueueCounts, Pending};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
 pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};

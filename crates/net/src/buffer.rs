@@ -1,6 +1,6 @@
 //! Bytes on their way: a window over initialised memory, and the core's stock of such memory.
 //!
-//! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `Stock` and gives it back
+//! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `BufferPool` and gives it back
 //! when nothing is left in it.
 
 use std::cell::{Cell, RefCell};
@@ -11,7 +11,7 @@ pub const SMALL_BYTES: usize = 20 * 1024;
 /// Room for a bulk transfer: four full TLS records and their overhead.
 pub const LARGE_BYTES: usize = 68 * 1024;
 /// Buffers of each size that a core keeps for reuse (20 MiB and 17 MiB); what comes back beyond that is freed at once,
-/// and what nobody has needed for a while is freed by `Stock::trim`.
+/// and what nobody has needed for a while is freed by `BufferPool::trim`.
 const SMALL_KEPT_MAX: usize = 1024;
 const LARGE_KEPT_MAX: usize = 256;
 
@@ -173,7 +173,7 @@ impl Buffer {
 
 /// The buffers that a core keeps at hand. Not shared with other cores.
 #[derive(Default)]
-pub struct Stock {
+pub struct BufferPool {
     small: Shelf<SMALL_BYTES, SMALL_KEPT_MAX>,
     large: Shelf<LARGE_BYTES, LARGE_KEPT_MAX>,
 }
@@ -211,7 +211,7 @@ impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
     }
 }
 
-impl Stock {
+impl BufferPool {
     pub fn small(&self) -> Buffer {
         self.small.take()
     }
@@ -289,8 +289,8 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out_in_order_however_it_is_cut() {
         let mut random = fastrand::Rng::with_seed(7);
-        let stock = Stock::default();
-        let mut buffer = stock.small();
+        let buffers = BufferPool::default();
+        let mut buffer = buffers.small();
         let (mut put, mut taken) = (0u8, 0u8);
         for _ in 0..2_000 {
             let count = random.usize(..9_000);
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn sealed_bytes_survive_while_plain_ones_are_taken_from_before_them() {
-        let mut buffer = Stock::default().small();
+        let mut buffer = BufferPool::default().small();
         buffer.extend(b"plain");
         buffer.sealed_spare(8)[..6].copy_from_slice(b"SEALED");
         buffer.sealed_filled(6);
@@ -332,47 +332,47 @@ mod tests {
 
     #[test]
     fn what_waits_takes_no_more_than_its_bytes_and_goes_on_as_before() {
-        let stock = Stock::default();
-        let mut buffer = stock.small();
+        let buffers = BufferPool::default();
+        let mut buffer = buffers.small();
         buffer.extend(b"xxplain");
         buffer.consume(2);
         buffer.sealed_spare(8)[..6].copy_from_slice(b"SEALED");
         buffer.sealed_filled(6);
-        stock.fold(&mut buffer);
+        buffers.fold(&mut buffer);
         assert_eq!((buffer.capacity(), buffer.readable()), (11, &b"plain"[..]));
-        assert_eq!(stock.small.idle.borrow().len(), 1);
-        stock.equip_small(&mut buffer);
+        assert_eq!(buffers.small.idle.borrow().len(), 1);
+        buffers.equip_small(&mut buffer);
         assert_eq!((buffer.capacity(), buffer.readable()), (SMALL_BYTES, &b"plain"[..]));
         let (window, sealed) = buffer.sealed_window();
         assert_eq!(&window[sealed], b"SEALED");
-        let mut nothing = stock.small();
-        stock.fold(&mut nothing);
+        let mut nothing = buffers.small();
+        buffers.fold(&mut nothing);
         assert_eq!(nothing.capacity(), 0);
     }
 
     #[test]
     fn a_buffer_that_grew_is_freed_and_the_usual_ones_are_kept() {
-        let stock = Stock::default();
-        let mut grown = stock.small();
+        let buffers = BufferPool::default();
+        let mut grown = buffers.small();
         grown.extend(&[0; SMALL_BYTES + 1]);
-        stock.give_back(&mut grown);
-        let mut usual = stock.small();
-        stock.give_back(&mut usual);
-        assert_eq!(stock.small.idle.borrow().len(), 1);
+        buffers.give_back(&mut grown);
+        let mut usual = buffers.small();
+        buffers.give_back(&mut usual);
+        assert_eq!(buffers.small.idle.borrow().len(), 1);
         assert_eq!(usual.capacity(), 0);
     }
 
     #[test]
     fn memory_of_a_burst_is_freed_and_what_is_in_use_stays() {
-        let stock = Stock::default();
-        let mut burst: Vec<Buffer> = (0..100).map(|_| stock.small()).collect();
-        burst.iter_mut().for_each(|buffer| stock.give_back(buffer));
-        stock.trim();
+        let buffers = BufferPool::default();
+        let mut burst: Vec<Buffer> = (0..100).map(|_| buffers.small()).collect();
+        burst.iter_mut().for_each(|buffer| buffers.give_back(buffer));
+        buffers.trim();
         for _ in 0..3 {
-            let mut few: Vec<Buffer> = (0..5).map(|_| stock.small()).collect();
-            few.iter_mut().for_each(|buffer| stock.give_back(buffer));
-            stock.trim();
+            let mut few: Vec<Buffer> = (0..5).map(|_| buffers.small()).collect();
+            few.iter_mut().for_each(|buffer| buffers.give_back(buffer));
+            buffers.trim();
         }
-        assert_eq!(stock.small.idle.borrow().len(), 5);
+        assert_eq!(buffers.small.idle.borrow().len(), 5);
     }
 }

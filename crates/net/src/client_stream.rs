@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use propylon_tls::{Failure, Session};
 
-use crate::buffer::{Buffer, Stock};
+use crate::buffer::{Buffer, BufferPool};
 use crate::socket::Socket;
 
 /// Plaintext that is sealed at one go; more waits until this is on its way.
@@ -56,7 +56,7 @@ impl ClientStream {
     pub fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         inbox: &mut Buffer,
         wire: &mut Buffer,
     ) -> Poll<Result<Fill, ReadError>> {
@@ -71,12 +71,12 @@ impl ClientStream {
                 }
                 // An answer of TLS itself, and no request whose answer it could go out with. An error shows again at the read.
                 if wire.len() > staged {
-                    let _ = self.poll_flush(context, stock, wire);
+                    let _ = self.poll_flush(context, buffers, wire);
                 }
             }
             if inbox.capacity() == 0 {
                 ready!(self.socket.poll_readable(context))?;
-                stock.equip(inbox);
+                buffers.equip(inbox);
             }
             let into = match &self.tls {
                 None => inbox.spare(READ_BYTES_MIN),
@@ -86,7 +86,7 @@ impl ClientStream {
                 Poll::Ready(count) => count?,
                 Poll::Pending => {
                     if inbox.is_idle() {
-                        stock.give_back(inbox);
+                        buffers.give_back(inbox);
                     }
                     return Poll::Pending;
                 }
@@ -129,11 +129,11 @@ impl ClientStream {
 
     /// Puts `plain` on the wire buffer, sealed if this is a TLS connection. All or nothing of it, and nothing from there on,
     /// when the session's key is worn out: [`ClientStream::poll_flush`] fails then.
-    pub fn stage(&mut self, plain: &[u8], stock: &Stock, wire: &mut Buffer) {
+    pub fn stage(&mut self, plain: &[u8], buffers: &BufferPool, wire: &mut Buffer) {
         if plain.len() > RECORD_BYTES_MAX {
-            stock.equip_large(wire);
+            buffers.equip_large(wire);
         } else {
-            stock.equip_small(wire);
+            buffers.equip_small(wire);
         }
         match &mut self.tls {
             None => wire.extend(plain),
@@ -164,7 +164,12 @@ impl ClientStream {
 
     /// Sends what is staged. A wire buffer that is empty owns no memory. Fails when all of it is on its way and more
     /// would have been, were the session's key not worn out; not once the session's end is staged.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock, wire: &mut Buffer) -> Poll<io::Result<()>> {
+    pub fn poll_flush(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &BufferPool,
+        wire: &mut Buffer,
+    ) -> Poll<io::Result<()>> {
         while !wire.is_empty() {
             let count = ready!(self.socket.poll_write(context, wire.readable()))?;
             if count == 0 {
@@ -172,7 +177,7 @@ impl ClientStream {
             }
             wire.consume(count);
         }
-        stock.give_back(wire);
+        buffers.give_back(wire);
         match self.is_worn_out() && !self.closed {
             true => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
             false => Poll::Ready(Ok(())),
@@ -184,14 +189,14 @@ impl ClientStream {
     pub fn poll_send_body(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         wire: &mut Buffer,
         body: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.tls.is_some() {
-            ready!(self.poll_flush(context, stock, wire))?;
+            ready!(self.poll_flush(context, buffers, wire))?;
             let piece = &body[..body.len().min(SEAL_BYTES_MAX)];
-            self.stage(piece, stock, wire);
+            self.stage(piece, buffers, wire);
             return Poll::Ready(Ok(piece.len()));
         }
         loop {
@@ -204,7 +209,7 @@ impl ClientStream {
             }
             wire.consume(count.min(staged));
             if count > staged {
-                stock.give_back(wire);
+                buffers.give_back(wire);
                 return Poll::Ready(Ok(count - staged));
             }
         }

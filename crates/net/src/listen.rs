@@ -46,7 +46,7 @@ pub struct Inherited {
     /// The number by which whoever gave them knows them.
     pub place: usize,
     /// What they are for, where that is known.
-    pub wish: Option<Wish>,
+    pub binding: Option<ListenerBinding>,
     /// As it is.
     pub address: SocketAddr,
     pub sockets: Vec<TcpListener>,
@@ -56,7 +56,7 @@ pub struct Inherited {
 
 /// What a process that has handed a socket over had it for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct ListenerBinding {
     pub listener: String,
     /// As it was in the configuration.
     pub wanted: SocketAddr,
@@ -69,7 +69,7 @@ impl Inherited {
             return self.address == wanted;
         }
         // A port that the kernel chose was chosen for that listener.
-        self.wish.as_ref().is_some_and(|wish| wish.wanted == wanted && wish.listener == listener)
+        self.binding.as_ref().is_some_and(|binding| binding.wanted == wanted && binding.listener == listener)
     }
 }
 
@@ -320,8 +320,8 @@ mod tests {
         let address = first.local_addr().unwrap();
         let more = (1..sockets).map(|_| propylon_sys::listen(address, options).unwrap());
         let sockets = std::iter::once(first).chain(more.collect::<Vec<_>>()).collect();
-        let wish = Some(Wish { listener: listener.into(), wanted: "127.0.0.1:0".parse().unwrap() });
-        Inherited { place: 0, wish, address, sockets, name: String::new() }
+        let binding = Some(ListenerBinding { listener: listener.into(), wanted: "127.0.0.1:0".parse().unwrap() });
+        Inherited { place: 0, binding, address, sockets, name: String::new() }
     }
 
     /// How many sockets each worker gets.
@@ -350,10 +350,10 @@ mod tests {
     fn inherited_sockets_are_found_by_their_address_or_by_their_wish() {
         let mut all = vec![inherited("b", 1, true), inherited("a", 1, true), inherited("c", 1, true)];
         let (a, c) = (all[1].address, all[2].address);
-        all[2].wish = None;
+        all[2].binding = None;
         let wanted = config(&[("a", "['127.0.0.1:0', '127.0.0.1:0']"), ("d", &format!("'{c}'"))]);
         let bound = bind_first(&wanted, 1, &mut all).unwrap();
-        assert!(all.len() == 1 && all[0].wish.as_ref().is_some_and(|wish| wish.listener == "b"));
+        assert!(all.len() == 1 && all[0].binding.as_ref().is_some_and(|binding| binding.listener == "b"));
         assert_eq!((bound[0].address, bound[2].address), (a, c));
         assert!(bound[1].address != a && bound[1].address.port() != 0);
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use propylon_crypto::{Job, Outcome};
 use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamSession};
 
-use crate::buffer::{Buffer, LARGE_BYTES, Stock};
+use crate::buffer::{Buffer, BufferPool, LARGE_BYTES};
 use crate::client_stream::SEAL_BYTES_MAX;
 use crate::socket::Socket;
 
@@ -63,16 +63,16 @@ impl ServerStream {
     pub fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         answer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
         let ServerStream { socket, tls, reset } = self;
         if let Some(tls) = tls {
-            return tls.poll_fill(socket, context, stock, answer);
+            return tls.poll_fill(socket, context, buffers, answer);
         }
         if answer.capacity() == 0 {
             ready!(socket.poll_readable(context))?;
-            stock.equip(answer);
+            buffers.equip(answer);
         }
         let spare = answer.spare(READ_BYTES_MIN);
         // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
@@ -86,7 +86,7 @@ impl ServerStream {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 if answer.is_empty() {
-                    stock.give_back(answer);
+                    buffers.give_back(answer);
                 }
                 Poll::Pending
             }
@@ -106,7 +106,7 @@ impl ServerStream {
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
@@ -116,23 +116,23 @@ impl ServerStream {
                 self.reset |= matches!(&written, Err(error) if error.kind() == io::ErrorKind::ConnectionReset);
                 Poll::Ready(written)
             }
-            Some(tls) => tls.poll_write(&mut self.socket, context, stock, slices),
+            Some(tls) => tls.poll_write(&mut self.socket, context, buffers, slices),
         }
     }
 
     /// Sends what was taken.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+    pub fn poll_flush(&mut self, context: &mut Context<'_>, buffers: &BufferPool) -> Poll<io::Result<()>> {
         match &mut self.tls {
             None => Poll::Ready(Ok(())),
-            Some(tls) => tls.poll_flush(&mut self.socket, context, stock),
+            Some(tls) => tls.poll_flush(&mut self.socket, context, buffers),
         }
     }
 
     /// Says that nothing more will be written. What the server sends can still be read.
-    pub fn poll_end(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+    pub fn poll_end(&mut self, context: &mut Context<'_>, buffers: &BufferPool) -> Poll<io::Result<()>> {
         if let Some(tls) = &mut self.tls {
-            tls.stage_close(stock);
-            ready!(tls.poll_flush(&mut self.socket, context, stock))?;
+            tls.stage_close(buffers);
+            ready!(tls.poll_flush(&mut self.socket, context, buffers))?;
         }
         Poll::Ready(self.socket.shutdown_write())
     }
@@ -226,15 +226,15 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         answer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
         if !self.wire.is_empty() {
             // An answer to a key update, which nobody else may come to send. An error shows again at the read.
-            let _ = self.poll_flush(socket, context, stock);
+            let _ = self.poll_flush(socket, context, buffers);
         }
         if !self.early.is_idle() && answer.is_idle() {
-            stock.give_back(answer);
+            buffers.give_back(answer);
             *answer = std::mem::take(&mut self.early);
             if !answer.is_empty() {
                 return Poll::Ready(Ok(answer.len()));
@@ -242,7 +242,7 @@ impl Tls {
         }
         loop {
             if answer.sealed_len() > 0 {
-                let count = self.open(socket, context, stock, answer)?;
+                let count = self.open(socket, context, buffers, answer)?;
                 if count > 0 {
                     return Poll::Ready(Ok(count));
                 }
@@ -252,7 +252,7 @@ impl Tls {
             }
             if answer.capacity() == 0 {
                 ready!(socket.poll_readable(context))?;
-                stock.equip(answer);
+                buffers.equip(answer);
             }
             let large = answer.capacity() >= LARGE_BYTES;
             let room = SEALED_READ_BYTES.saturating_sub(answer.sealed_len());
@@ -264,7 +264,7 @@ impl Tls {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     if answer.is_idle() {
-                        stock.give_back(answer);
+                        buffers.give_back(answer);
                     }
                     return Poll::Pending;
                 }
@@ -277,7 +277,7 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         answer: &mut Buffer,
     ) -> io::Result<usize> {
         let (window, sealed) = answer.sealed_window();
@@ -288,9 +288,9 @@ impl Tls {
                 let detail = "the server has more answers coming than it reads";
                 return Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() }));
             }
-            stock.equip_small(&mut self.wire);
+            buffers.equip_small(&mut self.wire);
             self.wire.extend(&said);
-            let _ = self.poll_flush(socket, context, stock);
+            let _ = self.poll_flush(socket, context, buffers);
         }
         let opened = opened.map_err(|failure| self.fail(failure))?;
         answer.opened(opened.consumed, opened.plain);
@@ -307,16 +307,16 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if self.wire.len() > JOINED_BYTES_MAX {
-            ready!(self.poll_flush(socket, context, stock))?;
+            ready!(self.poll_flush(socket, context, buffers))?;
         }
         let whole: usize = slices.iter().map(|slice| slice.len()).sum();
         match whole > RECORD_BYTES_MAX {
-            true => stock.enlarge(&mut self.wire),
-            false => stock.equip_small(&mut self.wire),
+            true => buffers.enlarge(&mut self.wire),
+            false => buffers.equip_small(&mut self.wire),
         }
         let mut taken = 0;
         for slice in slices {
@@ -328,8 +328,8 @@ impl Tls {
                     break;
                 }
                 // The server learns that nothing follows, and may still answer what it has.
-                self.stage_close(stock);
-                let _ = self.poll_flush(socket, context, stock);
+                self.stage_close(buffers);
+                let _ = self.poll_flush(socket, context, buffers);
                 let detail = "the keys of the session are worn out, or it is closed";
                 return Poll::Ready(Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() })));
             }
@@ -337,14 +337,19 @@ impl Tls {
             taken += piece.len();
         }
         // At once: an error now means that nothing has left, and a request may go elsewhere.
-        match self.poll_flush(socket, context, stock) {
+        match self.poll_flush(socket, context, buffers) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(taken)),
         }
     }
 
     /// A wire buffer that is empty owns no memory.
-    fn poll_flush(&mut self, socket: &mut Socket, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+    fn poll_flush(
+        &mut self,
+        socket: &mut Socket,
+        context: &mut Context<'_>,
+        buffers: &BufferPool,
+    ) -> Poll<io::Result<()>> {
         while !self.wire.is_empty() {
             let count = ready!(socket.poll_write(context, self.wire.readable()))?;
             if count == 0 {
@@ -352,17 +357,17 @@ impl Tls {
             }
             self.wire.consume(count);
         }
-        stock.give_back(&mut self.wire);
+        buffers.give_back(&mut self.wire);
         Poll::Ready(Ok(()))
     }
 
-    fn stage_close(&mut self, stock: &Stock) {
+    fn stage_close(&mut self, buffers: &BufferPool) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         let mut alert = Vec::new();
         self.session.close(&mut alert);
-        stock.equip_small(&mut self.wire);
+        buffers.equip_small(&mut self.wire);
         self.wire.extend(&alert);
     }
 
@@ -436,13 +441,13 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         submit: impl Fn(Job) -> S,
     ) -> Poll<Result<ServerStream, UpstreamFailure>> {
-        let greeted = self.poll_steps(context, stock, submit);
+        let greeted = self.poll_steps(context, buffers, submit);
         if greeted.is_ready() && !matches!(greeted, Poll::Ready(Ok(_))) {
-            stock.give_back(&mut self.inbox);
-            stock.give_back(&mut self.wire);
+            buffers.give_back(&mut self.inbox);
+            buffers.give_back(&mut self.wire);
         }
         greeted
     }
@@ -450,31 +455,31 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
     fn poll_steps(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         submit: impl Fn(Job) -> S,
     ) -> Poll<Result<ServerStream, UpstreamFailure>> {
         if !std::mem::replace(&mut self.begun, true) {
-            self.step(None, context, stock)?;
+            self.step(None, context, buffers)?;
         }
         loop {
             // The server has its turn again when there is a signature.
             if let Some(work) = &mut self.work {
                 let outcome = ready!(Pin::new(work).poll(context));
                 self.work = None;
-                match self.step(Some(outcome), context, stock)? {
-                    Step::Done => return Poll::Ready(self.finish(context, stock)),
+                match self.step(Some(outcome), context, buffers)? {
+                    Step::Done => return Poll::Ready(self.finish(context, buffers)),
                     Step::Work => self.work = self.handshake.take_job().map(&submit),
                     _ => {}
                 }
                 continue;
             }
-            ready!(self.poll_flush(context, stock)).map_err(|_| UpstreamFailure::closed())?;
-            stock.equip(&mut self.inbox);
+            ready!(self.poll_flush(context, buffers)).map_err(|_| UpstreamFailure::closed())?;
+            buffers.equip(&mut self.inbox);
             let read = match self.socket.poll_read(context, self.inbox.spare(READ_BYTES_MIN)) {
                 Poll::Ready(read) => read,
                 Poll::Pending => {
                     if self.inbox.is_empty() {
-                        stock.give_back(&mut self.inbox);
+                        buffers.give_back(&mut self.inbox);
                     }
                     return Poll::Pending;
                 }
@@ -483,8 +488,8 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
                 Ok(count) if count > 0 => self.inbox.filled(count),
                 _ => return Poll::Ready(Err(UpstreamFailure::closed())),
             }
-            match self.step(None, context, stock)? {
-                Step::Done => return Poll::Ready(self.finish(context, stock)),
+            match self.step(None, context, buffers)? {
+                Step::Done => return Poll::Ready(self.finish(context, buffers)),
                 Step::Work => self.work = self.handshake.take_job().map(&submit),
                 _ => {}
             }
@@ -496,7 +501,7 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
         &mut self,
         signed: Option<Outcome>,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
     ) -> Result<Step, UpstreamFailure> {
         self.said.clear();
         let received = self.inbox.readable_mut();
@@ -505,7 +510,7 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
             Some(outcome) => self.handshake.resume(outcome, received, &mut self.said),
         };
         if !self.said.is_empty() {
-            stock.equip_small(&mut self.wire);
+            buffers.equip_small(&mut self.wire);
             self.wire.extend(&self.said);
         }
         match stepped {
@@ -518,23 +523,23 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
             }
             Err(failure) => {
                 // The alert that tells the server what we did not like about it.
-                let _ = self.poll_flush(context, stock);
+                let _ = self.poll_flush(context, buffers);
                 Err(failure)
             }
         }
     }
 
-    fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, context: &mut Context<'_>, buffers: &BufferPool) -> Poll<io::Result<()>> {
         while !self.wire.is_empty() {
             let count = ready!(self.socket.poll_write(context, self.wire.readable()))?;
             self.wire.consume(count);
         }
-        stock.give_back(&mut self.wire);
+        buffers.give_back(&mut self.wire);
         Poll::Ready(Ok(()))
     }
 
     /// What came behind the handshake was taken for plain bytes so far.
-    fn finish(&mut self, context: &mut Context<'_>, stock: &Stock) -> Result<ServerStream, UpstreamFailure> {
+    fn finish(&mut self, context: &mut Context<'_>, buffers: &BufferPool) -> Result<ServerStream, UpstreamFailure> {
         let Some(session) = self.handshake.finish() else { return Err(UpstreamFailure::closed()) };
         let mut tls = Tls {
             session,
@@ -547,19 +552,19 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
         let mut socket = self.socket.take();
         if !self.inbox.is_empty() {
             let rest = self.inbox.readable();
-            tls.early = stock.small();
+            tls.early = buffers.small();
             tls.early.sealed_spare(rest.len())[..rest.len()].copy_from_slice(rest);
             tls.early.sealed_filled(rest.len());
             let mut early = std::mem::take(&mut tls.early);
-            if tls.open(&mut socket, context, stock, &mut early).is_err() {
+            if tls.open(&mut socket, context, buffers, &mut early).is_err() {
                 return Err(tls.failure.take().unwrap_or_else(UpstreamFailure::closed));
             }
             match early.is_idle() {
-                true => stock.give_back(&mut early),
+                true => buffers.give_back(&mut early),
                 false => tls.early = early,
             }
         }
-        stock.give_back(&mut self.inbox);
+        buffers.give_back(&mut self.inbox);
         Ok(ServerStream { socket, tls: Some(Box::new(tls)), reset: false })
     }
 }

@@ -112,7 +112,7 @@ pub struct TlsFields<'a> {
 }
 
 /// One core's end of the log.
-pub struct Sheet {
+pub struct LogBuffer {
     lines: Vec<u8>,
     count: u64,
     outlet: Option<SyncSender<Lines>>,
@@ -126,7 +126,7 @@ struct Lines {
     count: u64,
 }
 
-impl Sheet {
+impl LogBuffer {
     pub fn is_on(&self) -> bool {
         self.outlet.is_some()
     }
@@ -384,8 +384,8 @@ impl Writer {
 }
 
 impl Running {
-    pub fn sheet(&self) -> Sheet {
-        Sheet {
+    pub fn log_buffer(&self) -> LogBuffer {
+        LogBuffer {
             lines: Vec::new(),
             count: 0,
             outlet: self.outlet.clone(),
@@ -618,10 +618,10 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("access.log");
         let writer = Writer::open(&AccessLog::File(path.clone())).unwrap().start(|_, error| error.to_string()).unwrap();
-        let mut sheet = writer.sheet();
-        sheet.write(&record());
-        sheet.hand_over();
-        drop(sheet);
+        let mut log_buffer = writer.log_buffer();
+        log_buffer.write(&record());
+        log_buffer.hand_over();
+        drop(log_buffer);
         writer.finish(Duration::from_secs(5));
         let written = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
@@ -671,7 +671,7 @@ mod tests {
     #[test]
     fn a_writer_that_is_behind_costs_lines_and_never_time() {
         let (outlet, _inlet) = sync_channel(1);
-        let mut sheet = Sheet {
+        let mut log_buffer = LogBuffer {
             lines: Vec::new(),
             count: 0,
             outlet: Some(outlet),
@@ -680,10 +680,10 @@ mod tests {
             second_text: second_text(0),
         };
         for _ in 0..3 {
-            sheet.write(&record());
-            sheet.write(&record());
-            sheet.hand_over();
+            log_buffer.write(&record());
+            log_buffer.write(&record());
+            log_buffer.hand_over();
         }
-        assert_eq!(sheet.take_dropped(), 4);
+        assert_eq!(log_buffer.take_dropped(), 4);
     }
 }

@@ -6,9 +6,9 @@
 mod acme;
 mod batches;
 mod ledger;
+mod overload;
 mod reasons;
 mod server_health;
-mod shortage;
 mod signers;
 mod traces;
 mod upgrades;
@@ -24,12 +24,12 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 pub use acme::AcmeMetrics;
 pub use batches::BatchMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
+pub use overload::{LimitedBy, Reason, ShortageMetrics};
 use propylon_http::proxy_protocol::Malformed;
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};
-pub use shortage::{LimitedBy, Reason, ShortageMetrics};
 pub use signers::{BESIDE_NAME, BESIDE_SERVER, CONCLUSIONS, LOOKUPS, OUTCOMES, SignerMetrics};
 pub use traces::{ExportCounts, TraceMetrics};
 use upgrades::UpgradeMetrics;
@@ -107,7 +107,7 @@ pub struct Telemetry {
     /// Metrics of the key process, if there is one.
     pub key_process: Option<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
-    pub shortage: ShortageMetrics,
+    pub overload: ShortageMetrics,
     pub traces: TraceMetrics,
     pub acme: AcmeMetrics,
     pub upgrades: UpgradeMetrics,
@@ -599,7 +599,7 @@ impl Telemetry {
         let signers = Mutex::new(signers.collect());
         let key_process = config.keys.isolate.map(|_| Arc::new(SignerMetrics::of_key_process(r)));
         let gate = gate_metrics(r);
-        let shortage = ShortageMetrics::new(r);
+        let overload = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
@@ -616,7 +616,7 @@ impl Telemetry {
             signers,
             key_process,
             gate,
-            shortage,
+            overload,
             traces,
             acme,
             upgrades,

@@ -8,15 +8,15 @@
 pub mod admission;
 pub mod balance;
 pub mod budget;
+pub mod connection_limiter;
 pub mod gate;
 pub mod health;
 pub mod line;
 pub mod memory;
-pub mod patience;
+pub mod min_rate_timeout;
 pub mod reuse;
 pub mod route;
 pub mod sampling;
 pub mod signers;
 pub mod sources;
 pub mod suspect;
-pub mod turnstile;

@@ -66,23 +66,23 @@ impl Order {
 /// A place in a line: who came first has the lower one. Who comes back, having waited for something else, keeps the time at
 /// which it came, and so does not stand behind those who came since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
+pub struct QueueTicket {
     /// Milliseconds, on any clock that does not go back.
     pub since: u64,
     /// Rises with each ticket of a line.
     number: u64,
 }
 
-impl Ticket {
-    pub fn new(since: u64, number: u64) -> Ticket {
-        Ticket { since, number }
+impl QueueTicket {
+    pub fn new(since: u64, number: u64) -> QueueTicket {
+        QueueTicket { since, number }
     }
 }
 
 /// Those who wait, by their tickets.
 #[derive(Debug)]
 pub struct Line<T> {
-    places: BTreeMap<Ticket, T>,
+    places: BTreeMap<QueueTicket, T>,
 }
 
 impl<T> Default for Line<T> {
@@ -92,36 +92,36 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    pub fn join(&mut self, ticket: Ticket, who: T) {
+    pub fn join(&mut self, ticket: QueueTicket, who: T) {
         self.places.insert(ticket, who);
     }
 
-    pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
+    pub fn leave(&mut self, ticket: QueueTicket) -> Option<T> {
         self.places.remove(&ticket)
     }
 
     /// The ticket of the one who came first.
-    pub fn oldest(&self) -> Option<Ticket> {
+    pub fn oldest(&self) -> Option<QueueTicket> {
         self.places.first_key_value().map(|(ticket, _)| *ticket)
     }
 
     /// The ticket of the one who came last.
-    pub fn newest(&self) -> Option<Ticket> {
+    pub fn newest(&self) -> Option<QueueTicket> {
         self.places.last_key_value().map(|(ticket, _)| *ticket)
     }
 
     /// Whose turn it is.
-    pub fn next(&self, turns: &Turns, order: Order, now: u64) -> Option<Ticket> {
+    pub fn next(&self, turns: &Turns, order: Order, now: u64) -> Option<QueueTicket> {
         let oldest = self.oldest()?;
         if turns.is_newest_first(order, oldest.since, now) { self.newest() } else { Some(oldest) }
     }
 
-    pub fn get(&self, ticket: Ticket) -> Option<&T> {
+    pub fn get(&self, ticket: QueueTicket) -> Option<&T> {
         self.places.get(&ticket)
     }
 
     /// Those in it, the one who came first first.
-    pub fn iter(&self) -> impl Iterator<Item = (Ticket, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (QueueTicket, &T)> {
         self.places.iter().map(|(ticket, who)| (*ticket, who))
     }
 
@@ -139,11 +139,11 @@ mod tests {
     use super::*;
 
     /// Tickets by number, of those who came at these times.
-    fn line<const N: usize>(came: [u64; N]) -> (Line<()>, [Ticket; N]) {
+    fn line<const N: usize>(came: [u64; N]) -> (Line<()>, [QueueTicket; N]) {
         let (mut line, mut number) = (Line::default(), 0);
         let tickets = came.map(|since| {
             number += 1;
-            Ticket::new(since, number)
+            QueueTicket::new(since, number)
         });
         tickets.iter().for_each(|ticket| line.join(*ticket, ()));
         (line, tickets)
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(line.next(&turns, order, 101), Some(second));
         line.leave(first);
         assert_eq!(line.next(&turns, order, 101), Some(second), "the last one left has not waited for too long");
-        line.join(Ticket::new(101, 9), ());
+        line.join(QueueTicket::new(101, 9), ());
         assert_eq!(line.next(&turns, order, 102), Some(second), "and the line goes by its order again");
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn who_comes_back_stands_where_it_stood_and_is_as_old_as_it_was() {
         let (mut line, [first, second, third]) = line([0, 10, 20]);
         line.leave(second);
-        let back = Ticket::new(second.since, 9);
+        let back = QueueTicket::new(second.since, 9);
         line.join(back, ());
         assert_eq!(line.iter().map(|(ticket, ())| ticket).collect::<Vec<_>>(), [first, back, third]);
         line.leave(first);
@@ -220,7 +220,7 @@ mod tests {
     fn a_place_can_be_given_up_once_from_anywhere() {
         let (mut line, [first, second, third]) = line([0, 0, 0]);
         assert_eq!((line.leave(second), line.leave(second)), (Some(()), None));
-        let left: Vec<Ticket> = line.iter().map(|(ticket, ())| ticket).collect();
+        let left: Vec<QueueTicket> = line.iter().map(|(ticket, ())| ticket).collect();
         assert_eq!((left, line.len(), line.is_empty()), (vec![first, third], 2, false));
     }
 }

@@ -185,8 +185,8 @@ impl Core {
     /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
     fn tend_lines(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
         for (place, backend) in self.snapshot().backends.iter().enumerate() {
-            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.state.pool.turnstile.as_ref());
-            let current = backend.state.pool.turnstile.as_ref();
+            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.state.pool.limiter.as_ref());
+            let current = backend.state.pool.limiter.as_ref();
             let goes_on = known.zip(current).is_some_and(|(known, current)| known.is_kin(current));
             if goes_on {
                 continue;
@@ -236,7 +236,7 @@ impl Core {
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
         if sweep {
-            self.stock.trim();
+            self.buffers.trim();
             self.pipes.trim();
             self.upstreams.sweep();
             self.report_ready_certificates();
@@ -247,7 +247,7 @@ impl Core {
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
     fn relieve(&self) {
-        let duty = self.shortage.duty(self.connections.get());
+        let duty = self.overload.duty(self.connections.get());
         if duty.close > 0 {
             self.close_idle(part_of(self.timers.resting_or_begun(), duty.close), Reason::Memory);
         }
@@ -260,8 +260,8 @@ impl Core {
         if duty.give_back {
             // Buffers that nobody has needed since the last trim go first, then those that were needed then and are
             // not now.
-            self.stock.trim();
-            self.stock.trim();
+            self.buffers.trim();
+            self.buffers.trim();
             self.requests_kept.take();
             self.timers.shrink();
             propylon_sys::give_memory_back();

@@ -2,8 +2,8 @@
 //! one, by the server's name; a server dialled; bytes both ways until both sides have ended; one line in the log.
 
 mod dial;
+mod direction;
 mod hello;
-mod way;
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use crate::snapshot::CoreSnapshot;
 use crate::upstream::connection::ServerConnection;
 use crate::upstream::in_flight::InFlight;
 
+use direction::{Broken, Direction};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
 use propylon_observe::access_log::{RelayRecord, TlsFields};
 use propylon_observe::telemetry::Wait;
-use way::{Broken, Way};
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
 const REST_AFTER_MILLIS: u64 = 1_000;
@@ -62,8 +62,8 @@ struct Relay {
     server: Box<ServerConnection>,
     /// Bytes that the server sent and nobody has taken yet.
     answer: Buffer,
-    up: Way,
-    down: Way,
+    up: Direction,
+    down: Direction,
     /// When something has moved last, in milliseconds on the core's clock.
     since: u64,
     /// There is no TLS session, or it has given up what can be remade.
@@ -91,9 +91,9 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
     match find_server(connection, &snapshot, &mut note).await {
         Ok((server, sent, turn)) => {
             core.metrics.add(connection.metrics().bytes_received, sent);
-            let up = Way::after(sent);
+            let up = Direction::after(sent);
             let (since, is_resting) = (core.timers.now(), connection.stream.tls.is_none());
-            let (answer, down) = (Buffer::default(), Way::default());
+            let (answer, down) = (Buffer::default(), Direction::default());
             let turn = Box::new(turn);
             Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, turn, in_progress })
         }
@@ -274,19 +274,19 @@ impl Relay {
             let from = &mut connection.stream.socket;
             return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
         }
-        let stock = &core.stock;
+        let buffers = &core.buffers;
         loop {
-            ready!(self.up.poll_submit(context, stock, &mut connection.inbox, &mut self.server.stream))?;
+            ready!(self.up.poll_submit(context, buffers, &mut connection.inbox, &mut self.server.stream))?;
             if self.up.is_ending() {
                 return match is_last {
                     true => Poll::Ready(Ok(())),
-                    false => self.server.stream.poll_end(context, stock).map_err(|_| Broken::Write),
+                    false => self.server.stream.poll_end(context, buffers).map_err(|_| Broken::Write),
                 };
             }
             if self.up.turn_is_over(context) {
                 return Poll::Pending;
             }
-            match connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire) {
+            match connection.stream.poll_fill(context, buffers, &mut connection.inbox, &mut connection.wire) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(Fill::Bytes)) => self.up.took(connection.inbox.len()),
                 Poll::Ready(Ok(Fill::End)) => self.up.ending(),
@@ -305,29 +305,29 @@ impl Relay {
             let to = &mut stream.socket;
             return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
         }
-        let stock = &connection.core.stock;
+        let buffers = &connection.core.buffers;
         loop {
-            match stream.poll_flush(context, stock, &mut connection.wire) {
+            match stream.poll_flush(context, buffers, &mut connection.wire) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Write)),
                 Poll::Ready(Ok(())) => {}
             }
             if !self.answer.is_empty() {
                 let count = self.answer.len().min(propylon_net::client_stream::SEAL_BYTES_MAX);
-                stream.stage(&self.answer.readable()[..count], stock, &mut connection.wire);
+                stream.stage(&self.answer.readable()[..count], buffers, &mut connection.wire);
                 self.answer.consume(count);
                 self.down.moved += count as u64;
                 continue;
             }
             if self.down.is_ending() {
-                return Poll::Ready(way::shut(&stream.socket, is_last));
+                return Poll::Ready(direction::shut(&stream.socket, is_last));
             }
             if self.down.turn_is_over(context) {
                 return Poll::Pending;
             }
             let taken = match self.server.stream.plain_socket() {
-                Some(socket) => self.down.poll_take(context, stock, socket, &mut self.answer),
-                None => self.down.poll_open(context, stock, &mut self.server.stream, &mut self.answer),
+                Some(socket) => self.down.poll_take(context, buffers, socket, &mut self.answer),
+                None => self.down.poll_open(context, buffers, &mut self.server.stream, &mut self.answer),
             };
             match taken {
                 Poll::Pending => return Poll::Pending,
@@ -345,9 +345,9 @@ impl Relay {
         let core = Rc::clone(&connection.core);
         self.up.release();
         self.down.release();
-        core.stock.give_back(&mut self.answer);
-        core.stock.give_back(&mut connection.inbox);
-        core.stock.give_back(&mut connection.wire);
+        core.buffers.give_back(&mut self.answer);
+        core.buffers.give_back(&mut connection.inbox);
+        core.buffers.give_back(&mut connection.wire);
         match fault {
             Some("client-reset") => drop(self.server.stream.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.

@@ -17,11 +17,11 @@ use std::time::Instant;
 use http::HeaderValue;
 use propylon_config::HandshakeLimits;
 use propylon_crypto::batch::BatchCounts;
-use propylon_crypto::{Desk, Job, JobError, Pending, RemoteKey};
+use propylon_crypto::{Job, JobError, JobQueue, Pending, RemoteKey};
 use propylon_metrics::Column;
-use propylon_net::buffer::Stock;
+use propylon_net::buffer::BufferPool;
 use propylon_net::timers::Timers;
-use propylon_observe::access_log::Sheet;
+use propylon_observe::access_log::LogBuffer;
 use propylon_observe::telemetry::{Reason, Telemetry};
 use propylon_observe::throttle::Throttle;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
@@ -31,8 +31,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
 use crate::gate::Gate;
+use crate::overload::{Overload, Room, Shared};
 use crate::pipes::Pipes;
-use crate::shortage::{Room, Shared, Shortage};
 use crate::signer::{Beside, Signer, Work};
 use crate::trace::{Outbox, Tracer};
 use date::Date;
@@ -42,19 +42,19 @@ pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
 
 /// Services of one core, shared by all its connections and requests.
 pub struct Services {
-    pub stock: Stock,
+    pub buffers: BufferPool,
     pub pipes: Pipes,
     pub timers: Rc<Timers>,
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
-    pub log: RefCell<Sheet>,
+    pub log: RefCell<LogBuffer>,
     /// Records spans; `None` while nothing is traced.
     pub tracer: RefCell<Option<Tracer>>,
     /// The outbox for spans, kept here until requests are traced: the tracer holds it while they are.
     pub(crate) spans: RefCell<Option<Outbox>>,
     pub random: RefCell<fastrand::Rng>,
     /// Private-key jobs of parked handshakes, gathered for a batch; see `leave_desk`.
-    pub desk: Desk,
+    pub job_queue: JobQueue,
     /// Queue of handshakes that wait to be let in.
     pub gate: Rc<Gate>,
     pub(crate) admission: RefCell<Admission>,
@@ -63,7 +63,7 @@ pub struct Services {
     /// Signer in the process that holds this process's keys; unset where the keys are in this process.
     pub(crate) beside: OnceCell<Rc<Beside>>,
     pub(crate) seed: u64,
-    pub shortage: Shortage,
+    pub overload: Overload,
     pub(crate) parking: Rc<Parking>,
     pub(crate) parking_seen: Cell<ParkingCounts>,
     pub(crate) ready_seen: Cell<ReadyCounts>,
@@ -119,7 +119,7 @@ impl Services {
         parking: Rc<Parking>,
         metrics: Column,
         telemetry: Arc<Telemetry>,
-        log: Sheet,
+        log: LogBuffer,
         (shared, seed): (Arc<Shared>, u64),
     ) -> Rc<Services> {
         // RSA done in batches makes it worth while to let in as many handshakes as go together.
@@ -127,7 +127,7 @@ impl Services {
         let admission = Admission::new(self::limits(limits));
         let core = metrics.index();
         Rc::new(Services {
-            stock: Stock::default(),
+            buffers: BufferPool::default(),
             pipes: Pipes::default(),
             timers: Rc::new(Timers::new()),
             metrics,
@@ -136,13 +136,13 @@ impl Services {
             tracer: RefCell::new(None),
             spans: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
-            desk: Desk::new(),
+            job_queue: JobQueue::new(),
             gate: Gate::new(budget),
             admission: RefCell::new(admission),
             signers: RefCell::default(),
             beside: OnceCell::new(),
             seed,
-            shortage: Shortage::new(shared),
+            overload: Overload::new(shared),
             parking,
             parking_seen: Cell::default(),
             ready_seen: Cell::default(),
@@ -207,7 +207,7 @@ impl Services {
                 }
             }
             // Jobs that fill the lanes are done in there.
-            _ => Work::Here(self.charged(|| self.desk.submit(job))),
+            _ => Work::Here(self.charged(|| self.job_queue.submit(job))),
         }
     }
 
@@ -215,8 +215,8 @@ impl Services {
     /// were ready with that one. Whoever waits for what leaves is woken, and the next turn begins.
     pub async fn leave_desk(self: Rc<Services>) {
         loop {
-            poll_fn(|context| self.desk.poll_gathered(context)).await;
-            self.charged(|| self.desk.leave());
+            poll_fn(|context| self.job_queue.poll_gathered(context)).await;
+            self.charged(|| self.job_queue.leave());
         }
     }
 
@@ -263,17 +263,17 @@ impl Services {
     /// closes connections with a head that is not whole.
     pub fn close_idle(&self, count: usize, reason: Reason) -> usize {
         let closed = self.timers.call_oldest(count, reason == Reason::Memory);
-        self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
+        self.metrics.add(self.telemetry.overload.closed(reason), closed as u64);
         closed
     }
 
     /// Files have run out: closes a few idle client connections, if there are any.
     pub fn make_room(&self) -> Room {
         if self.timers.resting() == 0 {
-            self.shortage.call_others();
+            self.overload.call_others();
             return Room::None;
         }
-        match self.close_idle(self.shortage.take_room(), Reason::Files) {
+        match self.close_idle(self.overload.take_room(), Reason::Files) {
             0 => Room::Later,
             _ => Room::Made,
         }

@@ -31,15 +31,15 @@ use zeroize::Zeroizing;
 
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::cores::worker_count;
-use crate::notice::{Notice, Resolved};
+use crate::endpoint::{Endpoint, Resolved};
 use crate::signer::{Places, SignerProfile};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, speaks_the_same};
 use crate::upstream::balance::SharedBalance;
-use crate::upstream::connection::ServerTurnstile;
-use crate::upstream::pool::turnstile;
+use crate::upstream::connection::ServerLimiter;
+use crate::upstream::pool::limiter;
 pub use per_core::CoreSnapshot;
 use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
@@ -62,7 +62,7 @@ pub struct Snapshot {
     /// Signers by `SignerId`.
     pub signers: Vec<Arc<SignerProfile>>,
     /// Connection limits that all cores share, by backend; `None` where no server has a limit.
-    turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
+    limiters: Vec<Option<Arc<ServerLimiter>>>,
     /// Balancing state that all cores share, by backend.
     pub balance: Vec<Arc<SharedBalance>>,
     /// TLS profiles by `TlsId`.
@@ -223,17 +223,17 @@ impl Snapshot {
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
-        let turnstile = |(place, backend): (usize, &Backend)| {
+        let limiter = |(place, backend): (usize, &Backend)| {
             let before = earlier.filter(|earlier| place < earlier.config.backends.len());
             match before {
-                Some(before) if versions[place] == before.versions[place] => before.turnstiles[place].clone(),
+                Some(before) if versions[place] == before.versions[place] => before.limiters[place].clone(),
                 Some(before) if before.config.backends[place].name == backend.name => {
-                    turnstile(backend, worker_count(&config), before.turnstiles[place].as_ref())
+                    limiter(backend, worker_count(&config), before.limiters[place].as_ref())
                 }
-                _ => turnstile(backend, worker_count(&config), None),
+                _ => limiter(backend, worker_count(&config), None),
             }
         };
-        let turnstiles = config.backends.iter().enumerate().map(turnstile).collect();
+        let limiters = config.backends.iter().enumerate().map(limiter).collect();
         let terms = |(place, listener): (usize, &Listener)| terms(listener, place, &profiles, &sets, &config, earlier);
         let terms = config.listeners.iter().enumerate().map(terms).collect();
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
@@ -254,7 +254,7 @@ impl Snapshot {
             servers,
             versions,
             signers,
-            turnstiles,
+            limiters,
             balance,
             profiles,
             upstreams,
@@ -269,12 +269,12 @@ impl Snapshot {
 
     /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
     pub fn settle(&self, earlier: &Snapshot) {
-        for (place, turnstile) in self.turnstiles.iter().enumerate() {
-            let known = earlier.turnstiles.get(place).and_then(Option::as_ref);
-            if let Some(turnstile) = turnstile
-                && known.is_none_or(|known| !Arc::ptr_eq(known, turnstile))
+        for (place, limiter) in self.limiters.iter().enumerate() {
+            let known = earlier.limiters.get(place).and_then(Option::as_ref);
+            if let Some(limiter) = limiter
+                && known.is_none_or(|known| !Arc::ptr_eq(known, limiter))
             {
-                turnstile.settle(coarse_millis());
+                limiter.settle(coarse_millis());
             }
         }
     }
@@ -298,7 +298,7 @@ impl Snapshot {
             config: &self.config,
             servers: &self.servers[place],
             balance: &self.balance[place],
-            turnstile: self.turnstiles[place].as_ref(),
+            limiter: self.limiters[place].as_ref(),
             version: self.versions[place],
         }
     }
@@ -574,7 +574,7 @@ fn follow_servers(
         for (at, server) in backend.servers.iter().enumerate() {
             let label = server.address.to_string();
             if let Some(known) = known_server(earlier, (place, at), server) {
-                servers.push(Server { label, notice: Arc::clone(&known.notice) });
+                servers.push(Server { label, endpoint: Arc::clone(&known.endpoint) });
                 continue;
             }
             let targets = match (&server.address, found.get(&server.address)) {
@@ -584,10 +584,10 @@ fn follow_servers(
                 (_, None) => Err("the name has not been looked up"),
             };
             match targets {
-                Ok(targets) => servers.push(Server { label, notice: Arc::new(Notice::new(targets)) }),
+                Ok(targets) => servers.push(Server { label, endpoint: Arc::new(Endpoint::new(targets)) }),
                 Err(error) => {
                     findings.push(not_found(&label, server.at, error, unfound));
-                    servers.push(Server { label, notice: Arc::new(Notice::new(Vec::new())) });
+                    servers.push(Server { label, endpoint: Arc::new(Endpoint::new(Vec::new())) });
                 }
             }
         }

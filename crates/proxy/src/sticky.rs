@@ -32,7 +32,7 @@ struct Seat {
 
 /// Target of a request's cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lead {
+pub enum CookieTarget {
     /// There is none.
     Nowhere,
     Server(usize),
@@ -63,12 +63,12 @@ impl Sticky {
     }
 
     /// Target that the request's cookies lead to.
-    pub fn lead(&self, fields: &Fields, buf: &[u8]) -> Lead {
-        let mut lead = Lead::Nowhere;
+    pub fn lead(&self, fields: &Fields, buf: &[u8]) -> CookieTarget {
+        let mut lead = CookieTarget::Nowhere;
         for value in cookies(fields, buf, &self.name).take(COOKIES_MAX) {
             match self.read(value) {
-                Lead::Server(server) => return Lead::Server(server),
-                other if lead == Lead::Nowhere || other == Lead::Gone => lead = other,
+                CookieTarget::Server(server) => return CookieTarget::Server(server),
+                other if lead == CookieTarget::Nowhere || other == CookieTarget::Gone => lead = other,
                 _ => {}
             }
         }
@@ -84,12 +84,12 @@ impl Sticky {
         })
     }
 
-    fn read(&self, value: &[u8]) -> Lead {
-        let Some(tag) = Tag::parse(value) else { return Lead::Forged };
+    fn read(&self, value: &[u8]) -> CookieTarget {
+        let Some(tag) = Tag::parse(value) else { return CookieTarget::Forged };
         match self.servers.iter().position(|seat| seat.tag.has_name_of(&tag)) {
-            Some(server) if self.servers[server].tag.is_same(&tag) => Lead::Server(server),
-            None if self.key.is_genuine(&tag) => Lead::Gone,
-            _ => Lead::Forged,
+            Some(server) if self.servers[server].tag.is_same(&tag) => CookieTarget::Server(server),
+            None if self.key.is_genuine(&tag) => CookieTarget::Gone,
+            _ => CookieTarget::Forged,
         }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         Sticky::load(&config.backends[0], LABELS.into_iter()).ok().flatten().unwrap()
     }
 
-    fn lead(sticky: &Sticky, fields: &str) -> Lead {
+    fn lead(sticky: &Sticky, fields: &str) -> CookieTarget {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         parse_request(text.as_bytes(), &Limits { head_bytes: 16_384, headers: 100 }, &mut head).unwrap();
@@ -190,10 +190,13 @@ mod tests {
         let sticky = sticky("");
         for server in 0..3 {
             let value = value(&sticky, server);
-            assert_eq!(lead(&sticky, &format!("Cookie: seat={value}\r\n")), Lead::Server(server));
-            assert_eq!(lead(&sticky, &format!("cookie: a=b; seat={value}; c=d\r\n")), Lead::Server(server));
-            assert_eq!(lead(&sticky, &format!("Cookie: a=b\r\nCookie: seat=\"{value}\"\r\n")), Lead::Server(server));
-            assert_eq!(lead(&sticky, &format!("Cookie: seat=old; seat={value}\r\n")), Lead::Server(server));
+            assert_eq!(lead(&sticky, &format!("Cookie: seat={value}\r\n")), CookieTarget::Server(server));
+            assert_eq!(lead(&sticky, &format!("cookie: a=b; seat={value}; c=d\r\n")), CookieTarget::Server(server));
+            assert_eq!(
+                lead(&sticky, &format!("Cookie: a=b\r\nCookie: seat=\"{value}\"\r\n")),
+                CookieTarget::Server(server)
+            );
+            assert_eq!(lead(&sticky, &format!("Cookie: seat=old; seat={value}\r\n")), CookieTarget::Server(server));
         }
     }
 
@@ -202,16 +205,16 @@ mod tests {
         let sticky = sticky("");
         let (one, other) = (value(&sticky, 0), value(&sticky, 1));
         for none in ["", "Cookie: a=b\r\n", "Cookie: seats=1; aseat=2; seat\r\n", "Cookies: seat=1\r\n"] {
-            assert_eq!(lead(&sticky, none), Lead::Nowhere, "{none}");
+            assert_eq!(lead(&sticky, none), CookieTarget::Nowhere, "{none}");
         }
         let stranger = TagKey::from_secret(&[1; 32]).tag(b"10.0.0.1:80").to_text();
         let mixed = format!("{}{}", &one[..16], &other[16..]);
         for forged in ["", "1", &one[..47], &format!("{one}0"), &one.to_uppercase(), &stranger, &mixed] {
-            assert_eq!(lead(&sticky, &format!("Cookie: seat={forged}\r\n")), Lead::Forged, "{forged}");
+            assert_eq!(lead(&sticky, &format!("Cookie: seat={forged}\r\n")), CookieTarget::Forged, "{forged}");
         }
         let gone = TagKey::of_process().tag(b"10.0.0.9:80").to_text();
-        assert_eq!(lead(&sticky, &format!("Cookie: seat={gone}\r\n")), Lead::Gone);
-        assert_eq!(lead(&sticky, &format!("Cookie: seat=x; seat={gone}\r\n")), Lead::Gone);
+        assert_eq!(lead(&sticky, &format!("Cookie: seat={gone}\r\n")), CookieTarget::Gone);
+        assert_eq!(lead(&sticky, &format!("Cookie: seat=x; seat={gone}\r\n")), CookieTarget::Gone);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use propylon_config::{At, TicketKeys, TlsProfile};
 use propylon_tls::{Finding, KeyFileError, Severity, Tickets};
 
-/// Ticket keys by profile: its own from a file, or those that all others share.
+/// QueueTicket keys by profile: its own from a file, or those that all others share.
 pub struct TicketSets {
     sets: Vec<Arc<Tickets>>,
     shared: Arc<Tickets>,
@@ -65,7 +65,7 @@ impl TicketSets {
         Ok(TicketSets { sets: all, shared: Arc::clone(shared), files })
     }
 
-    /// Ticket keys of this process, in no file.
+    /// QueueTicket keys of this process, in no file.
     pub fn shared(&self) -> &Tickets {
         &self.shared
     }

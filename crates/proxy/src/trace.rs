@@ -69,7 +69,7 @@ pub enum Trace {
     /// The request is not recorded, and the caller's context goes on as it came.
     Passed(TraceId),
     /// The request is not recorded, and servers are told so.
-    Told(Context),
+    ClientFactHeaders(Context),
     Recorded(Box<Recording>),
 }
 
@@ -173,8 +173,8 @@ impl Tracer {
             }
             // A decision of others stands: their spans have each other for parents, and ours is none of them.
             (_, Some(parent)) if parent.is_current => Trace::Passed(trace),
-            (_, Some(parent)) => Trace::Told(parent.context),
-            (_, None) => Trace::Told(context),
+            (_, Some(parent)) => Trace::ClientFactHeaders(parent.context),
+            (_, None) => Trace::ClientFactHeaders(context),
         };
         let passes = matches!(made, Trace::Passed(_));
         head.fields.withhold_kinds(|kind| match kind {
@@ -225,21 +225,21 @@ impl Trace {
         match self {
             Trace::Off => None,
             Trace::Passed(trace) => Some(*trace),
-            Trace::Told(context) => Some(context.trace),
+            Trace::ClientFactHeaders(context) => Some(context.trace),
             Trace::Recorded(recording) => Some(recording.context.trace),
         }
     }
 
     /// Whether servers are told something that the client has not said.
     pub fn is_told(&self) -> bool {
-        matches!(self, Trace::Told(_) | Trace::Recorded(_))
+        matches!(self, Trace::ClientFactHeaders(_) | Trace::Recorded(_))
     }
 
     /// Appends a whole line for the server.
     pub fn write(&self, out: &mut Vec<u8>) {
         let context = match self {
             Trace::Off | Trace::Passed(_) => return,
-            Trace::Told(context) => *context,
+            Trace::ClientFactHeaders(context) => *context,
             Trace::Recorded(recording) => {
                 let attempt = recording.attempt.as_ref();
                 Context { span: attempt.map_or(recording.context.span, |attempt| attempt.span), ..recording.context }
@@ -299,7 +299,7 @@ mod tests {
         let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         parse_request(text, &LIMITS, &mut head).expect("a good head");
         let (trace, decision) = tracer.begin(&mut head, text, || panic!("a clock was read"), 0);
-        assert!(matches!(trace, Trace::Told(_)) && decision == Decision::Unrecorded);
+        assert!(matches!(trace, Trace::ClientFactHeaders(_)) && decision == Decision::Unrecorded);
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn another_configuration_holds_from_the_next_request_on() {
         let mut tracer = tracer("sample = 0", 5);
-        assert!(matches!(begin(&mut tracer, "").0, Trace::Told(_)));
+        assert!(matches!(begin(&mut tracer, "").0, Trace::ClientFactHeaders(_)));
         tracer.follow(&tracing("sample = 1\ntrust = 'never'"), 0);
         let (trace, out) = begin(&mut tracer, &format!("traceparent: {PARENT}-00\r\n"));
         assert!(matches!(trace, Trace::Recorded(_)) && !out.contains(PARENT), "{out}");

@@ -14,7 +14,7 @@ use propylon_metrics::Column;
 use propylon_net::budget::{self, Budget};
 use propylon_net::listen::Bound;
 use propylon_net::timers::TICK;
-use propylon_observe::access_log::Sheet;
+use propylon_observe::access_log::LogBuffer;
 use propylon_observe::telemetry::{Reason, Telemetry, UNTRUSTED_PEER};
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
@@ -26,9 +26,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::batches;
 use crate::core::Core;
 use crate::downstream::connection::serve;
+use crate::overload::files::ConnectionsMax;
+use crate::overload::{Room, Shared};
 use crate::services::Services;
-use crate::shortage::files::ConnectionsMax;
-use crate::shortage::{Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::Outbox;
 use crate::upstream::backend::Upstreams;
@@ -72,7 +72,7 @@ pub struct Assignment {
     pub published: watch::Receiver<Arc<Publication>>,
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
-    pub log: Sheet,
+    pub log: LogBuffer,
     pub spans: Outbox,
     pub shared: Arc<Shared>,
     pub connections_max: ConnectionsMax,
@@ -131,8 +131,13 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking, &upstreams);
     let core = Core::new(snapshot, upstreams);
     core.take_outbox(spans);
-    let mut doors =
-        Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
+    let mut doors = ListeningSockets {
+        core: Rc::clone(&core),
+        worker: index,
+        connections_max,
+        phase: phase.clone(),
+        open: Vec::new(),
+    };
     doors.open(&first.snapshot.sockets)?;
     first.adopted();
     drop(first);
@@ -178,7 +183,7 @@ fn watched(socket: Arc<TcpListener>) -> io::Result<AsyncFd<Arc<TcpListener>>> {
 }
 
 /// Goes by whatever the main thread publishes; of several in between only the last counts.
-async fn follow(mut doors: Doors, mut published: watch::Receiver<Arc<Publication>>) {
+async fn follow(mut doors: ListeningSockets, mut published: watch::Receiver<Arc<Publication>>) {
     while published.changed().await.is_ok() {
         let publication = Arc::clone(&published.borrow_and_update());
         let sockets = &publication.snapshot.sockets;
@@ -192,17 +197,17 @@ async fn follow(mut doors: Doors, mut published: watch::Receiver<Arc<Publication
 }
 
 /// The listening sockets of one worker.
-struct Doors {
+struct ListeningSockets {
     core: Rc<Core>,
     worker: usize,
     /// Client connections at once.
     connections_max: ConnectionsMax,
     phase: watch::Receiver<Phase>,
-    open: Vec<(Bound, Weak<Door>)>,
+    open: Vec<(Bound, Weak<ListeningSocket>)>,
 }
 
 /// A listening socket. It is the accepting task's, and closed with that.
-struct Door {
+struct ListeningSocket {
     /// The listener's place: an address may pass to another listener.
     listener: Cell<usize>,
     bound: Bound,
@@ -210,7 +215,7 @@ struct Door {
     closing: Notify,
 }
 
-impl Doors {
+impl ListeningSockets {
     /// Ends those that are not among these sockets. What the kernel has accepted for them has been promised to clients
     /// already, and is served on the snapshot that has their listeners.
     fn close(&mut self, sockets: &[Bound]) {
@@ -233,7 +238,7 @@ impl Doors {
             }
             for socket in bound.take(self.worker) {
                 let (listener, socket) = (Cell::new(bound.listener), watched(socket)?);
-                let door = Rc::new(Door { listener, bound: bound.clone(), socket, closing: Notify::new() });
+                let door = Rc::new(ListeningSocket { listener, bound: bound.clone(), socket, closing: Notify::new() });
                 self.open.push((bound.clone(), Rc::downgrade(&door)));
                 spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
             }
@@ -242,7 +247,7 @@ impl Doors {
     }
 }
 
-impl Door {
+impl ListeningSocket {
     fn take_all(&self, core: &Rc<Core>) {
         while let Ok((stream, peer)) = propylon_sys::accept(self.socket.get_ref()) {
             admit(core, self.listener.get(), stream, peer);
@@ -265,7 +270,12 @@ async fn tick(core: Rc<Core>) {
     }
 }
 
-async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax, mut phase: watch::Receiver<Phase>) {
+async fn accept(
+    core: Rc<Core>,
+    door: Rc<ListeningSocket>,
+    connections_max: ConnectionsMax,
+    mut phase: watch::Receiver<Phase>,
+) {
     loop {
         let now = *phase.borrow();
         if now == Phase::Waiting {
@@ -321,7 +331,7 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax,
 /// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early
 /// the client can turn to another address, and it has cost next to nothing.
 fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
-    if core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
+    if core.overload.refuses(|| core.random.borrow_mut().u16(..)) {
         return refuse(core, &stream, Reason::Memory);
     }
     let snapshot = core.snapshot();
@@ -344,14 +354,14 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
         return;
     }
     // The last question: from here on it counts, and the end of the connection gives it back.
-    if !announced && core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip())) {
+    if !announced && core.overload.sources().is_some_and(|sources| !sources.take(peer.ip())) {
         return refuse(core, &stream, Reason::Source);
     }
     spawn_local(serve(Rc::clone(core), listener, stream, peer, announced));
 }
 
 fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {
-    core.metrics.increment(core.telemetry.shortage.refused(reason));
+    core.metrics.increment(core.telemetry.overload.refused(reason));
     let _ = propylon_sys::reset_on_close(stream);
 }
 
@@ -369,7 +379,7 @@ enum Accepted {
 fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
         match propylon_sys::accept(socket) {
-            Ok((stream, peer)) if core.shortage.is_kept_from_clients(&stream) => {
+            Ok((stream, peer)) if core.overload.is_kept_from_clients(&stream) => {
                 let room = core.make_room();
                 match room {
                     Room::None => refuse(core, &stream, Reason::Files),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Coordinators that may be talked to at once, strangers among them; only one has a job.
 const SESSIONS_MAX: usize = 16;
-/// Patience with a load that was told to end.
+/// MinRateTimeout with a load that was told to end.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// Do a share of another machine's `handshakes` or `requests` (its --agents)

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Largest JSON in a frame before the peer has shown who it is.
 const GREETING_BYTES_MAX: usize = 4096;
-/// Patience with a peer that does not take what is sent to it.
+/// MinRateTimeout with a peer that does not take what is sent to it.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 const LENGTH_BYTES: usize = 4;
 const TAG_BYTES: usize = 32;

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Patience with a program that was asked to start, or to end.
+/// MinRateTimeout with a program that was asked to start, or to end.
 const START_MAX: Duration = Duration::from_secs(15);
 const END_MAX: Duration = Duration::from_secs(3);
-/// Patience with one attempt to reach it.
+/// MinRateTimeout with one attempt to reach it.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes at the end of a log that are shown.

@@ -79,7 +79,7 @@ pub struct Arguments {
     /// Between closing them and the last reading of memory
     #[arg(long, default_value = "1500ms", value_parser = parse_duration)]
     pub after: Duration,
-    /// Patience with one request
+    /// MinRateTimeout with one request
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Process whose memory is to be measured, with its children; repeat for more

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Parts at most: the last byte of their source addresses tells them apart.
 pub const PROCESSES_MAX: u64 = 200;
-/// Patience with a part beyond the time that it was given.
+/// MinRateTimeout with a part beyond the time that it was given.
 const SPARE: Duration = Duration::from_secs(20);
 
 /// Whom the clients visit.

@@ -96,7 +96,7 @@ pub struct Arguments {
     /// Load that goes before and is not counted
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Patience with one operation
+    /// MinRateTimeout with one operation
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Measure alone and beside this operation, in turn: rounds of --duration each

@@ -69,7 +69,7 @@ pub struct Cost {
     /// Bytes of the answer's body
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=16 * 1024 * 1024))]
     pub body_bytes: usize,
-    /// Patience with a connection that has nothing to ask
+    /// MinRateTimeout with a connection that has nothing to ask
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_duration)]
     pub keep_alive: Duration,
 }

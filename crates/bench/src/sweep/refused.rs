@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Patience with one run of openssl.
+/// MinRateTimeout with one run of openssl.
 const OPENSSL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A suite of a table of about 2014, by OpenSSL's name for it and IANA's number.

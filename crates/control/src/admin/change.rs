@@ -59,7 +59,7 @@ impl Wrong {
 }
 
 /// The request's meaning by path and method, before the body is read.
-enum Errand {
+enum Operation {
     Config,
     Reload,
     AddServer(String),
@@ -98,11 +98,11 @@ pub(super) async fn answer(request: Request<Incoming>, by: Caller, office: &Offi
 }
 
 async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Result<Response<Full<Bytes>>, Wrong> {
-    let Some(errand) = errand(request.method(), request.uri().path())? else { return Ok(only_looking()) };
+    let Some(operation) = operation(request.method(), request.uri().path())? else { return Ok(only_looking()) };
     authorize(request.headers(), office)?;
     let dry_run = is_dry_run(request.uri().query())?;
     let generation = if_match(request.headers())?;
-    let change = errand.with_body(request).await?;
+    let change = operation.with_body(request).await?;
     let (reply, outcome) = oneshot::channel();
     let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
     let by = Caller { has_token: office.token_file.is_some(), ..by };
@@ -133,25 +133,27 @@ async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Res
 }
 
 /// Parses path and method; `None` if nothing can be changed at this path.
-fn errand(method: &Method, path: &str) -> Result<Option<Errand>, Wrong> {
+fn operation(method: &Method, path: &str) -> Result<Option<Operation>, Wrong> {
     let segments: Option<Vec<String>> = path.trim_start_matches('/').split('/').map(decoded).collect();
     let wrong = || Wrong::new(StatusCode::BAD_REQUEST, "the path cannot be decoded", "encode it as UTF-8");
     let segments = segments.ok_or_else(wrong)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let own = |text: &str| text.to_owned();
     Ok(match (method, segments.as_slice()) {
-        (&Method::PUT, ["v1", "config"] | ["config"]) => Some(Errand::Config),
-        (&Method::POST, ["v1", "reload"]) => Some(Errand::Reload),
-        (&Method::POST, ["v1", "backends", name, "servers"]) => Some(Errand::AddServer(own(name))),
+        (&Method::PUT, ["v1", "config"] | ["config"]) => Some(Operation::Config),
+        (&Method::POST, ["v1", "reload"]) => Some(Operation::Reload),
+        (&Method::POST, ["v1", "backends", name, "servers"]) => Some(Operation::AddServer(own(name))),
         (&Method::PATCH, ["v1", "backends", name, "servers", address]) => {
-            Some(Errand::ChangeServer(own(name), own(address)))
+            Some(Operation::ChangeServer(own(name), own(address)))
         }
         (&Method::DELETE, ["v1", "backends", name, "servers", address]) => {
-            Some(Errand::RemoveServer(own(name), own(address)))
+            Some(Operation::RemoveServer(own(name), own(address)))
         }
-        (&Method::PUT, ["v1", "certificates", profile, name]) => Some(Errand::PutCertificate(own(profile), own(name))),
+        (&Method::PUT, ["v1", "certificates", profile, name]) => {
+            Some(Operation::PutCertificate(own(profile), own(name)))
+        }
         (&Method::DELETE, ["v1", "certificates", profile, name]) => {
-            Some(Errand::RemoveCertificate(own(profile), own(name)))
+            Some(Operation::RemoveCertificate(own(profile), own(name)))
         }
         _ => None,
     })
@@ -161,29 +163,29 @@ fn errand(method: &Method, path: &str) -> Result<Option<Errand>, Wrong> {
 const PEM_FIX: &str =
     "send PEM (from DER: openssl x509 -inform der and openssl pkey -inform der; from PKCS #12: openssl pkcs12 -noenc)";
 
-impl Errand {
+impl Operation {
     async fn with_body(self, request: Request<Incoming>) -> Result<Change, Wrong> {
         Ok(match self {
-            Errand::Reload => Change::ReadAgain,
-            Errand::RemoveServer(backend, address) => Change::RemoveServer { backend, address },
-            Errand::RemoveCertificate(profile, name) => Change::RemoveCertificate { profile, name },
-            Errand::Config => {
+            Operation::Reload => Change::ReadAgain,
+            Operation::RemoveServer(backend, address) => Change::RemoveServer { backend, address },
+            Operation::RemoveCertificate(profile, name) => Change::RemoveCertificate { profile, name },
+            Operation::Config => {
                 let kind = media_type(&request, &["application/json", "application/toml"])?;
                 let text = body(request, SOURCE_BYTES_MAX).await?;
                 Change::Push { text, is_json: kind == "application/json" }
             }
-            Errand::AddServer(backend) => {
+            Operation::AddServer(backend) => {
                 media_type(&request, &["application/json"])?;
                 let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
                 let address = value["address"].as_str().ok_or_else(|| bad("`address` is missing"))?.to_owned();
                 Change::AddServer { backend, address, settings: settings(&value, true)? }
             }
-            Errand::ChangeServer(backend, address) => {
+            Operation::ChangeServer(backend, address) => {
                 media_type(&request, &["application/json"])?;
                 let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
                 Change::ChangeServer { backend, address, settings: settings(&value, false)? }
             }
-            Errand::PutCertificate(profile, name) => {
+            Operation::PutCertificate(profile, name) => {
                 media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
                 Change::PutCertificate { profile, name, pem: text_body(request, PEM_BYTES_MAX, PEM_FIX).await? }
             }
@@ -403,11 +405,11 @@ mod tests {
 
     #[test]
     fn paths_name_what_is_to_be_changed_and_anything_else_is_only_looked_at() {
-        let found = |method, path| errand(&method, path).ok().flatten();
-        assert!(matches!(found(Method::PUT, "/v1/config"), Some(Errand::Config)));
-        assert!(matches!(found(Method::POST, "/v1/reload"), Some(Errand::Reload)));
+        let found = |method, path| operation(&method, path).ok().flatten();
+        assert!(matches!(found(Method::PUT, "/v1/config"), Some(Operation::Config)));
+        assert!(matches!(found(Method::POST, "/v1/reload"), Some(Operation::Reload)));
         let server = found(Method::DELETE, "/v1/backends/my%20app/servers/%5B::1%5D:80");
-        assert!(matches!(server, Some(Errand::RemoveServer(app, at)) if app == "my app" && at == "[::1]:80"));
+        assert!(matches!(server, Some(Operation::RemoveServer(app, at)) if app == "my app" && at == "[::1]:80"));
         for (method, path) in [
             (Method::POST, "/v1/config"),
             (Method::PUT, "/"),
@@ -419,7 +421,7 @@ mod tests {
             assert!(found(method, path).is_none(), "{path}");
         }
         for bad in ["/v1/%zz", "/v1/%", "/v1/%f", "/v1/%ff", "/v1/%+1"] {
-            assert!(errand(&Method::PUT, bad).is_err(), "{bad}");
+            assert!(operation(&Method::PUT, bad).is_err(), "{bad}");
         }
     }
 

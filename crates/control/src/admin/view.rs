@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use propylon_acme::Keeper as Orders;
+use propylon_acme::Renewer;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::{Store, gauge_text};
 use propylon_observe::conditions::Conditions;
@@ -18,7 +18,7 @@ use crate::certificates::{self, Troubles};
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::sandbox::Sandbox;
-use crate::status::Shown;
+use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use propylon_config::effective;
 use propylon_proxy::snapshot::Snapshot;
@@ -29,8 +29,8 @@ const OVERRIDES_MAX: usize = 20;
 /// What the admin address can show.
 pub struct View {
     pub store: Arc<Store>,
-    pub shown: Rc<RefCell<Shown>>,
-    pub orders: Arc<Orders>,
+    pub config_status: Rc<RefCell<ConfigStatus>>,
+    pub orders: Arc<Renewer>,
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
@@ -49,7 +49,7 @@ pub struct View {
 impl View {
     /// The snapshot that was published last.
     pub fn current(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.shown.borrow().snapshot)
+        Arc::clone(&self.config_status.borrow().snapshot)
     }
 
     /// Prometheus text.
@@ -117,18 +117,18 @@ impl View {
     }
 
     pub fn configuration(&self) -> Value {
-        let shown = self.shown.borrow();
+        let config_status = self.config_status.borrow();
         let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         json!({
-            "generation": shown.snapshot.generation,
-            "origin": shown.origin,
+            "generation": config_status.snapshot.generation,
+            "origin": config_status.origin,
             "overrides": {
-                "total": shown.overrides.len(),
-                "list": shown.overrides.iter().take(OVERRIDES_MAX).collect::<Vec<&String>>(),
+                "total": config_status.overrides.len(),
+                "list": config_status.overrides.iter().take(OVERRIDES_MAX).collect::<Vec<&String>>(),
             },
-            "last_reload": shown.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
-            "old_snapshots": shown.older,
-            "oldest_snapshot_age_seconds": shown.oldest_age.as_secs(),
+            "last_reload": config_status.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
+            "old_snapshots": config_status.older,
+            "oldest_snapshot_age_seconds": config_status.oldest_age.as_secs(),
         })
     }
 
@@ -177,7 +177,7 @@ impl View {
             let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
-                "resolved": server.notice.addresses(),
+                "resolved": server.endpoint.addresses(),
                 "health": health(&self.health.state(place, at)),
                 "weight": configured.weight,
                 "draining": configured.drain.is_some(),

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use propylon_net::buffer::{Buffer, Stock};
+use propylon_net::buffer::{Buffer, BufferPool};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::PROBE_NOT_MADE;
@@ -24,7 +24,7 @@ pub enum Line {
 
 pub struct Secure {
     stream: ServerStream,
-    stock: Stock,
+    stock: BufferPool,
     /// Read and not yet taken.
     inbox: Buffer,
 }
@@ -44,7 +44,7 @@ impl Line {
             Failure::new(word, failure.to_string())
         };
         let handshake = connector.connect(server).map_err(failed)?;
-        let stock = Stock::default();
+        let stock = BufferPool::default();
         let mut greeting = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
         let greeted = poll_fn(|context| {
             let greeted = greeting.poll(context, &stock, |job| Beside::submit_to(beside, job));

@@ -53,7 +53,7 @@ fn with_known(
 }
 
 fn open(snapshot: &Snapshot) -> Vec<bool> {
-    snapshot.servers[0].iter().map(|server| server.notice.is_open()).collect()
+    snapshot.servers[0].iter().map(|server| server.endpoint.is_open()).collect()
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_server_that_is_drained_is_closed_to_the_cores_until_it_is_not() {
         assert_eq!((open(&next), open(snapshot)), (vec![true, false], vec![true, false]));
         assert_eq!(health.state(0, 1).verdict.reason(), Some("drained in the configuration"));
         assert_eq!(open(&follow(both)), [true, true]);
-        assert_eq!(snapshot.servers[0][1].notice.reopened(), 1);
+        assert_eq!(snapshot.servers[0][1].endpoint.reopened(), 1);
     });
 }
 
@@ -105,13 +105,13 @@ fn a_server_that_is_in_the_next_configuration_as_well_stays_what_it_is() {
         let next = follow(&format!("servers = [\"127.0.0.3:9\", {drained}]"));
         // The first one holds its place for requests that know it.
         assert_eq!(open(&next), [true, false, true]);
-        assert!(Arc::ptr_eq(&first.servers[0][1].notice, &next.servers[0][1].notice));
+        assert!(Arc::ptr_eq(&first.servers[0][1].endpoint, &next.servers[0][1].endpoint));
         assert_eq!((health.state(0, 1).verdict, health.state(0, 1).since), (before.verdict, before.since));
         assert_eq!(health.state(0, 0).verdict.reason(), Some("removed"));
         assert_eq!(health.state(0, 2).verdict, Verdict::Unknown);
         // One that comes back is another, about whom nothing is known.
         let back = follow("servers = [\"127.0.0.1:9\", \"127.0.0.3:9\"]");
-        assert!(!Arc::ptr_eq(&first.servers[0][0].notice, &back.servers[0][0].notice));
+        assert!(!Arc::ptr_eq(&first.servers[0][0].endpoint, &back.servers[0][0].endpoint));
         assert_eq!(health.state(0, 0).verdict, Verdict::Unknown);
     });
 }

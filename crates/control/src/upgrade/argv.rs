@@ -6,20 +6,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How this process was started, and its successor is.
-pub struct Own {
+pub struct Argv {
     program: PathBuf,
     arguments: Vec<OsString>,
 }
 
-impl Own {
+impl Argv {
     /// To be called before anything changes the folder that paths begin in. The program's path is the one that it was found
     /// by: behind it there may be another version by then.
-    pub fn of_process() -> Own {
+    pub fn of_process() -> Argv {
         let mut arguments = std::env::args_os();
         let called = PathBuf::from(arguments.next().unwrap_or_default());
         let program = found_by(&called, &std::env::var_os("PATH").unwrap_or_default(), Path::new(OWN_PROGRAM));
         let is_ours = |argument: &OsString| !argument.as_encoded_bytes().starts_with(b"--upgrade");
-        Own { program, arguments: arguments.filter(is_ours).collect() }
+        Argv { program, arguments: arguments.filter(is_ours).collect() }
     }
 
     /// Program that is started as successor.

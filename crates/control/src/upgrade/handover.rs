@@ -28,7 +28,7 @@ use super::predecessors::{Predecessors, unix_seconds};
 use super::{ANSWER_WAIT, CONVERSATIONS_MAX, Failure, PROTOCOL, READY_WAIT};
 use crate::health::Health;
 use crate::service;
-use crate::status::Shown;
+use crate::status::ConfigStatus;
 
 /// How often it is seen to a process that was started here.
 const CHILD_LOOK: Duration = Duration::from_millis(100);
@@ -38,8 +38,8 @@ const PROGRESS: Duration = Duration::from_millis(500);
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Handles of the main thread that a handover needs.
-pub struct Property {
-    pub shown: Rc<RefCell<Shown>>,
+pub struct HandoverState {
+    pub config_status: Rc<RefCell<ConfigStatus>>,
     pub store: Arc<Store>,
     pub telemetry: Arc<Telemetry>,
     pub health: Health,
@@ -58,7 +58,7 @@ pub struct Property {
 pub struct Handover(Rc<Inner>);
 
 struct Inner {
-    property: Property,
+    handover_state: HandoverState,
     stage: RefCell<Stage>,
     /// Lock that is held by a change of anything that a successor would get, and by an upgrade.
     changes: Mutex<()>,
@@ -97,10 +97,10 @@ enum Item {
 
 impl Handover {
     /// Begins to answer, on the current runtime.
-    pub fn start(property: Property) -> io::Result<Handover> {
-        let listener = watched(property.socket.try_clone()?)?;
+    pub fn start(handover_state: HandoverState) -> io::Result<Handover> {
+        let listener = watched(handover_state.socket.try_clone()?)?;
         let inner = Inner {
-            property,
+            handover_state,
             stage: RefCell::new(Stage::Serving),
             changes: Mutex::new(()),
             conversations: Cell::new(0),
@@ -119,7 +119,7 @@ impl Handover {
     pub fn upgrade(&self) -> Result<(), Failure> {
         let inner = &self.0;
         self.may_begin(false)?;
-        let started = match &inner.property.launcher {
+        let started = match &inner.handover_state.launcher {
             None => {
                 Err(Failure::new("start", "there is no launcher, as the log has said; use run --upgrade".to_owned()))
             }
@@ -176,29 +176,29 @@ impl Handover {
 
     /// For /snapshot.
     pub fn to_json(&self) -> Value {
-        let property = &self.0.property;
+        let handover_state = &self.0.handover_state;
         let (stage, successor, since) = match *self.0.stage.borrow() {
             Stage::Serving => ("serving", None, None),
             Stage::Called(pid) | Stage::Preparing(pid) => ("successor-starts", Some(pid), None),
             Stage::Succeeded(pid, since) => ("draining", Some(pid), Some(unix_seconds(since))),
         };
         json!({
-            "socket": property.path.display().to_string(),
-            "upgrades": property.upgrades,
+            "socket": handover_state.path.display().to_string(),
+            "upgrades": handover_state.upgrades,
             "stage": stage,
             "successor": successor,
             "draining_since": since,
-            "predecessors": property.predecessors.to_json(),
+            "predecessors": handover_state.predecessors.to_json(),
         })
     }
 
     fn column(&self) -> Column {
-        let store = &self.0.property.store;
+        let store = &self.0.handover_state.store;
         Store::column(store, store.columns() - 1)
     }
 
     fn count(&self, failure: &Failure) {
-        let counter = self.0.property.telemetry.upgrades.failed(failure.reason);
+        let counter = self.0.handover_state.telemetry.upgrades.failed(failure.reason);
         counter.into_iter().for_each(|counter| self.column().increment(counter));
     }
 
@@ -233,7 +233,7 @@ impl Handover {
 
     /// Sees to it that a process started here either comes or is forgotten, and that its end is noticed.
     async fn look_after(self, pid: u32) {
-        let Some(launcher) = &self.0.property.launcher else { return };
+        let Some(launcher) = &self.0.handover_state.launcher else { return };
         let began = Instant::now();
         loop {
             sleep(CHILD_LOOK).await;
@@ -344,7 +344,7 @@ impl Handover {
 
     /// Up to the successor's word that it serves. Returns what it has kept.
     async fn negotiate(&self, channel: &Channel) -> Result<Vec<Item>, Failure> {
-        let snapshot = Arc::clone(&self.0.property.shown.borrow().snapshot);
+        let snapshot = Arc::clone(&self.0.handover_state.config_status.borrow().snapshot);
         let offered = limited(ANSWER_WAIT, self.offer(channel, &snapshot)).await?;
         let adopted = limited(READY_WAIT, await_ready(channel)).await??;
         let ready = async {
@@ -365,14 +365,14 @@ impl Handover {
     }
 
     async fn offer(&self, channel: &Channel, snapshot: &Snapshot) -> io::Result<Vec<Item>> {
-        let property = &self.0.property;
+        let handover_state = &self.0.handover_state;
         channel
             .say(&json!({
                 "word": "offer",
                 "pid": std::process::id(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "generation": snapshot.generation,
-                "upgrades": property.upgrades,
+                "upgrades": handover_state.upgrades,
             }))
             .await?;
         channel.send_secret(SecretKind::TicketKeys, "", &snapshot.ticket_keys()).await?;
@@ -390,23 +390,23 @@ impl Handover {
             give(channel, description, &files).await?;
             items.push(Item::Listener(bound.clone()));
         }
-        if let Some((bind, socket)) = &property.admin {
+        if let Some((bind, socket)) = &handover_state.admin {
             give(channel, json!({ "kind": "admin", "bind": bind }), &[socket.as_fd()]).await?;
             items.push(Item::Admin);
         }
         // The other process may have been started in another folder.
-        let path = std::path::absolute(&property.path).unwrap_or_else(|_| property.path.clone());
+        let path = std::path::absolute(&handover_state.path).unwrap_or_else(|_| handover_state.path.clone());
         let path = path.display().to_string();
-        give(channel, json!({ "kind": "upgrade", "path": path }), &[property.socket.as_fd()]).await?;
+        give(channel, json!({ "kind": "upgrade", "path": path }), &[handover_state.socket.as_fd()]).await?;
         items.push(Item::Upgrade);
-        for (description, file) in property.predecessors.offered() {
+        for (description, file) in handover_state.predecessors.offered() {
             let Ok(file) = file else { continue };
             let mut description = description.to_json();
             description["kind"] = json!("predecessor");
             give(channel, description, &[file.as_fd()]).await?;
             items.push(Item::Predecessor);
         }
-        for known in property.health.hand_over() {
+        for known in handover_state.health.hand_over() {
             channel.say(&json!({ "word": "server", "server": known.to_json() })).await?;
         }
         channel.say(&word("offered")).await?;
@@ -431,7 +431,7 @@ impl Handover {
             inner.listening.take().iter().for_each(AbortHandle::abort);
         }
         inner.stage.replace(Stage::Succeeded(pid, SystemTime::now()));
-        inner.property.predecessors.leave();
+        inner.handover_state.predecessors.leave();
         // Before the successor says a word to the service manager: it hears the main process alone.
         service::tell_successor(pid);
         log::info!("upgrade: process {pid} serves from here on");
@@ -441,12 +441,13 @@ impl Handover {
 
     /// Until this process ends, or nobody listens any more.
     async fn tell_progress(&self, channel: &Channel) -> io::Result<()> {
-        let property = &self.0.property;
-        let (began, limit) = (Instant::now(), property.shown.borrow().snapshot.config.process.drain_timeout);
+        let handover_state = &self.0.handover_state;
+        let (began, limit) =
+            (Instant::now(), handover_state.config_status.borrow().snapshot.config.process.drain_timeout);
         let mut ticks = interval(PROGRESS);
         loop {
             ticks.tick().await;
-            let (connections, requests) = property.telemetry.open(&property.store);
+            let (connections, requests) = handover_state.telemetry.open(&handover_state.store);
             channel
                 .say(&json!({
                     "word": "progress",

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::argv::Own;
+use super::argv::Argv;
 
 /// Interval between checks of the process that the launcher has started.
 const CHILD_LOOK: Duration = Duration::from_millis(50);
@@ -74,7 +74,7 @@ impl Said {
 
 impl Launcher {
     /// Starts a launcher, which will start this process's own program again, to take over at `socket`.
-    pub fn start(own: &Own, socket: &Path) -> io::Result<Launcher> {
+    pub fn start(own: &Argv, socket: &Path) -> io::Result<Launcher> {
         let (channel, other) = UnixStream::pair()?;
         // The program that runs now, even if another file has its name by now.
         let mut command = Command::new("/proc/self/exe");

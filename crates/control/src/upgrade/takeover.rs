@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_crypto::TagKey;
-use propylon_net::listen::{Inherited, Wish};
+use propylon_net::listen::{Inherited, ListenerBinding};
 use propylon_sys::ProcessWatch;
 use propylon_tls::{Profile, Tickets};
 use serde_json::{Value, json};
@@ -25,20 +25,20 @@ pub struct Takeover {
     watch: ProcessWatch,
     pid: u32,
     version: String,
-    pub estate: Estate,
+    pub inherited_state: InheritedState,
 }
 
 /// Everything that the predecessor has handed over.
 #[derive(Default)]
-pub struct Estate {
+pub struct InheritedState {
     /// Generation of the predecessor's configuration.
     pub generation: u64,
     /// Count of upgrades that have led to the predecessor.
     pub upgrades: u64,
     /// Sockets of the predecessor's listeners; `place` identifies them in messages to it.
     pub sockets: Vec<Inherited>,
-    pub admin: Option<Heirloom<String>>,
-    pub upgrade: Option<Heirloom<PathBuf>>,
+    pub admin: Option<InheritedSocket<String>>,
+    pub upgrade: Option<InheritedSocket<PathBuf>>,
     /// Processes that drain, with the conversations in which they tell of it.
     pub predecessors: Vec<(Description, OwnedFd)>,
     pub tickets: Option<Tickets>,
@@ -47,7 +47,7 @@ pub struct Estate {
 }
 
 /// A socket that is not a listener's, with where it is.
-pub struct Heirloom<T> {
+pub struct InheritedSocket<T> {
     pub place: usize,
     pub at: T,
     pub socket: OwnedFd,
@@ -75,12 +75,12 @@ impl Takeover {
         let pid = offer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).ok_or_else(unexpected)?;
         let watch = ProcessWatch::of(pid)
             .map_err(|error| Failure::new("protocol", format!("process {pid} cannot be watched: {error}")))?;
-        let estate = Estate {
+        let inherited_state = InheritedState {
             generation: offer["generation"].as_u64().unwrap_or(0),
             upgrades: offer["upgrades"].as_u64().unwrap_or(0),
-            ..Estate::default()
+            ..InheritedState::default()
         };
-        let mut takeover = Takeover { socket, watch, pid, version: text(&offer["version"]), estate };
+        let mut takeover = Takeover { socket, watch, pid, version: text(&offer["version"]), inherited_state };
         takeover.receive_estate()?;
         Ok(takeover)
     }
@@ -91,7 +91,7 @@ impl Takeover {
             match next(&self.socket)? {
                 Message::Word(value) if value["word"] == "sockets" => {
                     let files = self.receive_files(&value)?;
-                    self.estate.take(place, &value, files).map_err(|error| {
+                    self.inherited_state.take(place, &value, files).map_err(|error| {
                         Failure::new(
                             "protocol",
                             format!("a file that was handed over is not what it should be: {error}"),
@@ -100,11 +100,11 @@ impl Takeover {
                     place += 1;
                 }
                 Message::Word(value) if value["word"] == "server" => {
-                    self.estate.health.extend(KnownServer::from_json(&value["server"]));
+                    self.inherited_state.health.extend(KnownServer::from_json(&value["server"]));
                 }
                 Message::Word(value) if value["word"] == "offered" => return Ok(()),
                 Message::Secret { kind: SecretKind::TicketKeys, bytes, .. } => {
-                    self.estate.tickets = Tickets::from_bytes(&bytes, SystemTime::now());
+                    self.inherited_state.tickets = Tickets::from_bytes(&bytes, SystemTime::now());
                 }
                 Message::Secret { kind: SecretKind::StickySecret, bytes, .. } => {
                     if !TagKey::succeed_process(&bytes) {
@@ -221,7 +221,7 @@ fn settle(outcome: Result<io::Result<()>, tokio::time::error::Elapsed>) -> Resul
     }
 }
 
-impl Estate {
+impl InheritedState {
     fn take(&mut self, place: usize, value: &Value, files: Vec<OwnedFd>) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         let mut files = files;
@@ -234,15 +234,21 @@ impl Estate {
                 let address = address("address").ok_or_else(wrong)?;
                 let name = format!("listener \"{listener}\"");
                 let sockets = files.into_iter().map(propylon_sys::tcp_listener).collect::<io::Result<_>>()?;
-                self.sockets.push(Inherited { place, wish: Some(Wish { listener, wanted }), address, sockets, name });
+                self.sockets.push(Inherited {
+                    place,
+                    binding: Some(ListenerBinding { listener, wanted }),
+                    address,
+                    sockets,
+                    name,
+                });
             }
             Some("admin") => {
                 let (at, socket) = (text(&value["bind"]), single(&mut files)?);
-                self.admin = Some(Heirloom { place, at, socket });
+                self.admin = Some(InheritedSocket { place, at, socket });
             }
             Some("upgrade") => {
                 let socket = propylon_sys::message_listener(single(&mut files)?)?;
-                self.upgrade = Some(Heirloom { place, at: text(&value["path"]).into(), socket });
+                self.upgrade = Some(InheritedSocket { place, at: text(&value["path"]).into(), socket });
             }
             Some("predecessor") if self.predecessors.len() < PREDECESSORS_MAX => {
                 self.predecessors.push((Description::from_json(value), single(&mut files)?));

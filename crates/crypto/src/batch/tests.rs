@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::desk::{Desk, Pending};
+use crate::job_queue::{JobQueue, Pending};
 use crate::key::PrivateKey;
 use crate::locked::in_a_child;
 use crate::scheme::{Hash, Scheme};
@@ -96,25 +96,25 @@ fn operation(keys: &[PrivateKey], random: &mut fastrand::Rng) -> (Job, Outcome) 
 
 /// Jobs come, leave, and are taken back in any order; everybody who stays is answered, once, with their own outcome.
 fn any_order(rounds: usize, random: &mut fastrand::Rng, mut next: impl FnMut(&mut fastrand::Rng) -> (Job, Outcome)) {
-    let desk = Desk::new();
+    let job_queue = JobQueue::new();
     let mut waiting: Vec<(Pending, Outcome)> = Vec::new();
     let mut answered = 0;
     for _ in 0..rounds {
         for _ in 0..random.usize(..14) {
             let (job, expected) = next(random);
-            waiting.push((desk.submit(job), expected));
+            waiting.push((job_queue.submit(job), expected));
         }
         for _ in 0..random.usize(..3).min(waiting.len()) {
             drop(waiting.swap_remove(random.usize(..waiting.len())));
         }
-        desk.leave();
+        job_queue.leave();
         for (mut pending, expected) in waiting.drain(..) {
             let outcome = answer(&mut pending).expect("what has left is answered");
             assert_eq!(outcome, expected);
             answered += 1;
         }
     }
-    let counts = desk.counts();
+    let counts = job_queue.counts();
     assert_eq!(counts.submitted, counts.done + counts.cancelled, "{counts:?}");
     assert!(answered * 2 > counts.submitted, "{counts:?}");
 }
@@ -191,15 +191,15 @@ fn thousands_of_signatures_verify_and_no_nonce_comes_twice() {
 #[test]
 fn signatures_gather_at_the_desk_and_one_alone_is_awslcs() {
     let (_, there) = bench();
-    let (key, desk) = (p256(), Desk::new());
+    let (key, job_queue) = (p256(), JobQueue::new());
     let other = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
     let other = PrivateKey::from_der(other.serialized_der()).expect("a key");
     for count in [1, 2, 9, P256_MAX + 1] {
         let digest = [count as u8; 32];
-        let submit = |key: &PrivateKey| desk.submit(key.job(Scheme::Ecdsa(Hash::Sha256), &digest).expect("a job"));
+        let submit = |key: &PrivateKey| job_queue.submit(key.job(Scheme::Ecdsa(Hash::Sha256), &digest).expect("a job"));
         let mut pending: Vec<(&PrivateKey, Pending)> = (0..count).map(|_| (&key, submit(&key))).collect();
         pending.insert(count / 2, (&other, submit(&other)));
-        desk.leave();
+        job_queue.leave();
         for (key, pending) in &mut pending {
             let signature = answer(pending).expect("what has left is answered").expect("a signature");
             assert!(key.verifies(&digest, &signature));
@@ -332,12 +332,12 @@ fn a_bad_lane_is_done_again_and_the_second_one_was_the_last() {
     if !there {
         return;
     }
-    let (keys, mut random, desk) = (rsa_keys(), random(), Desk::new());
+    let (keys, mut random, job_queue) = (rsa_keys(), random(), JobQueue::new());
     for (bad, state) in [(0b01, KernelState::Used), (0b10, KernelState::Failed), (0b11, KernelState::Failed)] {
         faults::BAD_LANES.set(bad);
         let (jobs, expected): (Vec<Job>, Vec<Outcome>) = (0..3).map(|_| operation(&keys[..1], &mut random)).unzip();
-        let pending: Vec<Pending> = jobs.into_iter().map(|job| desk.submit(job)).collect();
-        desk.leave();
+        let pending: Vec<Pending> = jobs.into_iter().map(|job| job_queue.submit(job)).collect();
+        job_queue.leave();
         for (mut pending, expected) in pending.into_iter().zip(expected) {
             assert_eq!(answer(&mut pending), Some(expected));
         }
@@ -379,16 +379,16 @@ fn a_job_taken_back_while_others_of_its_departure_are_done_is_not_done() {
         }
     }
 
-    let desk = Desk::new();
+    let job_queue = JobQueue::new();
     let (first, later) = (X25519Pair::draw().agree([9; 32]), X25519Pair::draw().agree([9; 32]));
     let canceller = Arc::new(Canceller(AtomicBool::new(false)));
-    let mut first = desk.submit(first);
-    LATER.set(Some(desk.submit(later)));
+    let mut first = job_queue.submit(first);
+    LATER.set(Some(job_queue.submit(later)));
     assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&canceller)))).is_pending());
     // Each job is a part of its own without a bench.
-    desk.leave();
+    job_queue.leave();
     assert!(canceller.0.load(Ordering::Relaxed));
-    assert_eq!((desk.counts().done, desk.counts().cancelled), (1, 1));
+    assert_eq!((job_queue.counts().done, job_queue.counts().cancelled), (1, 1));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl SignerMetrics {
 
 impl SignerMetrics {
     /// Counts for the dashboard: signatures by outcome, and each server's metrics in the order of the configuration.
-    pub fn glance(&self, store: &Store) -> (Value, Vec<Value>) {
+    pub fn summary(&self, store: &Store) -> (Value, Vec<Value>) {
         let counts = |names: &[&str], counters: &[Counter]| {
             let pairs =
                 names.iter().zip(counters).map(|(name, counter)| ((*name).to_owned(), store.count(*counter).into()));

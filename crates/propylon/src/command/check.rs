@@ -11,7 +11,7 @@ use propylon_control::folders;
 use propylon_control::isolation;
 use propylon_control::opening::files_plan;
 use propylon_control::origin;
-use propylon_control::origin::Meant;
+use propylon_control::origin::MergedConfig;
 use propylon_control::problems::{problem, with_path};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_proxy::snapshot::{load_profiles, load_signers, load_upstreams};
@@ -94,17 +94,17 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
         return Vec::new();
     }
     match origin::with_state(source) {
-        Ok(meant) => token_file(source, &meant.config)
+        Ok(merged) => token_file(source, &merged.config)
             .into_iter()
-            .chain(unknown_user(source, &meant.config))
-            .chain(refused_store(source, &meant.config))
-            .chain(few_files(source, &meant.config))
-            .chain(files_of_state(&meant))
-            .chain(isolation::problems(&meant.config, source))
-            .chain(isolation::unreadable(&meant.config, source))
-            .chain(folders::warnings(&meant.config, source, Path::new(&source.name)))
-            .chain(meant.overrides())
-            .chain(meant.warnings_of_state)
+            .chain(unknown_user(source, &merged.config))
+            .chain(refused_store(source, &merged.config))
+            .chain(few_files(source, &merged.config))
+            .chain(files_of_state(&merged))
+            .chain(isolation::problems(&merged.config, source))
+            .chain(isolation::unreadable(&merged.config, source))
+            .chain(folders::warnings(&merged.config, source, Path::new(&source.name)))
+            .chain(merged.overrides())
+            .chain(merged.warnings_of_state)
             .collect(),
         // The account that checks need not be the one that runs the engine.
         Err(wrong) if wrong.is_unreadable => {
@@ -117,8 +117,8 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
 
 /// Problems of files that `run` would read since the state names them, or a configuration that was pushed. Uploads that
 /// cannot be used are left out by it.
-fn files_of_state(meant: &Meant) -> Vec<Problem> {
-    let (source, config) = (&meant.source, &meant.config);
+fn files_of_state(merged: &MergedConfig) -> Vec<Problem> {
+    let (source, config) = (&merged.source, &merged.config);
     let with = |uploaded: bool| -> Vec<TlsProfile> {
         let mut profiles = config.tls.clone();
         profiles.iter_mut().for_each(|tls| tls.certificates.retain(|certificate| certificate.uploaded == uploaded));
@@ -131,7 +131,7 @@ fn files_of_state(meant: &Meant) -> Vec<Problem> {
     // Findings without a path are about the profile as a whole.
     let uploads = uploads.filter(|finding| !finding.path.as_os_str().is_empty());
     let mut problems: Vec<Problem> = uploads.map(|finding| left_out(problem(source, &finding))).collect();
-    if meant.state.pushed.is_some() {
+    if merged.state.pushed.is_some() {
         let pushed = of(&with(false)).into_iter().chain(shown_to_others(&config.signers, &config.backends));
         problems.extend(pushed.map(|finding| with_path(problem(source, &finding), &finding)));
     }

@@ -12,10 +12,10 @@ use propylon_control::folders;
 use propylon_control::isolation::{self, KeyProcess};
 use propylon_control::logger;
 use propylon_control::names::Names;
-use propylon_control::origin::{self, Meant};
+use propylon_control::origin::{self, MergedConfig};
 use propylon_control::problems::{problem, with_path};
 use propylon_control::upgrade::Failure;
-use propylon_control::upgrade::argv::Own;
+use propylon_control::upgrade::argv::Argv;
 use propylon_control::upgrade::takeover::{Takeover, ask_for_upgrade};
 use propylon_proxy::snapshot::Snapshot;
 use propylon_tls::{Finding, Severity as TlsSeverity, Tickets};
@@ -29,7 +29,7 @@ const PROBLEMS_TOLD_MAX: usize = 5;
 
 /// `upgrade`: take over from the process that answers there, or where the configuration says.
 pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
-    let own = Own::of_process();
+    let own = Argv::of_process();
     logger::start(propylon_config::Level::Info);
     let _flush = logger::Flush;
     // This is the main thread: it reads keys, and is sent them, in buffers that are libraries'.
@@ -62,7 +62,7 @@ pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
 type Started<T> = Result<T, Option<String>>;
 
 /// Takes over from the process that answers at a socket.
-fn succeed(path: &Path, own: Own, socket: Option<PathBuf>) -> Started<Outcome> {
+fn succeed(path: &Path, own: Argv, socket: Option<PathBuf>) -> Started<Outcome> {
     let socket = socket.map_or_else(|| upgrade_socket(path), Ok)?;
     let takeover = Takeover::begin(&socket).map_err(|failure| Some(format!("nothing was taken over: {failure}")))?;
     log::info!("upgrade: taking over from process {}, version {}", takeover.pid(), takeover.version());
@@ -88,12 +88,12 @@ fn upgrade_socket(path: &Path) -> Started<PathBuf> {
 }
 
 /// Everything up to the sockets. Whoever serves hears what has gone wrong.
-fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engine::Prepared> {
-    let tickets = takeover.as_mut().and_then(|takeover| takeover.estate.tickets.take());
-    let generation = takeover.as_ref().map_or(0, |takeover| takeover.estate.generation);
+fn start(path: &Path, own: Argv, mut takeover: Option<Takeover>) -> Started<engine::Prepared> {
+    let tickets = takeover.as_mut().and_then(|takeover| takeover.inherited_state.tickets.take());
+    let generation = takeover.as_ref().map_or(0, |takeover| takeover.inherited_state.generation);
     // Where nobody serves yet, most of it is better than nothing. Where somebody does, all of it is in use there.
     let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
-    let Loaded { meant, snapshot, unusable, key_process } =
+    let Loaded { merged, snapshot, unusable, key_process } =
         match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
             Ok(loaded) => loaded,
             Err(what) => {
@@ -103,13 +103,13 @@ fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engin
             }
         };
     let snapshot = snapshot.counted_after(generation);
-    let start = Start { path: path.to_owned(), meant, snapshot, unusable, own, key_process, takeover };
+    let start = Start { path: path.to_owned(), merged, snapshot, unusable, own, key_process, takeover };
     engine::prepare(start).map_err(|error| Some(error.to_string()))
 }
 
 /// Configuration and snapshot that an engine begins with.
 struct Loaded {
-    meant: Meant,
+    merged: MergedConfig,
     snapshot: Snapshot,
     /// Uploads that cannot be used.
     unusable: Vec<Finding>,
@@ -118,33 +118,34 @@ struct Loaded {
 
 /// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
 fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, String> {
-    let meant = match origin::read(path) {
-        Ok(meant) => meant,
+    let merged = match origin::read(path) {
+        Ok(merged) => merged,
         Err(wrong) => {
             print(&wrong.problems, &wrong.source.text);
             return Err(summary(&wrong.problems));
         }
     };
-    print(&meant.warnings, &meant.source.text);
-    print(&meant.overrides(), &meant.file.text);
-    print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
-    print(&folders::warnings(&meant.config, &meant.source, path), &meant.source.text);
-    logger::start(meant.config.log.level);
-    let problems = isolation::problems(&meant.config, &meant.source);
-    print(&problems, &meant.source.text);
+    print(&merged.warnings, &merged.source.text);
+    print(&merged.overrides(), &merged.file.text);
+    print(check::token_file(&merged.source, &merged.config).as_slice(), &merged.source.text);
+    print(&folders::warnings(&merged.config, &merged.source, path), &merged.source.text);
+    logger::start(merged.config.log.level);
+    let problems = isolation::problems(&merged.config, &merged.source);
+    print(&problems, &merged.source.text);
     if origin::has_error(&problems) {
         return Err(summary(&problems));
     }
-    let key_process = KeyProcess::start_if_wanted(&meant.config, path).map_err(|error| {
+    let key_process = KeyProcess::start_if_wanted(&merged.config, path).map_err(|error| {
         let what = format!("no key process can be started (keys.isolate): {error}");
         log::error!("{what}");
         what
     })?;
-    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), &Names::answers(&meant.config), unfound);
+    let compiled =
+        Snapshot::compile(merged.config.clone(), Arc::new(tickets), &Names::answers(&merged.config), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     // Without the line of the configuration beside it the file that is meant has to be named.
     let shows_lines = std::io::stderr().is_terminal();
-    let told = |finding: &Finding| match problem(&meant.source, finding) {
+    let told = |finding: &Finding| match problem(&merged.source, finding) {
         problem if shows_lines => problem,
         problem => with_path(problem, finding),
     };
@@ -154,14 +155,14 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
         problem => problem,
     };
     let problems: Vec<Problem> = findings.iter().map(told).collect();
-    print(&problems, &meant.source.text);
+    print(&problems, &merged.source.text);
     match compiled {
         Ok((snapshot, mut findings)) => {
             findings.retain(|finding| finding.severity == TlsSeverity::Error);
-            Ok(Loaded { meant, snapshot, unusable: findings, key_process })
+            Ok(Loaded { merged, snapshot, unusable: findings, key_process })
         }
         Err(findings) => {
-            let problems = findings.iter().map(|finding| with_path(problem(&meant.source, finding), finding));
+            let problems = findings.iter().map(|finding| with_path(problem(&merged.source, finding), finding));
             Err(summary(&problems.collect::<Vec<Problem>>()))
         }
     }

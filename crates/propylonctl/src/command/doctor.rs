@@ -21,7 +21,7 @@ use holders::Holder;
 use propylon_control::acme;
 use propylon_control::opening::files_plan;
 use propylon_control::sandbox;
-use propylon_proxy::shortage::files::FilesPlan;
+use propylon_proxy::overload::files::FilesPlan;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;

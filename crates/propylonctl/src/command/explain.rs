@@ -152,9 +152,9 @@ struct Loaded {
 
 /// Reads the configuration as `run` would, with what the admin API has changed; an error is everything that is wrong with it.
 fn load(path: &Path) -> Result<Loaded, String> {
-    let meant = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
-    let overrides = meant.overrides();
-    let origin::Meant { source, config, .. } = meant;
+    let merged = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
+    let overrides = merged.overrides();
+    let origin::MergedConfig { source, config, .. } = merged;
     isolation::find_ordered_keys(&config.keys);
     let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
         let problems = findings.iter().map(|finding| problem(&source, finding));

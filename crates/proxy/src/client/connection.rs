@@ -228,7 +228,7 @@ impl Connection {
         let patience = core.snapshot().listener(self.listener).timeouts.body.as_millis() as u64;
         let mut due = None;
         poll_fn(|context| {
-            match self.stream.poll_flush(context, &core.stock, &mut self.wire) {
+            match self.stream.poll_flush(context, &core.buffers, &mut self.wire) {
                 Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
                 Poll::Ready(Err(_)) => return Poll::Ready(After::Abort),
                 Poll::Pending => {}
@@ -254,7 +254,7 @@ impl Connection {
         }
         let due = core.timers.now() + FAREWELL_MILLIS;
         let sent = poll_fn(|context| {
-            if let Poll::Ready(done) = self.stream.poll_flush(context, &self.core.stock, &mut self.wire) {
+            if let Poll::Ready(done) = self.stream.poll_flush(context, &self.core.buffers, &mut self.wire) {
                 return Poll::Ready(done.is_ok());
             }
             if core.timers.now() >= due {
@@ -285,8 +285,8 @@ impl Connection {
     }
 
     pub fn give_buffers_back(&mut self) {
-        self.core.stock.give_back(&mut self.inbox);
-        self.core.stock.give_back(&mut self.wire);
+        self.core.buffers.give_back(&mut self.inbox);
+        self.core.buffers.give_back(&mut self.wire);
     }
 
     /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
@@ -326,7 +326,7 @@ impl Drop for Connection {
             self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
         }
         self.end_handshake();
-        if let Some(sources) = self.core.shortage.sources().filter(|_| self.is_counted()) {
+        if let Some(sources) = self.core.overload.sources().filter(|_| self.is_counted()) {
             sources.give_back(self.peer.ip());
         }
         self.core.metrics.lower(self.metrics().open);
@@ -355,7 +355,7 @@ impl Linger {
 
     /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
     pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, socket: &mut Socket) -> Poll<()> {
-        let mut buffer = core.stock.small();
+        let mut buffer = core.buffers.small();
         let ended = loop {
             match socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
                 Poll::Pending => break false,
@@ -363,7 +363,7 @@ impl Linger {
                 Poll::Ready(Ok(count)) => (self.heard, self.heard_at) = (self.heard + count as u64, core.timers.now()),
             }
         };
-        core.stock.give_back(&mut buffer);
+        core.buffers.give_back(&mut buffer);
         match ended || self.is_over(core.timers.now()) || core.hurries() {
             true => Poll::Ready(()),
             false => Poll::Pending,

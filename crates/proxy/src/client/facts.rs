@@ -7,24 +7,24 @@ use propylon_tls::{ClientHelloInfo, Facts, Group, Scheme};
 use crate::alpn::alpn_name;
 
 #[derive(Clone, Copy)]
-pub struct Told<'a> {
+pub struct ClientFactHeaders<'a> {
     address: &'a ClientAddress,
     headers: &'a [RequestHeader],
     facts: Option<&'a Facts>,
     hello_info: Option<&'a ClientHelloInfo>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ClientFactHeaders<'a> {
     /// Facts to be sent on; `None` if there are none, as for most.
     pub fn of(
         address: &'a ClientAddress,
         facts: Option<&'a Facts>,
         hello_info: Option<&'a ClientHelloInfo>,
         listener: &'a Listener,
-    ) -> Option<Told<'a>> {
+    ) -> Option<ClientFactHeaders<'a>> {
         let is_known = hello_info.is_some_and(|hello_info| hello_info.identity.is_some());
         let headers = &listener.request_headers[..];
-        (is_known || !headers.is_empty()).then_some(Told { address, headers, facts, hello_info })
+        (is_known || !headers.is_empty()).then_some(ClientFactHeaders { address, headers, facts, hello_info })
     }
 
     /// Appends whole lines.

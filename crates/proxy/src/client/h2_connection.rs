@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::http2::{Fault, Intake, Moment, stage_words};
 
 /// State that a connection and its streams share.
-pub struct Link {
+pub struct ClientH2Connection {
     pub core: Rc<Core>,
     pub listener: usize,
     pub peer: SocketAddr,
@@ -58,10 +58,10 @@ pub struct Link {
     pub(crate) paused: Cell<bool>,
 }
 
-impl Link {
-    pub fn new(mut connection: Connection, limits: Http2, head_bytes: usize) -> Link {
+impl ClientH2Connection {
+    pub fn new(mut connection: Connection, limits: Http2, head_bytes: usize) -> ClientH2Connection {
         let core = Rc::clone(&connection.core);
-        Link {
+        ClientH2Connection {
             listener: connection.listener,
             peer: connection.peer,
             facts: connection.facts,
@@ -110,7 +110,7 @@ impl Link {
         if !self.blocked.get() {
             let mut intake = self.intake.borrow_mut();
             // If there is no room now there will be when the staged bytes are gone.
-            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut intake);
+            let room = stage_words(&self.core.buffers, &mut self.staged.borrow_mut(), &mut intake);
             self.blocked.set(!room);
         }
     }
@@ -202,7 +202,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ClientH2Connection {
     fn drop(&mut self) {
         self.set_paused(false);
         self.core.uploads.count(self.untaken.get(), 0);

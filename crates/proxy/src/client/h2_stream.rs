@@ -13,7 +13,7 @@ use propylon_net::buffer::Buffer;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::Wait;
 
-use super::h2_connection::Link;
+use super::h2_connection::ClientH2Connection;
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::http2::{Ahead, Chunk, Meter, Piece, translate};
@@ -27,7 +27,7 @@ const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A stream of a client's connection.
 pub struct Stream {
-    pub link: Rc<Link>,
+    pub link: Rc<ClientH2Connection>,
     pub deadline: Deadline,
     /// Which of the connection's requests it is, from 1.
     pub ordinal: u32,
@@ -151,7 +151,7 @@ impl Stream {
         request.note.bytes_sent += (translate::head_bytes(&response) + body.len()) as u64;
         log::trace!("{} {}", answer.status, reason_phrase(answer.status));
         if self.send_head(response, body.is_empty()) && !body.is_empty() {
-            self.send_piece(Chunk::Stock(Buffer::exactly(body.as_bytes())), true);
+            self.send_piece(Chunk::BufferPool(Buffer::exactly(body.as_bytes())), true);
         }
     }
 

@@ -164,7 +164,7 @@ impl Client for ClientSide<'_> {
         if let ClientSide::Http1(connection) = self
             && connection.inbox.is_idle()
         {
-            connection.core.stock.give_back(&mut connection.inbox);
+            connection.core.buffers.give_back(&mut connection.inbox);
         }
     }
 }

@@ -14,7 +14,7 @@ pub async fn read(connection: &mut Connection) -> bool {
     let core = Rc::clone(&connection.core);
     let patience = core.snapshot().listener(connection.listener).timeouts.handshake.as_millis() as u64;
     let due = connection.accepted + patience;
-    core.stock.equip(&mut connection.inbox);
+    core.buffers.equip(&mut connection.inbox);
     let result = poll_fn(|context| {
         loop {
             match parse(received(connection)) {

@@ -66,11 +66,11 @@ impl Connection {
     /// Admits a client that a proxy has announced, as the accept loop does for one that connects directly. False when
     /// there are too many handshakes, or too many of this client's, or too many connections of its source.
     pub fn admit_announced(&mut self) -> bool {
-        if let Some(sources) = self.core.shortage.sources() {
+        if let Some(sources) = self.core.overload.sources() {
             let counted = sources.take(self.peer.ip());
             self.rare.get_or_insert_default().counted = counted;
             if !counted {
-                self.core.metrics.increment(self.core.telemetry.shortage.refused(Reason::Source));
+                self.core.metrics.increment(self.core.telemetry.overload.refused(Reason::Source));
                 let _ = self.stream.socket.reset_on_close();
                 return false;
             }
@@ -225,7 +225,7 @@ impl Connection {
                 budget::wait_for_others(Budget::Requests).await;
             }
             served += 1;
-            self.core.stock.equip_small(&mut self.inbox);
+            self.core.buffers.equip_small(&mut self.inbox);
             match self.read_head(request).await {
                 Arrival::Quiet => return After::Next,
                 Arrival::Closed => return After::Close,
@@ -283,8 +283,8 @@ impl Connection {
             return Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" });
         }
         // A connection let in with a byte is refused as newcomers are when it grows.
-        if self.inbox.len() >= HEAD_BYTES_FREE && core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
-            core.metrics.increment(core.telemetry.shortage.refused(Reason::Memory));
+        if self.inbox.len() >= HEAD_BYTES_FREE && core.overload.refuses(|| core.random.borrow_mut().u16(..)) {
+            core.metrics.increment(core.telemetry.overload.refused(Reason::Memory));
             let _ = self.stream.socket.reset_on_close();
             return Arrival::Closed;
         }
@@ -313,7 +313,7 @@ impl Connection {
                     Err(reject) => return Poll::Ready(Arrival::Refused(reject)),
                 }
             }
-            match self.stream.poll_fill(context, &self.core.stock, &mut self.inbox, &mut self.wire) {
+            match self.stream.poll_fill(context, &self.core.buffers, &mut self.inbox, &mut self.wire) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Fill::Bytes)) => {}
                 Poll::Ready(Ok(Fill::End)) if self.inbox.is_empty() => return Poll::Ready(Arrival::Closed),
@@ -331,7 +331,7 @@ impl Connection {
         // Answers of TLS itself (to a key update) do not wait for a response.
         if !self.wire.is_empty() && self.requests > 0 {
             // A failed write shows at the next read or write as well.
-            let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
+            let _ = self.stream.poll_flush(context, &self.core.buffers, &mut self.wire);
         }
         Poll::Pending
     }
@@ -342,14 +342,14 @@ impl Connection {
         let started = Instant::now();
         let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
-        let mut errand = Errand::Read { at_once: true };
+        let mut handshake_wait = HandshakeWait::Read { at_once: true };
         let result = poll_fn(|context| {
-            core.stock.equip_small(&mut self.inbox);
-            if let Poll::Ready(result) = self.poll_handshake(context, &mut errand) {
+            core.buffers.equip_small(&mut self.inbox);
+            if let Poll::Ready(result) = self.poll_handshake(context, &mut handshake_wait) {
                 return Poll::Ready(result);
             }
-            if let Errand::Read { .. } = errand {
-                core.stock.fold(&mut self.inbox);
+            if let HandshakeWait::Read { .. } = handshake_wait {
+                core.buffers.fold(&mut self.inbox);
             }
             if core.timers.now() >= due {
                 return Poll::Ready(Err(Unfinished::TimedOut));
@@ -358,7 +358,7 @@ impl Connection {
             Poll::Pending
         })
         .await;
-        drop(errand);
+        drop(handshake_wait);
         self.end_handshake();
         match result {
             Ok(()) => {
@@ -378,18 +378,22 @@ impl Connection {
         }
     }
 
-    fn poll_handshake(&mut self, context: &mut Context<'_>, errand: &mut Errand) -> Poll<Result<(), Unfinished>> {
+    fn poll_handshake(
+        &mut self,
+        context: &mut Context<'_>,
+        handshake_wait: &mut HandshakeWait,
+    ) -> Poll<Result<(), Unfinished>> {
         if self.facts.is_some() {
             return self.poll_last_flight(context).map(Ok);
         }
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
-            let progress = progress(context, &self.core, session, &mut self.inbox, errand, &mut answer);
+            let progress = progress(context, &self.core, session, &mut self.inbox, handshake_wait, &mut answer);
             if !answer.is_empty() {
                 // The client has to see it before it can answer.
-                errand.read_later();
-                self.core.stock.equip(&mut self.wire);
+                handshake_wait.read_later();
+                self.core.buffers.equip(&mut self.wire);
                 self.wire.extend(&answer);
                 answer.clear();
             }
@@ -400,32 +404,32 @@ impl Connection {
                 }
                 Some(Ok(Step::Work)) => {
                     if let Some(job) = session.take_job() {
-                        *errand = Errand::Work(self.core.submit(job));
+                        *handshake_wait = HandshakeWait::Work(self.core.submit(job));
                     }
                     continue;
                 }
                 Some(Ok(_)) | None => {}
                 Some(Err(failure)) => return Poll::Ready(Err(Unfinished::Failed(failure))),
             }
-            if let Poll::Ready(Err(_)) = self.stream.poll_flush(context, &self.core.stock, &mut self.wire) {
+            if let Poll::Ready(Err(_)) = self.stream.poll_flush(context, &self.core.buffers, &mut self.wire) {
                 return Poll::Ready(Err(Unfinished::Closed));
             }
             let spare = self.inbox.capacity() - self.inbox.sealed_len();
-            let room = match errand {
-                Errand::Read { .. } if self.inbox.sealed_len() >= Session::WANT_MAX => {
+            let room = match handshake_wait {
+                HandshakeWait::Read { .. } if self.inbox.sealed_len() >= Session::WANT_MAX => {
                     return Poll::Ready(Err(Unfinished::Closed));
                 }
-                Errand::Read { .. } if spare < 1024 => SMALL_BYTES,
-                Errand::Read { .. } => 1024,
+                HandshakeWait::Read { .. } if spare < 1024 => SMALL_BYTES,
+                HandshakeWait::Read { .. } => 1024,
                 // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
-                Errand::Turn(_) | Errand::Work(_) if spare == 0 => {
+                HandshakeWait::Turn(_) | HandshakeWait::Work(_) if spare == 0 => {
                     return self.stream.socket.poll_reset(context).map(|()| Err(Unfinished::Closed));
                 }
-                Errand::Turn(_) | Errand::Work(_) => 1,
+                HandshakeWait::Turn(_) | HandshakeWait::Work(_) => 1,
             };
             let into = self.inbox.sealed_spare(room);
-            let read = match errand {
-                Errand::Read { at_once: true } => self.stream.socket.poll_read(context, into),
+            let read = match handshake_wait {
+                HandshakeWait::Read { at_once: true } => self.stream.socket.poll_read(context, into),
                 _ => self.stream.socket.poll_read_later(context, into),
             };
             match read {
@@ -445,7 +449,7 @@ impl Connection {
             return Poll::Ready(());
         }
         // A failed write shows at the next read as well.
-        self.stream.poll_flush(context, &self.core.stock, &mut self.wire).map(drop)
+        self.stream.poll_flush(context, &self.core.buffers, &mut self.wire).map(drop)
     }
 
     fn handshake_done(&mut self, started: Instant) {
@@ -504,7 +508,7 @@ impl Connection {
                     self.wire.extend(PLAIN_ON_TLS);
                 }
                 // Bytes that could not be opened will not be looked at again.
-                self.core.stock.give_back(&mut self.inbox);
+                self.core.buffers.give_back(&mut self.inbox);
             }
         }
     }
@@ -512,10 +516,10 @@ impl Connection {
     /// Gives up what a quiet connection does not need. The end of a handshake may wait for the first response, to go
     /// out with it, but not in a whole buffer; nor may the begin of a head.
     fn rest(&mut self) {
-        self.core.stock.fold(&mut self.inbox);
+        self.core.buffers.fold(&mut self.inbox);
         let mut waiting = Buffer::exactly(self.wire.readable());
         std::mem::swap(&mut waiting, &mut self.wire);
-        self.core.stock.give_back(&mut waiting);
+        self.core.buffers.give_back(&mut waiting);
     }
 }
 
@@ -537,7 +541,7 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
 }
 
 /// Event that a handshake waits for.
-enum Errand {
+enum HandshakeWait {
     /// Bytes from the client. At once: there may be some already.
     Read { at_once: bool },
     /// Admission by the gate, with a whole hello in the inbox.
@@ -546,9 +550,9 @@ enum Errand {
     Work(Work),
 }
 
-impl Errand {
+impl HandshakeWait {
     fn read_later(&mut self) {
-        if let Errand::Read { at_once } = self {
+        if let HandshakeWait::Read { at_once } = self {
             *at_once = false;
         }
     }
@@ -561,22 +565,22 @@ fn progress(
     core: &Core,
     session: &mut Session,
     inbox: &mut Buffer,
-    errand: &mut Errand,
+    handshake_wait: &mut HandshakeWait,
     answer: &mut Vec<u8>,
 ) -> Option<Result<Step, Failure>> {
-    let outcome = match errand {
-        Errand::Work(pending) => match Pin::new(pending).poll(context) {
+    let outcome = match handshake_wait {
+        HandshakeWait::Work(pending) => match Pin::new(pending).poll(context) {
             Poll::Ready(outcome) => Some(outcome),
             Poll::Pending => return None,
         },
-        Errand::Read { .. } if inbox.sealed_len() == 0 => return None,
-        Errand::Read { .. } | Errand::Turn(_) => None,
+        HandshakeWait::Read { .. } if inbox.sealed_len() == 0 => return None,
+        HandshakeWait::Read { .. } | HandshakeWait::Turn(_) => None,
     };
-    if outcome.is_none() && pass_gate(context, core, session, inbox, errand).is_pending() {
+    if outcome.is_none() && pass_gate(context, core, session, inbox, handshake_wait).is_pending() {
         return None;
     }
-    if !matches!(errand, Errand::Read { .. }) {
-        *errand = Errand::Read { at_once: false };
+    if !matches!(handshake_wait, HandshakeWait::Read { .. }) {
+        *handshake_wait = HandshakeWait::Read { at_once: false };
     }
     let began = Instant::now();
     let step = match outcome {
@@ -593,20 +597,20 @@ fn pass_gate(
     core: &Core,
     session: &mut Session,
     inbox: &mut Buffer,
-    errand: &mut Errand,
+    handshake_wait: &mut HandshakeWait,
 ) -> Poll<()> {
-    if let Errand::Read { .. } = errand {
+    if let HandshakeWait::Read { .. } = handshake_wait {
         let (window, sealed) = inbox.sealed_window();
         let Some(class) = session.hello_class(&window[sealed]) else { return Poll::Ready(()) };
         match core.gate.ask(class) {
-            Some(queued) => *errand = Errand::Turn(queued),
+            Some(queued) => *handshake_wait = HandshakeWait::Turn(queued),
             None => {
                 core.metrics.observe(core.telemetry.gate.wait, 0);
                 return Poll::Ready(());
             }
         }
     }
-    let Errand::Turn(queued) = errand else { return Poll::Ready(()) };
+    let HandshakeWait::Turn(queued) = handshake_wait else { return Poll::Ready(()) };
     queued.poll(context).map(|waited| core.metrics.observe(core.telemetry.gate.wait, waited.as_micros() as u64))
 }
 

@@ -17,7 +17,7 @@ use tokio::task::spawn_local;
 use super::h2_stream;
 use super::h2_wire::{DATA_FRAME_BUDGET, Wire};
 use crate::client::connection::{Connection, Linger};
-use crate::client::h2_connection::Link;
+use crate::client::h2_connection::ClientH2Connection;
 use crate::core::Core;
 use crate::http2::{Fault, Piece};
 
@@ -61,7 +61,7 @@ pub async fn serve(connection: Connection) {
     core.metrics.increment(metrics.connections);
     core.metrics.raise(metrics.open);
     let _open = Open { core: Rc::clone(&core), listener: connection.listener };
-    let link = Rc::new(Link::new(connection, limits, head_bytes));
+    let link = Rc::new(ClientH2Connection::new(connection, limits, head_bytes));
     let end = match Box::pin(begin(&link, head_bytes)).await {
         Ok(library) => Box::pin(Driver::new(Rc::clone(&link), library).run()).await,
         Err(end) => end,
@@ -75,12 +75,12 @@ pub async fn serve(connection: Connection) {
 }
 
 /// After a write that has failed. A client whose session's key is worn out is still there to be told that it ends.
-fn end_of_writing(link: &Link) -> End {
+fn end_of_writing(link: &ClientH2Connection) -> End {
     match link.connection.borrow().stream.write_fault() {
         KEYS_EXHAUSTED => {
             let faults = &link.core.telemetry.listeners[link.listener].faults;
             link.core.metrics.increment(faults.of(KEYS_EXHAUSTED));
-            link.core.stock.give_back(&mut link.staged.borrow_mut());
+            link.core.buffers.give_back(&mut link.staged.borrow_mut());
             End::Spoken
         }
         _ => End::Lost,
@@ -132,7 +132,7 @@ fn together(window: u32, limits: &Http2) -> u32 {
 type Library = h2::server::Connection<Wire, Piece>;
 
 /// Says our settings and hears the client's preface.
-async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
+async fn begin(link: &Rc<ClientH2Connection>, head_bytes: usize) -> Result<Library, End> {
     let core = Rc::clone(&link.core);
     let patience = core.snapshot().listener(link.listener).timeouts.request_head.as_millis() as u64;
     let due = core.timers.now() + patience;
@@ -158,7 +158,7 @@ async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
 }
 
 struct Driver {
-    link: Rc<Link>,
+    link: Rc<ClientH2Connection>,
     library: Library,
     /// Streams' windows as the client was told.
     told: u32,
@@ -177,7 +177,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(link: Rc<Link>, library: Library) -> Driver {
+    fn new(link: Rc<ClientH2Connection>, library: Library) -> Driver {
         let (window, together) = (link.limits.initial_window, connection_window(&link.limits));
         link.connection.borrow().deadline.rest();
         let told = link.first_window;
@@ -451,7 +451,7 @@ enum Limit {
 
 /// For labels: a closed set.
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
-async fn farewell(link: &Link) {
+async fn farewell(link: &ClientH2Connection) {
     let core = &link.core;
     let due = core.timers.now() + FAREWELL_MILLIS;
     let mut is_closed = false;
@@ -488,7 +488,7 @@ async fn farewell(link: &Link) {
     }
 }
 
-async fn linger(link: &Link) {
+async fn linger(link: &ClientH2Connection) {
     let core = &link.core;
     let mut linger = Linger::begin(core.timers.now());
     poll_fn(|context| {

@@ -7,7 +7,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use propylon_http::h1::{self, Parsed, Reject, Version};
 
-use crate::client::h2_connection::Link;
+use crate::client::h2_connection::ClientH2Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
 use crate::exchange;
@@ -15,7 +15,12 @@ use crate::http2::{Ahead, Piece, translate};
 use crate::request::{After, Request};
 
 /// Serves one request.
-pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>, respond: SendResponse<Piece>) {
+pub async fn serve(
+    link: Rc<ClientH2Connection>,
+    ordinal: u32,
+    head: http::Request<RecvStream>,
+    respond: SendResponse<Piece>,
+) {
     let core = Rc::clone(&link.core);
     let mut request = core.request();
     request.begin(Instant::now());

@@ -2,7 +2,7 @@
 //!
 //! Reads open records in place and copy into the library's buffer. Writes are gathered: the library flushes after every
 //! DATA frame, but what goes out is sealed in full records and written at once when the connection has nothing more to
-//! say, or when as much has gathered as is sealed at one go. The library owns its end, so both ends share a `Link`.
+//! say, or when as much has gathered as is sealed at one go. The library owns its end, so both ends share a `ClientH2Connection`.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use propylon_net::client_stream::{Fill, ReadError, SEAL_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::client::connection::Connection;
-use crate::client::h2_connection::Link;
+use crate::client::h2_connection::ClientH2Connection;
 use crate::http2::{give_ready, stage};
 
 /// Bytes that the library charges for a frame of DATA that lies unread, at most.
@@ -27,7 +27,7 @@ const DATA_FRAME_BYTES_MIN: usize = 10;
 pub(super) const DATA_FRAME_BUDGET: usize = 2 * FRAMES_BYTES_PER_POLL_MAX / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.
-pub struct Wire(pub Rc<Link>);
+pub struct Wire(pub Rc<ClientH2Connection>);
 
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -51,7 +51,7 @@ impl AsyncRead for Wire {
                 return Poll::Pending;
             }
             while inbox.is_empty() {
-                match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
+                match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
                     Ok(Fill::Bytes) => {}
                     Ok(Fill::End) => return Poll::Ready(Ok(())),
                     Err(ReadError::Io(error)) => return Poll::Ready(Err(error)),
@@ -99,7 +99,7 @@ impl AsyncWrite for Wire {
             link.blocked.set(false);
             staged = link.staged.borrow_mut();
         }
-        let taken = stage(&link.core.stock, &mut staged, slices);
+        let taken = stage(&link.core.buffers, &mut staged, slices);
         link.sent.set(link.sent.get() + taken as u64);
         Poll::Ready(Ok(taken))
     }
@@ -108,7 +108,7 @@ impl AsyncWrite for Wire {
         true
     }
 
-    /// Flushing is left to the connection's driver, when there is nothing more to be written; see [`Link::poll_flush`].
+    /// Flushing is left to the connection's driver, when there is nothing more to be written; see [`ClientH2Connection::poll_flush`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -118,7 +118,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-impl Link {
+impl ClientH2Connection {
     /// Sends what has gathered.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut connection = self.connection.borrow_mut();
@@ -129,12 +129,12 @@ impl Link {
             std::mem::swap(&mut *staged, wire);
         }
         loop {
-            ready!(stream.poll_flush(context, &core.stock, wire))?;
+            ready!(stream.poll_flush(context, &core.buffers, wire))?;
             if staged.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            stream.stage(staged.readable(), &core.stock, wire);
-            core.stock.give_back(&mut staged);
+            stream.stage(staged.readable(), &core.buffers, wire);
+            core.buffers.give_back(&mut staged);
         }
     }
 }

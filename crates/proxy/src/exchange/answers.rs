@@ -58,7 +58,7 @@ pub fn stage_answer(
     });
     request.note.status = answer.status;
     request.note.bytes_sent += scratch.len() as u64;
-    connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+    connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
 }
 
 /// Takes the body out of the inbox if all of it is there.

@@ -18,13 +18,13 @@ use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS};
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_error};
 use crate::exchange::bridge::Bridge;
-use crate::exchange::record::{self, Reached, Went};
+use crate::exchange::record::{self, AttemptRecord, Reached};
 use crate::exchange::transfer::{Ended, Transfer, Upload};
 use crate::exchange::tunnel;
 use crate::fault::{Attempt, CUT_OFF, EXCESS_DATA, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
-use crate::sticky::Lead;
+use crate::sticky::CookieTarget;
 use crate::trace::{self, Trace};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
@@ -85,13 +85,13 @@ pub async fn forward(
         };
         let taken = checkout(client, &mut request.note, backend, traits, &mut retry_state).await;
         note_cookie(client, request, backend);
-        let mut went = Went { connection: None, fault: None, reused: request.note.reused };
+        let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return refuse(client, request, backend, &refusal),
-            Ok(seat) => {
-                went.connection = Some(reached(&seat));
-                match converse(client, request, snapshot, backend, seat, &mut upload, &retry_state).await {
+            Ok(server_stream) => {
+                record.connection = Some(reached(&server_stream));
+                match converse(client, request, snapshot, backend, server_stream, &mut upload, &retry_state).await {
                     Ended::Over(after) => {
                         if request.note.status != 0
                             && let Some(server) = request.note.server
@@ -99,26 +99,26 @@ pub async fn forward(
                             state.succeeded(server, client.core().timers.now());
                         }
                         note_outcome(client, request, backend, &after);
-                        went.fault = request.note.fault;
-                        record::end_attempt(request, backend, &went);
+                        record.fault = request.note.fault;
+                        record::end_attempt(request, backend, &record);
                         return after;
                     }
                     Ended::Switched(switched) => {
                         note_outcome(client, request, backend, &After::Next);
                         let ClientSide::Http1(connection) = client else { return After::Abort };
                         let after = tunnel::run(connection, request, snapshot, backend, switched).await;
-                        went.fault = request.note.fault;
-                        record::end_attempt(request, backend, &went);
+                        record.fault = request.note.fault;
+                        record::end_attempt(request, backend, &record);
                         return after;
                     }
                     Ended::Failed(failed, permit) => (failed, permit),
                 }
             }
         };
-        went.fault = Some(failed.reason);
-        record::end_attempt(request, backend, &went);
+        record.fault = Some(failed.reason);
+        record::end_attempt(request, backend, &record);
         let failure =
-            Failure { failed, permit, may_be_silent: went.connection.is_some_and(|reached| !reached.is_http2) };
+            Failure { failed, permit, may_be_silent: record.connection.is_some_and(|reached| !reached.is_http2) };
         if let Some(after) = give_up(client, request, backend, &upload, failure, &mut retry_state) {
             return after;
         }
@@ -141,8 +141,8 @@ fn begin_attempt(client: &ClientSide<'_>, request: &mut Request) {
     }
 }
 
-fn reached(seat: &UpstreamStream) -> Reached {
-    match seat {
+fn reached(server_stream: &UpstreamStream) -> Reached {
+    match server_stream {
         UpstreamStream::Connection(connection) => Reached { peer: connection.way.address, is_http2: false },
         UpstreamStream::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
     }
@@ -192,22 +192,22 @@ async fn converse(
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: &Rc<Backend>,
-    seat: UpstreamStream,
+    server_stream: UpstreamStream,
     upload: &mut Upload,
     retry_state: &RetryState,
 ) -> Ended {
     let turn = retry_state.turn.as_ref();
-    match (client, seat) {
+    match (client, server_stream) {
         (ClientSide::Http1(connection), UpstreamStream::Connection(opened)) => {
             Transfer::run(connection, request, snapshot, backend, opened, upload, turn).await
         }
         // Boxed: the way between two of HTTP/1 should not carry room for it.
-        (ClientSide::Http1(connection), seat) => {
+        (ClientSide::Http1(connection), server_stream) => {
             let client = ClientSide::Http1(connection);
-            Box::pin(Bridge::run(client, request, snapshot, backend, seat, upload, turn)).await
+            Box::pin(Bridge::run(client, request, snapshot, backend, server_stream, upload, turn)).await
         }
-        (ClientSide::Http2(stream), seat) => {
-            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, seat, upload, turn).await
+        (ClientSide::Http2(stream), server_stream) => {
+            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, server_stream, upload, turn).await
         }
     }
 }
@@ -220,10 +220,10 @@ fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend
     request.note.cookie_server = affinity.server;
     if let Some(metrics) = backend.metrics().sticky.get() {
         let reason = match lead {
-            Lead::Nowhere => "none",
-            Lead::Server(_) => return affinity,
-            Lead::Gone => "gone",
-            Lead::Forged => "forged",
+            CookieTarget::Nowhere => "none",
+            CookieTarget::Server(_) => return affinity,
+            CookieTarget::Gone => "gone",
+            CookieTarget::Forged => "forged",
         };
         client.core().metrics.increment(metrics.of(reason));
     }

@@ -19,7 +19,7 @@ use h2::Reason;
 use propylon_http::h1::{RequestBody, Version, elements};
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_observe::telemetry::Wait;
-use propylon_policy::patience::Patience;
+use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::upstream::Upstream;
 use crate::client::side::ClientSide;
@@ -77,8 +77,8 @@ pub struct Bridge<'a> {
     passed: u64,
     upload_wait: Option<Waiting>,
     download_wait: Option<Waiting>,
-    upload_patience: Patience,
-    download_patience: Patience,
+    upload_patience: MinRateTimeout,
+    download_patience: MinRateTimeout,
     /// Bytes that the client had still to take when that was last looked at.
     outstanding: usize,
     /// The upload has spent the last poll's budget: in this one the download comes first.
@@ -100,12 +100,12 @@ impl<'a> Bridge<'a> {
         request: &'a mut Request,
         snapshot: &'a CoreSnapshot,
         backend: &'a Rc<Backend>,
-        seat: UpstreamStream,
+        server_stream: UpstreamStream,
         upload: &'a mut Upload,
         turn: Option<&'a InFlight>,
     ) -> Ended {
         let core = Rc::clone(client.core());
-        let server = match open(&client, request, snapshot, backend, seat) {
+        let server = match open(&client, request, snapshot, backend, server_stream) {
             Ok(server) => server,
             Err(failed) => return Ended::Failed(failed, None),
         };
@@ -139,7 +139,7 @@ impl<'a> Bridge<'a> {
     ) -> Bridge<'a> {
         let listener = snapshot.listener(client.listener());
         let timeouts = backend.config().timeouts;
-        let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
+        let patience = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
         let cookie = cookie_line(&client, request, backend);
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
@@ -416,7 +416,8 @@ impl<'a> Bridge<'a> {
         self.server.begin_tunnel();
         (self.tunnel, self.sending, self.sent) = (true, Sending::Body, false);
         let patience = millis(self.tunnel_idle);
-        (self.upload_patience, self.download_patience) = (Patience::new(patience, 0), Patience::new(patience, 0));
+        (self.upload_patience, self.download_patience) =
+            (MinRateTimeout::new(patience, 0), MinRateTimeout::new(patience, 0));
     }
 
     /// Both directions until the response is with the client's side.
@@ -656,12 +657,12 @@ fn open(
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: &Rc<Backend>,
-    seat: UpstreamStream,
+    server_stream: UpstreamStream,
 ) -> Result<Upstream, Attempt> {
     let core = client.core();
     let mut scratch = core.scratch.borrow_mut();
     scratch.clear();
-    match seat {
+    match server_stream {
         UpstreamStream::Connection(connection) => {
             let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);
@@ -669,13 +670,13 @@ fn open(
             server.begin(core, &request.head, &scratch);
             Ok(server)
         }
-        UpstreamStream::Stream(seat) => {
+        UpstreamStream::Stream(server_stream) => {
             if !is_websocket(request) {
                 // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.
                 request.head.upgrade = None;
             }
             write_request_head(client, request, snapshot, false, &mut scratch);
-            Upstream::open(seat, &request.head, &scratch)
+            Upstream::open(server_stream, &request.head, &scratch)
         }
     }
 }

@@ -3,7 +3,7 @@
 use propylon_config::Forwarded;
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
 
-use crate::client::facts::Told;
+use crate::client::facts::ClientFactHeaders;
 use crate::client::side::ClientSide;
 use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
@@ -38,7 +38,7 @@ pub fn write_request_head(
         via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
     };
     h1::write_request(head, &request.text, &context, out);
-    if let Some(told) = Told::of(&address, client.facts(), client.hello_info(), listener) {
+    if let Some(told) = ClientFactHeaders::of(&address, client.facts(), client.hello_info(), listener) {
         h1::add_lines(out, |out| told.write(out));
     }
     if request.trace.is_told() {

@@ -22,7 +22,7 @@ const METHOD_OTHER: &str = "_OTHER";
 const ERROR_OTHER: &str = "_OTHER";
 
 /// How an attempt went.
-pub struct Went {
+pub struct AttemptRecord {
     /// Connection of the attempt; `None` if there was none.
     pub connection: Option<Reached>,
     /// Why there was no whole response.
@@ -38,7 +38,7 @@ pub struct Reached {
 }
 
 /// An attempt at a server has ended.
-pub fn end_attempt(request: &mut Request, backend: &Backend, went: &Went) {
+pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecord) {
     let Trace::Recorded(recording) = &mut request.trace else { return };
     let Some(attempt) = recording.attempt.take() else { return };
     let note = &request.note;

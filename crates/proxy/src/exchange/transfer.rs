@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use propylon_policy::patience::Patience;
+use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
@@ -109,8 +109,8 @@ pub struct Transfer<'a> {
     keeps: bool,
     upload_wait: Option<Waiting>,
     download_wait: Option<Waiting>,
-    upload_patience: Patience,
-    download_patience: Patience,
+    upload_patience: MinRateTimeout,
+    download_patience: MinRateTimeout,
     limits: ServerLimits,
     /// The upload has spent the last poll's budget: in this one the download comes first.
     download_first: bool,
@@ -168,14 +168,14 @@ impl<'a> Transfer<'a> {
         let core = Rc::clone(&connection.core);
         let listener = snapshot.listener(connection.listener);
         let timeouts = backend.config().timeouts;
-        let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
+        let patience = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
         let cookie = cookie_line(&ClientSide::Http1(connection), request, backend);
         if let Upload::Length { remaining, .. } = upload
             && *remaining >= LONG_BODY_BYTES
             && connection.inbox.capacity() > 0
         {
-            core.stock.enlarge(&mut connection.inbox);
+            core.buffers.enlarge(&mut connection.inbox);
         }
         Transfer {
             outbox: Buffer::default(),
@@ -223,7 +223,7 @@ impl<'a> Transfer<'a> {
                 _ => scratch.extend_from_slice(body),
             }
         }
-        self.core.stock.equip(&mut self.outbox);
+        self.core.buffers.equip(&mut self.outbox);
         self.outbox.extend(&scratch);
     }
 
@@ -313,7 +313,7 @@ impl<'a> Transfer<'a> {
                 _ => 0,
             };
             if head + direct == 0 {
-                self.core.stock.give_back(&mut self.outbox);
+                self.core.buffers.give_back(&mut self.outbox);
                 return self.poll_server_flush(context);
             }
             let slices =
@@ -323,7 +323,7 @@ impl<'a> Transfer<'a> {
                 (_, 0) => &slices[..1],
                 _ => &slices[..],
             };
-            let written = match self.server.stream.poll_write(context, &self.core.stock, slices) {
+            let written = match self.server.stream.poll_write(context, &self.core.buffers, slices) {
                 Poll::Ready(written) => written,
                 Poll::Pending => return self.stall(context),
             };
@@ -348,7 +348,7 @@ impl<'a> Transfer<'a> {
 
     /// Sends what the stream has taken.
     fn poll_server_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.server.stream.poll_flush(context, &self.core.stock) {
+        match self.server.stream.poll_flush(context, &self.core.buffers) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
             Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
             Poll::Pending => self.stall(context),
@@ -379,7 +379,7 @@ impl<'a> Transfer<'a> {
         budget::charge_chunks(context, chunks);
         inbox.consume(consumed);
         self.request.note.bytes_received += consumed as u64;
-        self.core.stock.equip(&mut self.outbox);
+        self.core.buffers.equip(&mut self.outbox);
         self.outbox.extend(&scratch);
         Ok(())
     }
@@ -388,7 +388,7 @@ impl<'a> Transfer<'a> {
         let connection = &mut *self.connection;
         let before = connection.inbox.len();
         let Poll::Ready(filled) =
-            connection.stream.poll_fill(context, &self.core.stock, &mut connection.inbox, &mut connection.wire)
+            connection.stream.poll_fill(context, &self.core.buffers, &mut connection.inbox, &mut connection.wire)
         else {
             // A response may be waiting for these to go first (a key update's answer).
             wait_for(&mut self.upload_wait, Side::Client, &self.core);
@@ -427,12 +427,12 @@ impl<'a> Transfer<'a> {
             if !self.connection.wire.is_empty() && self.informational > 0 {
                 let connection = &mut *self.connection;
                 if let Poll::Ready(Err(_)) =
-                    connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire)
+                    connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire)
                 {
                     return Poll::Ready(Err(Stop::Client(connection.stream.write_fault())));
                 }
             }
-            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.buffers, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return self.rest(context);
@@ -460,7 +460,7 @@ impl<'a> Transfer<'a> {
             scratch.clear();
             h1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
             self.request.note.bytes_sent += scratch.len() as u64;
-            self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
+            self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
         }
         self.answer.consume(length);
         self.request.response.clear();
@@ -548,14 +548,14 @@ impl<'a> Transfer<'a> {
         self.answer.consume(length + body);
         self.request.note.status = response.status;
         self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
+        self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
     }
 
     /// While the server is waited for: a request that waits owns no buffer, and a client that is gone ends the wait.
     fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let connection = &mut *self.connection;
         if connection.inbox.is_idle() {
-            self.core.stock.give_back(&mut connection.inbox);
+            self.core.buffers.give_back(&mut connection.inbox);
         }
         match self.sent {
             true => connection.poll_gone(context).map(|why| Err(Stop::Client(why))),
@@ -605,9 +605,9 @@ impl<'a> Transfer<'a> {
                 if self.answer.capacity() == 0 {
                     ready!(self.poll_server_readable(context))?;
                 }
-                self.core.stock.enlarge(&mut self.answer);
+                self.core.buffers.enlarge(&mut self.answer);
             }
-            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.buffers, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return self.rest(context);
@@ -628,7 +628,7 @@ impl<'a> Transfer<'a> {
         self.download = Download::Done;
         self.server_spent = true;
         if self.framing == Framing::Chunked {
-            self.connection.stream.stage(h1::LAST_CHUNK, &self.core.stock, &mut self.connection.wire);
+            self.connection.stream.stage(h1::LAST_CHUNK, &self.core.buffers, &mut self.connection.wire);
             self.request.note.bytes_sent += h1::LAST_CHUNK.len() as u64;
         }
     }
@@ -637,7 +637,7 @@ impl<'a> Transfer<'a> {
         let connection = &mut *self.connection;
         loop {
             if connection.wire.is_empty() {
-                let flushed = connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire);
+                let flushed = connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire);
                 return flushed.map_err(|_| Stop::Client(connection.stream.write_fault()));
             }
             match connection.stream.socket.poll_write(context, connection.wire.readable()) {
@@ -673,7 +673,7 @@ impl<'a> Transfer<'a> {
         }
         let connection = &mut *self.connection;
         let piece = &self.answer.readable()[..here];
-        match connection.stream.poll_send_body(context, &self.core.stock, &mut connection.wire, piece) {
+        match connection.stream.poll_send_body(context, &self.core.buffers, &mut connection.wire, piece) {
             Poll::Pending => {
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 Poll::Pending
@@ -716,7 +716,7 @@ impl<'a> Transfer<'a> {
         };
         self.answer.consume(consumed);
         self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
+        self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
         Ok(())
     }
 
@@ -730,7 +730,7 @@ impl<'a> Transfer<'a> {
                 Event::Data { start, end } => {
                     self.connection.stream.stage(
                         &bytes[at + start..at + end],
-                        &self.core.stock,
+                        &self.core.buffers,
                         &mut self.connection.wire,
                     );
                     self.request.note.bytes_sent += (end - start) as u64;
@@ -847,7 +847,7 @@ impl<'a> Transfer<'a> {
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
     fn return_to_pool(mut self, ended: Ended, backend: &Rc<Backend>) -> Ended {
-        self.core.stock.give_back(&mut self.outbox);
+        self.core.buffers.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;
         }
@@ -859,7 +859,7 @@ impl<'a> Transfer<'a> {
             && !self.server_spent
             && self.answer.is_idle()
             && self.request.response.keep_alive;
-        self.core.stock.give_back(&mut self.answer);
+        self.core.buffers.give_back(&mut self.answer);
         if let Some(failure) = self.server.stream.failure() {
             log_tls_failure(backend, self.server.key.server, failure);
         }
@@ -911,7 +911,7 @@ pub fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
 }
 
 /// Bytes moved: the wait is over, and patience pays for it.
-pub fn progressed(waiting: &mut Option<Waiting>, patience: &mut Patience, bytes: usize, core: &Core) {
+pub fn progressed(waiting: &mut Option<Waiting>, patience: &mut MinRateTimeout, bytes: usize, core: &Core) {
     if let Some(known) = waiting.take()
         && known.side == Side::Client
     {

@@ -21,7 +21,7 @@ const CLIENT_LEFT: &str = "client-reset";
 
 /// One way of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum HalfState {
     Open,
     /// Nothing more will come; what has come is still on its way.
     Ending,
@@ -31,8 +31,8 @@ enum Way {
 struct Tunnel<'a> {
     connection: &'a mut Connection,
     switched: &'a mut Switched,
-    to_server: Way,
-    to_client: Way,
+    to_server: HalfState,
+    to_client: HalfState,
     /// The way to the server has spent the last poll's budget: in this one the other comes first.
     client_first: bool,
     up: u64,
@@ -54,8 +54,8 @@ pub async fn run(
     let mut tunnel = Tunnel {
         connection,
         switched: &mut switched,
-        to_server: Way::Open,
-        to_client: Way::Open,
+        to_server: HalfState::Open,
+        to_client: HalfState::Open,
         client_first: false,
         up: 0,
         down: 0,
@@ -79,7 +79,7 @@ pub async fn run(
     .await;
     request.note.bytes_received += tunnel.up;
     request.note.bytes_sent += tunnel.down;
-    core.stock.give_back(&mut switched.answer);
+    core.buffers.give_back(&mut switched.answer);
     if let Some(server) = request.note.server {
         core.metrics.lower(backend.server_metrics(server).open);
     }
@@ -102,51 +102,51 @@ impl Tunnel<'_> {
             self.move_to_client(context)?;
         }
         match (self.to_server, self.to_client) {
-            (Way::Ended, Way::Ended) => Poll::Ready(Ok(())),
+            (HalfState::Ended, HalfState::Ended) => Poll::Ready(Ok(())),
             // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
             _ => self.connection.stream.socket.poll_reset(context).map(|()| Err(CLIENT_LEFT)),
         }
     }
 
     fn move_to_server(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
-        if self.to_server != Way::Ended
+        if self.to_server != HalfState::Ended
             && let Poll::Ready(result) = self.poll_to_server(context)
         {
             result?;
-            self.to_server = Way::Ended;
+            self.to_server = HalfState::Ended;
         }
         Ok(())
     }
 
     fn move_to_client(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
-        if self.to_client != Way::Ended
+        if self.to_client != HalfState::Ended
             && let Poll::Ready(result) = self.poll_to_client(context)
         {
             result?;
-            self.to_client = Way::Ended;
+            self.to_client = HalfState::Ended;
         }
         Ok(())
     }
 
     fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         let connection = &mut *self.connection;
-        let stock = &connection.core.stock;
+        let buffers = &connection.core.buffers;
         let server = &mut self.switched.server.stream;
         loop {
             while !connection.inbox.is_empty() {
-                let count = ready!(server.poll_write(context, stock, &[IoSlice::new(connection.inbox.readable())]))
+                let count = ready!(server.poll_write(context, buffers, &[IoSlice::new(connection.inbox.readable())]))
                     .map_err(|_| "write-failed")?;
                 connection.inbox.consume(count);
                 self.up += count as u64;
             }
-            ready!(server.poll_flush(context, stock)).map_err(|_| "write-failed")?;
-            if self.to_server == Way::Ending {
+            ready!(server.poll_flush(context, buffers)).map_err(|_| "write-failed")?;
+            if self.to_server == HalfState::Ending {
                 // The server may go on sending after the client has ended.
-                return server.poll_end(context, stock).map_err(|_| "write-failed");
+                return server.poll_end(context, buffers).map_err(|_| "write-failed");
             }
-            match ready!(connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire)) {
+            match ready!(connection.stream.poll_fill(context, buffers, &mut connection.inbox, &mut connection.wire)) {
                 Ok(Fill::Bytes) => {}
-                Ok(Fill::End) => self.to_server = Way::Ending,
+                Ok(Fill::End) => self.to_server = HalfState::Ending,
                 Err(_) => return Poll::Ready(Err(CLIENT_LEFT)),
             }
         }
@@ -154,25 +154,25 @@ impl Tunnel<'_> {
 
     fn poll_to_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         let connection = &mut *self.connection;
-        let stock = &connection.core.stock;
+        let buffers = &connection.core.buffers;
         loop {
-            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire))
+            ready!(connection.stream.poll_flush(context, buffers, &mut connection.wire))
                 .map_err(|_| connection.stream.write_fault())?;
             let answer: &mut Buffer = &mut self.switched.answer;
             if !answer.is_empty() {
                 let count = answer.len().min(PIECE_BYTES);
-                connection.stream.stage(&answer.readable()[..count], stock, &mut connection.wire);
+                connection.stream.stage(&answer.readable()[..count], buffers, &mut connection.wire);
                 answer.consume(count);
                 self.down += count as u64;
                 continue;
             }
-            if self.to_client == Way::Ending {
+            if self.to_client == HalfState::Ending {
                 return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| CLIENT_LEFT));
             }
-            match ready!(self.switched.server.stream.poll_fill(context, stock, answer)) {
+            match ready!(self.switched.server.stream.poll_fill(context, buffers, answer)) {
                 Ok(0) => {
                     connection.stream.stage_close(&mut connection.wire);
-                    self.to_client = Way::Ending;
+                    self.to_client = HalfState::Ending;
                 }
                 Ok(_) => {}
                 Err(_) => return Poll::Ready(Err("server-reset")),

@@ -22,7 +22,7 @@ const SHARED_BYTES: usize = 16 * 1024;
 
 /// Bytes of a body, in a buffer of the core's or the library's.
 pub enum Chunk {
-    Stock(Buffer),
+    BufferPool(Buffer),
     Shared(Bytes),
 }
 
@@ -35,7 +35,7 @@ impl Default for Chunk {
 impl Chunk {
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Chunk::Stock(buffer) => buffer.readable(),
+            Chunk::BufferPool(buffer) => buffer.readable(),
             Chunk::Shared(bytes) => bytes,
         }
     }
@@ -51,7 +51,7 @@ impl Chunk {
     /// Bytes of memory that it takes, from its begin to its end: what was read of it goes back with the rest.
     fn weight(&self) -> usize {
         match self {
-            Chunk::Stock(buffer) => buffer.capacity(),
+            Chunk::BufferPool(buffer) => buffer.capacity(),
             Chunk::Shared(_) => SHARED_BYTES,
         }
     }
@@ -141,7 +141,7 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         match &mut self.chunk {
-            Chunk::Stock(buffer) => buffer.consume(count),
+            Chunk::BufferPool(buffer) => buffer.consume(count),
             Chunk::Shared(bytes) => bytes.advance(count),
         }
         if let Some(meter) = &self.meter {
@@ -160,8 +160,8 @@ impl Drop for Piece {
         if let Some(meter) = &self.meter {
             meter.taken(self.chunk.len(), 1);
         }
-        if let Chunk::Stock(buffer) = &mut self.chunk {
-            self.services.stock.give_back(buffer);
+        if let Chunk::BufferPool(buffer) = &mut self.chunk {
+            self.services.buffers.give_back(buffer);
         }
     }
 }

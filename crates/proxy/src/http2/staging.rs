@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use propylon_net::buffer::{Buffer, LARGE_BYTES, Stock};
+use propylon_net::buffer::{Buffer, BufferPool, LARGE_BYTES};
 use propylon_net::client_stream::SEAL_BYTES_MAX;
 use tokio::io::ReadBuf;
 
@@ -18,25 +18,25 @@ pub fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
 }
 
 /// Puts our own words behind those of the library, which must be whole frames. False while there is no room.
-pub fn stage_words(stock: &Stock, staged: &mut Buffer, intake: &mut Intake) -> bool {
+pub fn stage_words(buffers: &BufferPool, staged: &mut Buffer, intake: &mut Intake) -> bool {
     if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
         return false;
     }
     if !intake.say().is_empty() {
-        stage(stock, staged, &[IoSlice::new(intake.say())]);
+        stage(buffers, staged, &[IoSlice::new(intake.say())]);
         intake.said();
     }
     true
 }
 
 /// Puts what the library writes behind what is staged, as much as is sealed at one go; returns how much.
-pub fn stage(stock: &Stock, staged: &mut Buffer, slices: &[IoSlice<'_>]) -> usize {
-    stock.equip(staged);
+pub fn stage(buffers: &BufferPool, staged: &mut Buffer, slices: &[IoSlice<'_>]) -> usize {
+    buffers.equip(staged);
     let mut taken = 0;
     for slice in slices {
         let count = slice.len().min(SEAL_BYTES_MAX - staged.len());
         if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
-            stock.enlarge(staged);
+            buffers.enlarge(staged);
         }
         staged.extend(&slice[..count]);
         taken += count;

@@ -15,8 +15,8 @@ use super::Note;
 use crate::client::connection::Connection;
 use crate::client::proxy_header;
 use crate::client::side::ClientSide;
+use crate::endpoint::EndpointAddress;
 use crate::fault::{Attempt, Repeatable};
-use crate::notice::Way;
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::Affinity;
 use crate::upstream::checkout::{Found, Need, Refusal, RetryState, find};
@@ -114,14 +114,14 @@ async fn open(
     backend: &Backend,
     server: usize,
     header: &[u8],
-) -> Result<(Socket, Way, u64), Failed> {
+) -> Result<(Socket, EndpointAddress, u64), Failed> {
     let core = Rc::clone(&connection.core);
     let patience = backend.config().timeouts.connect.as_millis() as u64;
-    let notice = &backend.servers[server].notice;
-    let Some(way) = notice.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
+    let endpoint = &backend.servers[server].endpoint;
+    let Some(way) = endpoint.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
     // Another attempt takes another address, where there is one.
     let fail = |error: &io::Error| {
-        notice.note_failed(way);
+        endpoint.note_failed(way);
         Failed::Server(connect_failure(error))
     };
     let mut first =
@@ -136,7 +136,7 @@ async fn open(
         }
         if core.timers.now() >= due {
             connection.count_timeout(Wait::Connect);
-            notice.note_failed(way);
+            endpoint.note_failed(way);
             return Poll::Ready(Err(Failed::Server(CONNECT_TIMEOUT)));
         }
         connection.deadline.set(due, context.waker());
@@ -202,10 +202,10 @@ impl First {
                 Poll::Pending => Ok(()),
             };
         }
-        let stock = &connection.core.stock;
-        stock.equip(&mut connection.inbox);
+        let buffers = &connection.core.buffers;
+        buffers.equip(&mut connection.inbox);
         match stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
-            Poll::Pending => stock.give_back(&mut connection.inbox),
+            Poll::Pending => buffers.give_back(&mut connection.inbox),
             Poll::Ready(Ok(0)) => stream.ended = true,
             Poll::Ready(Ok(count)) => connection.inbox.filled(count),
             Poll::Ready(Err(_)) => return Err(Side::Client),

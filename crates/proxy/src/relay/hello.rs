@@ -24,7 +24,7 @@ pub async fn server_name(connection: &mut Connection) -> Result<Option<Box<str>>
     let patience = core.snapshot().listener(connection.listener).timeouts.handshake.as_millis() as u64;
     let due = connection.accepted + patience;
     let (mut peeker, mut scratch) = (Peeker::default(), Vec::new());
-    core.stock.equip(&mut connection.inbox);
+    core.buffers.equip(&mut connection.inbox);
     poll_fn(|context| {
         loop {
             let bytes = connection.inbox.readable();

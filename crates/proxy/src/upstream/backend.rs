@@ -13,10 +13,10 @@ use propylon_policy::suspect::Suspects;
 use propylon_tls::Connector;
 
 use super::balance::{self, SharedBalance, Standing};
-use super::connection::ServerTurnstile;
+use super::connection::ServerLimiter;
 use super::pool::Pool;
 use crate::cores::worker_count;
-use crate::notice::{self, Notice};
+use crate::endpoint::{self, Endpoint};
 use crate::services::Services;
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
@@ -107,7 +107,7 @@ pub struct BackendParts<'a> {
     pub servers: &'a Arc<Vec<Server>>,
     pub balance: &'a Arc<SharedBalance>,
     /// Connection limits that all cores share; `None` where no server has a limit.
-    pub turnstile: Option<&'a Arc<ServerTurnstile>>,
+    pub limiter: Option<&'a Arc<ServerLimiter>>,
     /// Generation of the configuration since which the backend has been what it is.
     pub version: u64,
 }
@@ -117,8 +117,8 @@ impl BackendParts<'_> {
         &self.config.backends[self.id.0]
     }
 
-    fn notices(&self) -> Box<[Arc<Notice>]> {
-        self.servers.iter().map(|server| Arc::clone(&server.notice)).collect()
+    fn endpoints(&self) -> Box<[Arc<Endpoint>]> {
+        self.servers.iter().map(|server| Arc::clone(&server.endpoint)).collect()
     }
 }
 
@@ -214,10 +214,10 @@ impl Backend {
         let same_speech = speaks_the_same(self.config(), backend);
         let stays = |server: usize| self.servers.get(server) == later.servers.get(server);
         let is_same = |server: usize| same_speech && stays(server);
-        let pool = Pool::succeeding(&state.pool, backend, later.turnstile.cloned(), later.notices(), is_same);
-        let seen = |(server, notice): (usize, &Arc<Notice>)| match stays(server) {
+        let pool = Pool::succeeding(&state.pool, backend, later.limiter.cloned(), later.endpoints(), is_same);
+        let seen = |(server, endpoint): (usize, &Arc<Endpoint>)| match stays(server) {
             true => state.reopened[server].clone(),
-            false => Cell::new(notice.reopened()),
+            false => Cell::new(endpoint.reopened()),
         };
         let next = BackendState::with(later, pool);
         let mut balancer = next.balancer.into_inner().succeeding(&state.balancer.borrow(), stays);
@@ -229,7 +229,7 @@ impl Backend {
             suspects: RefCell::new(state.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
             retry_budget: RefCell::new(state.retry_budget.borrow().clone()),
             in_progress: Rc::clone(&state.in_progress),
-            reopened: next.pool.notices.iter().enumerate().map(seen).collect(),
+            reopened: next.pool.endpoints.iter().enumerate().map(seen).collect(),
             ..next
         }
     }
@@ -252,7 +252,7 @@ pub struct BackendState {
     takes: Box<[bool]>,
     /// Count of openings that this core has taken note of, by server.
     reopened: Box<[Cell<u32>]>,
-    /// `notice::changes` when this core looked last; none before it ever did.
+    /// `endpoint::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
     /// Some server was not fit then.
     any_closed: Cell<bool>,
@@ -264,12 +264,12 @@ pub struct Server {
     /// As the user wrote it.
     pub label: String,
     /// The server's address and whether it is open, kept up to date by the main thread.
-    pub notice: Arc<Notice>,
+    pub endpoint: Arc<Endpoint>,
 }
 
 impl PartialEq for Server {
     fn eq(&self, other: &Server) -> bool {
-        Arc::ptr_eq(&self.notice, &other.notice)
+        Arc::ptr_eq(&self.endpoint, &other.endpoint)
     }
 }
 
@@ -292,21 +292,21 @@ impl BackendState {
     /// Whether requests may go to this server, as far as the whole engine knows. This core's own doubts are in
     /// `suspects`.
     pub fn is_open(&self, server: usize) -> bool {
-        self.takes[server] && self.pool.notices[server].is_open()
+        self.takes[server] && self.pool.endpoints[server].is_open()
     }
 
     /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
     /// Servers that the whole engine has opened again are not suspect any more, and start slowly.
     pub fn heed_notices(&self, now: u64) {
-        let changes = notice::changes();
+        let changes = endpoint::changes();
         if self.changes.replace(Some(changes)) == Some(changes) {
             return;
         }
         // Servers to which this configuration sends nothing are no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.endpoints[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
-        for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
-            let reopened = notice.reopened();
+        for (server, (seen, endpoint)) in self.reopened.iter().zip(&self.pool.endpoints).enumerate() {
+            let reopened = endpoint.reopened();
             if seen.replace(reopened) != reopened {
                 self.suspects.borrow_mut().succeeded(server);
                 self.balancer.borrow_mut().joined(server, now);
@@ -316,7 +316,7 @@ impl BackendState {
 
     /// Health of the servers as this core and the whole engine know it. `suspects` are this backend's.
     pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
-        Standing { suspects, notices: &self.pool.notices, takes: &self.takes, any_closed: self.any_closed.get() }
+        Standing { suspects, endpoints: &self.pool.endpoints, takes: &self.takes, any_closed: self.any_closed.get() }
     }
 
     /// How many of its servers are open.
@@ -333,12 +333,12 @@ impl BackendState {
 
     fn new(parts: &BackendParts<'_>, core: usize) -> BackendState {
         let backend = parts.config();
-        let pool = Pool::new(backend, core, parts.turnstile.cloned(), parts.notices());
+        let pool = Pool::new(backend, core, parts.limiter.cloned(), parts.endpoints());
         BackendState {
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
             in_progress: Rc::default(),
-            reopened: pool.notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
+            reopened: pool.endpoints.iter().map(|endpoint| Cell::new(endpoint.reopened())).collect(),
             ..BackendState::with(parts, pool)
         }
     }

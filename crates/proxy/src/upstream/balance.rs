@@ -8,9 +8,9 @@ use propylon_config::{Backend, Balance, HashKey};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
 use propylon_policy::suspect::Suspects;
 
-use crate::notice::Notice;
+use crate::endpoint::Endpoint;
 use crate::request::Request;
-use crate::sticky::{Lead, Sticky, cookies};
+use crate::sticky::{CookieTarget, Sticky, cookies};
 
 /// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
@@ -80,13 +80,13 @@ pub struct Affinity {
 
 impl Affinity {
     /// Affinity of a request; counts what its cookie was worth, but for whether the server may be used.
-    pub fn of(peer: IpAddr, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Affinity, Lead) {
-        let lead = sticky.map_or(Lead::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
+    pub fn of(peer: IpAddr, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Affinity, CookieTarget) {
+        let lead = sticky.map_or(CookieTarget::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
         let key = match &backend.balance {
             Balance::ConsistentHash(hash) => request_key(&hash.key, peer, request),
             _ => None,
         };
-        let server = if let Lead::Server(server) = lead { Some(server) } else { None };
+        let server = if let CookieTarget::Server(server) = lead { Some(server) } else { None };
         (Affinity { key, server }, lead)
     }
 
@@ -129,7 +129,7 @@ pub struct Standing<'a> {
     /// Servers that this core has seen fail itself: a reason to prefer others.
     pub suspects: &'a Suspects,
     /// Notices that the engine shares: a server that is not open gets nothing, one that is not fit only in a panic.
-    pub notices: &'a [Arc<Notice>],
+    pub endpoints: &'a [Arc<Endpoint>],
     /// Whether this configuration lets a server get new requests at all, by server.
     pub takes: &'a [bool],
     pub any_closed: bool,
@@ -137,11 +137,11 @@ pub struct Standing<'a> {
 
 impl Standing<'_> {
     fn is_open(&self, server: usize) -> bool {
-        self.takes[server] && self.notices[server].is_open()
+        self.takes[server] && self.endpoints[server].is_open()
     }
 
     fn is_up(&self, server: usize, now: u64) -> bool {
-        self.takes[server] && self.notices[server].is_fit() && self.suspects.eligible(server, now)
+        self.takes[server] && self.endpoints[server].is_fit() && self.suspects.eligible(server, now)
     }
 
     fn are_all_up(&self) -> bool {
@@ -195,7 +195,7 @@ pub fn is_failure(status: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notice::Door;
+    use crate::endpoint::Availability;
 
     #[test]
     fn errors_of_the_server_are_failures_and_those_of_requests_are_none() {
@@ -214,27 +214,32 @@ mod tests {
         assert_ne!(one, address_key("10.0.0.2".parse().unwrap()));
     }
 
-    fn notices(servers: u16) -> Vec<Arc<Notice>> {
+    fn endpoints(servers: u16) -> Vec<Arc<Endpoint>> {
         (1..=servers)
-            .map(|port| Arc::new(Notice::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()])))
+            .map(|port| Arc::new(Endpoint::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()])))
             .collect()
     }
 
-    fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {
-        Standing { suspects, notices, takes: &[true; 8], any_closed: notices.iter().any(|notice| !notice.is_fit()) }
+    fn standing<'a>(suspects: &'a Suspects, endpoints: &'a [Arc<Endpoint>]) -> Standing<'a> {
+        Standing {
+            suspects,
+            endpoints,
+            takes: &[true; 8],
+            any_closed: endpoints.iter().any(|endpoint| !endpoint.is_fit()),
+        }
     }
 
     fn fitting(standing: Standing<'_>, tiers: &Tiers, tried: &[usize], now: u64, choice: Choice) -> Vec<usize> {
         let eligibility = Eligibility::new(standing, tiers, tried, now);
-        (0..standing.notices.len()).filter(|server| eligibility.fits(*server, choice)).collect()
+        (0..standing.endpoints.len()).filter(|server| eligibility.fits(*server, choice)).collect()
     }
 
     #[test]
     fn a_request_goes_to_backups_only_while_no_other_server_is_up() {
-        let (tiers, notices) = (Tiers::new(&[false, true], 0), notices(2));
+        let (tiers, endpoints) = (Tiers::new(&[false, true], 0), endpoints(2));
         let mut suspects = Suspects::new(2);
         let fits = |suspects: &Suspects, tried: &[usize], now| {
-            fitting(standing(suspects, &notices), &tiers, tried, now, Choice::Trusted)
+            fitting(standing(suspects, &endpoints), &tiers, tried, now, Choice::Trusted)
         };
         assert_eq!(fits(&suspects, &[], 0), [0]);
         suspects.failed(0, 0);
@@ -247,41 +252,41 @@ mod tests {
         suspects.succeeded(0);
         assert_eq!(fits(&suspects, &[], 1_001), [0]);
         // The verdict of the whole engine counts as well, and is no preference.
-        notices[0].set_door(Door::Closed);
+        endpoints[0].set_availability(Availability::Closed);
         assert_eq!(fits(&suspects, &[], 1_002), [1]);
         assert_eq!(fits(&suspects, &[1], 1_002), [] as [usize; 0]);
-        notices[0].set_door(Door::Open);
+        endpoints[0].set_availability(Availability::Open);
         assert_eq!(fits(&suspects, &[], 1_003), [0]);
     }
 
     #[test]
     fn a_closed_server_fits_nobody_and_a_suspect_one_is_better_than_none() {
-        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 3], 0), notices(3), Suspects::new(3));
-        notices[0].set_door(Door::Closed);
+        let (tiers, endpoints, mut suspects) = (Tiers::new(&[false; 3], 0), endpoints(3), Suspects::new(3));
+        endpoints[0].set_availability(Availability::Closed);
         suspects.failed(1, 0);
         suspects.failed(2, 0);
         for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
-            assert_eq!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice), [1, 2], "{choice:?}");
+            assert_eq!(fitting(standing(&suspects, &endpoints), &tiers, &[], 1, choice), [1, 2], "{choice:?}");
         }
-        notices.iter().for_each(|notice| notice.set_door(Door::Closed));
+        endpoints.iter().for_each(|endpoint| endpoint.set_availability(Availability::Closed));
         for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
-            assert!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice).is_empty(), "{choice:?}");
+            assert!(fitting(standing(&suspects, &endpoints), &tiers, &[], 1, choice).is_empty(), "{choice:?}");
         }
     }
 
     #[test]
     fn closed_servers_count_for_the_panic_but_get_nothing_in_it_unless_they_are_ajar() {
-        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 4], 50), notices(4), Suspects::new(4));
-        let fits = |suspects: &Suspects| fitting(standing(suspects, &notices), &tiers, &[], 1, Choice::Trusted);
-        notices[0].set_door(Door::Closed);
+        let (tiers, endpoints, mut suspects) = (Tiers::new(&[false; 4], 50), endpoints(4), Suspects::new(4));
+        let fits = |suspects: &Suspects| fitting(standing(suspects, &endpoints), &tiers, &[], 1, Choice::Trusted);
+        endpoints[0].set_availability(Availability::Closed);
         suspects.failed(1, 0);
         assert_eq!(fits(&suspects), [2, 3]);
-        notices[2].set_door(Door::Closed);
+        endpoints[2].set_availability(Availability::Closed);
         assert_eq!(fits(&suspects), [1, 3]);
         // Servers whose verdict is not believed any more do get requests.
-        notices[0].set_door(Door::Ajar);
+        endpoints[0].set_availability(Availability::Panic);
         assert_eq!(fits(&suspects), [0, 1, 3]);
-        notices[2].set_door(Door::Open);
+        endpoints[2].set_availability(Availability::Open);
         assert_eq!(fits(&suspects), [2, 3], "half of them are up, and one that is ajar is not");
     }
 }

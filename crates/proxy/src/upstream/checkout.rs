@@ -13,13 +13,13 @@ use propylon_config::{ProxyProtocol, Reuse};
 use propylon_net::timers::{Deadline, coarse_millis};
 use propylon_observe::telemetry::Wait;
 use propylon_policy::balance::Draw;
+use propylon_policy::connection_limiter::{Grant, QueueTicket};
 use propylon_policy::reuse::{Fit, Level, fit};
-use propylon_policy::turnstile::{Grant, Ticket};
 
 use super::backend::Backend;
 use super::balance::{Affinity, Choice, Eligibility};
 use super::connect::connect;
-use super::connection::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use super::connection::{Permit, PoolKey, ServerConnection, ServerLimiter};
 use super::h2_pool::{H2Pool, StreamPermit};
 use super::in_flight::InFlight;
 use crate::fault::{Attempt, Repeatable};
@@ -293,12 +293,12 @@ async fn queue(
     need: &Need,
     retry_state: &mut RetryState,
 ) -> Result<(usize, Found), Refusal> {
-    let Some(turnstile) = &backend.state.pool.turnstile else { return Err(Refusal::NoServer) };
-    let waited = wait(client, backend, turnstile, wants, Box::default(), retry_state).await;
+    let Some(limiter) = &backend.state.pool.limiter else { return Err(Refusal::NoServer) };
+    let waited = wait(client, backend, limiter, wants, Box::default(), retry_state).await;
     count_refused(backend, &waited);
     // There is always one where no lanes are watched.
     let Some(grant) = waited? else { return Err(Refusal::NoServer) };
-    Ok(granted(backend, turnstile, grant, need))
+    Ok(granted(backend, limiter, grant, need))
 }
 
 fn count_refused<T>(backend: &Rc<Backend>, waited: &Result<T, Refusal>) {
@@ -332,7 +332,7 @@ fn pick(backend: &Rc<Backend>, retry_state: &RetryState) -> Pick {
             suspects.tried(server, now);
             return Pick::Server(server, choice);
         }
-        let wants = match state.pool.turnstile {
+        let wants = match state.pool.limiter {
             Some(_) => acceptable(&eligibility, choice, state.pool.servers()),
             None => Box::default(),
         };
@@ -362,11 +362,11 @@ fn at(backend: &Rc<Backend>, server: usize, need: &Need) -> Option<Found> {
             return Some(Found::Connection(found));
         }
     }
-    let Some(turnstile) = &pool.turnstile else { return Some(Found::Permit(None)) };
-    if turnstile.try_take(server) {
-        return Some(Found::Permit(Some(Permit::taken(turnstile, server))));
+    let Some(limiter) = &pool.limiter else { return Some(Found::Permit(None)) };
+    if limiter.try_take(server) {
+        return Some(Found::Permit(Some(Permit::taken(limiter, server))));
     }
-    if turnstile.is_wanted(server) {
+    if limiter.is_wanted(server) {
         return None;
     }
     // The idle connection does not suit this request, and is in its way.
@@ -379,12 +379,12 @@ fn at(backend: &Rc<Backend>, server: usize, need: &Need) -> Option<Found> {
 /// Result of the wait: a connection from this core or another, or the right to make one.
 fn granted(
     backend: &Rc<Backend>,
-    turnstile: &Arc<ServerTurnstile>,
+    limiter: &Arc<ServerLimiter>,
     grant: Grant<Box<ServerConnection>>,
     need: &Need,
 ) -> (usize, Found) {
     let (server, mut found) = match grant {
-        Grant::Permit(server) => (server, Found::Permit(Some(Permit::taken(turnstile, server)))),
+        Grant::Permit(server) => (server, Found::Permit(Some(Permit::taken(limiter, server)))),
         Grant::Connection(server, found) => (server, Found::Connection(found)),
     };
     let metrics = backend.server_metrics(server);
@@ -413,17 +413,17 @@ fn granted(
 /// A place in the line that is given up when it is dropped.
 struct Place<'a> {
     backend: &'a Backend,
-    turnstile: &'a Arc<ServerTurnstile>,
-    ticket: Ticket,
+    limiter: &'a Arc<ServerLimiter>,
+    ticket: QueueTicket,
     /// HTTP/2 connections that are watched meanwhile.
-    lanes: Box<[Rc<H2Pool>]>,
+    h2_pools: Box<[Rc<H2Pool>]>,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.lanes.iter().for_each(|lane| lane.watch_no_more(self.ticket));
+        self.h2_pools.iter().for_each(|h2_pool| h2_pool.watch_no_more(self.ticket));
         self.backend.services.metrics.lower(self.backend.metrics().queue_depth);
-        self.turnstile.leave(self.ticket).into_iter().for_each(|grant| self.pass_on(grant));
+        self.limiter.leave(self.ticket).into_iter().for_each(|grant| self.pass_on(grant));
     }
 }
 
@@ -431,7 +431,7 @@ impl Place<'_> {
     /// Gives back what nobody here needs any more.
     fn pass_on(&self, grant: Grant<Box<ServerConnection>>) {
         match grant {
-            Grant::Permit(server) => self.turnstile.release(server, coarse_millis()),
+            Grant::Permit(server) => self.limiter.release(server, coarse_millis()),
             // The connection's permit goes to the next in the line.
             Grant::Connection(server, _) => {
                 self.backend.services.metrics.lower(self.backend.server_metrics(server).open);
@@ -445,20 +445,20 @@ impl Place<'_> {
 async fn wait(
     client: &mut dyn Client,
     backend: &Rc<Backend>,
-    turnstile: &Arc<ServerTurnstile>,
+    limiter: &Arc<ServerLimiter>,
     wants: Box<[usize]>,
-    lanes: Box<[Rc<H2Pool>]>,
+    h2_pools: Box<[Rc<H2Pool>]>,
     retry_state: &mut RetryState,
 ) -> Result<Option<Grant<Box<ServerConnection>>>, Refusal> {
     let services = Rc::clone(&backend.services);
     let metrics = backend.metrics();
     let patience = retry_state.patience_left(backend.config());
     let full = Refusal::Queue("queue-full");
-    let watched = if lanes.is_empty() { Box::default() } else { wants.clone() };
+    let watched = if h2_pools.is_empty() { Box::default() } else { wants.clone() };
     let began = Instant::now();
-    let Ok(ticket) = turnstile.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
+    let Ok(ticket) = limiter.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
     services.metrics.raise(metrics.queue_depth);
-    let place = Place { backend, turnstile, ticket, lanes };
+    let place = Place { backend, limiter, ticket, h2_pools };
     let due = services.timers.now() + patience;
     client.rest();
     let granted = poll_fn(|context| {
@@ -466,7 +466,7 @@ async fn wait(
         if let Poll::Ready(why) = client.poll_gone(context) {
             return Poll::Ready(Err(Refusal::ClientGone(why)));
         }
-        match turnstile.poll(ticket, context) {
+        match limiter.poll(ticket, context) {
             Poll::Ready(Err(_)) => return Poll::Ready(Err(Refusal::Queue("queue-full"))),
             Poll::Ready(Ok(grant)) => {
                 // The kernel may know of it before the event loop does.
@@ -477,10 +477,10 @@ async fn wait(
             Poll::Pending => {}
         }
         let is_shut = !watched.is_empty() && !watched.iter().any(|server| backend.state.is_open(*server));
-        if is_shut || place.lanes.iter().any(|lane| lane.is_alive()) {
+        if is_shut || place.h2_pools.iter().any(|h2_pool| h2_pool.is_alive()) {
             return Poll::Ready(Ok(None));
         }
-        place.lanes.iter().for_each(|lane| lane.watch(ticket, context));
+        place.h2_pools.iter().for_each(|h2_pool| h2_pool.watch(ticket, context));
         client.read_ahead(context);
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));

@@ -45,13 +45,13 @@ impl Closing {
         let mut ended = false;
         let (stream, heard) = (&mut self.connection.stream, &mut self.heard);
         let done = poll_fn(|context| {
-            if !ended && let Poll::Ready(end) = stream.poll_end(context, &services.stock) {
+            if !ended && let Poll::Ready(end) = stream.poll_end(context, &services.buffers) {
                 ended = true;
                 if end.is_err() {
                     return Poll::Ready(true);
                 }
             }
-            if stream.poll_fill(context, &services.stock, heard).is_ready() {
+            if stream.poll_fill(context, &services.buffers, heard).is_ready() {
                 return Poll::Ready(true);
             }
             if services.timers.now() >= due {
@@ -72,7 +72,7 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let (services, server) = (&self.backend.services, self.connection.key.server);
-        services.stock.give_back(&mut self.heard);
+        services.buffers.give_back(&mut self.heard);
         services.metrics.lower(self.backend.server_metrics(server).closing);
         services.metrics.lower(self.backend.server_metrics(server).open);
     }

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::backend::Backend;
 use super::connection::{Permit, PoolKey, ServerConnection};
 use super::pool::Returned;
+use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::fault::{Attempt, Repeatable};
-use crate::notice::{Notice, Way};
 use crate::services::Services;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
@@ -34,8 +34,8 @@ pub async fn connect(
     // One patience for both: the server is there when it can be spoken to.
     let due = services.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let notice = &backend.servers[key.server].notice;
-    let reached = reach(services, notice, preamble, due, deadline).await;
+    let endpoint = &backend.servers[key.server].endpoint;
+    let reached = reach(services, endpoint, preamble, due, deadline).await;
     services.metrics.observe(backend.metrics().connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &backend.connector) {
         (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
@@ -54,7 +54,7 @@ pub fn commit(
     backend: &Backend,
     key: PoolKey,
     permit: Option<Permit>,
-    made: Result<(ServerStream, Way), Attempt>,
+    made: Result<(ServerStream, EndpointAddress), Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = backend.metrics();
     let (config, state, services) = (backend.config(), &backend.state, &backend.services);
@@ -107,21 +107,21 @@ fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
 /// A connection to the server, by the address whose turn it is; by another where that fails.
 async fn reach(
     services: &Services,
-    notice: &Notice,
+    endpoint: &Endpoint,
     preamble: &[u8],
     due: u64,
     deadline: &Deadline,
-) -> Result<(Socket, Way), Attempt> {
-    let mut ways = notice.ways();
+) -> Result<(Socket, EndpointAddress), Attempt> {
+    let mut ways = endpoint.ways();
     let share = due.saturating_sub(services.timers.now()) / ways.len().max(1) as u64;
     let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
-    let mut lost: Option<Way> = None;
+    let mut lost: Option<EndpointAddress> = None;
     while let Some(way) = ways.next() {
         // One that does not answer leaves time for the others.
         let due = if ways.len() == 0 { due } else { (services.timers.now() + share).min(due) };
         match reach_by(services, way, preamble, due, deadline).await {
             Ok(socket) => {
-                lost.into_iter().for_each(|lost| notice.note_failed(lost));
+                lost.into_iter().for_each(|lost| endpoint.note_failed(lost));
                 return Ok((socket, way));
             }
             Err(other) => (failed, lost) = (other, Some(way)),
@@ -135,13 +135,13 @@ async fn reach(
 
 async fn reach_by(
     services: &Services,
-    way: Way,
+    way: EndpointAddress,
     preamble: &[u8],
     due: u64,
     deadline: &Deadline,
 ) -> Result<Socket, Attempt> {
     let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
-    let stream = stream.and_then(|stream| match services.shortage.is_kept_from_servers(&stream) {
+    let stream = stream.and_then(|stream| match services.overload.is_kept_from_servers(&stream) {
         true => Err(OUT_OF_FILES),
         false => Ok(stream),
     });
@@ -207,7 +207,7 @@ async fn greet(
     let handshake = connector.connect(server).map_err(Ungreeted::Failed)?;
     let mut greeting = ServerHandshake::new(socket, handshake);
     let stream = poll_fn(|context| {
-        if let Poll::Ready(greeted) = greeting.poll(context, &services.stock, |job| services.submit(job)) {
+        if let Poll::Ready(greeted) = greeting.poll(context, &services.buffers, |job| services.submit(job)) {
             return Poll::Ready(greeted.map_err(Ungreeted::Failed));
         }
         if services.timers.now() >= due {

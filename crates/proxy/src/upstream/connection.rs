@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use propylon_net::server_stream::ServerStream;
 use propylon_net::timers::coarse_millis;
+use propylon_policy::connection_limiter::ConnectionLimiter;
 use propylon_policy::reuse::Fit;
-use propylon_policy::turnstile::Turnstile;
 
-use crate::notice::Way;
+use crate::endpoint::EndpointAddress;
 
 /// Limits of connections that all cores share for one backend's servers, and the line of requests that wait for one.
-pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
+pub type ServerLimiter = ConnectionLimiter<Box<ServerConnection>>;
 
 /// Everything that makes two connections differ: a request goes out on a connection of its own key only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,20 +25,20 @@ pub struct PoolKey {
 
 /// The right to have a connection to a server; it goes back when it is dropped.
 pub struct Permit {
-    turnstile: Arc<ServerTurnstile>,
+    limiter: Arc<ServerLimiter>,
     server: usize,
 }
 
 impl Permit {
     /// For a permit that the turnstile has given.
-    pub fn taken(turnstile: &Arc<ServerTurnstile>, server: usize) -> Permit {
-        Permit { turnstile: Arc::clone(turnstile), server }
+    pub fn taken(limiter: &Arc<ServerLimiter>, server: usize) -> Permit {
+        Permit { limiter: Arc::clone(limiter), server }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.turnstile.release(self.server, coarse_millis());
+        self.limiter.release(self.server, coarse_millis());
     }
 }
 
@@ -49,7 +49,7 @@ pub struct ServerConnection {
     pub stream: ServerStream,
     pub key: PoolKey,
     /// Address that the connection leads to.
-    pub way: Way,
+    pub way: EndpointAddress,
     /// The core whose event loop knows the stream.
     pub home: usize,
     /// Requests begun on it.

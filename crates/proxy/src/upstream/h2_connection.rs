@@ -46,25 +46,25 @@ const LATECOMER_MILLIS: u64 = 1_000;
 
 /// Makes a connection for a server's pool and drives it to its end.
 pub fn begin(backend: &Rc<Backend>, server: usize, permit: Option<Permit>) {
-    let lane = Rc::clone(&backend.state.pool.lanes[server]);
-    let making = Making::begin(&lane, &backend.services);
-    tokio::task::spawn_local(live(Rc::clone(backend), server, permit, lane, making));
+    let h2_pool = Rc::clone(&backend.state.pool.h2_pools[server]);
+    let making = Making::begin(&h2_pool, &backend.services);
+    tokio::task::spawn_local(live(Rc::clone(backend), server, permit, h2_pool, making));
 }
 
 /// A connection that is being made, as its server's pool counts it: one that does not come to be has failed, whatever
 /// ends the making of it.
 struct Making {
-    lane: Rc<H2Pool>,
+    h2_pool: Rc<H2Pool>,
     services: Rc<Services>,
     /// Why it comes to nothing, if it does; none once it is made.
     failure: Option<Attempt>,
 }
 
 impl Making {
-    fn begin(lane: &Rc<H2Pool>, services: &Rc<Services>) -> Making {
+    fn begin(h2_pool: &Rc<H2Pool>, services: &Rc<Services>) -> Making {
         let failure = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
-        lane.begun();
-        Making { lane: Rc::clone(lane), services: Rc::clone(services), failure: Some(failure) }
+        h2_pool.begun();
+        Making { h2_pool: Rc::clone(h2_pool), services: Rc::clone(services), failure: Some(failure) }
     }
 
     fn failed(mut self, why: Attempt) {
@@ -80,12 +80,12 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if let Some(why) = self.failure.take() {
-            self.lane.failed(why, self.services.timers.now());
+            self.h2_pool.failed(why, self.services.timers.now());
         }
     }
 }
 
-async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane: Rc<H2Pool>, making: Making) {
+async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_pool: Rc<H2Pool>, making: Making) {
     let services = Rc::clone(&backend.services);
     let deadline = services.timers.deadline();
     let key = PoolKey { server, owner: None };
@@ -98,7 +98,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane:
     // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
     let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
     if config.protocol == ServerProtocol::Auto && !agreed {
-        return keep(&backend, &lane, made, making).await;
+        return keep(&backend, &h2_pool, made, making).await;
     }
     let ServerConnection { stream, permit, expires, way, .. } = *made;
     let wire = Rc::new(Wired::new(&services, stream));
@@ -110,19 +110,36 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, lane:
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
         return making.failed(failed);
     };
-    let notice = Arc::clone(&backend.servers[server].notice);
+    let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link =
-        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), &services));
+        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, way), &services));
     making.made();
-    lane.opened(&services, &link);
+    h2_pool.opened(&services, &link);
     let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     note_links(&upstreams, id, server);
-    let life =
-        Life { upstreams: Rc::clone(&upstreams), id, server, lane: Rc::clone(&lane), link: Rc::clone(&link), permit };
-    let mut driver =
-        Driver { upstreams, id, link, lane, connection, wire, pings: None, pinged: None, ending: None, server, window };
+    let life = Life {
+        upstreams: Rc::clone(&upstreams),
+        id,
+        server,
+        h2_pool: Rc::clone(&h2_pool),
+        link: Rc::clone(&link),
+        permit,
+    };
+    let mut driver = Driver {
+        upstreams,
+        id,
+        link,
+        h2_pool,
+        connection,
+        wire,
+        pings: None,
+        pinged: None,
+        ending: None,
+        server,
+        window,
+    };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
     drop((driver, life));
@@ -133,7 +150,7 @@ struct Life {
     upstreams: Rc<Upstreams>,
     id: BackendId,
     server: usize,
-    lane: Rc<H2Pool>,
+    h2_pool: Rc<H2Pool>,
     link: Rc<H2Connection>,
     permit: Option<Permit>,
 }
@@ -144,19 +161,19 @@ impl Drop for Life {
         services.metrics.lower(services.telemetry.backends[self.id.0].servers[self.server].open);
         // A request that waits for a permit may have this one now.
         drop(self.permit.take());
-        self.lane.ended(&services, &self.link);
+        self.h2_pool.ended(&services, &self.link);
         note_links(&self.upstreams, self.id, self.server);
     }
 }
 
 /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
-async fn keep(backend: &Backend, lane: &Rc<H2Pool>, made: Box<ServerConnection>, making: Making) {
+async fn keep(backend: &Backend, h2_pool: &Rc<H2Pool>, made: Box<ServerConnection>, making: Making) {
     let (services, pool, server) = (&backend.services, &backend.state.pool, made.key.server);
     // If the pool keeps no idle connections, this one is lent to the requests that wait all the same.
     pool.lend(made, services.timers.now());
     backend.report_idle(server);
     making.made();
-    lane.opened_http1(services.timers.now());
+    h2_pool.opened_http1(services.timers.now());
     if !pool.keeps(server) {
         sleep(Duration::from_millis(LATECOMER_MILLIS)).await;
         backend.count_closed(server, pool.take_back(server));
@@ -232,7 +249,7 @@ struct Driver {
     upstreams: Rc<Upstreams>,
     id: BackendId,
     link: Rc<H2Connection>,
-    lane: Rc<H2Pool>,
+    h2_pool: Rc<H2Pool>,
     connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
@@ -265,7 +282,7 @@ impl Driver {
                 return Poll::Ready(());
             }
             if self.link.allows_more() {
-                self.lane.serve(&self.upstreams.services);
+                self.h2_pool.serve(&self.upstreams.services);
             }
             if !(flushed.is_ready() && self.wire.blocked.take()) {
                 break;
@@ -281,11 +298,11 @@ impl Driver {
         let config = backend.config();
         // A pool that only earlier configurations know has nobody to make way for.
         let pool = &backend.state.pool;
-        let is_ours = pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
-        let others = pool.turnstile.as_ref().filter(|_| is_ours).and_then(|turnstile| turnstile.ends(self.server));
+        let is_ours = pool.h2_pools.get(self.server).is_some_and(|h2_pool| Rc::ptr_eq(h2_pool, &self.h2_pool));
+        let others = pool.limiter.as_ref().filter(|_| is_ours).and_then(|limiter| limiter.ends(self.server));
         let (idle, close) = (config.timeouts.idle.as_millis() as u64, config.timeouts.close.as_millis() as u64);
         let ping = config.http2.ping.as_millis() as u64;
-        if self.link.seats.get() == 0 && !self.link.is_open() {
+        if self.link.streams.get() == 0 && !self.link.is_open() {
             // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
@@ -294,8 +311,8 @@ impl Driver {
                 let _ = self.wire.stream.borrow().reset_on_close();
                 return Poll::Ready(());
             }
-        } else if self.link.seats.get() == 0 {
-            let patience = if self.lane.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
+        } else if self.link.streams.get() == 0 {
+            let patience = if self.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
             let quiet = self.link.left.get() + patience;
             if now >= quiet || self.upstreams.services.draining.get() {
                 self.link.dismiss();
@@ -309,7 +326,7 @@ impl Driver {
             }
         }
         if let Some(others) = others.filter(|_| self.link.is_open()) {
-            match self.lane.make_way(&self.link, others, now) {
+            match self.h2_pool.make_way(&self.link, others, now) {
                 Ok(()) => self.link.dismiss(),
                 Err(later) => due = due.min(later),
             }
@@ -382,7 +399,8 @@ impl Wired {
     /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
     fn say(&self) {
         if !self.blocked.get() {
-            let room = stage_words(&self.services.stock, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
+            let room =
+                stage_words(&self.services.buffers, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
             self.blocked.set(!room);
         }
     }
@@ -390,23 +408,23 @@ impl Wired {
     /// Sends what has gathered.
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (mut stream, mut staged) = (self.stream.borrow_mut(), self.staged.borrow_mut());
-        let stock = &self.services.stock;
+        let buffers = &self.services.buffers;
         while !staged.is_empty() {
-            let count = ready!(stream.poll_write(context, stock, &[IoSlice::new(staged.readable())]))?;
+            let count = ready!(stream.poll_write(context, buffers, &[IoSlice::new(staged.readable())]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             staged.consume(count);
         }
-        stock.give_back(&mut staged);
-        stream.poll_flush(context, stock)
+        buffers.give_back(&mut staged);
+        stream.poll_flush(context, buffers)
     }
 }
 
 impl Drop for Wired {
     fn drop(&mut self) {
-        self.services.stock.give_back(&mut self.inbox.borrow_mut());
-        self.services.stock.give_back(&mut self.staged.borrow_mut());
+        self.services.buffers.give_back(&mut self.inbox.borrow_mut());
+        self.services.buffers.give_back(&mut self.staged.borrow_mut());
     }
 }
 
@@ -424,7 +442,7 @@ impl AsyncRead for ServerWire {
                 return Poll::Pending;
             }
             if inbox.is_empty() {
-                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.services.stock, &mut inbox))?;
+                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.services.buffers, &mut inbox))?;
                 if count == 0 {
                     break;
                 }
@@ -441,7 +459,7 @@ impl AsyncRead for ServerWire {
             passed = taken.pass;
         }
         if inbox.is_idle() {
-            wired.services.stock.give_back(&mut inbox);
+            wired.services.buffers.give_back(&mut inbox);
         }
         Poll::Ready(Ok(()))
     }
@@ -463,7 +481,7 @@ impl AsyncWrite for ServerWire {
             ready!(wired.poll_flush(context))?;
             wired.blocked.set(false);
         }
-        Poll::Ready(Ok(stage(&wired.services.stock, &mut wired.staged.borrow_mut(), slices)))
+        Poll::Ready(Ok(stage(&wired.services.buffers, &mut wired.staged.borrow_mut(), slices)))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -478,7 +496,7 @@ impl AsyncWrite for ServerWire {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wired = &*self.0;
         ready!(wired.poll_flush(context))?;
-        wired.stream.borrow_mut().poll_end(context, &wired.services.stock)
+        wired.stream.borrow_mut().poll_end(context, &wired.services.buffers)
     }
 }
 
@@ -491,7 +509,7 @@ mod tests {
     use propylon_tls::{Parking, ParkingLimits};
 
     use super::*;
-    use crate::shortage::Shared;
+    use crate::overload::Shared;
 
     fn services() -> Rc<Services> {
         let text = "[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"127.0.0.1:1\"]\n\
@@ -499,7 +517,7 @@ mod tests {
         let source = Source { name: "propylon.toml".into(), base: std::path::PathBuf::new(), text: text.into() };
         let (config, _) = propylon_config::parse(&source).unwrap();
         let (telemetry, store) = Telemetry::new(&config, 1);
-        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();
+        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
         let (limits, shared) = ((config.process.handshakes, false), (Arc::new(Shared::new(None)), 1));
         let parking = Parking::new(ParkingLimits::default());
         Services::new(limits, parking, Store::column(&store, 0), Arc::new(telemetry), log, shared)
@@ -507,15 +525,15 @@ mod tests {
 
     #[test]
     fn a_connection_whose_making_is_cut_short_is_not_waited_for() {
-        let (services, lane) = (services(), Rc::<H2Pool>::default());
-        let making = Making::begin(&lane, &services);
-        assert!(lane.is_alive());
+        let (services, h2_pool) = (services(), Rc::<H2Pool>::default());
+        let making = Making::begin(&h2_pool, &services);
+        assert!(h2_pool.is_alive());
         drop(making);
-        assert!(!lane.is_alive());
+        assert!(!h2_pool.is_alive());
         // That it was made is for the pool to take note of, once.
-        Making::begin(&lane, &services).made();
-        assert!(lane.is_alive());
-        lane.opened_http1(services.timers.now());
-        assert!(!lane.is_alive());
+        Making::begin(&h2_pool, &services).made();
+        assert!(h2_pool.is_alive());
+        h2_pool.opened_http1(services.timers.now());
+        assert!(!h2_pool.is_alive());
     }
 }

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use propylon_net::timers::coarse_millis;
-use propylon_policy::line::{Line, Order, Ticket, Turns};
+use propylon_policy::line::{Line, Order, QueueTicket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use super::connection::ServerTurnstile;
+use super::connection::ServerLimiter;
+use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::fault::{Attempt, Repeatable};
 use crate::http2::{Piece, Responses, Stage};
-use crate::notice::{Notice, Way};
 use crate::services::{Driver, Services};
 
 /// Connections to one server that a core makes at the same time, once one of them has been of use.
@@ -61,10 +61,10 @@ pub struct H2Pool {
     line: RefCell<Line<Rc<Waiter>>>,
     turns: RefCell<Turns>,
     /// Tickets of those of them who are not counted among all who wait.
-    uncounted: RefCell<BTreeSet<Ticket>>,
+    uncounted: RefCell<BTreeSet<QueueTicket>>,
     number: Cell<u64>,
     /// Requests that wait in the backend's line for the right to make a connection: one that this core has will do.
-    watching: RefCell<BTreeMap<Ticket, Waker>>,
+    watching: RefCell<BTreeMap<QueueTicket, Waker>>,
     pace: Pace,
     /// The server has agreed on HTTP/1.1 the last time.
     speaks_http1: Cell<bool>,
@@ -79,7 +79,7 @@ pub struct H2Pool {
 /// Requests that wait for a stream of one server, and would take one of another.
 #[derive(Default)]
 pub struct Roamers {
-    list: RefCell<BTreeMap<Ticket, Roamer>>,
+    list: RefCell<BTreeMap<QueueTicket, Roamer>>,
     number: Cell<u64>,
 }
 
@@ -92,13 +92,13 @@ struct Roamer {
 /// A place among the roamers, given up when it is dropped.
 pub struct Roaming {
     roamers: Rc<Roamers>,
-    ticket: Ticket,
+    ticket: QueueTicket,
 }
 
 impl Roamers {
     /// Joins those who are told of a stream that another server has; `since` is when the request came.
     pub fn join(self: &Rc<Roamers>, wants: Box<[Rc<H2Pool>]>, since: u64, context: &Context<'_>) -> Roaming {
-        let ticket = Ticket::new(since, self.number.get());
+        let ticket = QueueTicket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
         self.list.borrow_mut().insert(ticket, Roamer { wants, waker: context.waker().clone() });
         Roaming { roamers: Rc::clone(self), ticket }
@@ -111,7 +111,7 @@ impl Roamers {
     /// Wakes the first who would take a stream there. It is a roamer no more.
     fn invite(&self, to: &H2Pool) {
         let mut list = self.list.borrow_mut();
-        let is_wanted = |roamer: &Roamer| roamer.wants.iter().any(|lane| std::ptr::eq(&**lane, to));
+        let is_wanted = |roamer: &Roamer| roamer.wants.iter().any(|h2_pool| std::ptr::eq(&**h2_pool, to));
         let first = list.iter().find(|(_, roamer)| is_wanted(roamer)).map(|(ticket, _)| *ticket);
         let invited = first.and_then(|first| list.remove(&first));
         drop(list);
@@ -184,7 +184,7 @@ pub struct Waiter {
     due: u64,
     /// Index of the backend.
     backend: usize,
-    turnstile: Arc<ServerTurnstile>,
+    limiter: Arc<ServerLimiter>,
     waker: RefCell<Option<Waker>>,
     answer: Cell<Option<Answer>>,
     counted: RefCell<Option<Counted>>,
@@ -194,8 +194,8 @@ pub struct Waiter {
 struct Counted {
     services: Rc<Services>,
     backend: usize,
-    turnstile: Arc<ServerTurnstile>,
-    ticket: Ticket,
+    limiter: Arc<ServerLimiter>,
+    ticket: QueueTicket,
     began: Instant,
     /// Milliseconds on the core's clock.
     since: u64,
@@ -203,7 +203,7 @@ struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.turnstile.leave(self.ticket);
+        self.limiter.leave(self.ticket);
         let metrics = &self.services.telemetry.backends[self.backend];
         self.services.metrics.lower(metrics.queue_depth);
         self.services.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
@@ -214,13 +214,13 @@ impl Waiter {
     /// False where as many wait as may. It has come `since`.
     fn count(&self, since: u64) -> bool {
         let none: Box<[usize]> = Box::default();
-        let Ok(ticket) = self.turnstile.join_again(none, since, coarse_millis()) else { return false };
+        let Ok(ticket) = self.limiter.join_again(none, since, coarse_millis()) else { return false };
         let services = Rc::clone(&self.services);
         services.metrics.raise(services.telemetry.backends[self.backend].queue_depth);
         let since = services.timers.now();
-        let turnstile = Arc::clone(&self.turnstile);
+        let limiter = Arc::clone(&self.limiter);
         *self.counted.borrow_mut() =
-            Some(Counted { services, backend: self.backend, turnstile, ticket, began: Instant::now(), since });
+            Some(Counted { services, backend: self.backend, limiter, ticket, began: Instant::now(), since });
         self.wake();
         true
     }
@@ -228,7 +228,7 @@ impl Waiter {
     /// Whether it has had to make way for others in the backend's line.
     fn is_displaced(&self, context: &Context<'_>) -> bool {
         let counted = self.counted.borrow();
-        counted.as_ref().is_some_and(|counted| self.turnstile.poll(counted.ticket, context).is_ready())
+        counted.as_ref().is_some_and(|counted| self.limiter.poll(counted.ticket, context).is_ready())
     }
 
     fn hear(&self, answer: Answer) {
@@ -243,8 +243,8 @@ impl Waiter {
 
 /// A place in a lane's line, given up when it is dropped.
 pub struct Place {
-    lane: Rc<H2Pool>,
-    ticket: Ticket,
+    h2_pool: Rc<H2Pool>,
+    ticket: QueueTicket,
     waiter: Rc<Waiter>,
     is_new: bool,
 }
@@ -254,7 +254,7 @@ impl Place {
     /// served as far as this one does not need to be: new ones have to take a place among all who wait.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
         if std::mem::take(&mut self.is_new) {
-            self.lane.enlist();
+            self.h2_pool.enlist();
         }
         if let Some(answer) = self.waiter.answer.take() {
             return Poll::Ready(answer);
@@ -271,7 +271,7 @@ impl Place {
 
     /// Leaves the line for another server, which is no sign that clients give up.
     pub fn leave_for_another(&self) {
-        let left = self.lane.give(self.ticket);
+        let left = self.h2_pool.give(self.ticket);
         drop(left);
     }
 
@@ -288,16 +288,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lane.lose(self.ticket);
+        self.h2_pool.lose(self.ticket);
         let now = self.waiter.services.timers.now();
         match self.waiter.answer.take() {
             // The stream goes to the next in the line.
-            Some(Answer::Stream(seat)) => drop(seat),
-            Some(Answer::Look) => self.lane.nudge(),
+            Some(Answer::Stream(stream)) => drop(stream),
+            Some(Answer::Look) => self.h2_pool.nudge(),
             _ => {}
         }
         // This request may have been the one to see to a connection.
-        self.lane.stir(now);
+        self.h2_pool.stir(now);
     }
 }
 
@@ -309,7 +309,7 @@ pub struct H2Connection {
     /// There are no further seats.
     is_closed: Cell<bool>,
     pub is_tls: bool,
-    pub(super) seats: Cell<usize>,
+    pub(super) streams: Cell<usize>,
     /// Seats whose streams have not begun.
     reserved: Cell<usize>,
     /// Streams begun on it.
@@ -318,8 +318,8 @@ pub struct H2Connection {
     allowed: Cell<usize>,
     expires: Option<Instant>,
     /// Whether its server is open and still where the connection leads.
-    notice: Arc<Notice>,
-    way: Cell<Way>,
+    endpoint: Arc<Endpoint>,
+    way: Cell<EndpointAddress>,
     /// Milliseconds on the core's clock: when it was made.
     since: u64,
     responses: Rc<Responses>,
@@ -363,19 +363,19 @@ type Opened = (H2Slot, ResponseFuture, SendStream<Piece>);
 /// A place for one request; it is left when it is dropped.
 pub struct H2Slot {
     pub link: Rc<H2Connection>,
-    lane: Rc<H2Pool>,
+    h2_pool: Rc<H2Pool>,
 }
 
 impl Drop for H2Slot {
     fn drop(&mut self) {
-        self.link.seats.set(self.link.seats.get() - 1);
+        self.link.streams.set(self.link.streams.get() - 1);
         let services = &self.link.services;
         self.link.left.set(services.timers.now());
         services.windows.end();
-        if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
+        if self.link.streams.get() == 0 && (self.h2_pool.abandoned.get() || self.h2_pool.shedding.get()) {
             self.link.close();
         }
-        self.lane.serve(services);
+        self.h2_pool.serve(services);
     }
 }
 
@@ -384,7 +384,7 @@ impl H2Connection {
         (send, responses): (SendRequest<Piece>, Rc<Responses>),
         is_tls: bool,
         expires: Option<Instant>,
-        (notice, way): (Arc<Notice>, Way),
+        (endpoint, way): (Arc<Endpoint>, EndpointAddress),
         services: &Rc<Services>,
     ) -> H2Connection {
         let (now, driver) = (services.timers.now(), Rc::default());
@@ -394,12 +394,12 @@ impl H2Connection {
             send: RefCell::new(Some(send)),
             is_closed: Cell::new(false),
             is_tls,
-            seats: Cell::new(0),
+            streams: Cell::new(0),
             reserved: Cell::new(0),
             requests: Cell::new(0),
             allowed: Cell::new(0),
             expires,
-            notice,
+            endpoint,
             way: Cell::new(way),
             since: now,
             responses,
@@ -498,7 +498,7 @@ impl H2Connection {
     /// Whether it leads to where its server is.
     fn is_current(&self) -> bool {
         let mut way = self.way.get();
-        let current = self.notice.is_current(&mut way);
+        let current = self.endpoint.is_current(&mut way);
         self.way.set(way);
         current
     }
@@ -518,7 +518,7 @@ impl H2Connection {
             self.dismiss();
             return false;
         }
-        self.seats.get() < terms.streams_max.min(sender.current_max_send_streams())
+        self.streams.get() < terms.streams_max.min(sender.current_max_send_streams())
     }
 }
 
@@ -537,9 +537,9 @@ impl H2Pool {
         if !self.line.borrow().is_empty() {
             return None;
         }
-        let seat = self.free_seat(services);
+        let stream = self.free_stream(services);
         self.invite();
-        seat
+        stream
     }
 
     /// A stream that nobody here waits for is one for somebody who waits for another server.
@@ -550,11 +550,11 @@ impl H2Pool {
     }
 
     /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
-    fn free_seat(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
+    fn free_stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
         let links = self.links.borrow();
         let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
-        let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
-        link.seats.set(link.seats.get() + 1);
+        let link = Rc::clone(with_room.max_by_key(|link| link.streams.get())?);
+        link.streams.set(link.streams.get() + 1);
         link.reserved.set(link.reserved.get() + 1);
         // Only its first stream says that the connection which was made last is of use: the old one's streams do not.
         if link.requests.get() == 0 {
@@ -563,7 +563,7 @@ impl H2Pool {
         link.requests.set(link.requests.get().saturating_add(1));
         services.windows.begin();
         let reservation = Reservation(Rc::clone(&link));
-        Some(StreamPermit { reservation, slot: H2Slot { link, lane: Rc::clone(self) } })
+        Some(StreamPermit { reservation, slot: H2Slot { link, h2_pool: Rc::clone(self) } })
     }
 
     pub fn has_room(&self) -> bool {
@@ -575,47 +575,47 @@ impl H2Pool {
         self: &Rc<H2Pool>,
         services: &Rc<Services>,
         backend: usize,
-        turnstile: &Arc<ServerTurnstile>,
+        limiter: &Arc<ServerLimiter>,
         since: u64,
     ) -> Place {
-        let ticket = Ticket::new(since, self.number.get());
+        let ticket = QueueTicket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
             services: Rc::clone(services),
             due: self.turns.borrow().due(self.line.borrow().len()),
             backend,
-            turnstile: Arc::clone(turnstile),
+            limiter: Arc::clone(limiter),
             waker: RefCell::default(),
             answer: Cell::default(),
             counted: RefCell::default(),
         });
         self.line.borrow_mut().join(ticket, Rc::clone(&waiter));
         self.uncounted.borrow_mut().insert(ticket);
-        Place { lane: Rc::clone(self), ticket, waiter, is_new: true }
+        Place { h2_pool: Rc::clone(self), ticket, waiter, is_new: true }
     }
 
     /// Takes somebody out of the line, if they are in it.
-    fn leave(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
+    fn leave(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         self.uncounted.borrow_mut().remove(&ticket);
         self.line.borrow_mut().leave(ticket)
     }
 
     /// Takes somebody out of the line whose turn it is.
-    fn give(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
+    fn give(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
         self.turns.borrow_mut().give();
         Some(waiter)
     }
 
     /// Takes somebody out of the line who goes away unserved, if they are in it.
-    fn lose(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
+    fn lose(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
         self.turns.borrow_mut().lose(waiter.due, self.line.borrow().len());
         Some(waiter)
     }
 
     /// Whose turn it is.
-    fn next(&self, now: u64) -> Option<Ticket> {
+    fn next(&self, now: u64) -> Option<QueueTicket> {
         self.line.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
     }
 
@@ -623,9 +623,9 @@ impl H2Pool {
     pub fn serve(self: &Rc<H2Pool>, services: &Rc<Services>) {
         let now = coarse_millis();
         while let Some(next) = self.next(now) {
-            let Some(seat) = self.free_seat(services) else { break };
+            let Some(stream) = self.free_stream(services) else { break };
             match self.give(next) {
-                Some(waiter) => waiter.hear(Answer::Stream(seat)),
+                Some(waiter) => waiter.hear(Answer::Stream(stream)),
                 None => break,
             }
         }
@@ -656,12 +656,12 @@ impl H2Pool {
     fn enlist(&self) {
         let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
         if self.uncounted.borrow().len() > exempt {
-            let beyond: Vec<Ticket> = self.uncounted.borrow().iter().skip(exempt).copied().collect();
+            let beyond: Vec<QueueTicket> = self.uncounted.borrow().iter().skip(exempt).copied().collect();
             beyond.into_iter().for_each(|ticket| self.admit(ticket));
         }
     }
 
-    fn admit(&self, ticket: Ticket) {
+    fn admit(&self, ticket: QueueTicket) {
         self.uncounted.borrow_mut().remove(&ticket);
         if self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
             return;
@@ -693,12 +693,12 @@ impl H2Pool {
             return;
         }
         self.pace.is_armed.set(true);
-        let (lane, services) = (Rc::clone(self), Rc::clone(services));
+        let (h2_pool, services) = (Rc::clone(self), Rc::clone(services));
         let pause = Duration::from_millis(self.pace.until.get() - now);
         spawn_local(async move {
             sleep(pause).await;
-            lane.pace.is_armed.set(false);
-            lane.stir(services.timers.now());
+            h2_pool.pace.is_armed.set(false);
+            h2_pool.stir(services.timers.now());
         });
     }
 
@@ -751,14 +751,14 @@ impl H2Pool {
         let links = self.links.borrow();
         if links.len() > 1
             && links.iter().all(|link| link.is_open())
-            && let Some(emptiest) = links.iter().min_by_key(|link| link.seats.get())
+            && let Some(emptiest) = links.iter().min_by_key(|link| link.streams.get())
         {
             emptiest.dismiss();
         }
     }
 
     fn close_unused(&self) {
-        self.links.borrow().iter().filter(|link| link.seats.get() == 0).for_each(|link| link.dismiss());
+        self.links.borrow().iter().filter(|link| link.streams.get() == 0).for_each(|link| link.dismiss());
     }
 
     /// Whether there is a connection on which a seat will become free.
@@ -782,16 +782,21 @@ impl H2Pool {
     /// Whether this connection is to end for the sake of other cores; `others` are the requests of theirs that came first and
     /// last. At most one ends at a time, the emptiest; a core's only one, unless it is idle after use, not before it has been
     /// in use for `SHARE_MILLIS` and a request of theirs has the next turn. Otherwise the time at which to look again.
-    pub(super) fn make_way(&self, link: &Rc<H2Connection>, others: (Ticket, Ticket), now: u64) -> Result<(), u64> {
+    pub(super) fn make_way(
+        &self,
+        link: &Rc<H2Connection>,
+        others: (QueueTicket, QueueTicket),
+        now: u64,
+    ) -> Result<(), u64> {
         let links = self.links.borrow();
         if links.iter().any(|other| !other.is_open()) {
             return Err(u64::MAX);
         }
-        let emptiest = links.iter().min_by_key(|other| other.seats.get());
+        let emptiest = links.iter().min_by_key(|other| other.streams.get());
         if !emptiest.is_some_and(|emptiest| Rc::ptr_eq(emptiest, link)) {
             return Err(u64::MAX);
         }
-        let is_idle = link.seats.get() == 0 && link.requests.get() > 0;
+        let is_idle = link.streams.get() == 0 && link.requests.get() > 0;
         let due = link.since + SHARE_MILLIS;
         if is_idle || links.len() > 1 {
             return Ok(());
@@ -804,7 +809,7 @@ impl H2Pool {
     }
 
     /// Whether the next turn is a request's that waits here, not one of those elsewhere, first and last.
-    fn is_before(&self, (first, last): (Ticket, Ticket)) -> bool {
+    fn is_before(&self, (first, last): (QueueTicket, QueueTicket)) -> bool {
         let line = self.line.borrow();
         let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };
         let longest = own_first.since.min(first.since);
@@ -820,11 +825,11 @@ impl H2Pool {
     }
 
     /// Somebody in the backend's line is to be woken once there is a connection here, or one is being made.
-    pub fn watch(&self, ticket: Ticket, context: &Context<'_>) {
+    pub fn watch(&self, ticket: QueueTicket, context: &Context<'_>) {
         self.watching.borrow_mut().insert(ticket, context.waker().clone());
     }
 
-    pub fn watch_no_more(&self, ticket: Ticket) {
+    pub fn watch_no_more(&self, ticket: QueueTicket) {
         let waker = self.watching.borrow_mut().remove(&ticket);
         drop(waker);
     }
@@ -900,7 +905,7 @@ impl H2Pool {
     pub fn sweep(&self, is_open: bool) {
         {
             let links = self.links.borrow();
-            links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.dismiss());
+            links.iter().filter(|link| !link.endpoint.is_open() || !link.is_current()).for_each(|link| link.dismiss());
         }
         if !is_open {
             self.line.borrow().iter().for_each(|(_, waiter)| waiter.wake());

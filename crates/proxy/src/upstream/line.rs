@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::connection::ServerTurnstile;
+use super::connection::ServerLimiter;
 
 /// Hands this core's idle connections to requests of others whenever it is called, for as long as the line of the
 /// backend in effect is this one.
-pub async fn hand_over_idle(backend: Rc<Backend>, line: Arc<ServerTurnstile>) {
+pub async fn hand_over_idle(backend: Rc<Backend>, line: Arc<ServerLimiter>) {
     let upstreams = Rc::clone(&backend.upstreams);
     let id = backend.id;
     drop(backend);
@@ -17,15 +17,15 @@ pub async fn hand_over_idle(backend: Rc<Backend>, line: Arc<ServerTurnstile>) {
         poll_fn(|context| line.poll_called(upstreams.services.metrics.index(), context)).await;
         let Some(backend) = upstreams.get(id) else { return };
         let pool = &backend.state.pool;
-        if pool.turnstile.as_ref().is_none_or(|turnstile| !turnstile.is_kin(&line)) {
+        if pool.limiter.as_ref().is_none_or(|limiter| !limiter.is_kin(&line)) {
             return;
         }
         for server in 0..pool.servers() {
             if pool.give_away(server) > 0 {
                 backend.report_idle(server);
             }
-            if pool.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(server)) {
-                pool.lanes[server].call();
+            if pool.limiter.as_ref().is_some_and(|limiter| limiter.is_wanted(server)) {
+                pool.h2_pools[server].call();
             }
         }
     }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use propylon_config::{Backend, ServerProtocol};
 use propylon_net::timers::coarse_millis;
+use propylon_policy::connection_limiter::{Bounds, ConnectionLimiter, UNLIMITED};
 use propylon_policy::line::Order;
 use propylon_policy::reuse::Fit;
-use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
-use super::connection::{PoolKey, ServerConnection, ServerTurnstile};
+use super::connection::{PoolKey, ServerConnection, ServerLimiter};
 use super::h2_pool::{H2Pool, Roamers, StreamPermit, Terms};
-use crate::notice::Notice;
+use crate::endpoint::Endpoint;
 use crate::services::Services;
 
 struct Idle {
@@ -46,11 +46,11 @@ pub struct Pool {
     requests_max: u32,
     core: usize,
     /// Address and state of each server, by server.
-    pub notices: Box<[Arc<Notice>]>,
+    pub endpoints: Box<[Arc<Endpoint>]>,
     /// Limits that all cores share; `None` where no server has a limit.
-    pub turnstile: Option<Arc<ServerTurnstile>>,
+    pub limiter: Option<Arc<ServerLimiter>>,
     /// HTTP/2 connections by server: each carries many requests at a time.
-    pub lanes: Vec<Rc<H2Pool>>,
+    pub h2_pools: Vec<Rc<H2Pool>>,
     pub roamers: Rc<Roamers>,
     /// Streams on one of them; 0 where servers do not speak HTTP/2.
     pub streams_max: usize,
@@ -61,12 +61,8 @@ pub struct Pool {
 }
 
 /// Makes the limits that all cores will share for a backend; `None` where no server has or had one and a connection
-/// carries one request at a time. The limits are not in force before [`Turnstile::settle`].
-pub fn turnstile(
-    backend: &Backend,
-    cores: usize,
-    earlier: Option<&Arc<ServerTurnstile>>,
-) -> Option<Arc<ServerTurnstile>> {
+/// carries one request at a time. The limits are not in force before [`ConnectionLimiter::settle`].
+pub fn limiter(backend: &Backend, cores: usize, earlier: Option<&Arc<ServerLimiter>>) -> Option<Arc<ServerLimiter>> {
     let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
     let limits: Vec<u32> = limits.collect();
     let bounds = Bounds { limit: backend.queue.limit, order: order(backend) };
@@ -75,7 +71,7 @@ pub fn turnstile(
     }
     // Streams are waited for wherever servers allow fewer than are wanted.
     let makes_wait = limits.iter().any(|limit| *limit < UNLIMITED) || backend.protocol != ServerProtocol::Http1;
-    makes_wait.then(|| Arc::new(Turnstile::new(&limits, cores, bounds)))
+    makes_wait.then(|| Arc::new(ConnectionLimiter::new(&limits, cores, bounds)))
 }
 
 fn order(backend: &Backend) -> Order {
@@ -97,17 +93,17 @@ impl Pool {
     pub fn new(
         backend: &Backend,
         core: usize,
-        turnstile: Option<Arc<ServerTurnstile>>,
-        notices: Box<[Arc<Notice>]>,
+        limiter: Option<Arc<ServerLimiter>>,
+        endpoints: Box<[Arc<Endpoint>]>,
     ) -> Pool {
-        Pool::with(backend, core, turnstile, notices, Rc::default())
+        Pool::with(backend, core, limiter, endpoints, Rc::default())
     }
 
     fn with(
         backend: &Backend,
         core: usize,
-        turnstile: Option<Arc<ServerTurnstile>>,
-        notices: Box<[Arc<Notice>]>,
+        limiter: Option<Arc<ServerLimiter>>,
+        endpoints: Box<[Arc<Endpoint>]>,
         roamers: Rc<Roamers>,
     ) -> Pool {
         let servers = backend.servers.len();
@@ -117,9 +113,9 @@ impl Pool {
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
-            notices,
-            turnstile,
-            lanes: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend), &roamers))).collect(),
+            endpoints,
+            limiter,
+            h2_pools: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend), &roamers))).collect(),
             roamers,
             streams_max: terms(backend).streams_max,
             warming: vec![Cell::new(0); servers],
@@ -131,23 +127,23 @@ impl Pool {
     pub fn succeeding(
         earlier: &Pool,
         backend: &Backend,
-        turnstile: Option<Arc<ServerTurnstile>>,
-        notices: Box<[Arc<Notice>]>,
+        limiter: Option<Arc<ServerLimiter>>,
+        endpoints: Box<[Arc<Endpoint>]>,
         is_same: impl Fn(usize) -> bool,
     ) -> Pool {
-        let mut pool = Pool::with(backend, earlier.core, turnstile, notices, Rc::clone(&earlier.roamers));
+        let mut pool = Pool::with(backend, earlier.core, limiter, endpoints, Rc::clone(&earlier.roamers));
         // Connections made without a permit are not counted by permits: requests in progress finish on the earlier
         // pool.
-        if pool.turnstile.is_some() != earlier.turnstile.is_some() {
+        if pool.limiter.is_some() != earlier.limiter.is_some() {
             return pool;
         }
         for server in (0..pool.servers().min(earlier.servers())).filter(|server| is_same(*server)) {
             pool.idle[server] = Rc::clone(&earlier.idle[server]);
             earlier.kept[server].set(pool.kept[server].get());
             pool.kept[server] = Rc::clone(&earlier.kept[server]);
-            if !earlier.lanes[server].is_abandoned() {
-                pool.lanes[server] = Rc::clone(&earlier.lanes[server]);
-                pool.lanes[server].renew(terms(backend));
+            if !earlier.h2_pools[server].is_abandoned() {
+                pool.h2_pools[server] = Rc::clone(&earlier.h2_pools[server]);
+                pool.h2_pools[server].renew(terms(backend));
             }
         }
         pool
@@ -160,9 +156,9 @@ impl Pool {
                 self.kept[server].set(false);
             }
         }
-        for (server, lane) in self.lanes.iter().enumerate() {
-            if later.and_then(|later| later.lanes.get(server)).is_none_or(|later| !Rc::ptr_eq(lane, later)) {
-                lane.abandon();
+        for (server, h2_pool) in self.h2_pools.iter().enumerate() {
+            if later.and_then(|later| later.h2_pools.get(server)).is_none_or(|later| !Rc::ptr_eq(h2_pool, later)) {
+                h2_pool.abandon();
             }
         }
         self.retain(|server, _| self.kept[server].get(), &mut closed);
@@ -173,7 +169,7 @@ impl Pool {
         self.retain(|server, _| self.kept[server].get(), &mut closed);
         for server in 0..self.servers() {
             if !self.kept[server].get() {
-                self.lanes[server].abandon();
+                self.h2_pools[server].abandon();
             }
             self.note(server);
             // Somebody may have joined the line before these could be seen.
@@ -183,37 +179,37 @@ impl Pool {
 
     /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
     pub fn has_room(&self, server: usize) -> bool {
-        self.turnstile.as_ref().is_none_or(|turnstile| {
-            let is_barren = self.streams_max > 0 && self.lanes[server].is_barren();
-            (turnstile.has_room(server) && !is_barren)
-                || (self.streams_max > 0 && self.lanes[server].has_room())
-                || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
+        self.limiter.as_ref().is_none_or(|limiter| {
+            let is_barren = self.streams_max > 0 && self.h2_pools[server].is_barren();
+            (limiter.has_room(server) && !is_barren)
+                || (self.streams_max > 0 && self.h2_pools[server].has_room())
+                || !limiter.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
     }
 
     /// Whether this server has a stream for a request that waits for another, or may have a first connection made.
     pub fn is_to_be_had(&self, server: usize) -> bool {
-        let lane = &self.lanes[server];
-        let may_connect = || self.turnstile.as_ref().is_some_and(|turnstile| turnstile.has_room(server));
-        self.notices[server].is_open() && (lane.has_room() || (!lane.is_alive() && may_connect()))
+        let h2_pool = &self.h2_pools[server];
+        let may_connect = || self.limiter.as_ref().is_some_and(|limiter| limiter.has_room(server));
+        self.endpoints[server].is_open() && (h2_pool.has_room() || (!h2_pool.is_alive() && may_connect()))
     }
 
     /// A seat on a connection that carries many requests, if there is one.
     pub fn stream(&self, services: &Rc<Services>, server: usize) -> Option<StreamPermit> {
-        let lane = &self.lanes[server];
+        let h2_pool = &self.h2_pools[server];
         // A lower limit may have come into force after this core took over its configuration.
         let is_over = self.is_over(server);
-        if is_over && !lane.is_shedding() {
-            lane.shed_from_here_on();
+        if is_over && !h2_pool.is_shedding() {
+            h2_pool.shed_from_here_on();
         }
-        if lane.is_shedding() {
-            lane.shed(is_over);
+        if h2_pool.is_shedding() {
+            h2_pool.shed(is_over);
         }
-        lane.stream(services)
+        h2_pool.stream(services)
     }
 
     fn is_over(&self, server: usize) -> bool {
-        self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_over(server))
+        self.limiter.as_ref().is_some_and(|limiter| limiter.is_over(server))
     }
 
     /// Whether connections to this server are kept when their request is over.
@@ -242,7 +238,7 @@ impl Pool {
     /// `certain` asks the kernel as well, for a request that could not be repeated.
     pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
-        if self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(key.server)) {
+        if self.limiter.as_ref().is_some_and(|limiter| limiter.is_wanted(key.server)) {
             // The connection belongs to those who wait.
             return (None, 0);
         }
@@ -257,7 +253,7 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
-            let current = self.notices[key.server].is_current(&mut idle.connection.way);
+            let current = self.endpoints[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
             if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
@@ -296,20 +292,20 @@ impl Pool {
         {
             return Returned::Closed;
         }
-        if let Some(turnstile) = &self.turnstile
-            && (turnstile.is_over(server) || connection.permit.is_none())
+        if let Some(limiter) = &self.limiter
+            && (limiter.is_over(server) || connection.permit.is_none())
         {
             return Returned::Closed;
         }
         // Nobody asks a closed server, and it may want to see the end of its connections.
-        let notice = &self.notices[server];
-        if !notice.is_open() || !notice.is_current(&mut connection.way) {
+        let endpoint = &self.endpoints[server];
+        if !endpoint.is_open() || !endpoint.is_current(&mut connection.way) {
             return Returned::Closed;
         }
-        if let Some(turnstile) = &self.turnstile
-            && turnstile.is_wanted(server)
+        if let Some(limiter) = &self.limiter
+            && limiter.is_wanted(server)
         {
-            match turnstile.offer(server, connection, coarse_millis()) {
+            match limiter.offer(server, connection, coarse_millis()) {
                 Ok(()) => return Returned::HandedOver,
                 Err(back) => connection = back,
             }
@@ -331,10 +327,10 @@ impl Pool {
     /// Hands idle connections to those who wait for this server. Returns how many.
     pub fn give_away(&self, server: usize) -> usize {
         let mut given = 0;
-        let Some(turnstile) = &self.turnstile else { return 0 };
-        while turnstile.is_wanted(server) {
+        let Some(limiter) = &self.limiter else { return 0 };
+        while limiter.is_wanted(server) {
             let Some(idle) = self.idle[server].borrow_mut().pop() else { break };
-            match turnstile.offer(server, idle.connection, coarse_millis()) {
+            match limiter.offer(server, idle.connection, coarse_millis()) {
                 Ok(()) => given += 1,
                 Err(connection) => {
                     self.idle[server].borrow_mut().push(Idle { connection, since: idle.since });
@@ -368,11 +364,11 @@ impl Pool {
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |server: usize, idle: &mut Idle| {
             let connection = &mut idle.connection;
-            let notice = &self.notices[server];
+            let endpoint = &self.endpoints[server];
             let is_kept = idle.since >= limit
                 && self.kept[server].get()
-                && notice.is_open()
-                && notice.is_current(&mut connection.way)
+                && endpoint.is_open()
+                && endpoint.is_current(&mut connection.way)
                 && connection.stream.is_quiet()
                 && !connection.is_expired();
             // After the look at what has come: there may be tickets in it.
@@ -381,7 +377,7 @@ impl Pool {
             }
             is_kept
         };
-        self.lanes.iter().zip(&self.notices).for_each(|(lane, notice)| lane.sweep(notice.is_open()));
+        self.h2_pools.iter().zip(&self.endpoints).for_each(|(h2_pool, endpoint)| h2_pool.sweep(endpoint.is_open()));
         self.retain(keep, closed);
     }
 
@@ -389,7 +385,7 @@ impl Pool {
     /// again and again: a limit comes into force at about the time at which cores take over what it stands in.
     pub fn trim(&self, mut closed: impl FnMut(usize, usize)) {
         for server in (0..self.servers()).filter(|server| self.is_over(*server)) {
-            self.lanes[server].shed_from_here_on();
+            self.h2_pools[server].shed_from_here_on();
             while self.is_over(server)
                 && let Some(idle) = self.evict(server)
             {
@@ -406,7 +402,7 @@ impl Pool {
 
     /// Closes everything.
     pub fn clear(&self, closed: impl FnMut(usize, usize)) {
-        self.lanes.iter().for_each(|lane| lane.clear());
+        self.h2_pools.iter().for_each(|h2_pool| h2_pool.clear());
         self.retain(|_, _| false, closed);
     }
 
@@ -424,8 +420,8 @@ impl Pool {
     /// Says what others could have of this core's: idle connections, and those of many streams, which make way
     /// ([`H2Pool::make_way`]).
     pub fn note(&self, server: usize) {
-        if let Some(turnstile) = &self.turnstile {
-            turnstile.note_idle(self.core, server, self.idle(server) + self.lanes[server].links());
+        if let Some(limiter) = &self.limiter {
+            limiter.note_idle(self.core, server, self.idle(server) + self.h2_pools[server].links());
         }
     }
 }

@@ -43,8 +43,8 @@ fn warm_backend(backend: &Rc<Backend>) {
 
 /// The right to make a connection, if nobody needs it more: none, or none needed.
 fn permit(pool: &Pool, server: usize) -> Option<Option<Permit>> {
-    let Some(turnstile) = &pool.turnstile else { return Some(None) };
-    turnstile.try_take(server).then(|| Some(Permit::taken(turnstile, server)))
+    let Some(limiter) = &pool.limiter else { return Some(None) };
+    limiter.try_take(server).then(|| Some(Permit::taken(limiter, server)))
 }
 
 async fn make(backend: Rc<Backend>, server: usize, permit: Option<Permit>) {
@@ -57,7 +57,7 @@ async fn make(backend: Rc<Backend>, server: usize, permit: Option<Permit>) {
     let metrics = backend.server_metrics(server);
     let Ok(mut made) = made else { return };
     // The end of a handshake, for which the server waits. What is left of it after this goes with the first request.
-    let _ = poll_fn(|context| Poll::Ready(made.stream.poll_flush(context, &services.stock))).await;
+    let _ = poll_fn(|context| Poll::Ready(made.stream.poll_flush(context, &services.buffers))).await;
     services.metrics.increment(metrics.warmed);
     if services.draining.get() || pool.check_in(made, services.timers.now()) == Returned::Closed {
         services.metrics.lower(metrics.open);

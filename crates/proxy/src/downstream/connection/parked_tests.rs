@@ -19,8 +19,8 @@ use tokio::time::sleep;
 
 use super::serve;
 use crate::core::Core;
+use crate::overload::Shared;
 use crate::services::Services;
-use crate::shortage::Shared;
 use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
 use crate::upstream::backend::Upstreams;
 
@@ -70,7 +70,7 @@ impl House {
         )
         .unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().sheet();
+        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
         let column = Store::column(&store, 0);
         let limits = (snapshot.config.process.handshakes, deferral.rsa);
         let shared = (Arc::new(Shared::new(None)), 1);
@@ -145,7 +145,7 @@ fn handshakes_go_on_when_their_work_has_left_the_desk() {
         assert_eq!((counts.local, counts.stacks), (0, counts.stacks_idle));
         // The signatures of five, the agreements of four.
         assert_eq!(counts.parked, [0, 5, 0, 4, 0]);
-        assert_eq!(house.core.desk.counts().done, 9);
+        assert_eq!(house.core.job_queue.counts().done, 9);
         house.core.tick(false);
         let metrics = &house.core.telemetry.parking;
         let totals: Vec<u64> = metrics.parked_total.iter().map(|kind| house.store.count(*kind)).collect();
@@ -191,7 +191,7 @@ fn a_client_that_goes_away_while_it_is_parked_frees_its_stack() {
         assert_eq!((counts.local, counts.cancelled), (0, 1));
         assert_eq!(counts.stacks, counts.stacks_idle);
         // The job is taken back, too.
-        assert_eq!(house.core.desk.waiting(), 0);
+        assert_eq!(house.core.job_queue.waiting(), 0);
         house.core.tick(false);
         assert_eq!(house.store.count(house.core.telemetry.parking.cancelled), 1);
     });

@@ -140,7 +140,7 @@ impl<'a> Downstream<'a> {
                 scratch.clear();
                 h1::write_informational(&request.response, text, &mut scratch);
                 request.note.bytes_sent += scratch.len() as u64;
-                connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+                connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
             }
             ClientSide::Http1(_) => {}
         }
@@ -197,7 +197,7 @@ impl<'a> Downstream<'a> {
                     });
                 }
                 request.note.bytes_sent += scratch.len() as u64;
-                connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+                connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
                 Ok(())
             }
         }
@@ -208,7 +208,7 @@ impl<'a> Downstream<'a> {
         let ClientSide::Http1(connection) = &mut self.client else { return Poll::Ready(Ok(())) };
         let Connection { stream, wire, core, .. } = &mut **connection;
         stream.stage_close(wire);
-        ready!(stream.poll_flush(context, &core.stock, wire)).map_err(|_| Stop::Client(stream.write_fault()))?;
+        ready!(stream.poll_flush(context, &core.buffers, wire)).map_err(|_| Stop::Client(stream.write_fault()))?;
         Poll::Ready(stream.socket.shutdown_write().map_err(|_| Stop::Client("client-reset")))
     }
 
@@ -223,7 +223,7 @@ impl<'a> Downstream<'a> {
             ClientSide::Http2(stream) => stream.poll_room(context).map(Ok),
             ClientSide::Http1(connection) => {
                 let Connection { stream, wire, core, .. } = &mut **connection;
-                stream.poll_flush(context, &core.stock, wire).map_err(|_| Stop::Client(stream.write_fault()))
+                stream.poll_flush(context, &core.buffers, wire).map_err(|_| Stop::Client(stream.write_fault()))
             }
         }
     }
@@ -283,9 +283,9 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
         request.note.bytes_sent += lines.len() as u64;
         h1::write_last_chunk(&lines, &mut scratch);
     }
-    connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
-    if let Some(Chunk::Stock(mut buffer)) = part.data {
-        core.stock.give_back(&mut buffer);
+    connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
+    if let Some(Chunk::BufferPool(mut buffer)) = part.data {
+        core.buffers.give_back(&mut buffer);
     }
 }
 
@@ -332,7 +332,7 @@ fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Re
 /// False at the end.
 fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
     let Connection { stream, inbox, wire, core, .. } = connection;
-    match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
+    match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
         Ok(fill) => Poll::Ready(Ok(fill == Fill::Bytes)),
         Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
         Err(ReadError::Tls(failure)) => {

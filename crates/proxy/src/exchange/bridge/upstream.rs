@@ -109,7 +109,7 @@ impl Upstream {
             if head.body == RequestBody::Chunked {
                 http1.framing = Framing::Chunked;
             }
-            core.stock.equip(&mut http1.outbox);
+            core.buffers.equip(&mut http1.outbox);
             http1.outbox.extend(text);
         }
     }
@@ -156,7 +156,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => {
                 if http1.framing == Framing::Chunked && !piece.is_empty() {
-                    core.stock.equip(&mut http1.outbox);
+                    core.buffers.equip(&mut http1.outbox);
                     http1.outbox.extend(ChunkHeader::new(piece.len()).as_bytes());
                     http1.after = b"\r\n";
                 }
@@ -173,7 +173,7 @@ impl Upstream {
                 let mut scratch = core.scratch.borrow_mut();
                 scratch.clear();
                 h1::write_last_chunk(trailers, &mut scratch);
-                core.stock.equip(&mut http1.outbox);
+                core.buffers.equip(&mut http1.outbox);
                 http1.outbox.extend(&scratch);
             }
             Upstream::Http1(_) => {}
@@ -195,7 +195,7 @@ impl Upstream {
     pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Services) -> Poll<Result<(), Stop>> {
         match self {
             Upstream::Http1(http1) if http1.framing == Framing::Tunnel => {
-                let ended = ready!(http1.connection.stream.poll_end(context, &core.stock));
+                let ended = ready!(http1.connection.stream.poll_end(context, &core.buffers));
                 Poll::Ready(ended.map_err(|_| server_fault(502, "write-failed")))
             }
             _ => Poll::Ready(Ok(())),
@@ -306,9 +306,9 @@ impl Http1 {
         loop {
             let (head, body) = (self.outbox.len(), self.piece.len());
             if head + body + self.after.len() == 0 {
-                core.stock.give_back(&mut self.outbox);
+                core.buffers.give_back(&mut self.outbox);
                 self.piece = Bytes::new();
-                return (taken, self.connection.stream.poll_flush(context, &core.stock).map_err(drop));
+                return (taken, self.connection.stream.poll_flush(context, &core.buffers).map_err(drop));
             }
             let slices = [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.piece), IoSlice::new(self.after)];
             let slices = match (head, body + self.after.len()) {
@@ -316,7 +316,7 @@ impl Http1 {
                 (_, 0) => &slices[..1],
                 _ => &slices[..],
             };
-            let Poll::Ready(written) = self.connection.stream.poll_write(context, &core.stock, slices) else {
+            let Poll::Ready(written) = self.connection.stream.poll_write(context, &core.buffers, slices) else {
                 return (taken, Poll::Pending);
             };
             let Some(count) = written.ok().filter(|count| *count > 0) else { return (taken, Poll::Ready(Err(()))) };
@@ -345,7 +345,7 @@ impl Http1 {
                     Err(reject) => return Poll::Ready(Err(bad_head(&reject))),
                 }
             }
-            match ready!(self.connection.stream.poll_fill(context, &core.stock, &mut self.answer)) {
+            match ready!(self.connection.stream.poll_fill(context, &core.buffers, &mut self.answer)) {
                 Ok(count) if count > 0 => {}
                 _ => return Poll::Ready(Err(unanswered(*answered))),
             }
@@ -370,9 +370,9 @@ impl Http1 {
                     // An error shows again at the read.
                     let _ = ready!(self.connection.stream.poll_readable(context));
                 }
-                core.stock.enlarge(&mut self.answer);
+                core.buffers.enlarge(&mut self.answer);
             }
-            match ready!(self.connection.stream.poll_fill(context, &core.stock, &mut self.answer)) {
+            match ready!(self.connection.stream.poll_fill(context, &core.buffers, &mut self.answer)) {
                 Ok(0) if matches!(self.download, Download::UntilClose) => {
                     self.download = Download::Done;
                     self.spent = true;
@@ -437,12 +437,12 @@ impl Http1 {
     /// Takes the readable bytes of the answer; the others stay.
     fn take_answer(&mut self, core: &Services) -> Chunk {
         if self.answer.sealed_len() == 0 {
-            return Chunk::Stock(std::mem::take(&mut self.answer));
+            return Chunk::BufferPool(std::mem::take(&mut self.answer));
         }
-        let mut piece = core.stock.small();
+        let mut piece = core.buffers.small();
         piece.extend(self.answer.readable());
         self.answer.consume(self.answer.len());
-        Chunk::Stock(piece)
+        Chunk::BufferPool(piece)
     }
 
     /// Bytes have come behind the response.
@@ -453,8 +453,8 @@ impl Http1 {
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
     pub fn settle(&mut self, core: &Services) -> bool {
         let clean = !self.spent && !self.excess && self.answer.is_idle() && matches!(self.download, Download::Done);
-        core.stock.give_back(&mut self.outbox);
-        core.stock.give_back(&mut self.answer);
+        core.buffers.give_back(&mut self.outbox);
+        core.buffers.give_back(&mut self.answer);
         clean
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::request::Note;
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Choice, Eligibility};
-use crate::upstream::connection::{Permit, PoolKey, ServerTurnstile};
+use crate::upstream::connection::{Permit, PoolKey, ServerLimiter};
 use crate::upstream::h2_connection;
 use crate::upstream::h2_pool::{Answer, H2Pool, Roaming};
 use crate::upstream::in_flight::InFlight;
@@ -60,31 +60,31 @@ pub async fn checkout(
             None => choose(client, backend, certain, retry_state).await,
         };
         note.queue_us = retry_state.queue_us;
-        let (server, seat) = match chosen? {
+        let (server, stream) = match chosen? {
             Chosen::Again => continue,
             Chosen::Server(server) => (server, None),
-            Chosen::Connection(server, seat) => (server, Some(seat)),
+            Chosen::Connection(server, stream) => (server, Some(stream)),
         };
         if server_before.replace(server) != Some(server) {
             arrive(note, backend, server, retry_state);
         }
         let services = Rc::clone(&backend.services);
-        let found = seat.or_else(|| vacancy(backend, server, certain));
+        let found = stream.or_else(|| vacancy(backend, server, certain));
         let taken = match found {
-            Some(seat) => Ok(Awaited::Stream(seat)),
+            Some(stream) => Ok(Awaited::Stream(stream)),
             None => await_stream(client, note, backend, (server, certain), retry_state).await,
         };
         count_refused(backend, &taken);
         match taken? {
             Awaited::Again => {}
             Awaited::Elsewhere(other) => moves_to = Some(other),
-            Awaited::Stream(seat) => {
+            Awaited::Stream(stream) => {
                 retry_state.arrived = None;
-                note.reused = seat.is_used();
+                note.reused = stream.is_used();
                 if note.reused {
                     services.metrics.increment(backend.server_metrics(server).reused);
                 }
-                return Ok(seat);
+                return Ok(stream);
             }
         }
     }
@@ -129,19 +129,20 @@ async fn choose(
         Pick::Full(wants) => wants,
     };
     // As many connections as there may be: a stream of one of ours will end, or another core's makes way.
-    let alive = wants.iter().filter(|server| pool.lanes[**server].is_alive());
-    if let Some(server) = alive.min_by_key(|server| (pool.lanes[**server].is_barren(), pool.lanes[**server].waiting()))
+    let alive = wants.iter().filter(|server| pool.h2_pools[**server].is_alive());
+    if let Some(server) =
+        alive.min_by_key(|server| (pool.h2_pools[**server].is_barren(), pool.h2_pools[**server].waiting()))
     {
         return Ok(Chosen::Server(*server));
     }
-    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-    let lanes = wants.iter().map(|server| Rc::clone(&pool.lanes[*server])).collect();
-    let waited = wait(client, backend, turnstile, wants, lanes, retry_state).await;
+    let Some(limiter) = &pool.limiter else { return Err(Refusal::NoServer) };
+    let h2_pools = wants.iter().map(|server| Rc::clone(&pool.h2_pools[*server])).collect();
+    let waited = wait(client, backend, limiter, wants, h2_pools, retry_state).await;
     count_refused(backend, &waited);
     let Some(grant) = waited? else { return Ok(Chosen::Again) };
     // Connections that lie in a pool carry one request at a time, and any of them.
     let need = Need { fit: Fit::Any, certain, owner: None };
-    match granted(backend, turnstile, grant, &need) {
+    match granted(backend, limiter, grant, &need) {
         (server, Found::Permit(permit)) => {
             h2_connection::begin(backend, server, permit);
             Ok(Chosen::Server(server))
@@ -156,10 +157,10 @@ async fn choose(
 /// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
 fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<UpstreamStream> {
     let pool = &backend.state.pool;
-    if let Some(seat) = pool.stream(&backend.services, server) {
-        return Some(UpstreamStream::Stream(seat));
+    if let Some(stream) = pool.stream(&backend.services, server) {
+        return Some(UpstreamStream::Stream(stream));
     }
-    if !pool.lanes[server].speaks_http1() {
+    if !pool.h2_pools[server].speaks_http1() {
         return None;
     }
     let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
@@ -179,13 +180,13 @@ async fn await_stream(
 ) -> Result<Awaited, Refusal> {
     let services = Rc::clone(&backend.services);
     let pool = &backend.state.pool;
-    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-    let (lane, config) = (&pool.lanes[server], backend.config());
+    let Some(limiter) = &pool.limiter else { return Err(Refusal::NoServer) };
+    let (h2_pool, config) = (&pool.h2_pools[server], backend.config());
     let (connect, patience) = (config.timeouts.connect.as_millis() as u64, retry_state.patience_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
     let arrived = retry_state.arrived();
-    let mut place = lane.join(&services, backend.id.0, turnstile, arrived);
+    let mut place = h2_pool.join(&services, backend.id.0, limiter, arrived);
     let others = others(backend, server, retry_state);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
@@ -197,19 +198,19 @@ async fn await_stream(
         if !backend.state.is_open(server) {
             return Poll::Ready(Ok(Awaited::Again));
         }
-        begin_connections(backend, server, turnstile);
+        begin_connections(backend, server, limiter);
         if let Poll::Ready(answer) = place.poll(context) {
             return Poll::Ready(match answer {
-                Answer::Stream(seat) => match client.has_gone() {
+                Answer::Stream(stream) => match client.has_gone() {
                     Some(why) => Err(Refusal::ClientGone(why)),
-                    None => Ok(Awaited::Stream(UpstreamStream::Stream(seat))),
+                    None => Ok(Awaited::Stream(UpstreamStream::Stream(stream))),
                 },
                 Answer::Look => Ok(vacancy(backend, server, certain).map_or(Awaited::Again, Awaited::Stream)),
                 Answer::Failed(failed) => Err(Refusal::Failed(failed)),
                 Answer::Full => Err(Refusal::Queue("queue-full")),
             });
         }
-        if !lane.is_alive() {
+        if !h2_pool.is_alive() {
             return Poll::Ready(Ok(Awaited::Again));
         }
         // A request in the line would as soon have another server; a connection that is being made is waited for.
@@ -218,7 +219,7 @@ async fn await_stream(
         {
             return Poll::Ready(Ok(Awaited::Elsewhere(other)));
         }
-        lane.arm(&services);
+        h2_pool.arm(&services);
         // A connection that is being made is waited for no longer than it may take, and then in the line.
         let due = place.since().map_or(since + connect, |since| since) + patience;
         if services.timers.now() >= due {
@@ -257,7 +258,7 @@ fn roam(
         backend.state.suspects.borrow_mut().tried(*other, backend.services.timers.now());
         return Some(*other);
     }
-    let wants = others.iter().map(|other| Rc::clone(&pool.lanes[*other])).collect();
+    let wants = others.iter().map(|other| Rc::clone(&pool.h2_pools[*other])).collect();
     *roaming = Some(pool.roamers.join(wants, arrived, context));
     None
 }
@@ -280,10 +281,10 @@ fn others(backend: &Rc<Backend>, server: usize, retry_state: &RetryState) -> Box
 }
 
 /// Begins the connections that those who wait have need of, as far as there may be more.
-fn begin_connections(backend: &Rc<Backend>, server: usize, turnstile: &Arc<ServerTurnstile>) {
-    let lane: &H2Pool = &backend.state.pool.lanes[server];
-    while lane.wants_connection(backend.services.timers.now()) && turnstile.try_take(server) {
-        let permit = Permit::taken(turnstile, server);
+fn begin_connections(backend: &Rc<Backend>, server: usize, limiter: &Arc<ServerLimiter>) {
+    let h2_pool: &H2Pool = &backend.state.pool.h2_pools[server];
+    while h2_pool.wants_connection(backend.services.timers.now()) && limiter.try_take(server) {
+        let permit = Permit::taken(limiter, server);
         h2_connection::begin(backend, server, Some(permit));
     }
 }

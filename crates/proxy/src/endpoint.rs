@@ -52,16 +52,16 @@ pub fn changes() -> u32 {
 /// Whether requests may go to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Door {
+pub enum Availability {
     Closed,
     /// The server is not fit, and as good as any: too few are fit, or the verdict on it is wrong.
-    Ajar,
+    Panic,
     Open,
 }
 
-pub struct Notice {
-    /// A [`Door`].
-    door: AtomicU8,
+pub struct Endpoint {
+    /// A [`Availability`].
+    availability: AtomicU8,
     /// Times that it was closed and opened again.
     reopened: AtomicU32,
     targets: ArcSwap<Targets>,
@@ -122,17 +122,17 @@ impl Targets {
 
 /// Address that a connection leads to, as far as it must be known later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct EndpointAddress {
     pub address: SocketAddr,
     generation: u32,
 }
 
-impl Notice {
+impl Endpoint {
     /// An open server; one without an address is closed until somebody opens it.
-    pub fn new(targets: Vec<Target>) -> Notice {
-        let door = if targets.is_empty() { Door::Closed } else { Door::Open };
-        Notice {
-            door: AtomicU8::new(door as u8),
+    pub fn new(targets: Vec<Target>) -> Endpoint {
+        let availability = if targets.is_empty() { Availability::Closed } else { Availability::Open };
+        Endpoint {
+            availability: AtomicU8::new(availability as u8),
             targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
@@ -143,21 +143,21 @@ impl Notice {
 
     /// Whether requests may go there, as far as the whole engine knows.
     pub fn is_open(&self) -> bool {
-        self.door.load(Ordering::Relaxed) != Door::Closed as u8
+        self.availability.load(Ordering::Relaxed) != Availability::Closed as u8
     }
 
     /// Whether it is fit for them.
     pub fn is_fit(&self) -> bool {
-        self.door.load(Ordering::Relaxed) == Door::Open as u8
+        self.availability.load(Ordering::Relaxed) == Availability::Open as u8
     }
 
-    pub fn set_door(&self, door: Door) {
-        let before = self.door.swap(door as u8, Ordering::Relaxed);
-        if before == door as u8 {
+    pub fn set_availability(&self, availability: Availability) {
+        let before = self.availability.swap(availability as u8, Ordering::Relaxed);
+        if before == availability as u8 {
             return;
         }
         // A server that has had its share of the requests meanwhile is warm.
-        if before == Door::Closed as u8 && door == Door::Open {
+        if before == Availability::Closed as u8 && availability == Availability::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
         // After the others: who sees the new number sees them.
@@ -195,7 +195,7 @@ impl Notice {
     }
 
     /// Addresses for a new connection, the one whose turn it is first; none if it never had one.
-    pub fn ways(&self) -> impl ExactSizeIterator<Item = Way> + use<> {
+    pub fn ways(&self) -> impl ExactSizeIterator<Item = EndpointAddress> + use<> {
         let generation = self.generation.load(Ordering::Acquire);
         let targets = self.targets.load_full();
         let count = targets.all.len();
@@ -208,18 +208,18 @@ impl Notice {
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
         // Addresses that have failed lately are tried last, and of the rest those that only stand in.
         order.sort_by_key(|position| (failed & bit(*position) != 0, targets.all[*position].priority));
-        order.into_iter().map(move |position| Way { address: targets.all[position].address, generation })
+        order.into_iter().map(move |position| EndpointAddress { address: targets.all[position].address, generation })
     }
 
     /// A connect to this address has failed, and to another of the server's it has not.
-    pub fn note_failed(&self, way: Way) {
+    pub fn note_failed(&self, way: EndpointAddress) {
         if let Some(position) = self.targets.load().all.iter().position(|target| target.address == way.address) {
             self.failed.fetch_or(bit(position), Ordering::Relaxed);
         }
     }
 
     /// Whether a connection still leads to where the server is.
-    pub fn is_current(&self, way: &mut Way) -> bool {
+    pub fn is_current(&self, way: &mut EndpointAddress) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
         if generation == way.generation {
             return true;
@@ -256,44 +256,44 @@ mod tests {
 
     #[test]
     fn turns_are_as_frequent_as_the_weights_and_nobody_has_them_in_a_row() {
-        let notice = Notice::new(weighted(&[(1, 5, 30), (2, 5, 10), (3, 9, 50)]));
-        let ports: Vec<u16> = (0..8).map(|_| notice.ways().next().unwrap().address.port()).collect();
+        let endpoint = Endpoint::new(weighted(&[(1, 5, 30), (2, 5, 10), (3, 9, 50)]));
+        let ports: Vec<u16> = (0..8).map(|_| endpoint.ways().next().unwrap().address.port()).collect();
         let [ones, twos] = [1, 2].map(|port| ports.iter().filter(|each| **each == port).count());
         assert_eq!((ones, twos), (6, 2), "{ports:?}");
         assert!(!ports.windows(4).any(|four| four.iter().all(|port| *port == four[0])), "{ports:?}");
         // Whatever the weights, a round is short, and everybody has a turn in it.
-        let notice = Notice::new(weighted(&[(1, 0, u32::MAX), (2, 0, 0), (3, 0, 65_535)]));
-        assert!(notice.targets.load().round.len() <= 3 * ROUND_TURNS_MAX as usize);
+        let endpoint = Endpoint::new(weighted(&[(1, 0, u32::MAX), (2, 0, 0), (3, 0, 65_535)]));
+        assert!(endpoint.targets.load().round.len() <= 3 * ROUND_TURNS_MAX as usize);
         let turns: std::collections::BTreeSet<u16> =
-            (0..300).map(|_| notice.ways().next().unwrap().address.port()).collect();
+            (0..300).map(|_| endpoint.ways().next().unwrap().address.port()).collect();
         assert_eq!(turns.len(), 3);
-        let notice = Notice::new(weighted(&[(1, 0, 0), (2, 0, 0)]));
-        assert_eq!(notice.targets.load().round.len(), 2);
+        let endpoint = Endpoint::new(weighted(&[(1, 0, 0), (2, 0, 0)]));
+        assert_eq!(endpoint.targets.load().round.len(), 2);
     }
 
     #[test]
     fn a_higher_priority_number_stands_in_where_the_others_fail() {
-        let notice = Notice::new(weighted(&[(1, 0, 1), (2, 0, 1), (3, 7, 9), (4, 8, 9)]));
-        let ports = || notice.ways().map(|way| way.address.port()).collect::<Vec<_>>();
+        let endpoint = Endpoint::new(weighted(&[(1, 0, 1), (2, 0, 1), (3, 7, 9), (4, 8, 9)]));
+        let ports = || endpoint.ways().map(|way| way.address.port()).collect::<Vec<_>>();
         assert_eq!([ports(), ports()], [[1, 2, 3, 4], [2, 1, 3, 4]]);
-        notice.ways().take(2).for_each(|way| notice.note_failed(way));
+        endpoint.ways().take(2).for_each(|way| endpoint.note_failed(way));
         assert_eq!(ports()[..2], [3, 4]);
     }
 
     #[test]
     fn connections_take_the_addresses_in_turn_and_each_knows_the_others() {
-        let notice = Notice::new(addresses(&[1, 2, 3]));
-        let ports = || notice.ways().map(|way| way.address.port()).collect::<Vec<_>>();
+        let endpoint = Endpoint::new(addresses(&[1, 2, 3]));
+        let ports = || endpoint.ways().map(|way| way.address.port()).collect::<Vec<_>>();
         assert_eq!([ports(), ports(), ports(), ports()], [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
     }
 
     #[test]
     fn an_address_that_failed_is_tried_last_for_a_while() {
-        let notice = Notice::new(addresses(&[1, 2]));
-        let first = || notice.ways().next().unwrap();
-        let mut ways = notice.ways();
+        let endpoint = Endpoint::new(addresses(&[1, 2]));
+        let first = || endpoint.ways().next().unwrap();
+        let mut ways = endpoint.ways();
         let (_, two) = (ways.next().unwrap(), ways.next().unwrap());
-        notice.note_failed(two);
+        endpoint.note_failed(two);
         let turns: Vec<u16> = (1..TURNS_TO_RETRY).map(|_| first().address.port()).collect();
         assert!(turns.iter().all(|port| *port == 1), "{turns:?}");
         let turns: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
@@ -302,47 +302,51 @@ mod tests {
 
     #[test]
     fn a_server_without_an_address_is_closed_and_leads_nowhere() {
-        let notice = Notice::new(Vec::new());
-        assert!(!notice.is_open());
-        assert_eq!(notice.ways().count(), 0);
-        notice.set_targets(addresses(&[1]));
-        assert_eq!(notice.ways().count(), 1);
+        let endpoint = Endpoint::new(Vec::new());
+        assert!(!endpoint.is_open());
+        assert_eq!(endpoint.ways().count(), 0);
+        endpoint.set_targets(addresses(&[1]));
+        assert_eq!(endpoint.ways().count(), 1);
     }
 
     #[test]
     fn openings_are_counted_and_staying_open_is_none() {
-        let notice = Notice::new(addresses(&[1]));
-        [Door::Open, Door::Closed, Door::Closed, Door::Open, Door::Open].iter().for_each(|door| notice.set_door(*door));
-        assert_eq!((notice.is_open(), notice.is_fit(), notice.reopened()), (true, true, 1));
-        [Door::Closed, Door::Ajar].iter().for_each(|door| notice.set_door(*door));
-        assert_eq!((notice.is_open(), notice.is_fit()), (true, false));
-        notice.set_door(Door::Open);
-        assert_eq!(notice.reopened(), 1, "it has had its requests meanwhile");
+        let endpoint = Endpoint::new(addresses(&[1]));
+        [Availability::Open, Availability::Closed, Availability::Closed, Availability::Open, Availability::Open]
+            .iter()
+            .for_each(|availability| endpoint.set_availability(*availability));
+        assert_eq!((endpoint.is_open(), endpoint.is_fit(), endpoint.reopened()), (true, true, 1));
+        [Availability::Closed, Availability::Panic]
+            .iter()
+            .for_each(|availability| endpoint.set_availability(*availability));
+        assert_eq!((endpoint.is_open(), endpoint.is_fit()), (true, false));
+        endpoint.set_availability(Availability::Open);
+        assert_eq!(endpoint.reopened(), 1, "it has had its requests meanwhile");
     }
 
     #[test]
     fn cores_see_by_one_number_that_a_server_was_closed_or_opened() {
-        let notice = Notice::new(addresses(&[1]));
-        for door in [Door::Closed, Door::Ajar, Door::Open] {
+        let endpoint = Endpoint::new(addresses(&[1]));
+        for availability in [Availability::Closed, Availability::Panic, Availability::Open] {
             let before = changes();
-            notice.set_door(door);
-            assert_ne!(changes(), before, "{door:?}");
+            endpoint.set_availability(availability);
+            assert_ne!(changes(), before, "{availability:?}");
         }
     }
 
     #[test]
     fn a_connection_is_current_until_its_own_address_is_gone() {
-        let notice = Notice::new(addresses(&[1, 2]));
+        let endpoint = Endpoint::new(addresses(&[1, 2]));
         let (mut one, mut two) = {
-            let mut ways = notice.ways();
+            let mut ways = endpoint.ways();
             (ways.next().unwrap(), ways.next().unwrap())
         };
-        assert!(!notice.set_targets(addresses(&[1, 2, 3])), "none is gone");
-        assert!(notice.is_current(&mut one) && notice.is_current(&mut two));
-        assert!(notice.set_targets(addresses(&[2, 4])));
-        assert!(!notice.is_current(&mut one));
-        assert!(notice.is_current(&mut two) && notice.is_current(&mut two));
-        assert!(!notice.set_targets(Vec::new()), "a server keeps its last addresses");
-        assert_eq!(notice.addresses().len(), 2);
+        assert!(!endpoint.set_targets(addresses(&[1, 2, 3])), "none is gone");
+        assert!(endpoint.is_current(&mut one) && endpoint.is_current(&mut two));
+        assert!(endpoint.set_targets(addresses(&[2, 4])));
+        assert!(!endpoint.is_current(&mut one));
+        assert!(endpoint.is_current(&mut two) && endpoint.is_current(&mut two));
+        assert!(!endpoint.set_targets(Vec::new()), "a server keeps its last addresses");
+        assert_eq!(endpoint.addresses().len(), 2);
     }
 }

@@ -19,7 +19,7 @@ impl Wake for Count {
 
 /// A request in the simulation.
 struct Request {
-    ticket: Ticket,
+    ticket: QueueTicket,
     wants: Vec<usize>,
     woken: Arc<Count>,
     asked: bool,
@@ -28,9 +28,9 @@ struct Request {
 /// Virtual cores in turns that chance decides, as the proxy drives the turnstile: reuse what is idle here, else take a
 /// permit, else wait; lay down or close when done; go away at any time.
 struct World {
-    turnstile: Turnstile<Connection>,
+    limiter: ConnectionLimiter<Connection>,
     /// Those that it succeeded. Whoever holds one of them still goes by it.
-    earlier: Vec<Turnstile<Connection>>,
+    earlier: Vec<ConnectionLimiter<Connection>>,
     max: Vec<u32>,
     /// By server: permits that were out when the limit was lowered, and count until they come back.
     over: Vec<u32>,
@@ -57,7 +57,7 @@ impl World {
         let order = Order { target: random.bool().then(|| random.u64(0..40)) };
         let bounds = Bounds { limit, order };
         World {
-            turnstile: Turnstile::new(&max, cores, bounds),
+            limiter: ConnectionLimiter::new(&max, cores, bounds),
             earlier: Vec::new(),
             over: vec![0; max.len()],
             idle: vec![vec![0; max.len()]; cores],
@@ -102,16 +102,16 @@ impl World {
         }
         let waiting = self.waiting.len();
         self.bounds.limit = random.usize(waiting..waiting + 12);
-        let next = self.turnstile.succeeded_by(&self.max, self.bounds);
-        self.earlier.push(std::mem::replace(&mut self.turnstile, next));
-        self.over = (0..self.max.len()).map(|server| self.turnstile.open(server)).collect();
-        self.turnstile.settle(self.now);
+        let next = self.limiter.succeeded_by(&self.max, self.bounds);
+        self.earlier.push(std::mem::replace(&mut self.limiter, next));
+        self.over = (0..self.max.len()).map(|server| self.limiter.open(server)).collect();
+        self.limiter.settle(self.now);
     }
 
     /// One of the turnstiles that know this server.
-    fn view(&self, server: usize) -> &Turnstile<Connection> {
+    fn view(&self, server: usize) -> &ConnectionLimiter<Connection> {
         let old = self.earlier.get(self.served % (self.earlier.len() + 1));
-        old.filter(|old| server < old.max.len()).unwrap_or(&self.turnstile)
+        old.filter(|old| server < old.max.len()).unwrap_or(&self.limiter)
     }
 
     fn arrive(&mut self, core: usize, random: &mut fastrand::Rng) {
@@ -120,7 +120,7 @@ impl World {
             wants.push(random.usize(..self.max.len()));
         }
         for server in &wants {
-            if !self.turnstile.is_wanted(*server) && self.idle[core][*server] > 0 {
+            if !self.limiter.is_wanted(*server) && self.idle[core][*server] > 0 {
                 self.set_idle(core, *server, self.idle[core][*server] - 1);
                 self.busy.push(*server);
                 return;
@@ -137,7 +137,7 @@ impl World {
     fn join(&mut self, wants: Vec<usize>, random: &mut fastrand::Rng) {
         let most = wants.iter().max().copied().unwrap_or(0);
         let since = if random.u8(..4) == 0 { self.now - random.u64(..=self.now.min(30)) } else { self.now };
-        let waiting = self.turnstile.depth();
+        let waiting = self.limiter.depth();
         let is_overload = |since: u64| self.bounds.order.is_overload(since, self.now);
         let overload = is_overload(since) || self.waiting.iter().any(|other| is_overload(other.ticket.since));
         match self.view(most).join_again(wants.clone(), since, self.now) {
@@ -169,9 +169,9 @@ impl World {
 
     fn give_up(&mut self, core: usize, random: &mut fastrand::Rng) {
         let request = self.waiting.remove(random.usize(..self.waiting.len()));
-        match self.turnstile.leave(request.ticket) {
+        match self.limiter.leave(request.ticket) {
             None => {}
-            Some(Grant::Permit(server)) => self.turnstile.release(server, self.now),
+            Some(Grant::Permit(server)) => self.limiter.release(server, self.now),
             Some(Grant::Connection(server, _)) => self.lay_down(core, server),
         }
     }
@@ -180,18 +180,18 @@ impl World {
         let server = random.usize(..self.max.len());
         if self.idle[core][server] > 0 {
             self.set_idle(core, server, self.idle[core][server] - 1);
-            self.turnstile.release(server, self.now);
+            self.limiter.release(server, self.now);
         }
     }
 
     /// What each core does when it is called.
     fn stewards(&mut self) {
         for core in 0..self.idle.len() {
-            if self.turnstile.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
+            if self.limiter.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
                 continue;
             }
             for server in 0..self.max.len() {
-                while self.idle[core][server] > 0 && self.turnstile.offer(server, server, self.now).is_ok() {
+                while self.idle[core][server] > 0 && self.limiter.offer(server, server, self.now).is_ok() {
                     self.set_idle(core, server, self.idle[core][server] - 1);
                 }
             }
@@ -210,7 +210,7 @@ impl World {
                 continue;
             }
             let waker = Waker::from(Arc::clone(&request.woken));
-            match self.turnstile.poll(request.ticket, &Context::from_waker(&waker)) {
+            match self.limiter.poll(request.ticket, &Context::from_waker(&waker)) {
                 Poll::Pending => {
                     assert!(!woken, "woken for nothing");
                     request.asked = true;
@@ -232,7 +232,7 @@ impl World {
             }
         }
         // In a line that goes by its order it is the last one who makes way, for one who came back.
-        let in_order = |ticket: &Ticket| still.last().is_none_or(|last| last.ticket < *ticket);
+        let in_order = |ticket: &QueueTicket| still.last().is_none_or(|last| last.ticket < *ticket);
         assert!(self.bounds.order.target.is_some() || displaced.iter().all(in_order));
         self.waiting = still;
     }
@@ -241,17 +241,17 @@ impl World {
         for (server, max) in self.max.iter().enumerate() {
             let idle: usize = self.idle.iter().map(|core| core[server]).sum();
             let busy = self.busy.iter().filter(|busy| **busy == server).count();
-            let open = self.turnstile.open(server);
+            let open = self.limiter.open(server);
             assert!(open <= (*max).max(self.over[server]), "server {server}: {open} of {max}");
             self.over[server] = self.over[server].min(open);
-            assert_eq!(self.turnstile.open(server) as usize, idle + busy, "permits are connections");
+            assert_eq!(self.limiter.open(server) as usize, idle + busy, "permits are connections");
             let wanted = self.waiting.iter().any(|request| request.wants.contains(&server));
-            assert!(!wanted || (self.turnstile.open(server) >= *max && idle == 0), "somebody waits for nothing");
-            assert_eq!(self.turnstile.is_wanted(server), wanted);
+            assert!(!wanted || (self.limiter.open(server) >= *max && idle == 0), "somebody waits for nothing");
+            assert_eq!(self.limiter.is_wanted(server), wanted);
         }
         let waiting = self.waiting.len();
         assert!(waiting <= self.bounds.limit);
-        assert_eq!(self.turnstile.depth(), waiting);
+        assert_eq!(self.limiter.depth(), waiting);
     }
 }
 
@@ -265,7 +265,7 @@ fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_wh
         (0..400).for_each(|_| world.step(&mut random));
         // Everybody goes home, and nobody is left behind.
         while let Some(server) = world.busy.pop() {
-            world.turnstile.release(server, world.now);
+            world.limiter.release(server, world.now);
             world.collect(&mut random);
             world.check();
         }
@@ -284,35 +284,35 @@ impl Wake for Unpark {
 }
 
 /// One request of a thread; false when it gave up.
-fn take(turnstile: &Turnstile<Connection>, patience: usize, waker: &Waker) -> bool {
-    if turnstile.try_take(0) {
+fn take(limiter: &ConnectionLimiter<Connection>, patience: usize, waker: &Waker) -> bool {
+    if limiter.try_take(0) {
         return true;
     }
-    let Ok(ticket) = turnstile.join([0], 0) else { return false };
+    let Ok(ticket) = limiter.join([0], 0) else { return false };
     for _ in 0..patience {
-        if turnstile.poll(ticket, &Context::from_waker(waker)).is_ready() {
+        if limiter.poll(ticket, &Context::from_waker(waker)).is_ready() {
             return true;
         }
         std::thread::park();
     }
-    turnstile.leave(ticket).is_some()
+    limiter.leave(ticket).is_some()
 }
 
 #[test]
 fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
     const MAX: u32 = 3;
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[MAX], 4, fifo(64));
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[MAX], 4, fifo(64));
     let (inside, served) = (AtomicU32::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..8 {
-            let (turnstile, inside, served) = (&turnstile, &inside, &served);
+            let (limiter, inside, served) = (&limiter, &inside, &served);
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(thread);
                 let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
                 for _ in 0..4_000 {
                     // Without an end to its patience a thread that is not woken hangs, and the test with it.
                     let patience = if random.u8(..8) == 0 { 1 } else { usize::MAX };
-                    if !take(turnstile, patience, &waker) {
+                    if !take(limiter, patience, &waker) {
                         continue;
                     }
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < MAX);
@@ -321,45 +321,45 @@ fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
                         std::thread::yield_now();
                     }
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    if turnstile.offer(0, 0, 0).is_err() {
-                        turnstile.release(0, 0);
+                    if limiter.offer(0, 0, 0).is_err() {
+                        limiter.release(0, 0);
                     }
                 }
             });
         }
     });
-    assert_eq!((turnstile.open(0), turnstile.depth()), (0, 0), "no permit was lost");
+    assert_eq!((limiter.open(0), limiter.depth()), (0, 0), "no permit was lost");
     assert!(served.into_inner() > 16_000);
 }
 
 #[test]
 fn a_full_line_refuses_and_a_place_given_up_can_be_had() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, fifo(1));
-    assert!(turnstile.try_take(0));
-    let first = turnstile.join([0], 0).unwrap();
-    assert_eq!(turnstile.join([0], 0), Err(Full));
-    assert_eq!(turnstile.leave(first), None);
-    let second = turnstile.join([0], 0).unwrap();
-    turnstile.release(0, 0);
-    let grant = turnstile.poll(second, &Context::from_waker(Waker::noop()));
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1], 1, fifo(1));
+    assert!(limiter.try_take(0));
+    let first = limiter.join([0], 0).unwrap();
+    assert_eq!(limiter.join([0], 0), Err(Full));
+    assert_eq!(limiter.leave(first), None);
+    let second = limiter.join([0], 0).unwrap();
+    limiter.release(0, 0);
+    let grant = limiter.poll(second, &Context::from_waker(Waker::noop()));
     assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))));
-    assert!(!turnstile.has_room(0), "the permit is the waiter's");
+    assert!(!limiter.has_room(0), "the permit is the waiter's");
 }
 
 #[test]
 fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(8));
-    assert!(turnstile.try_take(0));
-    let waits = turnstile.join([0], 0).unwrap();
-    assert!(turnstile.try_take(1), "the line is for the other server");
-    turnstile.release(0, 0);
-    assert!(!turnstile.try_take(0));
-    assert_eq!(turnstile.leave(waits), Some(Grant::Permit(0)));
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(8));
+    assert!(limiter.try_take(0));
+    let waits = limiter.join([0], 0).unwrap();
+    assert!(limiter.try_take(1), "the line is for the other server");
+    limiter.release(0, 0);
+    assert!(!limiter.try_take(0));
+    assert_eq!(limiter.leave(waits), Some(Grant::Permit(0)));
 }
 
 #[test]
 fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
-    let first: Turnstile<Connection> = Turnstile::new(&[2], 1, fifo(8));
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[2], 1, fifo(8));
     assert!(first.try_take(0) && first.try_take(0));
     let second = first.succeeded_by(&[1, 1], fifo(8));
     assert!(second.is_kin(&first));
@@ -380,7 +380,7 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
 
 #[test]
 fn a_server_that_is_new_has_its_limit_from_the_first_permit_on() {
-    let first: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, fifo(8));
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[UNLIMITED], 1, fifo(8));
     let second = first.succeeded_by(&[1, 1], fifo(8));
     assert!(second.try_take(1) && !second.try_take(1), "before it is settled");
     assert!(second.try_take(0) && second.try_take(0), "one that is known has the limit in force");
@@ -390,14 +390,17 @@ fn a_server_that_is_new_has_its_limit_from_the_first_permit_on() {
 
 #[test]
 fn a_server_without_a_limit_never_makes_anybody_wait() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, fifo(0));
-    assert!((0..10_000).all(|_| turnstile.try_take(0)));
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[UNLIMITED], 1, fifo(0));
+    assert!((0..10_000).all(|_| limiter.try_take(0)));
 }
 
 /// What the tickets have, in the order in which they are asked.
-fn heard(turnstile: &Turnstile<Connection>, tickets: &[Ticket]) -> Vec<Poll<Result<Grant<Connection>, Full>>> {
+fn heard(
+    limiter: &ConnectionLimiter<Connection>,
+    tickets: &[QueueTicket],
+) -> Vec<Poll<Result<Grant<Connection>, Full>>> {
     let context = Context::from_waker(Waker::noop());
-    tickets.iter().map(|ticket| turnstile.poll(*ticket, &context)).collect()
+    tickets.iter().map(|ticket| limiter.poll(*ticket, &context)).collect()
 }
 
 const GRANTED: Poll<Result<Grant<Connection>, Full>> = Poll::Ready(Ok(Grant::Permit(0)));
@@ -405,77 +408,77 @@ const GRANTED: Poll<Result<Grant<Connection>, Full>> = Poll::Ready(Ok(Grant::Per
 #[test]
 fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_line() {
     let bounds = Bounds { limit: 3, order: Order { target: Some(100) } };
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, bounds);
-    assert!(turnstile.try_take(0) && turnstile.try_take(1));
-    let mut tickets: Vec<Ticket> = [0, 10, 20].map(|now| turnstile.join([0, 1], now).unwrap()).into();
-    assert_eq!(turnstile.join([0, 1], 100), Err(Full), "nobody has waited for too long");
-    tickets.push(turnstile.join([0], 101).unwrap());
-    assert_eq!(heard(&turnstile, &tickets), [Poll::Ready(Err(Full)), Poll::Pending, Poll::Pending, Poll::Pending]);
-    turnstile.release(0, 105);
-    assert_eq!(heard(&turnstile, &tickets[1..2]), [GRANTED], "none has waited for too long: by their order");
-    turnstile.release(0, 121);
-    assert_eq!(heard(&turnstile, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
-    turnstile.release(0, 122);
-    assert_eq!(heard(&turnstile, &tickets[2..3]), [GRANTED]);
-    assert_eq!((turnstile.depth(), turnstile.lock().wakers.len()), (0, 0), "who was answered is forgotten");
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, bounds);
+    assert!(limiter.try_take(0) && limiter.try_take(1));
+    let mut tickets: Vec<QueueTicket> = [0, 10, 20].map(|now| limiter.join([0, 1], now).unwrap()).into();
+    assert_eq!(limiter.join([0, 1], 100), Err(Full), "nobody has waited for too long");
+    tickets.push(limiter.join([0], 101).unwrap());
+    assert_eq!(heard(&limiter, &tickets), [Poll::Ready(Err(Full)), Poll::Pending, Poll::Pending, Poll::Pending]);
+    limiter.release(0, 105);
+    assert_eq!(heard(&limiter, &tickets[1..2]), [GRANTED], "none has waited for too long: by their order");
+    limiter.release(0, 121);
+    assert_eq!(heard(&limiter, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
+    limiter.release(0, 122);
+    assert_eq!(heard(&limiter, &tickets[2..3]), [GRANTED]);
+    assert_eq!((limiter.depth(), limiter.lock().wakers.len()), (0, 0), "who was answered is forgotten");
 }
 
 #[test]
 fn who_waits_for_something_else_counts_gets_nothing_here_and_makes_way_as_the_others_do() {
     let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, bounds);
-    assert!(turnstile.try_take(0));
-    let first = turnstile.join([], 0).unwrap();
-    let second = turnstile.join([], 10).unwrap();
-    assert_eq!((turnstile.join([], 20), turnstile.join([0], 20)), (Err(Full), Err(Full)));
-    turnstile.release(0, 20);
-    assert!(turnstile.try_take(0), "nobody waits for the permit");
-    assert_eq!(turnstile.ends(0), None);
-    let third = turnstile.join([0], 101).unwrap();
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1], 1, bounds);
+    assert!(limiter.try_take(0));
+    let first = limiter.join([], 0).unwrap();
+    let second = limiter.join([], 10).unwrap();
+    assert_eq!((limiter.join([], 20), limiter.join([0], 20)), (Err(Full), Err(Full)));
+    limiter.release(0, 20);
+    assert!(limiter.try_take(0), "nobody waits for the permit");
+    assert_eq!(limiter.ends(0), None);
+    let third = limiter.join([0], 101).unwrap();
     let full = Poll::Ready(Err(Full));
-    assert_eq!(heard(&turnstile, &[first, second, third]), [full, Poll::Pending, Poll::Pending], "the oldest of all");
-    let fourth = turnstile.join([], 120).unwrap();
-    assert_eq!(turnstile.leave(second), None, "it had to make way, and need not have heard of it");
-    assert_eq!((turnstile.leave(third), turnstile.leave(fourth), turnstile.depth()), (None, None, 0));
-    assert!(turnstile.lock().granted.is_empty());
+    assert_eq!(heard(&limiter, &[first, second, third]), [full, Poll::Pending, Poll::Pending], "the oldest of all");
+    let fourth = limiter.join([], 120).unwrap();
+    assert_eq!(limiter.leave(second), None, "it had to make way, and need not have heard of it");
+    assert_eq!((limiter.leave(third), limiter.leave(fourth), limiter.depth()), (None, None, 0));
+    assert!(limiter.lock().granted.is_empty());
 }
 
 #[test]
 fn who_comes_back_is_before_those_who_came_since_and_as_overdue_as_it_was() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(2));
-    assert!(turnstile.try_take(0));
-    let [later, last] = [10, 20].map(|now| turnstile.join([0], now).unwrap());
-    let back = turnstile.join_again([0], 5, 30).unwrap();
-    assert_eq!(turnstile.ends(0), Some((back, later)));
-    assert_eq!(heard(&turnstile, &[later, back, last]), [Poll::Pending, Poll::Pending, Poll::Ready(Err(Full))]);
-    assert_eq!(turnstile.join_again([0], 11, 30), Err(Full), "there is nobody who came later");
-    turnstile.release(0, 40);
-    assert_eq!(heard(&turnstile, &[later, back]), [Poll::Pending, GRANTED]);
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(2));
+    assert!(limiter.try_take(0));
+    let [later, last] = [10, 20].map(|now| limiter.join([0], now).unwrap());
+    let back = limiter.join_again([0], 5, 30).unwrap();
+    assert_eq!(limiter.ends(0), Some((back, later)));
+    assert_eq!(heard(&limiter, &[later, back, last]), [Poll::Pending, Poll::Pending, Poll::Ready(Err(Full))]);
+    assert_eq!(limiter.join_again([0], 11, 30), Err(Full), "there is nobody who came later");
+    limiter.release(0, 40);
+    assert_eq!(heard(&limiter, &[later, back]), [Poll::Pending, GRANTED]);
 
     let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, bounds);
-    assert!(turnstile.try_take(0));
-    let [first, second] = [100, 101].map(|now| turnstile.join([0], now).unwrap());
-    assert_eq!(turnstile.join_again([0], 10, 150), Err(Full), "it is the one who has waited for too long");
-    assert_eq!(turnstile.leave(first), None);
-    let back = turnstile.join_again([0], 10, 150).unwrap();
-    turnstile.release(0, 150);
-    assert_eq!(heard(&turnstile, &[second, back]), [GRANTED, Poll::Pending], "the newest first");
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1], 1, bounds);
+    assert!(limiter.try_take(0));
+    let [first, second] = [100, 101].map(|now| limiter.join([0], now).unwrap());
+    assert_eq!(limiter.join_again([0], 10, 150), Err(Full), "it is the one who has waited for too long");
+    assert_eq!(limiter.leave(first), None);
+    let back = limiter.join_again([0], 10, 150).unwrap();
+    limiter.release(0, 150);
+    assert_eq!(heard(&limiter, &[second, back]), [GRANTED, Poll::Pending], "the newest first");
 }
 
 #[test]
 fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1; 64], 1, fifo(10_000));
-    assert!((0..64).all(|server| turnstile.try_take(server)));
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1; 64], 1, fifo(10_000));
+    assert!((0..64).all(|server| limiter.try_take(server)));
     for round in 0..3 {
-        let tickets: Vec<Ticket> = (0..64)
+        let tickets: Vec<QueueTicket> = (0..64)
             .flat_map(|server| [vec![server], (0..64).filter(|other| *other != server).collect()])
-            .map(|wants: Vec<usize>| turnstile.join(wants, 0).unwrap())
+            .map(|wants: Vec<usize>| limiter.join(wants, 0).unwrap())
             .collect();
-        assert_eq!(turnstile.depth(), 128);
-        assert!(heard(&turnstile, &tickets).iter().all(Poll::is_pending));
-        assert!(tickets.into_iter().all(|ticket| turnstile.leave(ticket).is_none()));
-        let room = turnstile.lock();
+        assert_eq!(limiter.depth(), 128);
+        assert!(heard(&limiter, &tickets).iter().all(Poll::is_pending));
+        assert!(tickets.into_iter().all(|ticket| limiter.leave(ticket).is_none()));
+        let room = limiter.lock();
         assert_eq!((room.kinds.len(), room.unused.len(), room.by_wants.len()), (128, 128, 0), "round {round}");
         assert!(room.by_server.values().all(Vec::is_empty));
         assert_eq!((room.waiters.len(), room.wakers.len(), room.granted.len()), (0, 0, 0), "round {round}");
@@ -485,7 +488,7 @@ fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
 
 #[test]
 fn who_is_served_at_once_is_not_refused_for_a_line_that_is_longer_than_it_may_be_by_now() {
-    let first: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(8));
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(8));
     assert!(first.try_take(0));
     let waits = [0, 1].map(|now| first.join([0], now).unwrap());
     let second = first.succeeded_by(&[1, 1], fifo(1));
@@ -499,17 +502,17 @@ fn who_is_served_at_once_is_not_refused_for_a_line_that_is_longer_than_it_may_be
 
 #[test]
 fn who_joins_the_line_calls_each_core_that_has_what_they_want_and_no_other_and_a_call_is_heard_once() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 3, fifo(8));
-    assert!(turnstile.try_take(0) && turnstile.try_take(1));
-    let called = || [0, 1, 2].map(|core| turnstile.poll_called(core, &Context::from_waker(Waker::noop())).is_ready());
-    turnstile.note_idle(0, 0, 1);
-    turnstile.note_idle(1, 1, 1);
-    turnstile.note_idle(2, 0, 1);
-    turnstile.note_idle(2, 0, 0);
+    let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 3, fifo(8));
+    assert!(limiter.try_take(0) && limiter.try_take(1));
+    let called = || [0, 1, 2].map(|core| limiter.poll_called(core, &Context::from_waker(Waker::noop())).is_ready());
+    limiter.note_idle(0, 0, 1);
+    limiter.note_idle(1, 1, 1);
+    limiter.note_idle(2, 0, 1);
+    limiter.note_idle(2, 0, 0);
     assert_eq!(called(), [false; 3]);
-    let waits = turnstile.join([0], 0).unwrap();
+    let waits = limiter.join([0], 0).unwrap();
     assert_eq!(called(), [true, false, false]);
     assert_eq!(called(), [false; 3]);
-    assert_eq!(turnstile.offer(0, 7, 0), Ok(()));
-    assert_eq!(turnstile.leave(waits), Some(Grant::Connection(0, 7)));
+    assert_eq!(limiter.offer(0, 7, 0), Ok(()));
+    assert_eq!(limiter.leave(waits), Some(Grant::Connection(0, 7)));
 }

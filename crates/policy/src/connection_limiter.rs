@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::line::{Line, Order, Turns};
 
-pub use crate::line::Ticket;
+pub use crate::line::QueueTicket;
 
 /// Connection limit that stands for no limit.
 pub const UNLIMITED: u32 = u32::MAX;
@@ -32,9 +32,9 @@ pub const UNLIMITED: u32 = u32::MAX;
 /// Permits for a backend's servers, and the queue of waiters. `C` is a connection: it carries its permit, and is never
 /// dropped while the queue is locked, since its drop may call the turnstile.
 #[derive(Debug)]
-pub struct Turnstile<C> {
+pub struct ConnectionLimiter<C> {
     servers: Arc<[Arc<Server>]>,
-    /// Connection limits by server, in force after [`Turnstile::settle`].
+    /// Connection limits by server, in force after [`ConnectionLimiter::settle`].
     max: Box<[u32]>,
     bounds: Bounds,
     common: Arc<Common<C>>,
@@ -95,11 +95,11 @@ struct Room<C> {
     /// Places of the kinds with a waiter, by the server that they would take.
     by_server: HashMap<usize, Vec<usize>>,
     /// Waiters by ticket.
-    waiters: HashMap<Ticket, Waiter>,
+    waiters: HashMap<QueueTicket, Waiter>,
     turns: Turns,
-    granted: HashMap<Ticket, Result<Grant<C>, Full>>,
+    granted: HashMap<QueueTicket, Result<Grant<C>, Full>>,
     /// Wakers by ticket, apart from `waiters`: a waiter with a grant before its first poll needs no waker.
-    wakers: HashMap<Ticket, Waker>,
+    wakers: HashMap<QueueTicket, Waker>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ struct Kind {
 /// Grant to a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Grant<C> {
-    /// Permission to make a connection to this server; released with [`Turnstile::release`].
+    /// Permission to make a connection to this server; released with [`ConnectionLimiter::release`].
     Permit(usize),
     /// An idle connection to this server, with its permit.
     Connection(usize, C),
@@ -133,10 +133,10 @@ pub enum Grant<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-impl<C> Turnstile<C> {
+impl<C> ConnectionLimiter<C> {
     /// Creates a turnstile; `max` is the connection limit by server.
-    pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> Turnstile<C> {
-        Turnstile {
+    pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> ConnectionLimiter<C> {
+        ConnectionLimiter {
             servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
             max: max.into(),
             bounds,
@@ -148,15 +148,15 @@ impl<C> Turnstile<C> {
     }
 
     /// Successor of this turnstile when limits or servers change: the first servers are those of this one, and `max`
-    /// lists further ones behind them. The new limits come into force with [`Turnstile::settle`].
+    /// lists further ones behind them. The new limits come into force with [`ConnectionLimiter::settle`].
     #[must_use]
-    pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> Turnstile<C> {
+    pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> ConnectionLimiter<C> {
         let known = |(index, max): (usize, &u32)| match self.servers.get(index) {
             Some(server) => Arc::clone(server),
             None => Arc::new(Server::new(*max, self.common.cores.len())),
         };
         let servers = max.iter().enumerate().map(known).collect();
-        Turnstile { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
+        ConnectionLimiter { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
     }
 
     /// Puts the limits of this turnstile into force, and serves waiters that the new limits have room for. A server
@@ -173,7 +173,7 @@ impl<C> Turnstile<C> {
     }
 
     /// Whether the other turnstile has the same queue.
-    pub fn is_kin(&self, other: &Turnstile<C>) -> bool {
+    pub fn is_kin(&self, other: &ConnectionLimiter<C>) -> bool {
         Arc::ptr_eq(&self.common, &other.common)
     }
 
@@ -229,15 +229,15 @@ impl<C> Turnstile<C> {
 
     /// Joins the queue for any of these servers; the grant may be there at once. Every core with an idle connection to
     /// one of them is called. With no servers the waiter only counts towards the limit, and nothing is granted. The
-    /// ticket is polled with [`Turnstile::poll`] and given up with [`Turnstile::leave`].
-    pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<Ticket, Full> {
+    /// ticket is polled with [`ConnectionLimiter::poll`] and given up with [`ConnectionLimiter::leave`].
+    pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<QueueTicket, Full> {
         self.join_again(wants, now, now)
     }
 
-    /// Joins like [`Turnstile::join`], for a request that has waited before, `since` then. A full queue refuses its
+    /// Joins like [`ConnectionLimiter::join`], for a request that has waited before, `since` then. A full queue refuses its
     /// newest waiter, whether or not that is the one that joins; under overload, when the newest are served first, the
     /// oldest waiter is refused.
-    pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<Ticket, Full> {
+    pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<QueueTicket, Full> {
         let wants = wants.into();
         let mut room = self.lock();
         let ticket = room.join(&wants, &self.servers, since);
@@ -269,7 +269,7 @@ impl<C> Turnstile<C> {
     }
 
     /// Polls a ticket for its grant, or its refusal. A ticket is not polled again after either.
-    pub fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
+    pub fn poll(&self, ticket: QueueTicket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
         let mut room = self.lock();
         if let Some(answer) = room.granted.remove(&ticket) {
             return Poll::Ready(answer);
@@ -286,7 +286,7 @@ impl<C> Turnstile<C> {
 
     /// Leaves the queue. A grant made in the meantime is the caller's: a permit is to be released, a connection to be
     /// returned to the pool or closed.
-    pub fn leave(&self, ticket: Ticket) -> Option<Grant<C>> {
+    pub fn leave(&self, ticket: QueueTicket) -> Option<Grant<C>> {
         let mut room = self.lock();
         let waker = room.wakers.remove(&ticket);
         room.lose(ticket);
@@ -297,7 +297,7 @@ impl<C> Turnstile<C> {
     }
 
     /// Oldest and newest waiter that would take this server.
-    pub fn ends(&self, server: usize) -> Option<(Ticket, Ticket)> {
+    pub fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
         self.is_wanted(server).then(|| self.lock().ends(server)).flatten()
     }
 
@@ -307,12 +307,12 @@ impl<C> Turnstile<C> {
     }
 
     /// Records how many idle connections a core has; called by that core only, and followed by a look at
-    /// [`Turnstile::is_wanted`].
+    /// [`ConnectionLimiter::is_wanted`].
     pub fn note_idle(&self, core: usize, server: usize, count: usize) {
         self.servers[server].idle[core].0.store(count as u32, SeqCst);
     }
 
-    /// Ready when a waiter wants one of this core's idle connections, which the core should then [`Turnstile::offer`].
+    /// Ready when a waiter wants one of this core's idle connections, which the core should then [`ConnectionLimiter::offer`].
     pub fn poll_called(&self, core: usize, context: &Context<'_>) -> Poll<()> {
         let core = &self.common.cores[core];
         let replaced = lock(&core.steward).replace(context.waker().clone());
@@ -365,8 +365,8 @@ impl<C> Room<C> {
         }
     }
 
-    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, since: u64) -> Ticket {
-        let ticket = Ticket::new(since, self.next);
+    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, since: u64) -> QueueTicket {
+        let ticket = QueueTicket::new(since, self.next);
         self.next += 1;
         let due = (!wants.is_empty()).then(|| self.turns.due(self.takers()));
         let kind = match self.by_wants.get(wants) {
@@ -405,7 +405,7 @@ impl<C> Room<C> {
     }
 
     /// Removes a waiter that goes away unserved, if it is in the queue.
-    fn lose(&mut self, ticket: Ticket) {
+    fn lose(&mut self, ticket: QueueTicket) {
         if let Some(due) = self.leave(ticket).and_then(|waiter| waiter.due) {
             let left = self.takers();
             self.turns.lose(due, left);
@@ -413,7 +413,7 @@ impl<C> Room<C> {
     }
 
     /// Removes a waiter, if it is in the queue.
-    fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+    fn leave(&mut self, ticket: QueueTicket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
         let kind = &mut self.kinds[waiter.kind];
         kind.line.leave(ticket);
@@ -438,7 +438,7 @@ impl<C> Room<C> {
     }
 
     /// Removes the next waiter that would take this server.
-    fn take_next(&mut self, server: usize, now: u64) -> Option<Ticket> {
+    fn take_next(&mut self, server: usize, now: u64) -> Option<QueueTicket> {
         let (oldest, newest) = self.ends(server)?;
         let is_newest_first = self.turns.is_newest_first(self.bounds.order, oldest.since, now);
         let next = if is_newest_first { newest } else { oldest };
@@ -447,22 +447,22 @@ impl<C> Room<C> {
         Some(next)
     }
 
-    fn ends(&self, server: usize) -> Option<(Ticket, Ticket)> {
+    fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
         let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].line);
         Some((kinds().filter_map(Line::oldest).min()?, kinds().filter_map(Line::newest).max()?))
     }
 
     /// Oldest waiter, if its wait amounts to overload.
-    fn overdue(&self, now: u64) -> Option<Ticket> {
+    fn overdue(&self, now: u64) -> Option<QueueTicket> {
         let oldest = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
         self.bounds.order.is_overload(oldest.since, now).then_some(oldest)
     }
 
-    fn newest(&self) -> Option<Ticket> {
+    fn newest(&self) -> Option<QueueTicket> {
         self.kinds.iter().filter_map(|kind| kind.line.newest()).max()
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Result<Grant<C>, Full>) -> Option<Waker> {
+    fn answer(&mut self, ticket: QueueTicket, answer: Result<Grant<C>, Full>) -> Option<Waker> {
         self.granted.insert(ticket, answer);
         self.wakers.remove(&ticket)
     }

@@ -44,8 +44,8 @@ const NEWCOMERS_PER_LOOK: u32 = 64;
 pub struct Shared {
     /// `process.memory_limit` in bytes; 0 where there is none.
     limit: AtomicU64,
-    /// A `Notice`, packed.
-    notice: AtomicU64,
+    /// A `Announcement`, packed.
+    announcement: AtomicU64,
     /// The process's limit of open files.
     files: AtomicU64,
     /// Times that a core needed files and had nothing idle to close.
@@ -56,12 +56,12 @@ pub struct Shared {
 
 /// A relief and its number, by which a core knows whether it has seen it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Notice {
+struct Announcement {
     number: u16,
     relief: Relief,
 }
 
-impl Notice {
+impl Announcement {
     fn pack(self) -> u64 {
         let Relief { refuse, close, close_pools, give_back } = self.relief;
         u64::from(self.number) << 48
@@ -71,14 +71,14 @@ impl Notice {
             | u64::from(give_back)
     }
 
-    fn unpack(bits: u64) -> Notice {
+    fn unpack(bits: u64) -> Announcement {
         let relief = Relief {
             refuse: (bits >> 32) as u16,
             close: (bits >> 16) as u16,
             close_pools: bits & 2 != 0,
             give_back: bits & 1 != 0,
         };
-        Notice { number: (bits >> 48) as u16, relief }
+        Announcement { number: (bits >> 48) as u16, relief }
     }
 }
 
@@ -86,7 +86,7 @@ impl Shared {
     pub fn new(per_source: Option<u32>) -> Shared {
         Shared {
             limit: AtomicU64::new(0),
-            notice: AtomicU64::new(0),
+            announcement: AtomicU64::new(0),
             files: AtomicU64::new(propylon_sys::files_limit()),
             calls: AtomicU64::new(0),
             sources: per_source.map(Sources::new),
@@ -140,7 +140,7 @@ impl Watch {
         let Some(used) = memory.used() else { return };
         let relief = memory.pressure.step(used);
         self.number = self.number.wrapping_add(1);
-        self.shared.notice.store(Notice { number: self.number, relief }.pack(), Ordering::Relaxed);
+        self.shared.announcement.store(Announcement { number: self.number, relief }.pack(), Ordering::Relaxed);
         column.set(metrics.limit, memory.limit as i64);
         column.set(metrics.used, used as i64);
         column.set(metrics.refusing, (u32::from(relief.refuse) * 100).div_ceil(u32::from(SHARE_ALL)).into());
@@ -185,9 +185,9 @@ fn automatic() -> Option<(u64, Option<MemoryGroup>)> {
 }
 
 /// One core's part.
-pub struct Shortage {
+pub struct Overload {
     shared: Arc<Shared>,
-    notice: Cell<Notice>,
+    announcement: Cell<Announcement>,
     /// Newcomers since that notice.
     newcomers: Cell<u32>,
     /// The share of them that is refused by what this core has seen since.
@@ -212,12 +212,12 @@ pub struct Duty {
     pub give_back: bool,
 }
 
-impl Shortage {
-    pub fn new(shared: Arc<Shared>) -> Shortage {
+impl Overload {
+    pub fn new(shared: Arc<Shared>) -> Overload {
         let calls_seen = Cell::new(shared.calls.load(Ordering::Relaxed));
-        Shortage {
+        Overload {
             shared,
-            notice: Cell::default(),
+            announcement: Cell::default(),
             newcomers: Cell::default(),
             refused_here: Cell::default(),
             calls_seen,
@@ -231,9 +231,9 @@ impl Shortage {
     pub fn duty(&self, connections: usize) -> Duty {
         self.closable.set(CLOSED_PER_TICK_MAX);
         let mut duty = Duty::default();
-        let notice = Notice::unpack(self.shared.notice.load(Ordering::Relaxed));
-        if self.notice.replace(notice).number != notice.number {
-            let Relief { close, close_pools, give_back, .. } = notice.relief;
+        let announcement = Announcement::unpack(self.shared.announcement.load(Ordering::Relaxed));
+        if self.announcement.replace(announcement).number != announcement.number {
+            let Relief { close, close_pools, give_back, .. } = announcement.relief;
             duty = Duty { close, close_pools, give_back, make_room: 0 };
             self.newcomers.set(0);
             self.refused_here.set(0);
@@ -261,7 +261,7 @@ impl Shortage {
         if limit > 0 {
             self.look(limit);
         }
-        match self.notice.get().relief.refuse.max(self.refused_here.get()) {
+        match self.announcement.get().relief.refuse.max(self.refused_here.get()) {
             0 => false,
             SHARE_ALL => true,
             share => chance() < share,
@@ -330,42 +330,42 @@ mod tests {
     #[test]
     fn a_notice_arrives_as_it_was_sent() {
         let relief = Relief { refuse: 0x1234, close: 0x5678, close_pools: true, give_back: false };
-        for notice in [Notice { number: 7, relief }, Notice::default()] {
-            assert_eq!(Notice::unpack(notice.pack()), notice);
+        for announcement in [Announcement { number: 7, relief }, Announcement::default()] {
+            assert_eq!(Announcement::unpack(announcement.pack()), announcement);
         }
     }
 
     #[test]
     fn a_notice_is_carried_out_once_and_refuses_until_the_next() {
         let shared = Arc::new(Shared::new(None));
-        let shortage = Shortage::new(Arc::clone(&shared));
+        let overload = Overload::new(Arc::clone(&shared));
         let relief = Relief { refuse: SHARE_ALL / 2, close: 9, close_pools: false, give_back: true };
-        shared.notice.store(Notice { number: 1, relief }.pack(), Ordering::Relaxed);
-        assert_eq!(shortage.duty(10), Duty { close: 9, give_back: true, ..Duty::default() });
-        assert_eq!(shortage.duty(10), Duty::default());
-        assert!(shortage.refuses(|| 5) && !shortage.refuses(|| SHARE_ALL - 5));
-        shared.notice.store(Notice { number: 2, ..Notice::default() }.pack(), Ordering::Relaxed);
-        shortage.duty(10);
-        assert!(!shortage.refuses(|| 0));
+        shared.announcement.store(Announcement { number: 1, relief }.pack(), Ordering::Relaxed);
+        assert_eq!(overload.duty(10), Duty { close: 9, give_back: true, ..Duty::default() });
+        assert_eq!(overload.duty(10), Duty::default());
+        assert!(overload.refuses(|| 5) && !overload.refuses(|| SHARE_ALL - 5));
+        shared.announcement.store(Announcement { number: 2, ..Announcement::default() }.pack(), Ordering::Relaxed);
+        overload.duty(10);
+        assert!(!overload.refuses(|| 0));
     }
 
     #[test]
     fn a_crowd_between_two_notices_is_noticed() {
         let shared = Arc::new(Shared::new(None));
-        let shortage = Shortage::new(Arc::clone(&shared));
+        let overload = Overload::new(Arc::clone(&shared));
         // Less than any process has.
         shared.limit.store(1 << 10, Ordering::Relaxed);
-        let refused = (0..2 * NEWCOMERS_PER_LOOK).filter(|_| shortage.refuses(|| 0)).count() as u32;
+        let refused = (0..2 * NEWCOMERS_PER_LOOK).filter(|_| overload.refuses(|| 0)).count() as u32;
         assert_eq!(refused, NEWCOMERS_PER_LOOK + 1);
-        shared.notice.store(Notice { number: 1, ..Notice::default() }.pack(), Ordering::Relaxed);
-        shortage.duty(0);
-        assert!(!shortage.refuses(|| 0), "the main thread has looked since");
+        shared.announcement.store(Announcement { number: 1, ..Announcement::default() }.pack(), Ordering::Relaxed);
+        overload.duty(0);
+        assert!(!overload.refuses(|| 0), "the main thread has looked since");
     }
 
     #[test]
     fn memory_is_given_back_once_for_each_half_of_a_crowd_that_goes() {
-        let shortage = Shortage::new(Arc::new(Shared::new(None)));
-        let given_back = |connections| shortage.duty(connections).give_back;
+        let overload = Overload::new(Arc::new(Shared::new(None)));
+        let given_back = |connections| overload.duty(connections).give_back;
         let times = [100, 0, 1000, 600, 500, 490, 300, 249, 248, 0].map(given_back);
         assert_eq!(times, [false, false, false, false, true, false, false, true, false, false]);
         let later = (0..100).filter(|_| given_back(0)).count();
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn a_core_without_idle_connections_calls_the_others() {
         let shared = Arc::new(Shared::new(None));
-        let (one, other) = (Shortage::new(Arc::clone(&shared)), Shortage::new(shared));
+        let (one, other) = (Overload::new(Arc::clone(&shared)), Overload::new(shared));
         one.call_others();
         assert_eq!((one.duty(0).make_room, other.duty(0).make_room), (0, ROOM));
         assert_eq!(other.duty(0).make_room, 0);
@@ -383,11 +383,11 @@ mod tests {
 
     #[test]
     fn no_more_than_so_many_are_closed_for_files_in_a_tick() {
-        let shortage = Shortage::new(Arc::new(Shared::new(None)));
-        let closed: usize = (0..100).map(|_| shortage.take_room()).sum();
+        let overload = Overload::new(Arc::new(Shared::new(None)));
+        let closed: usize = (0..100).map(|_| overload.take_room()).sum();
         assert_eq!(closed, CLOSED_PER_TICK_MAX);
-        shortage.duty(0);
-        assert_eq!(shortage.take_room(), ROOM);
+        overload.duty(0);
+        assert_eq!(overload.take_room(), ROOM);
     }
 
     #[test]
@@ -410,22 +410,22 @@ mod tests {
     fn the_first_file_that_is_kept_for_others_is_given_up() {
         let shared = Arc::new(Shared::new(None));
         shared.files.store(200, Ordering::Relaxed);
-        let shortage = Shortage::new(shared);
-        let clients = [0, 171, 172, 199].map(|number| shortage.is_kept_from_clients(&Numbered(number)));
+        let overload = Overload::new(shared);
+        let clients = [0, 171, 172, 199].map(|number| overload.is_kept_from_clients(&Numbered(number)));
         assert_eq!(clients, [false, false, true, true]);
-        let servers = [0, 183, 184, 199].map(|number| shortage.is_kept_from_servers(&Numbered(number)));
+        let servers = [0, 183, 184, 199].map(|number| overload.is_kept_from_servers(&Numbered(number)));
         assert_eq!(servers, [false, false, true, true]);
     }
 
     #[test]
     fn of_all_chances_the_share_that_is_refused_is_refused() {
         let shared = Arc::new(Shared::new(None));
-        let shortage = Shortage::new(Arc::clone(&shared));
+        let overload = Overload::new(Arc::clone(&shared));
         for (number, refuse) in (1..).zip([0, 1, 7, SHARE_ALL - 1, SHARE_ALL]) {
             let relief = Relief { refuse, ..Relief::default() };
-            shared.notice.store(Notice { number, relief }.pack(), Ordering::Relaxed);
-            shortage.duty(0);
-            let refused = (0..SHARE_ALL).filter(|chance| shortage.refuses(|| *chance)).count();
+            shared.announcement.store(Announcement { number, relief }.pack(), Ordering::Relaxed);
+            overload.duty(0);
+            let refused = (0..SHARE_ALL).filter(|chance| overload.refuses(|| *chance)).count();
             assert_eq!(refused, usize::from(refuse));
         }
     }
@@ -433,21 +433,21 @@ mod tests {
     #[test]
     fn newcomers_are_counted_from_the_last_notice_on() {
         let shared = Arc::new(Shared::new(None));
-        let shortage = Shortage::new(Arc::clone(&shared));
+        let overload = Overload::new(Arc::clone(&shared));
         shared.limit.store(1 << 10, Ordering::Relaxed);
-        let refused = |count: u32| (0..count).filter(|_| shortage.refuses(|| 0)).count();
+        let refused = |count: u32| (0..count).filter(|_| overload.refuses(|| 0)).count();
         assert_eq!(refused(NEWCOMERS_PER_LOOK - 1), 0);
-        shared.notice.store(Notice { number: 1, ..Notice::default() }.pack(), Ordering::Relaxed);
-        shortage.duty(0);
+        shared.announcement.store(Announcement { number: 1, ..Announcement::default() }.pack(), Ordering::Relaxed);
+        overload.duty(0);
         assert_eq!((refused(NEWCOMERS_PER_LOOK - 1), refused(1)), (0, 1));
     }
 
     #[test]
     fn a_crowd_begins_at_so_many_connections() {
         for (crowd, given_back) in [(CROWD_MIN, true), (CROWD_MIN - 1, false)] {
-            let shortage = Shortage::new(Arc::new(Shared::new(None)));
-            shortage.duty(crowd);
-            assert_eq!(shortage.duty(crowd / 2).give_back, given_back, "{crowd}");
+            let overload = Overload::new(Arc::new(Shared::new(None)));
+            overload.duty(crowd);
+            assert_eq!(overload.duty(crowd / 2).give_back, given_back, "{crowd}");
         }
     }
 }

@@ -30,28 +30,28 @@ const FAULTS_MAX: usize = 60;
 /// Limit on a listener's addresses.
 const ADDRESSES_MAX: usize = 4;
 /// Characters of a name that somebody looks for.
-const SOUGHT_MAX: usize = 100;
+const FILTER_CHARS_MAX: usize = 100;
 
 /// Which of the many somebody wants to see.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Sought {
+pub struct Filter {
     servers: String,
     certificates: String,
 }
 
-impl Sought {
+impl Filter {
     /// Of the query of a URL: `servers=TEXT&certificates=TEXT`, either of them absent or empty for all.
-    pub fn parse(query: Option<&str>) -> Sought {
-        let mut sought = Sought::default();
+    pub fn parse(query: Option<&str>) -> Filter {
+        let mut filter = Filter::default();
         for (key, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
-            let value = || decode(value).chars().take(SOUGHT_MAX).collect::<String>().to_lowercase();
+            let value = || decode(value).chars().take(FILTER_CHARS_MAX).collect::<String>().to_lowercase();
             match key {
-                "servers" => sought.servers = value(),
-                "certificates" => sought.certificates = value(),
+                "servers" => filter.servers = value(),
+                "certificates" => filter.certificates = value(),
                 _ => {}
             }
         }
-        sought
+        filter
     }
 }
 
@@ -154,10 +154,10 @@ impl States {
 
 impl View {
     /// All of it, as JSON in one line.
-    pub fn glance(&self, sought: &Sought) -> String {
+    pub fn status_json(&self, filter: &Filter) -> String {
         let now = SystemTime::now();
         let (rows, backends, states, server_faults) = self.survey(now);
-        let (listeners, all) = self.listeners_at_a_glance();
+        let (listeners, all) = self.listeners_summary();
         let mut faults = self.faults();
         faults.extend(server_faults);
         faults.sort_by_key(|(_, _, _, count)| std::cmp::Reverse(*count));
@@ -183,9 +183,9 @@ impl View {
             "all": all,
             "listeners": listeners,
             "backends": backends,
-            "servers": self.servers_at_a_glance(rows, states, &sought.servers),
-            "certificates": self.certificates_at_a_glance(now, &sought.certificates),
-            "signers": self.signers_at_a_glance(),
+            "servers": self.servers_summary(rows, states, &filter.servers),
+            "certificates": self.certificates_summary(now, &filter.certificates),
+            "signers": self.signers_summary(),
             "conditions": self.conditions.borrow().to_json(),
             "faults": { "total": faults_total, "list": faults },
         })
@@ -222,7 +222,7 @@ impl View {
             }
             states.add(own);
             faults.extend(self.backend_faults(backend, metrics));
-            backends.push((urgency(own), self.backend_at_a_glance(backend, metrics, own, &sums)));
+            backends.push((urgency(own), self.backend_summary(backend, metrics, own, &sums)));
         }
         let total = backends.len();
         backends.sort_by_key(|(urgency, _)| *urgency);
@@ -256,7 +256,7 @@ impl View {
         (state.verdict.is_open() && has_come_back && until > now).then_some(until)
     }
 
-    fn backend_at_a_glance(&self, backend: &Backend, metrics: &BackendMetrics, states: States, sums: &Sums) -> Value {
+    fn backend_summary(&self, backend: &Backend, metrics: &BackendMetrics, states: States, sums: &Sums) -> Value {
         let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
         json!({
             "name": backend.name,
@@ -283,23 +283,23 @@ impl View {
     }
 
     /// The worst first; else in the order of the configuration.
-    fn servers_at_a_glance(&self, mut rows: Vec<Row>, states: States, sought: &str) -> Value {
+    fn servers_summary(&self, mut rows: Vec<Row>, states: States, filter: &str) -> Value {
         let snapshot = self.current();
-        if !sought.is_empty() {
+        if !filter.is_empty() {
             rows.retain(|row| {
                 let name = &snapshot.config.backends[row.backend].name;
                 let texts = [name, row.state.verdict.name(), &snapshot.servers[row.backend][row.server].label];
                 let reason = row.state.verdict.reason().into_iter();
-                texts.into_iter().chain(reason).any(|text| text.to_lowercase().contains(sought))
+                texts.into_iter().chain(reason).any(|text| text.to_lowercase().contains(filter))
             });
         }
         let found = rows.len();
         rows.sort_by_key(|row| row.rank);
-        let list: Vec<Value> = rows.iter().take(SERVERS_MAX).map(|row| self.server_at_a_glance(row)).collect();
+        let list: Vec<Value> = rows.iter().take(SERVERS_MAX).map(|row| self.server_summary(row)).collect();
         json!({ "states": states.to_json(), "found": found, "list": list })
     }
 
-    fn server_at_a_glance(&self, row: &Row) -> Value {
+    fn server_summary(&self, row: &Row) -> Value {
         let snapshot = self.current();
         let backend = &snapshot.config.backends[row.backend];
         let configured = &backend.servers[row.server];
@@ -333,7 +333,7 @@ impl View {
     }
 
     /// Listeners, and the sums over all of them.
-    fn listeners_at_a_glance(&self) -> (Value, Value) {
+    fn listeners_summary(&self) -> (Value, Value) {
         let snapshot = self.current();
         let mut all = Clients::default();
         let (mut list, mut total) = (Vec::new(), 0);
@@ -342,14 +342,14 @@ impl View {
             let metrics = &self.telemetry.listeners[place];
             let clients = self.clients(metrics);
             if list.len() < LISTENERS_MAX {
-                list.push(self.listener_at_a_glance(place, listener, &clients));
+                list.push(self.listener_summary(place, listener, &clients));
             }
             all.add(clients);
         }
         (json!({ "total": total, "list": list }), all.to_json())
     }
 
-    fn listener_at_a_glance(&self, place: usize, listener: &Listener, clients: &Clients) -> Value {
+    fn listener_summary(&self, place: usize, listener: &Listener, clients: &Clients) -> Value {
         let snapshot = self.current();
         let addresses = snapshot.addresses(place);
         let protocol = match listener.protocol {
@@ -362,8 +362,8 @@ impl View {
             fields.insert("name".into(), listener.name.clone().into());
             fields.insert("protocol".into(), protocol.into());
             fields.insert("tls".into(), listener.tls.map(|id| snapshot.config.tls[id.0].name.clone()).into());
-            let shown = addresses.iter().take(ADDRESSES_MAX).map(|address| Value::from(address.to_string()));
-            fields.insert("addresses".into(), shown.collect());
+            let config_status = addresses.iter().take(ADDRESSES_MAX).map(|address| Value::from(address.to_string()));
+            fields.insert("addresses".into(), config_status.collect());
             fields.insert("addresses_total".into(), addresses.len().into());
         }
         value
@@ -392,11 +392,11 @@ impl View {
         }
     }
 
-    fn certificates_at_a_glance(&self, now: SystemTime, sought: &str) -> Value {
+    fn certificates_summary(&self, now: SystemTime, filter: &str) -> Value {
         let snapshot = self.current();
         let profiles = &snapshot.profiles;
         let now = seconds(now) as i64;
-        let mut list: Vec<_> = profiles.iter().flat_map(|profile| soonest(profile, sought)).collect();
+        let mut list: Vec<_> = profiles.iter().flat_map(|profile| soonest(profile, filter)).collect();
         list.sort_by_key(|(_, served)| served.not_after);
         let found = list.len();
         let one = |(profile, served): (&Profile, propylon_tls::Served)| certificate(profile, &served);
@@ -423,11 +423,11 @@ impl View {
         })
     }
 
-    fn signers_at_a_glance(&self) -> Value {
+    fn signers_summary(&self) -> Value {
         let snapshot = self.current();
         let signers = snapshot.config.live_signers().take(SIGNERS_MAX).map(|(place, _)| {
             let signer = &snapshot.signers[place];
-            let (outcomes, mut servers) = self.telemetry.signer(place).glance(&self.store);
+            let (outcomes, mut servers) = self.telemetry.signer(place).summary(&self.store);
             for (server, label) in servers.iter_mut().zip(&signer.labels) {
                 server["address"] = label.clone().into();
             }
@@ -603,14 +603,14 @@ fn urgency(states: States) -> u8 {
     }
 }
 
-fn soonest<'a>(profile: &'a Profile, sought: &str) -> impl Iterator<Item = (&'a Profile, propylon_tls::Served)> {
-    let max = if sought.is_empty() { CERTIFICATES_MAX } else { propylon_tls::SHOWN_MAX };
+fn soonest<'a>(profile: &'a Profile, filter: &str) -> impl Iterator<Item = (&'a Profile, propylon_tls::Served)> {
+    let max = if filter.is_empty() { CERTIFICATES_MAX } else { propylon_tls::SHOWN_MAX };
     let fits = |served: &propylon_tls::Served| {
-        sought.is_empty()
+        filter.is_empty()
             || [&*served.name, served.key_type.name(), profile.name()]
                 .iter()
-                .any(|text| text.to_lowercase().contains(sought))
-            || served.path.to_string_lossy().to_lowercase().contains(sought)
+                .any(|text| text.to_lowercase().contains(filter))
+            || served.path.to_string_lossy().to_lowercase().contains(filter)
     };
     let fitting: Vec<_> = profile.soonest(max).filter(fits).collect();
     fitting.into_iter().map(move |served| (profile, served))
@@ -627,12 +627,12 @@ mod tests {
 
     #[test]
     fn what_is_looked_for_is_decoded_and_bounded() {
-        let sought = |query| Sought::parse(Some(query));
-        assert_eq!(sought("servers=App%20%C3%84+1&certificates=").servers, "app ä 1");
-        assert_eq!(sought("servers=%zz%4&x=1&=").servers, "%zz%4");
-        assert_eq!(sought("certificates=%ff").certificates, "\u{fffd}");
-        assert_eq!(sought(&format!("servers={}", "a".repeat(5000))).servers.len(), SOUGHT_MAX);
-        assert_eq!(Sought::parse(None), Sought::default());
+        let filter = |query| Filter::parse(Some(query));
+        assert_eq!(filter("servers=App%20%C3%84+1&certificates=").servers, "app ä 1");
+        assert_eq!(filter("servers=%zz%4&x=1&=").servers, "%zz%4");
+        assert_eq!(filter("certificates=%ff").certificates, "\u{fffd}");
+        assert_eq!(filter(&format!("servers={}", "a".repeat(5000))).servers.len(), FILTER_CHARS_MAX);
+        assert_eq!(Filter::parse(None), Filter::default());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
 //!
-//! Nothing waits for company: the desk's driver calls [`Desk::leave`] when everything that was ready has had its
+//! Nothing waits for company: the desk's driver calls [`JobQueue::leave`] when everything that was ready has had its
 //! turn, and a kind of work that fills its lanes leaves at once. Jobs that leave are done by `crate::batch`,
 //! together where that is cheaper.
 
@@ -15,26 +15,26 @@ use crate::job::{Job, JobError, JobKind, Outcome};
 
 /// Cheap to clone; clones are the same desk. Belongs to one thread.
 #[derive(Clone)]
-pub struct Desk(Rc<RefCell<Inner>>);
+pub struct JobQueue(Rc<RefCell<Inner>>);
 
 /// A job that was handed in. It is a future of what comes of it; dropped, it takes its job back.
 pub struct Pending(Hold);
 
 enum Hold {
-    At(Desk, usize),
+    At(JobQueue, usize),
     /// Answered without waiting.
     Answered(Option<Outcome>),
 }
 
 /// Counts since the desk was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeskCounts {
+pub struct JobQueueCounts {
     pub submitted: u64,
     /// Done, well or not.
     pub done: u64,
     /// Taken back before they were done.
     pub cancelled: u64,
-    /// Jobs that were not taken: [`Desk::JOBS_MAX`] were there.
+    /// Jobs that were not taken: [`JobQueue::JOBS_MAX`] were there.
     pub refused: u64,
     /// Departures; `done` over these is how much company a job had.
     pub departures: u64,
@@ -51,7 +51,7 @@ struct Inner {
     waiting: usize,
     /// Waker of the task that is to call `leave`.
     leaver: Option<Waker>,
-    counts: DeskCounts,
+    counts: JobQueueCounts,
 }
 
 enum Slot {
@@ -66,13 +66,13 @@ enum Slot {
     Done(Outcome),
 }
 
-impl Desk {
+impl JobQueue {
     /// Jobs at a desk at once, those that are done and not looked at among them: as many as handshakes may be parked.
     pub const JOBS_MAX: usize = 4096 + 256;
 
     #[must_use]
-    pub fn new() -> Desk {
-        Desk(Rc::default())
+    pub fn new() -> JobQueue {
+        JobQueue(Rc::default())
     }
 
     /// Hands a job in. When there is no room the answer, `Unavailable`, is there at once.
@@ -109,11 +109,11 @@ impl Desk {
     }
 
     #[must_use]
-    pub fn counts(&self) -> DeskCounts {
+    pub fn counts(&self) -> JobQueueCounts {
         self.0.borrow().counts
     }
 
-    /// Polls for work, for the task that calls [`Desk::leave`]: ready when there is something to leave, and woken
+    /// Polls for work, for the task that calls [`JobQueue::leave`]: ready when there is something to leave, and woken
     /// by the first job to come.
     pub fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
@@ -193,9 +193,9 @@ impl Desk {
     }
 }
 
-impl Default for Desk {
-    fn default() -> Desk {
-        Desk::new()
+impl Default for JobQueue {
+    fn default() -> JobQueue {
+        JobQueue::new()
     }
 }
 
@@ -267,7 +267,7 @@ impl Future for Pending {
     /// When it has answered before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
-            Hold::At(desk, slot) => match desk.poll(*slot, context) {
+            Hold::At(job_queue, slot) => match job_queue.poll(*slot, context) {
                 Poll::Ready(outcome) => {
                     self.0 = Hold::Answered(None);
                     Poll::Ready(outcome)
@@ -281,8 +281,8 @@ impl Future for Pending {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Hold::At(desk, slot) = self {
-            desk.take_back(*slot);
+        if let Hold::At(job_queue, slot) = self {
+            job_queue.take_back(*slot);
         }
     }
 }
@@ -330,69 +330,69 @@ mod tests {
 
     #[test]
     fn jobs_wait_for_the_departure_and_each_is_answered_with_its_own_outcome() {
-        let desk = Desk::new();
+        let job_queue = JobQueue::new();
         let (woken, waker) = counter();
         let (jobs, expected): (Vec<_>, Vec<_>) = (0..5).map(|_| agreement()).unzip();
-        let mut pending: Vec<Pending> = jobs.into_iter().map(|job| desk.submit(job)).collect();
+        let mut pending: Vec<Pending> = jobs.into_iter().map(|job| job_queue.submit(job)).collect();
         assert!(pending.iter_mut().all(|pending| poll(pending, &waker).is_pending()));
-        assert_eq!(desk.leave(), 5);
+        assert_eq!(job_queue.leave(), 5);
         assert_eq!(woken.0.load(Ordering::Relaxed), 5);
         for (pending, expected) in pending.iter_mut().zip(expected).rev() {
             assert_eq!(*answer(pending).expect("an agreement"), expected);
         }
         drop(pending);
-        let counts = desk.counts();
-        assert_eq!(counts, DeskCounts { submitted: 5, done: 5, departures: 1, ..DeskCounts::default() });
-        assert_eq!(desk.leave(), 0);
+        let counts = job_queue.counts();
+        assert_eq!(counts, JobQueueCounts { submitted: 5, done: 5, departures: 1, ..JobQueueCounts::default() });
+        assert_eq!(job_queue.leave(), 0);
     }
 
     #[test]
     fn the_first_job_wakes_the_leaver_and_the_next_does_not() {
-        let desk = Desk::new();
+        let job_queue = JobQueue::new();
         let (woken, waker) = counter();
         let mut context = Context::from_waker(&waker);
-        assert!(desk.poll_gathered(&mut context).is_pending());
-        let _first = desk.submit(agreement().0);
-        let _second = desk.submit(agreement().0);
+        assert!(job_queue.poll_gathered(&mut context).is_pending());
+        let _first = job_queue.submit(agreement().0);
+        let _second = job_queue.submit(agreement().0);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(desk.poll_gathered(&mut context).is_ready());
-        desk.leave();
-        assert!(desk.poll_gathered(&mut context).is_pending());
+        assert!(job_queue.poll_gathered(&mut context).is_ready());
+        job_queue.leave();
+        assert!(job_queue.poll_gathered(&mut context).is_pending());
     }
 
     #[test]
     fn full_lanes_leave_at_once() {
-        let desk = Desk::new();
+        let job_queue = JobQueue::new();
         let mut pending: Vec<Pending> =
-            (0..batch::full_at(JobKind::X25519)).map(|_| desk.submit(agreement().0)).collect();
-        assert_eq!((desk.waiting(), desk.counts().full), (0, 1));
+            (0..batch::full_at(JobKind::X25519)).map(|_| job_queue.submit(agreement().0)).collect();
+        assert_eq!((job_queue.waiting(), job_queue.counts().full), (0, 1));
         assert!(pending.iter_mut().all(|pending| answer(pending).is_ok()));
     }
 
     #[test]
     fn a_job_that_nobody_waits_for_any_more_is_not_done() {
-        let desk = Desk::new();
-        let kept = desk.submit(agreement().0);
-        drop(desk.submit(agreement().0));
-        assert_eq!(desk.waiting(), 1);
-        assert_eq!(desk.leave(), 1);
+        let job_queue = JobQueue::new();
+        let kept = job_queue.submit(agreement().0);
+        drop(job_queue.submit(agreement().0));
+        assert_eq!(job_queue.waiting(), 1);
+        assert_eq!(job_queue.leave(), 1);
         drop(kept);
-        assert_eq!(desk.counts().cancelled, 1);
+        assert_eq!(job_queue.counts().cancelled, 1);
         // The dropped job's slot is free again, and so is that of the one whose answer was not looked at.
-        let inner = desk.0.borrow();
+        let inner = job_queue.0.borrow();
         assert_eq!(inner.free.len(), inner.slots.len());
     }
 
     #[test]
     fn a_full_desk_says_so_at_once() {
-        let desk = Desk::new();
-        let answered: Vec<Pending> = (0..Desk::JOBS_MAX).map(|_| desk.submit(bad_agreement())).collect();
-        assert_eq!(answer(&mut desk.submit(bad_agreement())).err(), Some(JobError::Unavailable));
-        assert_eq!(desk.counts().refused, 1);
+        let job_queue = JobQueue::new();
+        let answered: Vec<Pending> = (0..JobQueue::JOBS_MAX).map(|_| job_queue.submit(bad_agreement())).collect();
+        assert_eq!(answer(&mut job_queue.submit(bad_agreement())).err(), Some(JobError::Unavailable));
+        assert_eq!(job_queue.counts().refused, 1);
         drop(answered);
-        desk.leave();
-        let mut again = desk.submit(bad_agreement());
-        desk.leave();
+        job_queue.leave();
+        let mut again = job_queue.submit(bad_agreement());
+        job_queue.leave();
         assert_eq!(answer(&mut again).err(), Some(JobError::BadShare));
     }
 
@@ -405,14 +405,14 @@ mod tests {
     struct Busybody(std::sync::Mutex<Option<usize>>);
 
     thread_local! {
-        static DESK: Desk = Desk::new();
+        static DESK: JobQueue = JobQueue::new();
     }
 
     impl Wake for Busybody {
         fn wake(self: Arc<Self>) {
-            let waiting = DESK.with(|desk| {
-                drop(desk.submit(bad_agreement()));
-                desk.waiting()
+            let waiting = DESK.with(|job_queue| {
+                drop(job_queue.submit(bad_agreement()));
+                job_queue.waiting()
             });
             *self.0.lock().expect("nobody panics with it") = Some(waiting);
         }
@@ -422,10 +422,10 @@ mod tests {
     fn whoever_is_woken_may_come_back_to_the_desk() {
         let busybody = Arc::new(Busybody(std::sync::Mutex::new(None)));
         let waker = Waker::from(Arc::clone(&busybody));
-        DESK.with(|desk| {
-            let mut pending = desk.submit(bad_agreement());
+        DESK.with(|job_queue| {
+            let mut pending = job_queue.submit(bad_agreement());
             assert!(poll(&mut pending, &waker).is_pending());
-            desk.leave();
+            job_queue.leave();
             assert!(busybody.0.lock().expect("nobody panics with it").is_some());
         });
     }
@@ -435,13 +435,13 @@ mod tests {
         let seed = 3;
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
-        let desk = Desk::new();
+        let job_queue = JobQueue::new();
         let mut pending: Vec<(Pending, Vec<u8>)> = Vec::new();
         for _ in 0..5000 {
             match random.u8(..10) {
                 0..4 => {
                     let (job, expected) = agreement();
-                    pending.push((desk.submit(job), expected));
+                    pending.push((job_queue.submit(job), expected));
                 }
                 4..6 if !pending.is_empty() => drop(pending.swap_remove(random.usize(..pending.len()))),
                 6..9 if !pending.is_empty() => {
@@ -450,14 +450,14 @@ mod tests {
                         assert_eq!(*outcome.expect("an agreement"), pending.swap_remove(index).1);
                     }
                 }
-                _ => drop(desk.leave()),
+                _ => drop(job_queue.leave()),
             }
         }
-        desk.leave();
+        job_queue.leave();
         for (mut pending, expected) in pending.drain(..) {
             assert_eq!(*answer(&mut pending).expect("an agreement"), expected);
         }
-        let (counts, inner) = (desk.counts(), desk.0.borrow());
+        let (counts, inner) = (job_queue.counts(), job_queue.0.borrow());
         assert_eq!(inner.free.len(), inner.slots.len());
         assert_eq!(inner.waiting, 0);
         assert!(counts.cancelled > 100 && counts.done + counts.cancelled >= counts.submitted, "{counts:?}");

@@ -22,28 +22,28 @@ struct Client {
 }
 
 struct World {
-    turnstile: Turnstile<usize>,
+    limiter: ConnectionLimiter<usize>,
     now: u64,
     /// Clients at the server, and when each will be answered.
     working: VecDeque<(u64, Client)>,
-    waiting: Vec<(Ticket, Client)>,
+    waiting: Vec<(QueueTicket, Client)>,
     refused: usize,
 }
 
 impl World {
     fn new(limit: usize) -> World {
         let bounds = Bounds { limit, order: Order { target: Some(TARGET) } };
-        let turnstile = Turnstile::new(&[PERMITS], 1, bounds);
-        World { turnstile, now: 0, working: VecDeque::new(), waiting: Vec::new(), refused: 0 }
+        let limiter = ConnectionLimiter::new(&[PERMITS], 1, bounds);
+        World { limiter, now: 0, working: VecDeque::new(), waiting: Vec::new(), refused: 0 }
     }
 
     fn ask(&mut self, patience: u64, stays: bool) {
         let client = Client { came: self.now, patience, stays };
-        if self.turnstile.try_take(0) {
+        if self.limiter.try_take(0) {
             self.working.push_back((self.now + SERVICE, client));
             return;
         }
-        match self.turnstile.join([0], self.now) {
+        match self.limiter.join([0], self.now) {
             Ok(ticket) => self.waiting.push((ticket, client)),
             Err(Full) => self.refused += 1,
         }
@@ -53,12 +53,12 @@ impl World {
     /// those answered has waited, and whether that was in time.
     fn pass(&mut self) -> Vec<(u64, bool)> {
         self.now += 1;
-        let (now, turnstile) = (self.now, &self.turnstile);
+        let (now, limiter) = (self.now, &self.limiter);
         let mut again = Vec::new();
         self.waiting.retain(|(ticket, client)| {
             let is_patient = now - client.came < client.patience;
             if !is_patient {
-                assert!(turnstile.leave(*ticket).is_none());
+                assert!(limiter.leave(*ticket).is_none());
                 again.push(*client);
             }
             is_patient
@@ -69,10 +69,10 @@ impl World {
         {
             answered.push((now - client.came, now - client.came <= client.patience));
             again.push(client);
-            self.turnstile.release(0, now);
+            self.limiter.release(0, now);
         }
         for (ticket, client) in std::mem::take(&mut self.waiting) {
-            match self.turnstile.poll(ticket, &Context::from_waker(Waker::noop())) {
+            match self.limiter.poll(ticket, &Context::from_waker(Waker::noop())) {
                 Poll::Pending => self.waiting.push((ticket, client)),
                 Poll::Ready(Ok(_)) => self.working.push_back((now + SERVICE, client)),
                 Poll::Ready(Err(Full)) => self.refused += 1,

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use propylon_net::budget::{self, Budget};
-use propylon_net::buffer::{Buffer, Stock};
+use propylon_net::buffer::{Buffer, BufferPool};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 
@@ -37,7 +37,7 @@ enum Reach {
 }
 
 #[derive(Default)]
-pub struct Way {
+pub struct Direction {
     pub moved: u64,
     /// Boxed, since an idle direction has none.
     pipe: Option<Box<Lent>>,
@@ -62,10 +62,10 @@ pub fn shut(to: &Socket, is_last: bool) -> Result<(), Broken> {
     }
 }
 
-impl Way {
+impl Direction {
     /// One on which so many bytes have gone already.
-    pub fn after(moved: u64) -> Way {
-        Way { moved, ..Way::default() }
+    pub fn after(moved: u64) -> Direction {
+        Direction { moved, ..Direction::default() }
     }
 
     pub fn is_over(&self) -> bool {
@@ -129,7 +129,7 @@ impl Way {
         is_last: bool,
     ) -> Poll<Result<(), Broken>> {
         loop {
-            ready!(self.poll_deliver(context, &core.stock, buffer, to))?;
+            ready!(self.poll_deliver(context, &core.buffers, buffer, to))?;
             ready!(self.poll_drain(context, to))?;
             if self.is_ending() {
                 return Poll::Ready(shut(to, is_last));
@@ -142,7 +142,7 @@ impl Way {
             }
             let taken = match &mut self.pipe {
                 Some(_) => self.poll_splice(context, from),
-                None => self.poll_take(context, &core.stock, from, buffer),
+                None => self.poll_take(context, &core.buffers, from, buffer),
             };
             if taken.is_pending() {
                 self.turn = 0;
@@ -155,7 +155,7 @@ impl Way {
     pub fn poll_deliver(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         buffer: &mut Buffer,
         to: &mut Socket,
     ) -> Poll<Result<(), Broken>> {
@@ -169,7 +169,7 @@ impl Way {
         }
         // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the stock.
         if buffer.is_idle() {
-            stock.give_back(buffer);
+            buffers.give_back(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -178,22 +178,22 @@ impl Way {
     pub fn poll_submit(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         buffer: &mut Buffer,
         to: &mut ServerStream,
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
             let slices = [IoSlice::new(buffer.readable())];
-            let count = ready!(to.poll_write(context, stock, &slices)).map_err(|_| Broken::Write)?;
+            let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|_| Broken::Write)?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
             buffer.consume(count);
             self.moved += count as u64;
         }
-        ready!(to.poll_flush(context, stock)).map_err(|_| Broken::Write)?;
+        ready!(to.poll_flush(context, buffers)).map_err(|_| Broken::Write)?;
         if buffer.is_idle() {
-            stock.give_back(buffer);
+            buffers.give_back(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -202,11 +202,11 @@ impl Way {
     pub fn poll_open(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         from: &mut ServerStream,
         buffer: &mut Buffer,
     ) -> Poll<io::Result<()>> {
-        let count = ready!(from.poll_fill(context, stock, buffer))?;
+        let count = ready!(from.poll_fill(context, buffers, buffer))?;
         self.took(count);
         if count == 0 {
             self.ending();
@@ -251,22 +251,22 @@ impl Way {
     pub fn poll_take(
         &mut self,
         context: &mut Context<'_>,
-        stock: &Stock,
+        buffers: &BufferPool,
         from: &mut Socket,
         buffer: &mut Buffer,
     ) -> Poll<io::Result<()>> {
         if buffer.capacity() == 0 {
             ready!(from.poll_readable(context))?;
             match self.is_bulk() {
-                true => stock.equip_large(buffer),
-                false => stock.equip(buffer),
+                true => buffers.equip_large(buffer),
+                false => buffers.equip(buffer),
             }
         }
         let room = buffer.spare(READ_BYTES_MIN);
         let most = room.len();
         let Poll::Ready(count) = from.poll_read(context, room) else {
             if buffer.is_empty() {
-                stock.give_back(buffer);
+                buffers.give_back(buffer);
             }
             return Poll::Pending;
         };

@@ -21,7 +21,7 @@ use crate::beside::{self, Spent};
 use crate::chain::{self, Held, PEM_BYTES_MAX};
 use crate::folder::{self, Folder, Lock, Look};
 use crate::http::Http;
-use crate::order::{self, Errand};
+use crate::order::{self, OrderJob};
 use crate::plan;
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -51,7 +51,7 @@ pub struct Wanted {
 pub type Publish = Box<dyn Fn(&[Answer]) + Send + Sync>;
 
 /// The thread's handle, and there is none before something is ordered. It ends soon after this is dropped.
-pub struct Keeper {
+pub struct Renewer {
     shared: Arc<Shared>,
     thread: Mutex<Option<watch::Sender<Vec<Issuer>>>>,
 }
@@ -95,10 +95,10 @@ pub fn issuers(config: &Config) -> Vec<Issuer> {
     issuers
 }
 
-impl Keeper {
+impl Renewer {
     /// Makes a keeper that orders nothing yet. With `keys`, another process makes and holds all keys, and is asked.
-    pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Keeper {
-        Keeper {
+    pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Renewer {
+        Renewer {
             shared: Arc::new(Shared { publish, keys, spent: Spent::default(), inner: Mutex::default() }),
             thread: Mutex::default(),
         }
@@ -548,9 +548,9 @@ impl Account {
         let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
         let before = kept.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
         let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
-        let errand = Errand { acme, wanted, folder, http: &http, keys, spent, replaces, now };
+        let job = OrderJob { acme, wanted, folder, http: &http, keys, spent, replaces, now };
         let publish = |answers: Vec<Answer>| self.shared.publish(&acme.name, answers);
-        let result = match timeout(ORDER_TIME, order::obtain(&errand, &publish)).await {
+        let result = match timeout(ORDER_TIME, order::obtain(&job, &publish)).await {
             Ok(Ok(pem)) => {
                 let written = folder::write(&wanted.file, pem.as_bytes());
                 if written.is_ok() && self.shared.keys.is_some() {
@@ -606,8 +606,8 @@ impl Account {
         let acme = &self.issuer.acme;
         let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
         let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
-        let errand = Errand { acme, wanted, folder, http: &http, keys, spent, replaces: None, now };
-        let account = order::account(&errand).await.ok()?.account;
+        let job = OrderJob { acme, wanted, folder, http: &http, keys, spent, replaces: None, now };
+        let account = order::account(&job).await.ok()?.account;
         let (info, wait) = account.renewal_info(&CertificateIdentifier::try_from(&leaf).ok()?).await.ok()?;
         let window = (info.suggested_window.start.unix_timestamp(), info.suggested_window.end.unix_timestamp());
         Some((window, i64::try_from(wait.as_secs()).unwrap_or(i64::MAX)))
