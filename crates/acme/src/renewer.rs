@@ -342,7 +342,7 @@ impl Account {
         let now = now();
         if self.lock.is_none() && self.looks.is_multiple_of(LOCK_LOOKS) {
             let taken = self.take_over(now);
-            self.heed(taken);
+            self.note_trouble(taken);
         }
         for wanted in self.issuer.wanted.clone() {
             self.look(&wanted, now);
@@ -405,7 +405,7 @@ impl Account {
     }
 
     /// Trouble is told when it begins.
-    fn heed(&mut self, result: Result<(), String>) {
+    fn note_trouble(&mut self, result: Result<(), String>) {
         let trouble = result.err();
         if let Some(trouble) = &trouble
             && self.trouble.as_ref() != Some(trouble)
@@ -432,7 +432,7 @@ impl Account {
             Err(error) => {
                 // A file that cannot be read now is not ours to judge: it may be readable later.
                 let trouble = Err(format!("{} cannot be read: {error}", wanted.file.display()));
-                return self.heed(trouble);
+                return self.note_trouble(trouble);
             }
         };
         let name = &self.issuer.acme.name;
@@ -442,8 +442,10 @@ impl Account {
                 let own = match keys.kept(name) {
                     Ok(own) => own,
                     // The key process may be there later.
-                    Err(Failure::Away) => return self.heed(Err(AWAY.into())),
-                    Err(failure) => return self.heed(Err(format!("{UNREAD}{}", std::io::Error::from(failure)))),
+                    Err(Failure::Away) => return self.note_trouble(Err(AWAY.into())),
+                    Err(failure) => {
+                        return self.note_trouble(Err(format!("{UNREAD}{}", std::io::Error::from(failure))));
+                    }
                 };
                 if self.trouble.as_deref().is_some_and(|trouble| trouble == AWAY || trouble.starts_with(UNREAD)) {
                     self.trouble = None;
@@ -488,7 +490,7 @@ impl Account {
         // them again.
         if let Err(error) = self.folder.write_record(&self.record) {
             let why = format!("{}/orders.json cannot be written: {error}; nothing is ordered", acme.state.display());
-            return self.heed(Err(why));
+            return self.note_trouble(Err(why));
         }
         self.trouble = None;
         log::info!(
@@ -520,7 +522,9 @@ impl Account {
             }
         }
         let written = self.folder.write_record(&self.record);
-        self.heed(written.map_err(|error| format!("{}/orders.json cannot be written: {error}", acme.state.display())));
+        self.note_trouble(
+            written.map_err(|error| format!("{}/orders.json cannot be written: {error}", acme.state.display())),
+        );
     }
 
     /// The next attempt makes a new one.

@@ -272,7 +272,7 @@ pub struct Sandbox {
 
 /// Reads a key server's configuration. What comes with it are warnings; otherwise it is all errors and warnings.
 pub fn parse_keyserver(source: &Source) -> Result<(KeyServer, Vec<Problem>), Vec<Problem>> {
-    crate::settle(crate::read(source, schema::keyserver::key_server))
+    crate::finish(crate::read(source, schema::keyserver::key_server))
 }
 
 /// All problems, and the configuration as far as it could be read in spite of them (with empty paths where those are

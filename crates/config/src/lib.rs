@@ -51,7 +51,7 @@ use tree::Node;
 /// Reads a configuration. What comes with a `Config` are warnings; without one, it is all errors and warnings.
 /// Problems are in the order of their positions.
 pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
-    settle(read(source, schema::config))
+    finish(read(source, schema::config))
 }
 
 /// The sections that name files with certificates and keys.
@@ -126,7 +126,7 @@ fn find(source: &Source, path: &str) -> Option<(At, bool)> {
 }
 
 /// With an error among the problems nothing is to be used.
-fn settle<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Problem>), Vec<Problem>> {
+fn finish<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Problem>), Vec<Problem>> {
     match config {
         Some(config) if problems.iter().all(|problem| problem.severity == Severity::Warning) => Ok((config, problems)),
         _ => Err(problems),

@@ -64,7 +64,7 @@ pub struct Refusals {
 
 impl Refusals {
     /// Logs a refusal, unless another was logged just now.
-    pub fn tell(&self, what: &str, by: &Caller, now: Instant) {
+    pub fn record(&self, what: &str, by: &Caller, now: Instant) {
         let Some(untold) = self.due(now) else { return };
         let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
         log::warn!("audit: a change by {by} was refused: {what}{more}");
@@ -82,7 +82,7 @@ impl Refusals {
 }
 
 /// Tells a change that was made, or refused for what it asks: `outcome` says which.
-pub fn tell(caller: &Caller, change: &str, outcome: Result<(u64, usize), String>) {
+pub fn record(caller: &Caller, change: &str, outcome: Result<(u64, usize), String>) {
     match outcome {
         Ok((generation, 0)) => {
             log::info!("audit: {change}, by {caller}: nothing is different; generation {generation}");

@@ -84,7 +84,7 @@ impl Certificates {
             watch: expiry::Watch::new(SystemTime::now()),
             reminded: now,
         };
-        certificates.follow(snapshot, now);
+        certificates.reload(snapshot, now);
         certificates
     }
 
@@ -102,7 +102,7 @@ impl Certificates {
         self.reminded = now;
         for profile in &snapshot.profiles {
             let findings = profile.expiring(SystemTime::now());
-            findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
+            findings.iter().for_each(|finding| log_finding("tls", profile.name(), finding));
         }
     }
 
@@ -157,7 +157,7 @@ impl Certificates {
 
     /// Tells what is new of what is wrong with the files of one name, and keeps all of it. How many errors are new:
     /// files that are young are read twice, and those that were read on demand are read again when their time comes.
-    fn tell_news(&self, kind: &'static str, name: &str, mut news: Vec<Finding>, findings: &[Finding]) -> usize {
+    fn log_news(&self, kind: &'static str, name: &str, mut news: Vec<Finding>, findings: &[Finding]) -> usize {
         let is_known = |finding: &Finding| {
             let judged = sandbox::judged(finding);
             self.troubles
@@ -166,7 +166,7 @@ impl Certificates {
                 .any(|(of, whose, known)| (*of, whose.as_str(), known) == (kind, name, &judged))
         };
         news.retain(|finding| !is_known(finding));
-        news.iter().for_each(|finding| tell(kind, name, finding));
+        news.iter().for_each(|finding| log_finding(kind, name, finding));
         self.keep_troubles(kind, name, findings);
         news.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
@@ -180,7 +180,7 @@ impl Certificates {
     }
 
     /// Watches the files of a snapshot that is to be published. Known files are not checked any sooner for it.
-    pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
+    pub fn reload(&mut self, snapshot: &Snapshot, now: Instant) {
         let mut known = std::mem::take(&mut self.watched);
         let watched = |tls: &TlsProfile| {
             let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
@@ -234,7 +234,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             let news = self.watched[index].news(&findings);
-            let news = self.tell_news("tls", &tls.name, news, &findings);
+            let news = self.log_news("tls", &tls.name, news, &findings);
             self.refused += news;
             errors += news;
             match loaded {
@@ -258,7 +258,7 @@ impl Certificates {
                 }
             };
             let news = self.towards[index].news(&findings);
-            errors += self.tell_news("backend", &backend.name, news, &findings);
+            errors += self.log_news("backend", &backend.name, news, &findings);
             if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
                 && !loaded.same_as(known)
             {
@@ -306,7 +306,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             let news = self.links[index].news(&findings);
-            *errors += self.tell_news("signer", &signer.name, news, &findings);
+            *errors += self.log_news("signer", &signer.name, news, &findings);
             match (loaded, &mut links) {
                 (Some(link), Some(links)) => links.push((index, link)),
                 _ => links = None,
@@ -379,7 +379,7 @@ fn stamp_of(backend: &Backend) -> Stamp {
     backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
 }
 
-fn tell(kind: &str, name: &str, finding: &Finding) {
+fn log_finding(kind: &str, name: &str, finding: &Finding) {
     let Finding { severity, at, path, what, fix, .. } = &sandbox::judged(finding);
     let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
     match severity {

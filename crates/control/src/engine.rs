@@ -301,10 +301,11 @@ struct Begun {
 
 impl Main {
     async fn watch(mut self, startup: Startup, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
-        let heed = |kind| signal(kind).map_err(StartError::Threads);
-        let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
-        let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
-        let mut second_user = heed(SignalKind::user_defined2())?;
+        let subscribe = |kind| signal(kind).map_err(StartError::Threads);
+        let mut ends =
+            Ends { terminate: subscribe(SignalKind::terminate())?, interrupt: subscribe(SignalKind::interrupt())? };
+        let (hangup, mut user) = (subscribe(SignalKind::hangup())?, subscribe(SignalKind::user_defined1())?);
+        let mut second_user = subscribe(SignalKind::user_defined2())?;
         let sandbox = Arc::clone(&startup.beginning.sandbox);
         let begun = tokio::select! {
             begun = self.begin(startup, hangup, threads.len()) => begun,
@@ -360,8 +361,8 @@ impl Main {
                     let snapshot = Arc::clone(&config_status.borrow().snapshot);
                     self.exporter.start_if_needed(&snapshot);
                     exports_seen = self.report_exports(exports_seen);
-                    self.tend_tickets(&snapshot);
-                    self.forgetting.tend(&snapshot, Instant::now());
+                    self.rotate_ticket_keys(&snapshot);
+                    self.forgetting.tick(&snapshot, Instant::now());
                     self.look_at_store(&snapshot);
                     self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
                     self.report_kernels();
@@ -408,7 +409,7 @@ impl Main {
         }
         self.column().add(self.telemetry.upgrades.upgrades, upgrades);
         for bound in snapshot.sockets.iter() {
-            if let Err(error) = bound.settle() {
+            if let Err(error) = bound.commit() {
                 log::warn!("{}: its deferred accepts cannot be set: {error}", bound.address);
             }
         }
@@ -487,13 +488,13 @@ impl Main {
         let predecessor = predecessor.map_err(StartError::Upgrade)?;
         for (description, file) in earlier {
             match upgrade::listen_to(file) {
-                Ok(channel) => self.predecessors.follow(description, channel),
+                Ok(channel) => self.predecessors.watch(description, channel),
                 Err(error) => log::warn!("process {} drains unheard: {error}", description.pid),
             }
         }
         if let Some((description, channel)) = predecessor {
             log::info!("upgrade: this process serves; process {} drains", description.pid);
-            self.predecessors.follow(description, channel);
+            self.predecessors.watch(description, channel);
         }
         Ok(())
     }
@@ -541,8 +542,8 @@ impl Main {
     }
 
     /// Rotates session ticket keys, or adopts those rotated elsewhere. A small file is read only when it has changed.
-    fn tend_tickets(&self, snapshot: &Snapshot) {
-        let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
+    fn rotate_ticket_keys(&self, snapshot: &Snapshot) {
+        let (changes, errors) = snapshot.rotate_ticket_keys(SystemTime::now());
         let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
@@ -590,7 +591,7 @@ impl Main {
     /// Reports whether the key process can store what is uploaded and ordered.
     fn look_at_store(&mut self, snapshot: &Snapshot) {
         let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
-        if let Some(is_unusable) = self.keeping.tend(store, Instant::now()) {
+        if let Some(is_unusable) = self.keeping.tick(store, Instant::now()) {
             self.column().set(self.telemetry.process.unusable_store, i64::from(is_unusable));
         }
     }

@@ -55,7 +55,7 @@ impl Watch {
         near.sort_by_key(|(_, _, step)| std::cmp::Reverse(*step));
         let lines = self.allowance(now).min(LINES_PER_LOOK_MAX);
         for (of, dated, step) in near.iter().take(lines) {
-            tell(of, dated, *step, now);
+            log_expiry(of, dated, *step, now);
         }
         self.minute.1 += near.len().min(lines);
         if let Some(rest) = near.len().checked_sub(lines).filter(|rest| *rest > 0) {
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-fn tell(of: &str, dated: &Dated, step: Nearness, now: i64) {
+fn log_expiry(of: &str, dated: &Dated, step: Nearness, now: i64) {
     let level = match step {
         Nearness::Known => log::Level::Info,
         Nearness::Soon | Nearness::Now => log::Level::Warn,

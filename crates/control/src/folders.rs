@@ -333,7 +333,7 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     }
     const FIX: &str = "put it in a folder of its own";
     let mut told = BTreeSet::new();
-    let mut tell = |folders: BTreeSet<PathBuf>, at, done: &str| {
+    let mut report = |folders: BTreeSet<PathBuf>, at, done: &str| {
         for folder in folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).filter(|each| is_broad(each)) {
             if told.insert((folder.clone(), done.to_owned())) {
                 let what = format!(
@@ -346,19 +346,19 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     };
     let is_meant = |folder: &PathBuf| !runs_as_root(config) && folder.as_os_str() == ALSO_READ_UNLESS_ROOT;
     let read = |path: &Path| folders_of(path).into_iter().filter(|folder| !is_meant(folder)).collect();
-    tell(read(path), None, "read");
+    report(read(path), None, "read");
     for file in config.other_files() {
         let at = place(config, source, &file);
         match file.access {
-            FileAccess::Read => tell(read(file.path), at, "read"),
+            FileAccess::Read => report(read(file.path), at, "read"),
             FileAccess::Write if is_device(file.path) => {}
-            FileAccess::Write => tell(folders_of(file.path), at, "written"),
-            FileAccess::WriteFolder => tell([file.path.to_owned()].into(), at, "written"),
-            FileAccess::Socket => tell([folder_of(file.path)].into(), at, "removed"),
+            FileAccess::Write => report(folders_of(file.path), at, "written"),
+            FileAccess::WriteFolder => report([file.path.to_owned()].into(), at, "written"),
+            FileAccess::Socket => report([folder_of(file.path)].into(), at, "removed"),
         }
     }
     for named in &config.process.sandbox.paths {
-        tell(Beforehand::of(&named.path).folders(&named.path), Some(named.at), "read");
+        report(Beforehand::of(&named.path).folders(&named.path), Some(named.at), "read");
     }
     warnings
 }

@@ -183,8 +183,8 @@ impl Health {
     }
 
     /// Watches the servers of another configuration from now on, which is about to be published. Of a server that is in
-    /// both, which is one whose notice is the same, everything known goes on.
-    pub fn follow(&self, snapshot: &Arc<Snapshot>) {
+    /// both, which is one whose endpoint is the same, everything known goes on.
+    pub fn reload(&self, snapshot: &Arc<Snapshot>) {
         let old = self.board();
         let parking = self.0.beside.as_ref().map(|beside| beside.parking());
         let mut board = Board::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
@@ -248,7 +248,7 @@ impl Health {
                 if is_name && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
                     // Other name servers may know better at once. How long a first answer holds was not kept.
                     let wait = if is_same { Duration::ZERO } else { config.process.resolver.ttl_min };
-                    tasks.following = Some(Task(spawn_local(self.clone().follow_name(index, server, wait))));
+                    tasks.following = Some(Task(spawn_local(self.clone().resolve_name(index, server, wait))));
                 }
             }
         }
@@ -324,7 +324,7 @@ impl Health {
     }
 
     /// Looks a name up again whenever its answer is too old.
-    async fn follow_name(self, backend: usize, server: usize, mut wait: Duration) {
+    async fn resolve_name(self, backend: usize, server: usize, mut wait: Duration) {
         loop {
             sleep(wait).await;
             let board = self.board();
@@ -683,7 +683,7 @@ impl Board {
             }
         }
         if panics != panicked {
-            self.tell_panic(backend, panics, (open, all));
+            self.log_panic(backend, panics, (open, all));
         }
     }
 
@@ -706,7 +706,7 @@ impl Board {
     }
 
     /// The verdicts are not believed from now on, or are again.
-    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+    fn log_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
         let configured = &self.snapshot.config.backends[backend];
         let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
         column.set(metrics.panic, i64::from(panic));

@@ -128,7 +128,7 @@ pub struct Forgetting {
 
 impl Forgetting {
     /// For every second.
-    pub fn tend(&mut self, snapshot: &Snapshot, now: Instant) {
+    pub fn tick(&mut self, snapshot: &Snapshot, now: Instant) {
         let Some(files) = propylon_tls::key_files() else { return };
         let seen = (snapshot.generation, keys_of_links(snapshot));
         if self.seen.as_ref() != Some(&seen) {

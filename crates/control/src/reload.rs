@@ -167,7 +167,7 @@ impl Reloader {
                         self.watch_file().await;
                     }
                     self.look_after();
-                    self.leftovers.tend(Instant::now());
+                    self.leftovers.tick(Instant::now());
                     let snapshot = self.snapshot();
                     self.certificates.remind(&snapshot, Instant::now());
                 }
@@ -197,7 +197,7 @@ impl Reloader {
         };
         if !dry_run {
             let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
-            audit::tell(&by, &asked, made.map_err(NotDone::reason));
+            audit::record(&by, &asked, made.map_err(NotDone::reason));
         }
         // The client may be gone.
         let _ = reply.send(outcome);
@@ -416,13 +416,13 @@ impl Reloader {
     /// Publishes the snapshot to every worker, and waits until each has adopted it, for at most `ADOPTION_WAIT`.
     async fn publish(&mut self, snapshot: Snapshot) {
         let earlier = self.snapshot();
-        self.telemetry.follow(&self.store, &snapshot.config);
+        self.telemetry.reload(&self.store, &snapshot.config);
         listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
-        self.certificates.follow(&snapshot, Instant::now());
-        self.places.follow(&earlier.config, &snapshot.config, snapshot.generation);
+        self.certificates.reload(&snapshot, Instant::now());
+        self.places.reload(&earlier.config, &snapshot.config, snapshot.generation);
         let snapshot = Arc::new(snapshot);
-        self.health.follow(&snapshot);
+        self.health.reload(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
         start_resolver(&snapshot, Some(&earlier));
@@ -430,7 +430,7 @@ impl Reloader {
             log::error!("certificates cannot be ordered: {error}");
         }
         self.publish.send_replace(Arc::clone(&publication));
-        snapshot.settle(&earlier);
+        snapshot.commit(&earlier);
         let workers = self.store.columns() - 1;
         if timeout(ADOPTION_WAIT, publication.adopted_by(workers)).await.is_err() {
             log::warn!("not every worker goes by generation {} yet", snapshot.generation);
@@ -501,7 +501,7 @@ impl Reloader {
         let outcome = self.change(Change::ReadAgain, false).await;
         match &outcome {
             Ok(done) => {
-                let refused = self.tell_kept(done.kept);
+                let refused = self.log_kept(done.kept);
                 if !refused {
                     self.column().increment(counters.success);
                 }
@@ -511,9 +511,9 @@ impl Reloader {
                 match after.profiles.iter().all(same) {
                     true if !refused => log::info!("the certificates are what they were"),
                     true => {}
-                    false => self.tell_certificates(),
+                    false => self.log_certificates(),
                 }
-                self.tell(done);
+                self.log_outcome(done);
             }
             Err(refused) => {
                 self.column().increment(counters.failure);
@@ -521,7 +521,7 @@ impl Reloader {
                 log::error!(
                     "certificates were not read again, for the configuration has errors; those from before stay in use"
                 );
-                tell_refused(refused);
+                log_refused(refused);
             }
         }
         outcome
@@ -538,14 +538,14 @@ impl Reloader {
         let Some(file) = self.file.found(look, read.ok().flatten()) else { return };
         log::info!("{} has changed", self.path.display());
         match self.change(Change::FileChanged(file), false).await {
-            Ok(done) => self.tell(&done),
-            Err(refused) => tell_refused(&refused),
+            Ok(done) => self.log_outcome(&done),
+            Err(refused) => log_refused(&refused),
         }
     }
 
     /// Logs the outcome of reading the file again.
-    fn tell(&self, done: &Done) {
-        tell(done);
+    fn log_outcome(&self, done: &Done) {
+        log_done(done);
         if !self.merged.state.overrides().is_empty() {
             let name = &self.merged.file.name;
             log::info!("what the admin API has changed stands over {name}; /snapshot says what that is");
@@ -570,7 +570,7 @@ impl Reloader {
         };
         let reloaded = self.certificates.take_over(&snapshot, read);
         let kept = self.certificates.take_refused();
-        let refused = self.tell_kept(kept);
+        let refused = self.log_kept(kept);
         match reloaded {
             Reloaded::New(next) => {
                 if !refused {
@@ -578,7 +578,7 @@ impl Reloader {
                 }
                 drop(snapshot);
                 self.publish(*next).await;
-                self.tell_certificates();
+                self.log_certificates();
             }
             Reloaded::Links if refused => {}
             Reloaded::Links => self.column().increment(counters.success),
@@ -593,7 +593,7 @@ impl Reloader {
     }
 
     /// Counts and logs certificate files that could not be used; returns whether there are any.
-    fn tell_kept(&self, files: usize) -> bool {
+    fn log_kept(&self, files: usize) -> bool {
         if files > 0 {
             let process = &self.telemetry.process;
             self.column().add(process.certificate_reload_errors, files as u64);
@@ -603,7 +603,7 @@ impl Reloader {
         files > 0
     }
 
-    fn tell_certificates(&self) {
+    fn log_certificates(&self) {
         let count: usize = self.snapshot().profiles.iter().map(|profile| profile.count()).sum();
         log::info!("certificates were read again: {count} in use");
     }
@@ -928,7 +928,7 @@ fn being_succeeded() -> NotDone {
     NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
 }
 
-fn tell(done: &Done) {
+fn log_done(done: &Done) {
     done.warnings.iter().for_each(|problem| log::warn!("{}", problem.unmarked()));
     match done.changes.len() {
         0 => log::info!("the configuration is what it was: generation {}", done.generation),
@@ -937,7 +937,7 @@ fn tell(done: &Done) {
     }
 }
 
-fn tell_refused(refused: &Refused) {
+fn log_refused(refused: &Refused) {
     match refused {
         Refused::Problems(problems) => {
             problems.iter().for_each(|problem| log::error!("{}", problem.unmarked()));

@@ -130,7 +130,7 @@ impl Sandbox {
             ports,
             _held: held,
         };
-        sandbox.tell();
+        sandbox.log_state();
         sandbox
     }
 
@@ -188,7 +188,7 @@ impl Sandbox {
         }
     }
 
-    fn tell(&self) {
+    fn log_state(&self) {
         for (what, enforced) in [("Landlock", &self.landlock), ("seccomp", &self.seccomp)] {
             match enforced {
                 Enforced::Fully | Enforced::Partly => log::info!("sandbox: {what} {enforced}"),

@@ -46,7 +46,7 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     let message: String = states.iter().map(|state| format!("{state}\n")).collect();
     if MANAGER.get().is_some_and(|socket| socket.send(message.as_bytes()).is_ok()) {
         return;
@@ -61,13 +61,13 @@ fn tell(states: &[NotifyState<'_>]) {
 /// Everything is up.
 pub fn ready(workers: usize, generation: u64) {
     let status = serving(workers, generation);
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 pub fn reloading() {
     // Since systemd 253 the one is worth nothing without the other.
     let Ok(now) = NotifyState::monotonic_usec_now() else { return };
-    tell(&[NotifyState::Reloading, now, NotifyState::Status("reading the configuration again")]);
+    notify(&[NotifyState::Reloading, now, NotifyState::Status("reading the configuration again")]);
 }
 
 /// Whatever came of it.
@@ -77,12 +77,12 @@ pub fn reloaded(workers: usize, generation: u64) {
 
 pub fn stopping(connections: u64) {
     let status = format!("draining: {connections} connections");
-    tell(&[NotifyState::Stopping, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Stopping, NotifyState::Status(&status)]);
 }
 
 /// Another process is the main one from now on. It can only be said by the one that has been.
-pub fn tell_successor(pid: u32) {
-    tell(&[NotifyState::MainPid(pid)]);
+pub fn notify_main_pid(pid: u32) {
+    notify(&[NotifyState::MainPid(pid)]);
 }
 
 fn serving(workers: usize, generation: u64) -> String {
@@ -112,7 +112,7 @@ impl Watchdog {
         let all_go = self.ticks.len() != ticks.len() || ticks.iter().zip(&self.ticks).all(|(now, then)| now != then);
         self.ticks = ticks;
         if all_go {
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
         }
     }
 }

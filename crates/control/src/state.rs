@@ -466,7 +466,7 @@ impl Leftovers {
     }
 
     /// Tries again when it is time (asked every second), on another thread: this one must not wait for a key process.
-    pub fn tend(&self, now: Instant) {
+    pub fn tick(&self, now: Instant) {
         if self.left().due.take_if(|due| now >= *due).is_none() {
             return;
         }

@@ -1,6 +1,6 @@
 //! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
 //!
-//! Nothing waits for company: the desk's driver calls [`JobQueue::leave`] when everything that was ready has had its
+//! Nothing waits for company: the queue's driver calls [`JobQueue::leave`] when everything that was ready has had its
 //! turn, and a kind of work that fills its lanes leaves at once. Jobs that leave are done by `crate::batch`,
 //! together where that is cheaper.
 
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use crate::batch;
 use crate::job::{Job, JobError, JobKind, Outcome};
 
-/// Cheap to clone; clones are the same desk. Belongs to one thread.
+/// Cheap to clone; clones are the same queue. Belongs to one thread.
 #[derive(Clone)]
 pub struct JobQueue(Rc<RefCell<Inner>>);
 
@@ -26,7 +26,7 @@ enum Hold {
     Answered(Option<Outcome>),
 }
 
-/// Counts since the desk was made.
+/// Counts since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobQueueCounts {
     pub submitted: u64,
@@ -67,7 +67,7 @@ enum Slot {
 }
 
 impl JobQueue {
-    /// Jobs at a desk at once, those that are done and not looked at among them: as many as handshakes may be parked.
+    /// Jobs at a queue at once, those that are done and not looked at among them: as many as handshakes may be parked.
     pub const JOBS_MAX: usize = 4096 + 256;
 
     #[must_use]
@@ -129,7 +129,7 @@ impl JobQueue {
         JobKind::ALL.iter().map(|kind| self.depart(*kind)).sum()
     }
 
-    /// Does the jobs of one kind. The desk is not borrowed while they are done or anybody is woken: either may come
+    /// Does the jobs of one kind. The queue is not borrowed while they are done or anybody is woken: either may come
     /// back to it.
     fn depart(&self, kind: JobKind) -> usize {
         let mut inner = self.0.borrow_mut();
@@ -163,7 +163,7 @@ impl JobQueue {
         match &mut inner.slots[slot] {
             Slot::Gathered(_, waker) | Slot::Leaving(waker) => {
                 let known = waker.as_ref().is_some_and(|known| known.will_wake(context.waker()));
-                // Dropped when the desk is no longer borrowed: a waker may be the last hold on a task.
+                // Dropped when the queue is no longer borrowed: a waker may be the last hold on a task.
                 let replaced = if known { None } else { waker.replace(context.waker().clone()) };
                 drop(inner);
                 drop(replaced);
@@ -184,7 +184,7 @@ impl JobQueue {
             Slot::Leaving(_) => Slot::Abandoned,
             _ => return inner.clear(slot),
         };
-        // The job and the waker are dropped when the desk is no longer borrowed.
+        // The job and the waker are dropped when the queue is no longer borrowed.
         let before = std::mem::replace(&mut inner.slots[slot], next);
         inner.waiting -= usize::from(matches!(before, Slot::Gathered(..)));
         inner.counts.cancelled += 1;
@@ -401,7 +401,7 @@ mod tests {
         Job::X25519 { secret: zeroize::Zeroizing::new([7; 32]), peer: [0; 32] }
     }
 
-    /// Comes back to the desk as it is woken.
+    /// Comes back to the queue as it is woken.
     struct Busybody(std::sync::Mutex<Option<usize>>);
 
     thread_local! {

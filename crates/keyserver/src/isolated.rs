@@ -69,13 +69,13 @@ fn prepare(log: fn(u8)) -> Result<(Brief, OwnedFd), String> {
     let starter = starter.map_err(|error| format!("standard input is not there: {error}"))?;
     let brief = Brief::receive(&starter).map_err(|error| format!("it has not been told what to do: {error}"))?;
     log(brief.setup.level);
-    heed_no_signals().map_err(|error| format!("signals cannot be had: {error}"))?;
+    ignore_signals().map_err(|error| format!("signals cannot be had: {error}"))?;
     Ok((brief, starter))
 }
 
 /// Ignores signals that are sent to all processes of this program's name, or of a terminal: they are meant for the
 /// process that serves, and when that ends, this one does.
-fn heed_no_signals() -> io::Result<()> {
+fn ignore_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _guard = runtime.enter();
     let kinds = [SignalKind::hangup(), SignalKind::user_defined1(), SignalKind::user_defined2()];
@@ -104,7 +104,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
     // The threads are started before keys are read, which may take its time.
     let doors = Arc::new(OnceLock::new());
-    let heard = supervisor.try_clone().and_then(|supervisor| heed(supervisor, Arc::clone(&doors)));
+    let heard = supervisor.try_clone().and_then(|supervisor| watch_supervisor(supervisor, Arc::clone(&doors)));
     heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
     let desk = sockets.remove(0);
     let mut files = Files::new(&setup, accounts, Some(supervisor));
@@ -183,7 +183,7 @@ type Doors = Vec<mpsc::Sender<worker::Order>>;
 /// Hears the supervisor: where it is gone, nobody is there any more who would be served, or who would start
 /// another. Its beats are answered where every thread that signs has gone on since the one before; while keys are
 /// read there are none.
-fn heed(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
+fn watch_supervisor(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
     let wait = move || {
         let (mut beat, mut buffer) = (Arc::new(()), [0; 16]);
         loop {

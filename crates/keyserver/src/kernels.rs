@@ -39,7 +39,7 @@ impl Kernels {
     }
 
     /// Says what has come of it: once, in the log.
-    pub fn tell(&self) {
+    pub fn log_state(&self) {
         for (kernel, what) in USED {
             match self.state(kernel) {
                 KernelState::Used => log::info!("{what}: tested and in use"),

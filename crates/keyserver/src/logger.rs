@@ -86,7 +86,7 @@ pub fn start(program: &'static str, level: propylon_config::Level) {
 /// Starts the thread that writes lines from here on, which is confined as the caller is; panics are logged as well.
 pub fn write_aside() -> io::Result<()> {
     QUEUE.start(io::stderr().as_fd().try_clone_to_owned()?)?;
-    panic::set_hook(Box::new(tell_panic));
+    panic::set_hook(Box::new(log_panic));
     Ok(())
 }
 
@@ -109,7 +109,7 @@ impl Drop for Flush {
     }
 }
 
-fn tell_panic(panic: &PanicHookInfo<'_>) {
+fn log_panic(panic: &PanicHookInfo<'_>) {
     PANICS.fetch_add(1, Ordering::Relaxed);
     let name = thread::current().name().unwrap_or("without a name").to_owned();
     say(&line("error", format_args!("thread '{name}' {panic}")));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn panics_count_though_they_are_contained() {
-        panic::set_hook(Box::new(tell_panic));
+        panic::set_hook(Box::new(log_panic));
         let before = panics();
         assert!(panic::catch_unwind(|| panic!("as a test")).is_err());
         assert!(thread::spawn(|| panic!("as a test")).join().is_err());

@@ -101,7 +101,7 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     column.set(telemetry.keys, keys.len() as i64);
     let shared = Arc::new(Shared::new(keys, Some(tls), rules, config.server.connections_max, count));
     let kernels = Kernels::start(config.ecdsa_batch, config.rsa_batch);
-    kernels.tell();
+    kernels.log_state();
     let crew = start(&config, &kernels, &tokens, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
     let states = column.clone();
     let refresh = Box::new(move || telemetry.kernels.report_states(&states, &kernels));

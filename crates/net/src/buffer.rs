@@ -1,4 +1,4 @@
-//! Bytes on their way: a window over initialised memory, and the core's stock of such memory.
+//! Bytes on their way: a window over initialised memory, and the core's pool of such memory.
 //!
 //! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `BufferPool` and gives it back
 //! when nothing is left in it.
@@ -61,7 +61,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Nothing readable and nothing sealed: the memory can go back to the stock.
+    /// Nothing readable and nothing sealed: the memory can go back to the pool.
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.sealed_len() == 0
     }

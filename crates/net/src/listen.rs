@@ -133,7 +133,7 @@ impl Bound {
     }
 
     /// Sockets of others may defer otherwise than this configuration does. To be done when nobody else serves them.
-    pub fn settle(&self) -> io::Result<()> {
+    pub fn commit(&self) -> io::Result<()> {
         self.sockets().iter().try_for_each(|socket| propylon_sys::set_defer_accept(socket, self.defer_accept))
     }
 }

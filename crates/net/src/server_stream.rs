@@ -143,7 +143,7 @@ impl ServerStream {
         let quiet = self.socket.is_quiet();
         match &mut self.tls {
             None => quiet,
-            Some(tls) => tls.is_usable() && (quiet || tls.heed(&mut self.socket)),
+            Some(tls) => tls.is_usable() && (quiet || tls.absorb_unasked(&mut self.socket)),
         }
     }
 
@@ -152,7 +152,7 @@ impl ServerStream {
         let quiet = self.socket.is_still_quiet();
         match &mut self.tls {
             None => quiet,
-            Some(tls) => tls.is_usable() && (quiet || tls.heed(&mut self.socket)),
+            Some(tls) => tls.is_usable() && (quiet || tls.absorb_unasked(&mut self.socket)),
         }
     }
 
@@ -379,7 +379,7 @@ impl Tls {
 
     /// Something has come to a connection that waits for a request. Tickets and key updates may; true if there was nothing
     /// else.
-    fn heed(&mut self, socket: &mut Socket) -> bool {
+    fn absorb_unasked(&mut self, socket: &mut Socket) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let mut heard = Buffer::default();
         loop {

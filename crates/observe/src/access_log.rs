@@ -1,6 +1,6 @@
 //! The access log: one JSON object a line, written by a thread of its own, never waited for.
 //!
-//! A core writes its lines into a sheet in its own memory. Full sheets, and once a tick what there is, go to the writer
+//! A core writes its lines into a buffer in its own memory. Full buffers, and once a tick what there is, go to the writer
 //! through a bounded channel; when the writer cannot keep up, lines are dropped and counted.
 
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ use propylon_http::trace_context::TraceId;
 /// Words for a failure to open the file at this path, the sandbox's part in it included.
 pub type Explain = fn(&Path, &io::Error) -> String;
 
-/// A sheet is handed over when it holds this much.
+/// A buffer is handed over when it holds this much.
 const SHEET_BYTES: usize = 32 * 1024;
 /// Sheets on their way to the writer, all cores together.
 const SHEETS_WAITING_MAX: usize = 256;
@@ -401,7 +401,7 @@ impl Running {
     }
 
     /// Waits until everything handed over is written, or `patience` is up: a reader that has stopped reading must not
-    /// keep the process from ending. The sheets must be gone by then.
+    /// keep the process from ending. The buffers must be gone by then.
     pub fn finish(mut self, patience: Duration) {
         self.outlet = None;
         let Some(thread) = self.thread.take() else { return };
@@ -489,7 +489,7 @@ impl Out {
 
     /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open. Where that fails, what is
     /// open is written to as before.
-    fn follow_rotation(&mut self) -> Result<Rotation, io::Error> {
+    fn reopen_rotated(&mut self) -> Result<Rotation, io::Error> {
         let Some(Named { path, inode }) = &self.named else { return Ok(Rotation::Same) };
         let moved = std::fs::metadata(path).map_or(true, |found| found.ino() != *inode);
         if !moved {
@@ -524,7 +524,7 @@ impl Astray {
     fn look(&mut self, out: &mut Out, failures: &Failures, explain: Explain) {
         let path = out.named.as_ref().map(|named| named.path.clone()).unwrap_or_default();
         let shown = path.display();
-        match out.follow_rotation() {
+        match out.reopen_rotated() {
             Ok(_) if self.is_told => {
                 log::info!("the access log is written to {shown} again");
                 *self = Astray::default();

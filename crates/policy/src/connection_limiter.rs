@@ -1,6 +1,6 @@
 //! Connection limits of a backend's servers, over all cores, and the queue of requests that wait for a connection.
 //!
-//! One turnstile per backend, shared by all cores. While the queue is empty, a permit is taken and released by an
+//! One limiter per backend, shared by all cores. While the queue is empty, a permit is taken and released by an
 //! atomic operation, and a core with an idle connection of its own only reads a word that nobody writes. The queue is
 //! behind a lock, taken by requests that have to wait anyway and by those that serve them.
 //!
@@ -10,7 +10,7 @@
 //!
 //! A request that waits for something else of the backend (a stream on a multiplexed connection) queues for no server.
 //!
-//! When the servers of a backend change, a new turnstile succeeds the old one: both share the queue and the permits of
+//! When the servers of a backend change, a new limiter succeeds the old one: both share the queue and the permits of
 //! the servers that stay, so that requests on the old one are counted, queued and served together with the others.
 //!
 //! Wake-ups are not lost, because each side publishes its change before it looks at the other's (Dekker; all these
@@ -30,7 +30,7 @@ pub use crate::line::QueueTicket;
 pub const UNLIMITED: u32 = u32::MAX;
 
 /// Permits for a backend's servers, and the queue of waiters. `C` is a connection: it carries its permit, and is never
-/// dropped while the queue is locked, since its drop may call the turnstile.
+/// dropped while the queue is locked, since its drop may call the limiter.
 #[derive(Debug)]
 pub struct ConnectionLimiter<C> {
     servers: Arc<[Arc<Server>]>,
@@ -48,7 +48,7 @@ pub struct Bounds {
     pub order: Order,
 }
 
-/// State that a turnstile shares with its successors, beside the servers that stay.
+/// State that a limiter shares with its successors, beside the servers that stay.
 #[derive(Debug)]
 struct Common<C> {
     cores: Box<[Core]>,
@@ -115,7 +115,7 @@ struct Waiter {
 struct Kind {
     /// Servers, any of which is acceptable.
     wants: Box<[usize]>,
-    /// Servers of the turnstile that the kind's first waiter came by: other turnstiles may know fewer.
+    /// Servers of the limiter that the kind's first waiter came by: other limiters may know fewer.
     servers: Arc<[Arc<Server>]>,
     line: Line<()>,
 }
@@ -134,7 +134,7 @@ pub enum Grant<C> {
 pub struct Full;
 
 impl<C> ConnectionLimiter<C> {
-    /// Creates a turnstile; `max` is the connection limit by server.
+    /// Creates a limiter; `max` is the connection limit by server.
     pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> ConnectionLimiter<C> {
         ConnectionLimiter {
             servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
@@ -147,7 +147,7 @@ impl<C> ConnectionLimiter<C> {
         }
     }
 
-    /// Successor of this turnstile when limits or servers change: the first servers are those of this one, and `max`
+    /// Successor of this limiter when limits or servers change: the first servers are those of this one, and `max`
     /// lists further ones behind them. The new limits come into force with [`ConnectionLimiter::settle`].
     #[must_use]
     pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> ConnectionLimiter<C> {
@@ -159,9 +159,9 @@ impl<C> ConnectionLimiter<C> {
         ConnectionLimiter { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
     }
 
-    /// Puts the limits of this turnstile into force, and serves waiters that the new limits have room for. A server
+    /// Puts the limits of this limiter into force, and serves waiters that the new limits have room for. A server
     /// with more permits out than its new limit grants none until enough are released.
-    pub fn settle(&self, now: u64) {
+    pub fn commit(&self, now: u64) {
         self.lock().bounds = self.bounds;
         for (server, max) in self.max.iter().enumerate() {
             self.servers[server].max.store(*max, SeqCst);
@@ -172,7 +172,7 @@ impl<C> ConnectionLimiter<C> {
         }
     }
 
-    /// Whether the other turnstile has the same queue.
+    /// Whether the other limiter has the same queue.
     pub fn is_kin(&self, other: &ConnectionLimiter<C>) -> bool {
         Arc::ptr_eq(&self.common, &other.common)
     }
@@ -279,7 +279,7 @@ impl<C> ConnectionLimiter<C> {
         }
         let replaced = room.wakers.insert(ticket, context.waker().clone());
         drop(room);
-        // A waker may hold the last reference to a task, whose drop may call the turnstile.
+        // A waker may hold the last reference to a task, whose drop may call the limiter.
         drop(replaced);
         Poll::Pending
     }

@@ -296,9 +296,9 @@ impl Servers {
         // With thousands of servers a look at all of them for each probe would be a square. Only ejections bind one to the others.
         if self.tally.ejected > 0 {
             let state = &self.all[server];
-            if state.judged() == state.verdict { Vec::new() } else { self.settle(now) }
+            if state.judged() == state.verdict { Vec::new() } else { self.commit(now) }
         } else {
-            let change = self.settle_one(server, now);
+            let change = self.commit_one(server, now);
             self.panic = self.panics();
             change.into_iter().collect()
         }
@@ -343,7 +343,7 @@ impl Servers {
                 server.calm = server.ejected.is_none();
             }
         }
-        self.settle(now)
+        self.commit(now)
     }
 
     /// New requests go elsewhere from now on, for this reason, or may come again. To be followed by [`Servers::review`].
@@ -377,7 +377,7 @@ impl Servers {
 
     /// Updates all verdicts after a change of rules or drains.
     pub fn review(&mut self, now: u64) -> Vec<Change> {
-        self.settle(now)
+        self.commit(now)
     }
 
     fn panics(&self) -> bool {
@@ -410,12 +410,12 @@ impl Servers {
     }
 
     /// Brings the verdict on one server up to date, where no other depends on it.
-    fn settle_one(&mut self, index: usize, now: u64) -> Option<Change> {
+    fn commit_one(&mut self, index: usize, now: u64) -> Option<Change> {
         let to = self.all[index].judged();
         if to == self.all[index].verdict {
             return None;
         }
-        self.change(index, |server| server.settle(index, to, now))
+        self.change(index, |server| server.commit(index, to, now))
     }
 
     /// Servers with a success rate too far below that of their peers in the interval.
@@ -467,7 +467,7 @@ impl Servers {
     }
 
     /// Brings every verdict up to date. Ejections give way where nobody else is left: bad answers are better than none.
-    fn settle(&mut self, now: u64) -> Vec<Change> {
+    fn commit(&mut self, now: u64) -> Vec<Change> {
         // One that comes back from being down may have been ejected before, for a time that is over.
         self.release_expired(now);
         if !self.all.iter().any(|server| server.judged().is_open()) {
@@ -477,7 +477,7 @@ impl Servers {
         for (index, server) in self.all.iter_mut().enumerate() {
             let to = server.judged();
             if to != server.verdict {
-                changes.extend(server.settle(index, to, now));
+                changes.extend(server.commit(index, to, now));
             }
         }
         self.count();
@@ -500,7 +500,7 @@ fn far_below(rates: &[(usize, f64)]) -> Vec<(usize, Reason)> {
 
 impl Server {
     /// Sets the verdict.
-    fn settle(&mut self, index: usize, to: Verdict, now: u64) -> Option<Change> {
+    fn commit(&mut self, index: usize, to: Verdict, now: u64) -> Option<Change> {
         let from = std::mem::replace(&mut self.verdict, to.clone());
         if to.is_open() && !from.is_open() {
             // Outcomes from before say nothing about a server that is back.

@@ -2,7 +2,7 @@
 //! which handshakes are begun, and when, which traces are recorded, and what is given up when memory runs short.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
-//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the turnstile and the count of
+//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter and the count of
 //! connections by source, which are there to be shared.
 
 pub mod admission;

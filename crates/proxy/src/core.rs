@@ -72,9 +72,9 @@ impl Core {
         let next = earlier.succeeded_by(publication, worker, self.timers.now());
         self.upstreams.set(&next.backends);
         *self.snapshot.borrow_mut() = Rc::clone(&next);
-        self.tend_tracer();
-        self.tend_signers(&earlier);
-        self.tend_lines(Some(&earlier));
+        self.reload_tracer();
+        self.reload_signers(&earlier);
+        self.watch_queues(Some(&earlier));
         for (place, backend) in next.backends.iter().enumerate() {
             let known = earlier.backends.get(place);
             if known.is_some_and(|known| Rc::ptr_eq(&known.state, &backend.state)) {
@@ -99,8 +99,8 @@ impl Core {
 
     /// Starts what works beside connections and requests.
     pub fn start(self: &Rc<Core>) {
-        self.tend_signers(&self.snapshot());
-        self.tend_lines(None);
+        self.reload_signers(&self.snapshot());
+        self.watch_queues(None);
     }
 
     /// Signatures by keys of the process beside this one are asked for by this socket. To be called once, before
@@ -116,7 +116,7 @@ impl Core {
     /// Sends the spans recorded from here on to `outbox`.
     pub fn take_outbox(&self, outbox: Outbox) {
         *self.spans.borrow_mut() = Some(outbox);
-        self.tend_tracer();
+        self.reload_tracer();
     }
 
     /// The core ends: what is not handed over by now is lost.
@@ -126,13 +126,13 @@ impl Core {
     }
 
     /// Traces requests by the configuration, or not at all.
-    fn tend_tracer(&self) {
+    fn reload_tracer(&self) {
         let snapshot = self.snapshot();
         let config = &snapshot.shared.config;
         let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
         let now = self.timers.now();
         match (&mut *tracer, &config.tracing) {
-            (Some(tracer), Some(tracing)) => tracer.follow(tracing, now),
+            (Some(tracer), Some(tracing)) => tracer.reload(tracing, now),
             (None, Some(tracing)) => {
                 let ids = || Ids::new(propylon_crypto::seed(), propylon_crypto::seed());
                 let new = |outbox| Tracer::new(tracing, worker_count(config), ids(), outbox, now);
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Starts the signers that are new, and ends those that are gone once no handshake can want them any more.
-    fn tend_signers(self: &Rc<Core>, earlier: &CoreSnapshot) {
+    fn reload_signers(self: &Rc<Core>, earlier: &CoreSnapshot) {
         let snapshot = self.snapshot();
         let config = &snapshot.shared.config;
         let mut signers = self.signers.borrow_mut();
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
-    fn tend_lines(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
+    fn watch_queues(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
         for (place, backend) in self.snapshot().backends.iter().enumerate() {
             let known = earlier.and_then(|earlier| earlier.backends.get(place)?.state.pool.limiter.as_ref());
             let current = backend.state.pool.limiter.as_ref();

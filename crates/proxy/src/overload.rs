@@ -188,7 +188,7 @@ fn automatic() -> Option<(u64, Option<MemoryGroup>)> {
 pub struct Overload {
     shared: Arc<Shared>,
     announcement: Cell<Announcement>,
-    /// Newcomers since that notice.
+    /// Newcomers since that announcement.
     newcomers: Cell<u32>,
     /// The share of them that is refused by what this core has seen since.
     refused_here: Cell<u16>,

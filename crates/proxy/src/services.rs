@@ -211,7 +211,7 @@ impl Services {
         }
     }
 
-    /// The desk's departures: a task that is woken by the first job of a turn, and so has its own turn behind all that
+    /// The queue's departures: a task that is woken by the first job of a turn, and so has its own turn behind all that
     /// were ready with that one. Whoever waits for what leaves is woken, and the next turn begins.
     pub async fn leave_desk(self: Rc<Services>) {
         loop {
@@ -303,7 +303,7 @@ impl Services {
 
     /// Forgets keys that no configuration has any more, as well.
     pub fn report_ready_certificates(&self) {
-        let now = propylon_tls::tend_ready();
+        let now = propylon_tls::sweep_ready();
         let seen = self.ready_seen.replace(now);
         let metrics = &self.telemetry.process.ready_certificates;
         self.metrics.set(metrics.kept, now.kept as i64);

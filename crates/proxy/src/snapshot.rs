@@ -207,19 +207,19 @@ impl Snapshot {
     ) -> Result<Compiled, Vec<Finding>> {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let (mut findings, mut kept) = (Vec::new(), Vec::new());
-        let profiles = follow_profiles(&config, earlier, (files, unfound), &mut findings, &mut kept);
-        let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
-        let links = follow_links(&config, earlier, files, &mut findings);
+        let profiles = reload_profiles(&config, earlier, (files, unfound), &mut findings, &mut kept);
+        let upstreams = reload_upstreams(&config, earlier, files, &mut findings);
+        let links = reload_links(&config, earlier, files, &mut findings);
         let known = earlier.and_then(|earlier| Some((&*earlier.config, earlier.collector.as_ref()?)));
         let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
-        let signers = follow_signers(&config, earlier, unfound, &mut findings);
-        let servers = follow_servers(&config, earlier, found, unfound, &mut findings);
+        let signers = reload_signers(&config, earlier, unfound, &mut findings);
+        let servers = reload_servers(&config, earlier, found, unfound, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
         let versions = versions(&config, &servers, earlier, generation);
         findings.extend(sticky::check(&config.backends));
-        let balance = follow_balance(&config, &servers, earlier, &versions, &mut findings);
+        let balance = reload_balance(&config, &servers, earlier, &versions, &mut findings);
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
@@ -268,13 +268,13 @@ impl Snapshot {
     }
 
     /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
-    pub fn settle(&self, earlier: &Snapshot) {
+    pub fn commit(&self, earlier: &Snapshot) {
         for (place, limiter) in self.limiters.iter().enumerate() {
             let known = earlier.limiters.get(place).and_then(Option::as_ref);
             if let Some(limiter) = limiter
                 && known.is_none_or(|known| !Arc::ptr_eq(known, limiter))
             {
-                limiter.settle(coarse_millis());
+                limiter.commit(coarse_millis());
             }
         }
     }
@@ -322,9 +322,9 @@ impl Snapshot {
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
-    pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
+    pub fn rotate_ticket_keys(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
         self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
-        self.tickets.tend(now)
+        self.tickets.rotate(now)
     }
 
     /// Addresses that a listener is bound to, with the ports that the kernel chose.
@@ -336,7 +336,7 @@ impl Snapshot {
 /// Keeps the profiles of before where nothing about them has changed. A profile written as before keeps its earlier
 /// contents in the place of files that cannot be used, and says so in `kept`; one written differently is judged as at
 /// a start.
-fn follow_profiles(
+fn reload_profiles(
     config: &Config,
     earlier: Option<&Snapshot>,
     (files, unfound): (Files, Severity),
@@ -431,7 +431,7 @@ fn uploads(config: &Config) -> HashSet<&path::Path> {
 }
 
 /// Keeps the upstream profiles of before where nothing about them has changed, and for retired backends.
-fn follow_upstreams(
+fn reload_upstreams(
     config: &Config,
     earlier: Option<&Snapshot>,
     files: Files,
@@ -475,7 +475,7 @@ fn towards_its_servers(
 }
 
 /// Loads anew the link profiles of signers that stay, where files are to be read again.
-fn follow_links(
+fn reload_links(
     config: &Config,
     earlier: Option<&Snapshot>,
     files: Files,
@@ -503,7 +503,7 @@ fn known_signer(config: &Config, earlier: Option<&Snapshot>, place: usize) -> Op
     earlier.signers.get(place).filter(|_| is_same).cloned()
 }
 
-fn follow_signers(
+fn reload_signers(
     config: &Config,
     earlier: Option<&Snapshot>,
     unfound: Severity,
@@ -561,7 +561,7 @@ fn known_server<'s>(
 }
 
 /// Servers that are in both configurations are who they were. `unfound`: how bad it is that a name is not found.
-fn follow_servers(
+fn reload_servers(
     config: &Config,
     earlier: Option<&Snapshot>,
     found: &Answers,
@@ -716,7 +716,7 @@ pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<
 }
 
 /// Keeps the balancing state that cores share where the backend is the same as before.
-fn follow_balance(
+fn reload_balance(
     config: &Config,
     servers: &[Arc<Vec<Server>>],
     earlier: Option<&Snapshot>,

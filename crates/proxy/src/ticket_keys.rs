@@ -75,13 +75,13 @@ impl TicketSets {
     }
 
     /// Does what the time asks for, with each set once. Returns how many sets have changed, and what failed.
-    pub fn tend(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
+    pub fn rotate(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
         let (mut changes, mut errors) = (0, Vec::new());
         for (index, tickets) in self.sets.iter().enumerate() {
             if self.sets[..index].iter().any(|earlier| Arc::ptr_eq(earlier, tickets)) {
                 continue;
             }
-            match tickets.tend(now) {
+            match tickets.rotate_if_due(now) {
                 Ok(changed) => changes += u64::from(changed),
                 Err(error) => errors.push(error),
             }

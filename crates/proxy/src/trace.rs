@@ -138,7 +138,7 @@ impl Tracer {
     }
 
     /// Goes by another configuration from the next request on.
-    pub fn follow(&mut self, tracing: &Tracing, now: u64) {
+    pub fn reload(&mut self, tracing: &Tracing, now: u64) {
         let rules = Rules::of(tracing);
         if rules != self.rules {
             self.sampler = rules.sampler(self.cores, now);
@@ -339,7 +339,7 @@ mod tests {
     fn another_configuration_holds_from_the_next_request_on() {
         let mut tracer = tracer("sample = 0", 5);
         assert!(matches!(begin(&mut tracer, "").0, Trace::ClientFactHeaders(_)));
-        tracer.follow(&tracing("sample = 1\ntrust = 'never'"), 0);
+        tracer.reload(&tracing("sample = 1\ntrust = 'never'"), 0);
         let (trace, out) = begin(&mut tracer, &format!("traceparent: {PARENT}-00\r\n"));
         assert!(matches!(trace, Trace::Recorded(_)) && !out.contains(PARENT), "{out}");
     }

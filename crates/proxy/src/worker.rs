@@ -141,7 +141,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     doors.open(&first.snapshot.sockets)?;
     first.adopted();
     drop(first);
-    spawn_local(follow(doors, published));
+    spawn_local(reload_listeners(doors, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core.services).leave_desk());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
@@ -183,7 +183,7 @@ fn watched(socket: Arc<TcpListener>) -> io::Result<AsyncFd<Arc<TcpListener>>> {
 }
 
 /// Goes by whatever the main thread publishes; of several in between only the last counts.
-async fn follow(mut doors: ListeningSockets, mut published: watch::Receiver<Arc<Publication>>) {
+async fn reload_listeners(mut doors: ListeningSockets, mut published: watch::Receiver<Arc<Publication>>) {
     while published.changed().await.is_ok() {
         let publication = Arc::clone(&published.borrow_and_update());
         let sockets = &publication.snapshot.sockets;

@@ -27,7 +27,7 @@ pub use certificates::credential::NameMatch;
 pub use certificates::dated::{Dated, DatedKind, Nearness, step_between};
 pub use certificates::finding::{Finding, Severity};
 pub use certificates::identity::Identity;
-pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, tend_ready};
+pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, sweep_ready};
 #[cfg(any(test, fuzzing))]
 pub use certificates::load::fuzz;
 pub use certificates::load::{

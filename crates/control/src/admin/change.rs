@@ -82,7 +82,7 @@ pub(super) async fn answer(request: Request<Incoming>, by: Caller, office: &Offi
                 Store::column(store, store.columns() - 1).increment(counter);
             }
             if wrong.counted.is_some() {
-                office.refusals.tell(&wrong.what, &by, Instant::now());
+                office.refusals.record(&wrong.what, &by, Instant::now());
             }
             if wrong.counted == Some("wrong-token") {
                 sleep(WRONG_TOKEN_WAIT).await;

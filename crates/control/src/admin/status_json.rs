@@ -441,7 +441,7 @@ impl View {
         let snapshot = self.current();
         let count = |counter| self.store.count(counter);
         let mut faults = Vec::new();
-        let mut tell = |what: &'static str, place: &str, why: &'static str, count: u64| {
+        let mut report = |what: &'static str, place: &str, why: &'static str, count: u64| {
             if count > 0 {
                 faults.push((what, place.to_owned(), why, count));
             }
@@ -449,34 +449,37 @@ impl View {
         for (place, listener) in snapshot.config.live_listeners() {
             let metrics = &self.telemetry.listeners[place];
             let name = listener.name.as_str();
-            metrics.rejected.each().for_each(|(why, counter)| tell("request refused", name, why, count(counter)));
+            metrics.rejected.each().for_each(|(why, counter)| report("request refused", name, why, count(counter)));
             metrics
                 .faults
                 .each()
-                .for_each(|(why, counter)| tell("request cut short by the client", name, why, count(counter)));
-            metrics.handshake_failures.each().for_each(|(why, counter)| tell("TLS failed", name, why, count(counter)));
+                .for_each(|(why, counter)| report("request cut short by the client", name, why, count(counter)));
+            metrics
+                .handshake_failures
+                .each()
+                .for_each(|(why, counter)| report("TLS failed", name, why, count(counter)));
             metrics
                 .http2
                 .floods
                 .each()
-                .for_each(|(why, counter)| tell("HTTP/2 client did too much", name, why, count(counter)));
+                .for_each(|(why, counter)| report("HTTP/2 client did too much", name, why, count(counter)));
             metrics
                 .http2
                 .errors
                 .each()
-                .for_each(|(why, counter)| tell("HTTP/2 protocol broken", name, why, count(counter)));
+                .for_each(|(why, counter)| report("HTTP/2 protocol broken", name, why, count(counter)));
             for ((_, wait), counter) in WAITS.iter().zip(&metrics.timeouts) {
-                tell("limit on waiting met", name, wait, count(*counter));
+                report("limit on waiting met", name, wait, count(*counter));
             }
         }
         let process = &self.telemetry.process;
-        tell("accept failed", "", "", count(process.accept_errors));
-        tell("accepting paused: connection limit", "", "", count(process.accept_pauses));
-        tell("access log line dropped", "", "", count(process.access_log_dropped));
-        tell("access log write failed", "", "", count(process.access_log_failed));
-        tell("access log not opened anew", "", "", count(process.access_log_reopens));
-        tell("certificate file not usable", "", "", count(process.certificate_reload_errors));
-        tell("panic: a defect, please report it", "", "", count(process.panics));
+        report("accept failed", "", "", count(process.accept_errors));
+        report("accepting paused: connection limit", "", "", count(process.accept_pauses));
+        report("access log line dropped", "", "", count(process.access_log_dropped));
+        report("access log write failed", "", "", count(process.access_log_failed));
+        report("access log not opened anew", "", "", count(process.access_log_reopens));
+        report("certificate file not usable", "", "", count(process.certificate_reload_errors));
+        report("panic: a defect, please report it", "", "", count(process.panics));
         faults
     }
 

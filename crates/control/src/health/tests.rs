@@ -44,8 +44,8 @@ fn with_known(
             let config = config(backend).succeeding(&earlier.config, earlier.generation + 1, &FreePlaces::default());
             let next = earlier.succeeded_by(config, Files::AsTheyWere, &Answers::new());
             let next = Arc::new(next.unwrap_or_else(|_| panic!("nothing to load")).snapshot);
-            telemetry.follow(&store, &next.config);
-            health.follow(&next);
+            telemetry.reload(&store, &next.config);
+            health.reload(&next);
             current.replace(Arc::clone(&next));
             next
         });
@@ -59,12 +59,12 @@ fn open(snapshot: &Snapshot) -> Vec<bool> {
 #[test]
 fn a_server_that_is_drained_is_closed_to_the_cores_until_it_is_not() {
     let both = "servers = [\"127.0.0.1:9\", \"127.0.0.2:9\"]";
-    with_health(snapshot(both), |health, snapshot, follow| {
+    with_health(snapshot(both), |health, snapshot, reload| {
         assert_eq!(open(snapshot), [true, true]);
-        let next = follow("servers = [\"127.0.0.1:9\", { address = \"127.0.0.2:9\", drain = true }]");
+        let next = reload("servers = [\"127.0.0.1:9\", { address = \"127.0.0.2:9\", drain = true }]");
         assert_eq!((open(&next), open(snapshot)), (vec![true, false], vec![true, false]));
         assert_eq!(health.state(0, 1).verdict.reason(), Some("drained in the configuration"));
-        assert_eq!(open(&follow(both)), [true, true]);
+        assert_eq!(open(&reload(both)), [true, true]);
         assert_eq!(snapshot.servers[0][1].endpoint.reopened(), 1);
     });
 }
@@ -100,9 +100,9 @@ fn what_a_predecessor_has_found_holds_from_the_first() {
 #[test]
 fn a_server_that_is_in_the_next_configuration_as_well_stays_what_it_is() {
     let drained = "{ address = \"127.0.0.2:9\", drain = true }";
-    with_health(snapshot(&format!("servers = [\"127.0.0.1:9\", {drained}]")), |health, first, follow| {
+    with_health(snapshot(&format!("servers = [\"127.0.0.1:9\", {drained}]")), |health, first, reload| {
         let before = health.state(0, 1);
-        let next = follow(&format!("servers = [\"127.0.0.3:9\", {drained}]"));
+        let next = reload(&format!("servers = [\"127.0.0.3:9\", {drained}]"));
         // The first one holds its place for requests that know it.
         assert_eq!(open(&next), [true, false, true]);
         assert!(Arc::ptr_eq(&first.servers[0][1].endpoint, &next.servers[0][1].endpoint));
@@ -110,7 +110,7 @@ fn a_server_that_is_in_the_next_configuration_as_well_stays_what_it_is() {
         assert_eq!(health.state(0, 0).verdict.reason(), Some("removed"));
         assert_eq!(health.state(0, 2).verdict, Verdict::Unknown);
         // One that comes back is another, about whom nothing is known.
-        let back = follow("servers = [\"127.0.0.1:9\", \"127.0.0.3:9\"]");
+        let back = reload("servers = [\"127.0.0.1:9\", \"127.0.0.3:9\"]");
         assert!(!Arc::ptr_eq(&first.servers[0][0].endpoint, &back.servers[0][0].endpoint));
         assert_eq!(health.state(0, 0).verdict, Verdict::Unknown);
     });
@@ -122,15 +122,15 @@ fn probes_go_on_through_changes_that_do_not_concern_them() {
         let server = format!("{{ address = \"127.0.0.1:9\", weight = {weight} }}");
         format!("servers = [{server}]\nhealth = {{ interval = \"{interval}\" }}")
     };
-    with_health(snapshot(&probed("1h", 1)), |health, _, follow| {
+    with_health(snapshot(&probed("1h", 1)), |health, _, reload| {
         let task = || health.0.tasks.borrow()[&(0, 0)].probing.as_ref().map(|task| task.0.id());
         let first = task();
         assert!(first.is_some());
-        follow(&probed("1h", 2));
+        reload(&probed("1h", 2));
         assert_eq!(task(), first);
-        follow(&probed("30m", 2));
+        reload(&probed("30m", 2));
         assert!(task().is_some() && task() != first);
-        follow("servers = [\"127.0.0.1:9\"]");
+        reload("servers = [\"127.0.0.1:9\"]");
         assert_eq!(task(), None);
     });
 }

@@ -20,7 +20,7 @@ pub struct Keeping {
 
 impl Keeping {
     /// Returns whether nothing can be kept, where that has been found out anew. For every second.
-    pub fn tend(&mut self, store: Option<&Path>, now: Instant) -> Option<bool> {
+    pub fn tick(&mut self, store: Option<&Path>, now: Instant) -> Option<bool> {
         let (store, files) = (store?, propylon_tls::key_files()?);
         let found = self.looking.take_if(|thread| thread.is_finished()).map(JoinHandle::join);
         if self.looking.is_none() && self.due.is_none_or(|due| now >= due) {
@@ -33,13 +33,13 @@ impl Keeping {
             outcome => {
                 let why = outcome.err().map(|failure| std::io::Error::from(failure).to_string());
                 let is_unusable = why.is_some();
-                self.tell(store, why);
+                self.log_change(store, why);
                 Some(is_unusable)
             }
         }
     }
 
-    fn tell(&mut self, store: &Path, why: Option<String>) {
+    fn log_change(&mut self, store: &Path, why: Option<String>) {
         let before = self.last.replace(why.clone());
         match (before, why) {
             // The key process itself has told what was wrong when it was started.

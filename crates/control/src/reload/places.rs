@@ -29,7 +29,7 @@ impl Places {
     }
 
     /// Takes note of a configuration that succeeds another as this generation.
-    pub fn follow(&mut self, before: &Config, after: &Config, generation: u64) {
+    pub fn reload(&mut self, before: &Config, after: &Config, generation: u64) {
         let place = |known: &[u64], at: usize, is_same: bool| match known.get(at) {
             Some(since) if is_same => *since,
             _ => generation,
@@ -129,8 +129,8 @@ mod tests {
             let held: Vec<u64> = alive.iter().copied().filter(|held| *held < generation).collect();
             let free = places.free(&current, &held, &telemetry, &store);
             let next = config(generation).succeeding(&current, generation, &free);
-            telemetry.follow(&store, &next);
-            places.follow(&current, &next, generation);
+            telemetry.reload(&store, &next);
+            places.reload(&current, &next, generation);
             let newest = format!("10.1.0.1:{generation}");
             assert!(
                 next.backends
@@ -159,16 +159,16 @@ mod tests {
         let mut places = Places::new(&first, 1);
         let in_use = telemetry.signer(0);
         let second = config(2).succeeding(&first, 2, &FreePlaces::default());
-        telemetry.follow(&store, &second);
-        places.follow(&first, &second, 2);
+        telemetry.reload(&store, &second);
+        places.reload(&first, &second, 2);
         assert_eq!(places.free(&second, &[], &telemetry, &store).signers, [false, false], "a core goes by it");
         drop(in_use);
         assert_eq!(places.free(&second, &[1], &telemetry, &store).signers, [false, false], "a snapshot knows it");
         let free = places.free(&second, &[], &telemetry, &store);
         assert_eq!(free.signers, [true, false]);
         let third = config(3).succeeding(&second, 3, &free);
-        telemetry.follow(&store, &third);
-        places.follow(&second, &third, 3);
+        telemetry.reload(&store, &third);
+        places.reload(&second, &third, 3);
         assert_eq!(third.signers.iter().map(|signer| signer.retired).collect::<Vec<_>>(), [None, Some(3)]);
         assert!(!places.free(&third, &[2], &telemetry, &store).signers[0], "it lives");
         let series = store.prometheus();
@@ -182,8 +182,8 @@ mod tests {
         let (telemetry, store) = Telemetry::new(&first, 1);
         let mut places = Places::new(&first, 1);
         let second = config(2).succeeding(&first, 2, &FreePlaces::default());
-        telemetry.follow(&store, &second);
-        places.follow(&first, &second, 2);
+        telemetry.reload(&store, &second);
+        places.reload(&first, &second, 2);
         let gone = first.backends.iter().position(|backend| backend.name == "b1").expect("it was there");
         assert!(!places.free(&second, &[1], &telemetry, &store).backends[gone]);
         assert!(places.free(&second, &[], &telemetry, &store).backends[gone]);

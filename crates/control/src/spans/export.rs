@@ -198,12 +198,12 @@ impl Courier {
     /// Sends a batch until it is taken, or given up.
     async fn deliver(&mut self, batch: Vec<Span>) {
         let count = batch.len() as u64;
-        self.follow();
+        self.reload();
         let body = Bytes::from(encode(batch, &self.target.resource));
         let give_up = Instant::now() + BATCH_PATIENCE;
         self.pause(self.not_before).await;
         loop {
-            self.follow();
+            self.reload();
             let target = Arc::clone(&self.target);
             let Some(outcome) = self.send(&target, body.clone()).await else { return self.lose(count) };
             match outcome {
@@ -233,7 +233,7 @@ impl Courier {
     }
 
     /// Goes by what was published last. Where nothing is traced any more, what is left goes where it was to go.
-    fn follow(&mut self) {
+    fn reload(&mut self) {
         let publication = Arc::clone(&self.published.borrow_and_update());
         if let Some(target) = &publication.snapshot.collector
             && !Arc::ptr_eq(target, &self.target)
@@ -367,7 +367,7 @@ mod tests {
             outbox.push(span());
             assert!(outbox.waiting() <= SPANS_WAITING_MAX);
         }
-        // One sheet is on its way, one place is kept for the end.
+        // One buffer is on its way, one place is kept for the end.
         let dropped = outbox.take_dropped();
         assert_eq!(dropped as usize, pushed - SPANS_WAITING_MAX - SHEET_SPANS);
         drop(outbox);

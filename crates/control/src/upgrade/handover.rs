@@ -221,10 +221,10 @@ impl Handover {
         log::error!("the upgrade has failed: {failure}; this process serves on");
         self.count(failure);
         self.0.stage.replace(Stage::Serving);
-        self.tell(Err(failure.clone()));
+        self.announce(Err(failure.clone()));
     }
 
-    fn tell(&self, outcome: Result<u32, Failure>) {
+    fn announce(&self, outcome: Result<u32, Failure>) {
         for waiting in self.0.waiting.take() {
             // The client may be gone.
             let _ = waiting.send(outcome.clone());
@@ -297,10 +297,10 @@ impl Handover {
 
     /// Somebody wants to know what becomes of the upgrade that is asked for.
     async fn upgrade_for(&self, channel: &Channel) -> io::Result<()> {
-        let (tell, outcome) = oneshot::channel();
+        let (announce, outcome) = oneshot::channel();
         let begun = self.upgrade();
         if begun.is_ok() {
-            self.0.waiting.borrow_mut().push(tell);
+            self.0.waiting.borrow_mut().push(announce);
         }
         let outcome = match begun {
             Ok(()) => outcome.await.unwrap_or_else(|_| Err(Failure::new("ended", "the process is ending"))),
@@ -339,7 +339,7 @@ impl Handover {
         };
         self.let_go(pid, &adopted);
         channel.say(&word("draining")).await?;
-        self.tell_progress(channel).await
+        self.send_progress(channel).await
     }
 
     /// Up to the successor's word that it serves. Returns what it has kept.
@@ -433,14 +433,14 @@ impl Handover {
         inner.stage.replace(Stage::Succeeded(pid, SystemTime::now()));
         inner.handover_state.predecessors.leave();
         // Before the successor says a word to the service manager: it hears the main process alone.
-        service::tell_successor(pid);
+        service::notify_main_pid(pid);
         log::info!("upgrade: process {pid} serves from here on");
-        self.tell(Ok(pid));
+        self.announce(Ok(pid));
         inner.succeeded.notify_one();
     }
 
     /// Until this process ends, or nobody listens any more.
-    async fn tell_progress(&self, channel: &Channel) -> io::Result<()> {
+    async fn send_progress(&self, channel: &Channel) -> io::Result<()> {
         let handover_state = &self.0.handover_state;
         let (began, limit) =
             (Instant::now(), handover_state.config_status.borrow().snapshot.config.process.drain_timeout);

@@ -160,7 +160,7 @@ pub fn main(successor: &[OsString]) -> ExitCode {
 }
 
 fn launch_when_asked(successor: &[OsString]) -> io::Result<()> {
-    heed_no_signals()?;
+    ignore_signals()?;
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut running: Option<Child> = None;
     loop {
@@ -206,7 +206,7 @@ fn start(successor: &[OsString]) -> io::Result<Child> {
 const OURS_ALONE: &[&str] = &["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 /// Signals to all processes of this program's name are meant for the one that serves.
-fn heed_no_signals() -> io::Result<()> {
+fn ignore_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _guard = runtime.enter();
     for kind in [SignalKind::hangup(), SignalKind::user_defined1(), SignalKind::user_defined2()] {

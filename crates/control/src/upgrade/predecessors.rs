@@ -62,7 +62,7 @@ pub struct Sum {
 
 impl Predecessors {
     /// Hears one out, on the current runtime, until it ends.
-    pub fn follow(&self, description: Description, channel: Channel) {
+    pub fn watch(&self, description: Description, channel: Channel) {
         let channel = Rc::new(channel);
         let (all, heard, pid) = (self.clone(), Rc::clone(&channel), description.pid);
         let listening = spawn_local(async move {

@@ -169,10 +169,10 @@ impl Takeover {
             await_go(&channel, profiles).await
         };
         let mut begin = Some(begin);
-        let ready = settle(timeout(READY_WAIT, ready).await);
+        let ready = flatten(timeout(READY_WAIT, ready).await);
         let ready = ready.inspect(|()| begin.take().into_iter().for_each(|begin| begin()));
         let done = match ready {
-            Ok(()) => settle(timeout(ANSWER_WAIT, serve(&channel)).await),
+            Ok(()) => flatten(timeout(ANSWER_WAIT, serve(&channel)).await),
             Err(error) => Err(error),
         };
         match done {
@@ -214,7 +214,7 @@ async fn serve(channel: &Channel) -> io::Result<()> {
     }
 }
 
-fn settle(outcome: Result<io::Result<()>, tokio::time::error::Elapsed>) -> Result<(), Failure> {
+fn flatten(outcome: Result<io::Result<()>, tokio::time::error::Elapsed>) -> Result<(), Failure> {
     match outcome {
         Ok(done) => done.map_err(broken),
         Err(_) => Err(Failure::new("timeout", "the process that serves did not answer in time")),

@@ -54,7 +54,7 @@ pub struct Files {
     /// Socket to the supervisor, which is told of the files that keys are in.
     supervisor: Option<OwnedFd>,
     /// Files that it knows of, each by one name and with the keys that were in it.
-    told: HashMap<PathBuf, Vec<Ski>>,
+    announced: HashMap<PathBuf, Vec<Ski>>,
     /// Others are to be found by who asks for signatures.
     changed: bool,
 }
@@ -71,7 +71,7 @@ impl Files {
             held: HashMap::new(),
             kept: HashSet::new(),
             supervisor,
-            told: HashMap::new(),
+            announced: HashMap::new(),
             changed: false,
         }
     }
@@ -144,7 +144,7 @@ impl Files {
             Question::RemoveKept(key) => {
                 let path = fs::canonicalize(store.join(key.to_string()));
                 let outcome = kept::remove(store, &key);
-                path.iter().for_each(|path| self.untell(path));
+                path.iter().for_each(|path| self.withdraw(path));
                 done(outcome)
             }
             Question::Kept(account) => bytes(kept::list(store, &account).map(|names| names.join("\n").into_bytes())),
@@ -189,7 +189,7 @@ impl Files {
     fn hold(&mut self, path: &Path, keys: Vec<PrivateKey>, stamp: u64) -> Result<(), Unread> {
         // A file has one name, in however many ways it is asked for.
         let path = fs::canonicalize(path).map_err(|error| Unread::of(&error))?;
-        if !keys.is_empty() && self.told.len() >= FILES_MAX && !self.told.contains_key(&path) {
+        if !keys.is_empty() && self.announced.len() >= FILES_MAX && !self.announced.contains_key(&path) {
             return Err(Unread::Failed(format!("there are more than {FILES_MAX} files with keys")));
         }
         let skis = keys.iter().map(PrivateKey::ski).collect();
@@ -200,7 +200,7 @@ impl Files {
             let held = self.held.entry(key.ski()).or_insert((key, stamp));
             held.1 = held.1.max(stamp);
         }
-        self.tell(path, skis);
+        self.announce(path, skis);
         Ok(())
     }
 
@@ -263,24 +263,24 @@ impl Files {
         let known = fs::canonicalize(&path);
         remove_if_there(&path)?;
         File::open(store)?.sync_all()?;
-        known.iter().for_each(|path| self.untell(path));
+        known.iter().for_each(|path| self.withdraw(path));
         Ok(())
     }
 
     /// Tells the supervisor that nobody is to read the file again.
-    fn untell(&mut self, path: &Path) {
-        if self.told.remove(path).is_some() {
+    fn withdraw(&mut self, path: &Path) {
+        if self.announced.remove(path).is_some() {
             self.say(&Order::Removed(path.into()));
         }
     }
 
     /// Tells the supervisor, so that another process reads it again, should this one end.
-    fn tell(&mut self, path: PathBuf, skis: Vec<Ski>) {
-        if let Some(known) = self.told.get_mut(&path) {
+    fn announce(&mut self, path: PathBuf, skis: Vec<Ski>) {
+        if let Some(known) = self.announced.get_mut(&path) {
             *known = skis;
         } else if !skis.is_empty() {
             self.say(&Order::File(path.clone()));
-            self.told.insert(path, skis);
+            self.announced.insert(path, skis);
         }
     }
 
@@ -291,8 +291,8 @@ impl Files {
             let is_used = skis.iter().any(|ski| held.contains_key(ski));
             (!is_used).then(|| path.clone())
         };
-        let unused: Vec<PathBuf> = self.told.iter().filter_map(unused).collect();
-        unused.iter().for_each(|path| self.untell(path));
+        let unused: Vec<PathBuf> = self.announced.iter().filter_map(unused).collect();
+        unused.iter().for_each(|path| self.withdraw(path));
     }
 
     fn say(&self, order: &Order) {
@@ -519,10 +519,10 @@ mod tests {
         let mut files = files(&path);
         let Answer::File(file) = files.read(&path, 1) else { panic!("no file") };
         assert_eq!((file.certificates.len(), file.keys.len(), file.open_to_all), (1, 1, false));
-        let told = Answer::File(file).to_bytes();
+        let announced = Answer::File(file).to_bytes();
         let secret = PrivateKey::from_der(key.serialized_der()).expect("a key");
         let scalar = &key.serialized_der()[36..68];
-        assert!(!told.windows(16).any(|part| scalar.windows(16).any(|own| own == part)));
+        assert!(!announced.windows(16).any(|part| scalar.windows(16).any(|own| own == part)));
         assert!(files.held.contains_key(&secret.ski()));
     }
 
@@ -609,10 +609,10 @@ mod tests {
             let path = format!("{}{}//a.pem", folder.0.display(), format!("/../{name}").repeat(steps));
             assert!(matches!(files.read(Path::new(&path), 1), Answer::File(_)), "{path}");
         }
-        assert_eq!((files.told.len(), said(&supervisor)), (1, vec![Order::File(path.clone())]));
+        assert_eq!((files.announced.len(), said(&supervisor)), (1, vec![Order::File(path.clone())]));
         // However many there are, the supervisor can be told of as many.
         let others = (1..FILES_MAX).map(|number| (PathBuf::from(format!("/{number}")), Vec::<Ski>::new()));
-        files.told.extend(others);
+        files.announced.extend(others);
         let one_more = folder.write("c.pem", pem().0);
         let held = files.count();
         let Answer::Unread(Unread::Failed(why)) = files.read(&one_more, 1) else { panic!("it is one too many") };

@@ -43,7 +43,7 @@ impl ListenerEntries {
     }
 
     /// Shows what this listener has, and only that.
-    fn follow(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
+    fn reload(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
         let name = &listener.name;
         self.all.show(store, name, |r| _ = listener_metrics(r, name));
         match &mut self.relay {
@@ -86,7 +86,7 @@ impl BackendEntries {
     }
 
     /// Shows what this backend has, and only that.
-    fn follow(&mut self, store: &Store, backend: &Backend, metrics: &BackendMetrics) {
+    fn reload(&mut self, store: &Store, backend: &Backend, metrics: &BackendMetrics) {
         let name = &backend.name;
         self.all.show(store, name, |r| _ = backend_metrics(r, name));
         match &mut self.tls {
@@ -127,7 +127,7 @@ impl ServerEntries {
     }
 
     /// Shows what this server has, and only that. Nothing is done for nearly all of them, which are as they were.
-    fn follow(&mut self, store: &Store, backend: &Backend, address: &ServerAddress, metrics: &ServerMetrics) {
+    fn reload(&mut self, store: &Store, backend: &Backend, address: &ServerAddress, metrics: &ServerMetrics) {
         let probes_shown = self.probes.as_ref().is_some_and(|probes| probes.shown);
         if self.all.shown && self.address == *address && probes_shown == backend.health.is_some() {
             return;
@@ -212,12 +212,12 @@ impl Entry {
 
 impl Telemetry {
     /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
-    pub fn follow(&self, store: &Store, config: &Config) {
+    pub fn reload(&self, store: &Store, config: &Config) {
         let ledger = &mut *self.ledger();
         for (place, listener) in config.live_listeners() {
             let name = &listener.name;
             match ledger.listeners.get_mut(place) {
-                Some(entries) => entries.follow(store, listener, &self.listeners[place]),
+                Some(entries) => entries.reload(store, listener, &self.listeners[place]),
                 None => {
                     let (metrics, group) = store.register(|r| listener_metrics(r, name));
                     let mut entries = ListenerEntries { all: Entry::new(name, group), relay: None, proxied: None };
@@ -230,7 +230,7 @@ impl Telemetry {
         for (place, backend) in config.live_backends() {
             let name = &backend.name;
             match ledger.backends.get_mut(place) {
-                Some((entries, _)) => entries.follow(store, backend, &self.backends[place]),
+                Some((entries, _)) => entries.reload(store, backend, &self.backends[place]),
                 None => {
                     let (metrics, group) = store.register(|r| backend_metrics(r, name));
                     let mut entries = BackendEntries { all: Entry::new(name, group), tls: None, sticky: None };
@@ -239,12 +239,12 @@ impl Telemetry {
                     ledger.backends.push((entries, Vec::new()));
                 }
             }
-            self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
+            self.reload_servers(store, place, backend, &mut ledger.backends[place].1);
         }
-        self.follow_signers(store, config, ledger);
+        self.reload_signers(store, config, ledger);
     }
 
-    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
+    fn reload_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
         let metrics = &self.backends[place];
         // Entries whose label changes are hidden first: showing a series twice would be a defect.
         let mut groups = Vec::new();
@@ -256,7 +256,7 @@ impl Telemetry {
         store.withdraw(&groups);
         for (place, server) in backend.live_servers() {
             if let Some(entry) = entries.get_mut(place) {
-                entry.follow(store, backend, &server.address, &metrics.servers[place]);
+                entry.reload(store, backend, &server.address, &metrics.servers[place]);
             }
         }
         let mut later = Vec::new();
@@ -270,7 +270,7 @@ impl Telemetry {
 
     /// A signer that is another by the same name takes the name over. Series that nobody uses any more become those of the next with
     /// as many servers.
-    fn follow_signers(&self, store: &Store, config: &Config, ledger: &mut Ledger) {
+    fn reload_signers(&self, store: &Store, config: &Config, ledger: &mut Ledger) {
         let Ledger { signers: entries, spare, .. } = ledger;
         let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
         for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
@@ -399,7 +399,7 @@ mod tests {
         column.increment(telemetry.backends[0].servers[0].requests);
         let second = config("tcp", &[("app", &[3, 1]), ("new", &[7])]);
         let second = second.succeeding(&first, 2, &FreePlaces::default());
-        telemetry.follow(&store, &second);
+        telemetry.reload(&store, &second);
         assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:1\"} 1\n"));
         assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:3\"} 0\n"));
         assert!(has("{backend=\"new\",server=\"10.0.0.1:7\"}") && has("backend=\"old\""));
@@ -415,7 +415,7 @@ mod tests {
         // Their places go to others, who begin at 0, and one comes back.
         column.increment(telemetry.backends[0].servers[1].requests);
         let third = config("http", &[("app", &[1, 3, 4]), ("other", &[9])]).succeeding(&second, 3, &free);
-        telemetry.follow(&store, &third);
+        telemetry.reload(&store, &third);
         assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:4\"} 0\n"));
         assert!(has("{backend=\"other\",server=\"10.0.0.1:9\"}"), "{}", store.prometheus());
         assert!(!has("propylon_relays_total{listener=\"web\""));

@@ -1,4 +1,4 @@
-//! Virtual cores by seeds, and real threads, against the promises of the turnstile.
+//! Virtual cores by seeds, and real threads, against the promises of the limiter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ struct Request {
     asked: bool,
 }
 
-/// Virtual cores in turns that chance decides, as the proxy drives the turnstile: reuse what is idle here, else take a
+/// Virtual cores in turns that chance decides, as the proxy drives the limiter: reuse what is idle here, else take a
 /// permit, else wait; lay down or close when done; go away at any time.
 struct World {
     limiter: ConnectionLimiter<Connection>,
@@ -105,10 +105,10 @@ impl World {
         let next = self.limiter.succeeded_by(&self.max, self.bounds);
         self.earlier.push(std::mem::replace(&mut self.limiter, next));
         self.over = (0..self.max.len()).map(|server| self.limiter.open(server)).collect();
-        self.limiter.settle(self.now);
+        self.limiter.commit(self.now);
     }
 
-    /// One of the turnstiles that know this server.
+    /// One of the limiters that know this server.
     fn view(&self, server: usize) -> &ConnectionLimiter<Connection> {
         let old = self.earlier.get(self.served % (self.earlier.len() + 1));
         old.filter(|old| server < old.max.len()).unwrap_or(&self.limiter)
@@ -364,13 +364,13 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
     let second = first.succeeded_by(&[1, 1], fifo(8));
     assert!(second.is_kin(&first));
     assert!(!first.is_over(0), "nothing is in force yet");
-    second.settle(0);
+    second.commit(0);
     assert!(second.is_over(0));
     first.release(0, 0);
     assert!(!second.try_take(0) && !first.try_take(0), "one is still out, and one there may be");
     let waits = first.join([0], 0).unwrap();
     let third = second.succeeded_by(&[2, 1], fifo(8));
-    third.settle(0);
+    third.commit(0);
     let grant = third.poll(waits, &Context::from_waker(Waker::noop()));
     assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))), "who waits by the first hears of the third's room");
     third.release(0, 0);
@@ -384,7 +384,7 @@ fn a_server_that_is_new_has_its_limit_from_the_first_permit_on() {
     let second = first.succeeded_by(&[1, 1], fifo(8));
     assert!(second.try_take(1) && !second.try_take(1), "before it is settled");
     assert!(second.try_take(0) && second.try_take(0), "one that is known has the limit in force");
-    second.settle(0);
+    second.commit(0);
     assert!(second.is_over(0) && !second.is_over(1) && !second.try_take(1));
 }
 
@@ -492,7 +492,7 @@ fn who_is_served_at_once_is_not_refused_for_a_line_that_is_longer_than_it_may_be
     assert!(first.try_take(0));
     let waits = [0, 1].map(|now| first.join([0], now).unwrap());
     let second = first.succeeded_by(&[1, 1], fifo(1));
-    second.settle(2);
+    second.commit(2);
     assert_eq!(second.join([0], 3), Err(Full));
     let served = second.join([1, 0], 4).unwrap();
     assert_eq!(heard(&second, &[served]), [Poll::Ready(Ok(Grant::Permit(1)))]);

@@ -588,7 +588,7 @@ fn verdicts_that_are_settled_one_by_one_are_those_that_are_settled_together() {
             servers.review(now);
             servers.probed(random.usize(..count), if random.bool() { Ok(()) } else { bad() }, now);
             let mut all = servers.clone();
-            assert!(all.settle(now).is_empty());
+            assert!(all.commit(now).is_empty());
             assert_eq!((all.tally, all.panic), (servers.tally, servers.panic));
         }
     }

@@ -623,7 +623,7 @@ impl<'a> Bridge<'a> {
             Upstream::Http1(http1) => http1,
             Upstream::Http2(http2) => {
                 if is_over && self.sent && http2.is_open() {
-                    rest::follow(http2, self.request, backend);
+                    rest::see_out(http2, self.request, backend);
                 }
                 return ended;
             }
@@ -631,7 +631,7 @@ impl<'a> Bridge<'a> {
         if is_over && http1.has_excess() {
             note_excess(self.request, backend);
         }
-        let clean = http1.settle(&self.core)
+        let clean = http1.finish(&self.core)
             && matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent
             && !self.server_spent
@@ -651,7 +651,7 @@ impl<'a> Bridge<'a> {
     }
 }
 
-/// Begins the request on its seat.
+/// Begins the request on its stream.
 fn open(
     client: &ClientSide<'_>,
     request: &mut Request,

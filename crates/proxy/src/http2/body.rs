@@ -57,7 +57,7 @@ impl Chunk {
     }
 }
 
-/// Bytes of a body on their way to a peer. Memory of the core's stock goes back there.
+/// Bytes of a body on their way to a peer. Memory of the core's pool goes back there.
 pub struct Piece {
     chunk: Chunk,
     services: Rc<Services>,

@@ -186,7 +186,7 @@ impl Default for Follower {
 
 impl Follower {
     /// Takes the next block, which must be whole. `scratch` is for texts.
-    pub fn follow(&mut self, block: &[u8], scratch: &mut Vec<u8>) -> Result<Seen, Corrupt> {
+    pub fn track(&mut self, block: &[u8], scratch: &mut Vec<u8>) -> Result<Seen, Corrupt> {
         let (mut rest, mut seen, mut begun) = (Rest { block, at: 0 }, Seen::default(), false);
         self.changes.clear();
         self.edits.clear();

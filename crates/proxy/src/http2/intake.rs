@@ -382,7 +382,7 @@ impl Intake {
             self.block = Some(Box::new(Block { stream, flags, flawed, bytes: fragment.to_vec(), frames: 1 }));
             return Ok(Verdict::Keep);
         }
-        Ok(match self.follow(stream, flags, flawed, fragment)? {
+        Ok(match self.track(stream, flags, flawed, fragment)? {
             None => Verdict::Pass,
             Some(instead) => {
                 write_block(stream, flags, &instead, &mut self.ready);
@@ -409,14 +409,14 @@ impl Intake {
             return Ok(Verdict::Keep);
         }
         let Block { stream, flags, flawed, bytes, .. } = *block;
-        let instead = self.follow(stream, flags, flawed, &bytes)?;
+        let instead = self.track(stream, flags, flawed, &bytes)?;
         write_block(stream, flags, instead.as_ref().unwrap_or(&bytes), &mut self.ready);
         Ok(Verdict::Keep)
     }
 
     /// Takes in a block that is whole. What the library is to see instead, where it must not see it.
-    fn follow(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        let seen = self.follower.follow(block, &mut self.scratch);
+    fn track(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        let seen = self.follower.track(block, &mut self.scratch);
         let seen = seen.map_err(|_| Fault::Error(Reason::COMPRESSION_ERROR))?;
         let mut flawed = flawed || seen.flawed;
         let ends = flags & END_STREAM != 0;
@@ -439,7 +439,7 @@ impl Intake {
                 }
             }
         } else {
-            flawed |= self.follow_response(stream, ends, &seen);
+            flawed |= self.track_response(stream, ends, &seen);
         }
         Ok(match (flawed, seen.edited) {
             (true, _) => Some(self.follower.substitute(block)),
@@ -451,7 +451,7 @@ impl Intake {
     /// Takes in a server's block. True if it is malformed: a response has no pseudo-header field but `:status`, its
     /// trailers have none (RFC 9113 §8.1, §8.3), an interim response does not end the stream, and nothing comes behind
     /// its end (§5.1).
-    fn follow_response(&mut self, stream: u32, ends: bool, seen: &Seen) -> bool {
+    fn track_response(&mut self, stream: u32, ends: bool, seen: &Seen) -> bool {
         let (stage, flawed) = match self.responses.stage(stream) {
             None => return seen.of_request,
             Some(Stage::Awaited) if seen.interim => (Stage::Awaited, seen.of_request || ends),

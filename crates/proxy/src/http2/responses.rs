@@ -17,7 +17,7 @@ pub enum Stage {
 /// The words of one connection's server so far.
 #[derive(Debug, Default)]
 pub struct Responses {
-    /// Streams that somebody has a handle of, the oldest first, and so by number: as many as it has seats.
+    /// Streams that somebody has a handle of, the oldest first, and so by number: as many as it may have.
     known: RefCell<Vec<(u32, Stage)>>,
     /// One of its streams has brought a whole response.
     has_answered: Cell<bool>,

@@ -1,6 +1,6 @@
 //! One direction of a relay: copies for what is little, splices for what is much.
 //!
-//! A direction begins with reads into a buffer of the core's stock. Reads that fill it again and again mean bulk, and
+//! A direction begins with reads into a buffer of the core's pool. Reads that fill it again and again mean bulk, and
 //! bulk goes through a pipe of the core's. Whoever waits for bytes holds neither.
 
 use std::io::{self, IoSlice};
@@ -167,7 +167,7 @@ impl Direction {
             buffer.consume(count);
             self.moved += count as u64;
         }
-        // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the stock.
+        // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the pool.
         if buffer.is_idle() {
             buffers.give_back(buffer);
         }

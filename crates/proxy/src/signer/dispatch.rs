@@ -414,7 +414,7 @@ impl Dispatch {
         }
         let mut again = Vec::new();
         for sent in lost {
-            self.settle(server);
+            self.count_done(server);
             if let Purpose::Job(id) = sent.purpose {
                 if !sent.overdue {
                     self.report.answered(server, "lost");
@@ -427,7 +427,7 @@ impl Dispatch {
         }
     }
 
-    fn settle(&mut self, server: usize) {
+    fn count_done(&mut self, server: usize) {
         self.servers.settled(server);
         self.report.outstanding(server, -1);
     }
@@ -466,7 +466,7 @@ impl Dispatch {
 
     fn answered(&mut self, at: usize, sent: Sent, reply: Reply, now: u64) {
         let server = self.channels[at].server;
-        self.settle(server);
+        self.count_done(server);
         match sent.purpose {
             // Whatever it answers: it is there, and takes us for one of its clients.
             Purpose::Greeting => {
@@ -689,7 +689,7 @@ impl Dispatch {
             !is_old(sent)
         });
         for _ in channel.sent.len()..before {
-            self.settle(server);
+            self.count_done(server);
         }
         for id in over {
             self.attempt_over(id, now);

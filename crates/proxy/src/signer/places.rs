@@ -195,7 +195,7 @@ fn keep_looking(signers: &[(String, Arc<Places>)]) {
                 let error = result.as_ref().err().map(ToString::to_string);
                 let found = places.keep(server, result);
                 schedule.looked_up(started.elapsed(), is_wanted, found);
-                tell(signer, host, places, server, found, error);
+                log_change(signer, host, places, server, found, error);
             }
         }
         let now = started.elapsed();
@@ -209,7 +209,7 @@ fn keep_looking(signers: &[(String, Arc<Places>)]) {
     }
 }
 
-fn tell(signer: &str, host: &str, places: &Places, server: usize, found: Found, error: Option<String>) {
+fn log_change(signer: &str, host: &str, places: &Places, server: usize, found: Found, error: Option<String>) {
     match found {
         Found::Same => {}
         Found::Changed => {

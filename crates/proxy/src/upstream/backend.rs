@@ -52,7 +52,7 @@ impl Upstreams {
         let now = self.services.timers.now();
         for backend in self.backends.borrow().iter() {
             let (state, count) = (&backend.state, |server, closed| backend.count_closed(server, closed));
-            state.heed_notices(now);
+            state.read_endpoints(now);
             let idle = backend.config().timeouts.idle.as_millis() as u64;
             state.pool.sweep(now.saturating_sub(idle), now.saturating_sub(REST_AFTER), count);
             state.pool.trim(count);
@@ -259,7 +259,7 @@ pub struct BackendState {
     version: u64,
 }
 
-/// One server of a backend. Its notice is it: who has the same knows of the same server.
+/// One server of a backend. Its endpoint identifies it: two with the same endpoint are the same server.
 pub struct Server {
     /// As the user wrote it.
     pub label: String,
@@ -297,7 +297,7 @@ impl BackendState {
 
     /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
     /// Servers that the whole engine has opened again are not suspect any more, and start slowly.
-    pub fn heed_notices(&self, now: u64) {
+    pub fn read_endpoints(&self, now: u64) {
         let changes = endpoint::changes();
         if self.changes.replace(Some(changes)) == Some(changes) {
             return;

@@ -296,7 +296,7 @@ async fn queue(
     let Some(limiter) = &backend.state.pool.limiter else { return Err(Refusal::NoServer) };
     let waited = wait(client, backend, limiter, wants, Box::default(), retry_state).await;
     count_refused(backend, &waited);
-    // There is always one where no lanes are watched.
+    // There is always one where no pools are watched.
     let Some(grant) = waited? else { return Err(Refusal::NoServer) };
     Ok(granted(backend, limiter, grant, need))
 }
@@ -314,7 +314,7 @@ fn pick(backend: &Rc<Backend>, retry_state: &RetryState) -> Pick {
     let state = &backend.state;
     let now = backend.services.timers.now();
     let draw = Draw { key: retry_state.affinity.key, random: backend.services.random.borrow_mut().u64(..), now };
-    state.heed_notices(now);
+    state.read_endpoints(now);
     let mut suspects = state.suspects.borrow_mut();
     let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &retry_state.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
@@ -440,7 +440,7 @@ impl Place<'_> {
     }
 }
 
-/// Waits in the backend's line, with no buffer in hand if there is nothing in it. `None` once one of these `lanes` has
+/// Waits in the backend's line, with no buffer in hand if there is nothing in it. `None` once one of these `h2_pools` has
 /// a connection, or makes one: whichever comes first will do. `None` too if none of their servers is open any more.
 async fn wait(
     client: &mut dyn Client,

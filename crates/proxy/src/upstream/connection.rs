@@ -30,7 +30,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// For a permit that the turnstile has given.
+    /// For a permit that the limiter has given.
     pub fn taken(limiter: &Arc<ServerLimiter>, server: usize) -> Permit {
         Permit { limiter: Arc::clone(limiter), server }
     }

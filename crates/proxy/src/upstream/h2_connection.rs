@@ -1,6 +1,6 @@
 //! HTTP/2 with servers: few connections, many streams on each.
 //!
-//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a seat on
+//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a stream on
 //! it, and hears of its stream from the library. A request without one waits in its server's pool (`h2_pool.rs`).
 
 use std::cell::{Cell, RefCell};
@@ -255,7 +255,7 @@ struct Driver {
     pings: Option<PingPong>,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
     pinged: Option<u64>,
-    /// Milliseconds on the core's clock: since when it is closed and nobody has a seat on it.
+    /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
     server: usize,
     /// Window of each stream in bytes, as the server has been told.

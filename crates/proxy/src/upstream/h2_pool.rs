@@ -1,11 +1,11 @@
 //! The connections to one server of HTTP/2 on a core, and the requests that wait for a stream on one of them.
 //!
-//! A stream that becomes free goes to the request whose turn it is in the lane's line, and nobody else is woken.
+//! A stream that becomes free goes to the request whose turn it is in the pool's queue, and nobody else is woken.
 //! Requests that wait see to further connections: one at a time until the server has shown that they are of use, and
 //! later and later after one that came to nothing, or on which the server allows no streams. While any connection is
 //! open no request fails for another connection's sake.
 //!
-//! A place in the lane's line is one in the backend's, but for those whom a connection that is being made will seat.
+//! A place in the pool's queue is one in the backend's, but for those whom a connection that is being made will serve.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ const PAUSE_MILLIS_MAX: u64 = 5_000;
 /// ms: making one costs some round trips.
 const SHARE_MILLIS: u64 = 100;
 
-/// Settings of a lane from the configuration.
+/// Settings of a pool from the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// Streams on a connection at a time.
@@ -166,7 +166,7 @@ impl Pace {
     }
 }
 
-/// Answer that a request in a lane's line gets.
+/// Answer that a request in a pool's queue gets.
 pub enum Answer {
     Stream(StreamPermit),
     /// The server speaks HTTP/1.1, and a connection lies in the pool.
@@ -177,10 +177,10 @@ pub enum Answer {
     Full,
 }
 
-/// Somebody who waits for a seat.
+/// Somebody who waits for a stream.
 pub struct Waiter {
     services: Rc<Services>,
-    /// The turn by which it should have its seat.
+    /// The turn by which it should have its stream.
     due: u64,
     /// Index of the backend.
     backend: usize,
@@ -241,7 +241,7 @@ impl Waiter {
     }
 }
 
-/// A place in a lane's line, given up when it is dropped.
+/// A place in a pool's queue, given up when it is dropped.
 pub struct Place {
     h2_pool: Rc<H2Pool>,
     ticket: QueueTicket,
@@ -306,7 +306,7 @@ pub struct H2Connection {
     services: Rc<Services>,
     /// Handle that begins streams; `None` when no further stream may begin.
     send: RefCell<Option<SendRequest<Piece>>>,
-    /// There are no further seats.
+    /// There are no further streams.
     is_closed: Cell<bool>,
     pub is_tls: bool,
     pub(super) streams: Cell<usize>,
@@ -325,7 +325,7 @@ pub struct H2Connection {
     responses: Rc<Responses>,
     /// Whom to wake when it is to end.
     pub(super) driver: Rc<Driver>,
-    /// Milliseconds on the core's clock: when the last seat was left.
+    /// Milliseconds on the core's clock: when the last stream was left.
     pub(super) left: Cell<u64>,
     /// The connection ends for a reason of ours.
     is_dismissed: Cell<bool>,
@@ -460,7 +460,7 @@ impl H2Connection {
         self.responses.has_failed()
     }
 
-    /// Has no further seats; who has one may begin a stream, and those begun go on.
+    /// Has no further streams; who has one may begin a stream, and those begun go on.
     pub fn close(&self) {
         self.is_closed.set(true);
         self.let_go();
@@ -532,7 +532,7 @@ impl H2Pool {
         self.terms.set(terms);
     }
 
-    /// A seat for somebody who has just come, behind those who wait.
+    /// A stream for somebody who has just come, behind those who wait.
     pub fn stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
         if !self.line.borrow().is_empty() {
             return None;
@@ -549,7 +549,7 @@ impl H2Pool {
         }
     }
 
-    /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
+    /// A stream on a connection that has one, the fullest first: those that are not needed are to become idle.
     fn free_stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
         let links = self.links.borrow();
         let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
@@ -619,7 +619,7 @@ impl H2Pool {
         self.line.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
     }
 
-    /// Gives what seats there are to those whose turn it is.
+    /// Gives what streams there are to those whose turn it is.
     pub fn serve(self: &Rc<H2Pool>, services: &Rc<Services>) {
         let now = coarse_millis();
         while let Some(next) = self.next(now) {
@@ -651,7 +651,7 @@ impl H2Pool {
         waiter.iter().for_each(|waiter| waiter.hear(Answer::Look));
     }
 
-    /// Counts the requests that wait among all who wait, but for those that the connections being made will seat. If
+    /// Counts the requests that wait among all who wait, but for those that the connections being made will serve. If
     /// there are too many, the backend's line says which is refused.
     fn enlist(&self) {
         let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
@@ -670,7 +670,7 @@ impl H2Pool {
         refused.iter().for_each(|waiter| waiter.hear(Answer::Full));
     }
 
-    /// Whether those who wait are more than those being made will seat, and another may be made now.
+    /// Whether those who wait are more than those being made will serve, and another may be made now.
     pub fn wants_connection(&self, now: u64) -> bool {
         let (waiting, connecting) = (self.line.borrow().len(), self.connecting.get());
         if self.speaks_http1.get() {
@@ -761,12 +761,12 @@ impl H2Pool {
         self.links.borrow().iter().filter(|link| link.streams.get() == 0).for_each(|link| link.dismiss());
     }
 
-    /// Whether there is a connection on which a seat will become free.
+    /// Whether there is a connection on which a stream will become free.
     pub fn is_alive(&self) -> bool {
         self.connecting.get() > 0 || self.is_open()
     }
 
-    /// Count of the lane's connections.
+    /// Count of the pool's connections.
     pub fn links(&self) -> usize {
         self.links.borrow().len()
     }

@@ -1,5 +1,5 @@
 //! Connections to servers that wait for their next request. One pool per core and backend; a connection leaves it for
-//! another core only through the backend's turnstile.
+//! another core only through the backend's limiter.
 //!
 //! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
 
@@ -194,7 +194,7 @@ impl Pool {
         self.endpoints[server].is_open() && (h2_pool.has_room() || (!h2_pool.is_alive() && may_connect()))
     }
 
-    /// A seat on a connection that carries many requests, if there is one.
+    /// A stream on a connection that carries many requests, if there is one.
     pub fn stream(&self, services: &Rc<Services>, server: usize) -> Option<StreamPermit> {
         let h2_pool = &self.h2_pools[server];
         // A lower limit may have come into force after this core took over its configuration.

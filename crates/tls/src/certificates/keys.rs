@@ -28,7 +28,7 @@ pub struct ReadyCounts {
 
 /// Drops certificates that no configuration has any more, so that their keys are wiped. To be called on each core from
 /// time to time.
-pub fn tend_ready() -> ReadyCounts {
+pub fn sweep_ready() -> ReadyCounts {
     READY.with_borrow_mut(|ready| {
         ready.sweep();
         ready.counts()

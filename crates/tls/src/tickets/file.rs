@@ -114,7 +114,7 @@ impl KeyFile {
     /// Reads changed keys, or rotates them when they are due. To be called about every second. Returns none where
     /// nothing has changed. A fault of the file is returned once, and not again until it changes; what prevents a
     /// rotation is returned once a minute.
-    pub fn tend(&mut self, ring: &Ring, now: u64) -> Result<Option<Ring>, KeyFileError> {
+    pub fn rotate_if_due(&mut self, ring: &Ring, now: u64) -> Result<Option<Ring>, KeyFileError> {
         let (stamp, news) = match self.stamp() {
             Ok(stamp) if stamp.is_some() && stamp != self.seen => {
                 self.seen = stamp;

@@ -96,12 +96,12 @@ impl Tickets {
 
     /// Rotates keys in memory, or looks at the file. To be called about every second, by one thread. Returns whether
     /// keys have changed. On an error the keys stay; it is returned once for each change of the file.
-    pub fn tend(&self, now: SystemTime) -> Result<bool, KeyFileError> {
+    pub fn rotate_if_due(&self, now: SystemTime) -> Result<bool, KeyFileError> {
         let now = seconds(now);
         let ring = self.ring.load_full();
         let news = match &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner) {
             Source::Memory { period_seconds } => Ok(ring.is_due(now).then(|| ring.rotated(now, *period_seconds))),
-            Source::File(file) => file.tend(&ring, now),
+            Source::File(file) => file.rotate_if_due(&ring, now),
         };
         let changed = matches!(news, Ok(Some(_)));
         let next = news.as_ref().ok().and_then(Option::clone);
@@ -253,13 +253,13 @@ mod tests {
         let tickets = tickets();
         let ticket = tickets.seal(b"", NOW, b"state").unwrap();
         let name = |ticket: &[u8]| ticket[..16].to_vec();
-        assert_eq!(tickets.tend(at(NOW + PERIOD_SECONDS - 1)), Ok(false));
+        assert_eq!(tickets.rotate_if_due(at(NOW + PERIOD_SECONDS - 1)), Ok(false));
         assert_eq!(name(&tickets.seal(b"", NOW, b"state").unwrap()), name(&ticket));
-        assert_eq!(tickets.tend(at(NOW + PERIOD_SECONDS)), Ok(true));
+        assert_eq!(tickets.rotate_if_due(at(NOW + PERIOD_SECONDS)), Ok(true));
         assert_ne!(name(&tickets.seal(b"", NOW, b"state").unwrap()), name(&ticket));
-        tickets.tend(at(NOW + 2 * PERIOD_SECONDS)).unwrap();
+        tickets.rotate_if_due(at(NOW + 2 * PERIOD_SECONDS)).unwrap();
         assert!(tickets.open(b"", &ticket, NOW).is_ok());
-        tickets.tend(at(NOW + 3 * PERIOD_SECONDS)).unwrap();
+        tickets.rotate_if_due(at(NOW + 3 * PERIOD_SECONDS)).unwrap();
         assert_eq!(tickets.open(b"", &ticket, NOW), Err(Unopened::UnknownKey));
     }
 
@@ -386,9 +386,9 @@ mod tests {
         let name = || tickets.seal(b"", NOW, b"state").unwrap()[..16].to_vec();
         let first = name();
         std::fs::write(&path, "rubbish").unwrap();
-        assert!(tickets.tend(at(NOW + 99)).is_err());
+        assert!(tickets.rotate_if_due(at(NOW + 99)).is_err());
         assert_eq!(name(), first);
-        assert!(tickets.tend(at(NOW + 100)).is_err());
+        assert!(tickets.rotate_if_due(at(NOW + 100)).is_err());
         assert_ne!(name(), first);
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(path.with_extension("lock")).unwrap();

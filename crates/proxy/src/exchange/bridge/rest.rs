@@ -15,12 +15,12 @@ use crate::fault::EXCESS_DATA;
 use crate::request::Request;
 use crate::upstream::backend::Backend;
 
-/// How long the end of such a stream is waited for, in milliseconds; then it is reset. For so long it has its seat.
+/// How long the end of such a stream is waited for, in milliseconds; then it is reset. For so long it has its stream.
 const END_WAIT_MILLIS: u64 = 1_000;
 
 /// Sees a stream to its end. An excess here already is the request's fault, in its log line; a later one is counted
 /// alone.
-pub fn follow(mut http2: Box<Http2>, request: &mut Request, backend: &Rc<Backend>) {
+pub fn see_out(mut http2: Box<Http2>, request: &mut Request, backend: &Rc<Backend>) {
     match http2.poll_end(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(true) => {}
         Poll::Ready(false) => note_excess(request, backend),

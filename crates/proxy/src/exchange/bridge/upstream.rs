@@ -451,7 +451,7 @@ impl Http1 {
     }
 
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
-    pub fn settle(&mut self, core: &Services) -> bool {
+    pub fn finish(&mut self, core: &Services) -> bool {
         let clean = !self.spent && !self.excess && self.answer.is_idle() && matches!(self.download, Download::Done);
         core.buffers.give_back(&mut self.outbox);
         core.buffers.give_back(&mut self.answer);

@@ -504,7 +504,7 @@ fn a_flawed_block_leaves_the_table_as_it_would_be() {
         let bad = given(&mut intake, &limits, &get(1, WHOLE, &[good.clone(), flaw.clone()].concat()), 1000).unwrap();
         assert!(bad.ends_with(b"connection\x01x"), "{flaw:?}");
         let mut other = Follower::default();
-        let seen = other.follow(&bad[FRAME_HEADER_BYTES..], &mut Vec::new()).unwrap();
+        let seen = other.track(&bad[FRAME_HEADER_BYTES..], &mut Vec::new()).unwrap();
         assert!(!seen.flawed, "{flaw:?}");
         assert_eq!(other.lengths(), intake.follower.lengths(), "{flaw:?}");
         // The good entry can be named again; the flawed one cannot.
@@ -524,13 +524,13 @@ fn a_table_that_is_resized_and_overflows_is_followed() {
     let mut scratch = Vec::new();
     let long = literal(0x40, b"x-long", &[b'v'; 100]);
     for _ in 0..100 {
-        follower.follow(&long, &mut scratch).unwrap();
+        follower.track(&long, &mut scratch).unwrap();
     }
     assert_eq!(follower.lengths().len(), 4096 / 138);
     // To 300 bytes, and then to none.
-    follower.follow(&[0x3f, 0x8d, 0x02], &mut scratch).unwrap();
+    follower.track(&[0x3f, 0x8d, 0x02], &mut scratch).unwrap();
     assert_eq!(follower.lengths().len(), 2);
-    follower.follow(&[0x20, 0x82], &mut scratch).unwrap();
+    follower.track(&[0x20, 0x82], &mut scratch).unwrap();
     assert!(follower.lengths().is_empty());
     for wrong in [
         &[0xbe][..],
@@ -540,7 +540,7 @@ fn a_table_that_is_resized_and_overflows_is_followed() {
         &[0x40, 0x05, b'x'],
         &[0xff, 0x80, 0x80, 0x80, 0x80, 0x01],
     ] {
-        assert!(follower.follow(wrong, &mut scratch).is_err(), "{wrong:x?}");
+        assert!(follower.track(wrong, &mut scratch).is_err(), "{wrong:x?}");
     }
 }
 

@@ -154,7 +154,7 @@ async fn choose(
     }
 }
 
-/// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
+/// A place that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
 fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<UpstreamStream> {
     let pool = &backend.state.pool;
     if let Some(stream) = pool.stream(&backend.services, server) {
@@ -191,7 +191,7 @@ async fn await_stream(
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
-        // Before there is a seat, which is not to be for nobody.
+        // Before there is a stream, which is not to be for nobody.
         if let Poll::Ready(why) = client.poll_gone(context) {
             return Poll::Ready(Err(Refusal::ClientGone(why)));
         }

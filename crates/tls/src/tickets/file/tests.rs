@@ -80,10 +80,10 @@ fn a_file_is_looked_at_again_when_it_has_changed_and_not_before() {
     let mut reader = folder.reader();
     let ring = owner.open(NOW).unwrap();
     assert!(reader.open(NOW).unwrap().same_keys(&ring));
-    assert!(reader.tend(&ring, NOW + 1).unwrap().is_none());
-    let rotated = owner.tend(&ring, NOW + PERIOD).unwrap().unwrap();
-    assert!(reader.tend(&ring, NOW + PERIOD).unwrap().unwrap().same_keys(&rotated));
-    assert!(reader.tend(&rotated, NOW + PERIOD).unwrap().is_none());
+    assert!(reader.rotate_if_due(&ring, NOW + 1).unwrap().is_none());
+    let rotated = owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().unwrap();
+    assert!(reader.rotate_if_due(&ring, NOW + PERIOD).unwrap().unwrap().same_keys(&rotated));
+    assert!(reader.rotate_if_due(&rotated, NOW + PERIOD).unwrap().is_none());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn an_engine_that_reads_late_opens_what_the_others_seal_with_the_new_key() {
     let mut owner = folder.owner();
     let first = owner.open(NOW).unwrap();
     let late = folder.reader().open(NOW).unwrap();
-    let rotated = owner.tend(&first, NOW + PERIOD).unwrap().unwrap();
+    let rotated = owner.rotate_if_due(&first, NOW + PERIOD).unwrap().unwrap();
     assert!(late.open(b"", &ticket(&rotated)).is_ok());
     // And goes over to it by itself.
     let late = late.advanced(NOW + PERIOD).unwrap();
@@ -107,10 +107,10 @@ fn of_two_owners_one_rotates_and_the_other_finds_it_done() {
     for turn in 1..50 {
         let now = NOW + turn * PERIOD;
         let before = folder.text();
-        rings[0] = one.tend(&rings[0], now).unwrap().unwrap();
+        rings[0] = one.rotate_if_due(&rings[0], now).unwrap().unwrap();
         let after = folder.text();
         assert_ne!(before, after);
-        rings[1] = other.tend(&rings[1], now).unwrap().unwrap();
+        rings[1] = other.rotate_if_due(&rings[1], now).unwrap().unwrap();
         assert_eq!(folder.text(), after);
         assert!(rings[0].same_keys(&rings[1]));
         std::mem::swap(&mut one, &mut other);
@@ -131,13 +131,13 @@ fn of_many_owners_at_once_exactly_one_rotates() {
         for turn in 1..=ROTATIONS {
             let now = NOW + turn * PERIOD;
             together.wait();
-            if let Some(next) = owner.tend(&ring, now).unwrap() {
+            if let Some(next) = owner.rotate_if_due(&ring, now).unwrap() {
                 ring = next;
             }
             ring = ring.advanced(now).unwrap_or(ring);
             together.wait();
             // An engine that did not get the lock finds the new keys now.
-            if let Some(next) = owner.tend(&ring, now).unwrap() {
+            if let Some(next) = owner.rotate_if_due(&ring, now).unwrap() {
                 ring = next;
             }
             sealed.push(ticket(&ring)[..NAME_LEN].to_vec());
@@ -163,9 +163,9 @@ fn an_owner_leaves_a_locked_file_to_the_other_one() {
     let other = folder.owner();
     let lock = other.lock().unwrap();
     assert!(lock.is_some() && owner.lock().unwrap().is_none());
-    assert!(owner.tend(&ring, NOW + PERIOD).unwrap().is_none());
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().is_none());
     drop(lock);
-    assert!(owner.tend(&ring, NOW + PERIOD).unwrap().is_some());
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().is_some());
 }
 
 #[test]
@@ -193,16 +193,16 @@ fn a_broken_file_is_told_once_and_displaces_nothing() {
     let ring = owner.open(NOW).unwrap();
     let good = folder.text();
     folder.write("rubbish");
-    let error = owner.tend(&ring, NOW + 1).unwrap_err();
+    let error = owner.rotate_if_due(&ring, NOW + 1).unwrap_err();
     assert!(error.what.contains("line 1: the key is not base64"), "{error}");
-    assert!(owner.tend(&ring, NOW + 2).unwrap().is_none());
+    assert!(owner.rotate_if_due(&ring, NOW + 2).unwrap().is_none());
     // Nor is it written over, when a rotation is due.
-    assert!(owner.tend(&ring, NOW + PERIOD).is_err());
-    assert!(owner.tend(&ring, NOW + PERIOD + 1).unwrap().is_none());
-    assert!(owner.tend(&ring, NOW + PERIOD + RETRY_SECONDS).is_err());
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD).is_err());
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD + 1).unwrap().is_none());
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD + RETRY_SECONDS).is_err());
     assert_eq!(folder.text(), "rubbish");
     folder.write(&good);
-    let rotated = owner.tend(&ring, NOW + PERIOD + 2 * RETRY_SECONDS).unwrap().unwrap();
+    let rotated = owner.rotate_if_due(&ring, NOW + PERIOD + 2 * RETRY_SECONDS).unwrap().unwrap();
     assert!(rotated.open(b"", &ticket(&ring)).is_ok());
 }
 
@@ -212,7 +212,7 @@ fn an_owner_puts_a_file_back_that_is_gone() {
     let mut owner = folder.owner();
     let ring = owner.open(NOW).unwrap();
     fs::remove_file(folder.keys()).unwrap();
-    assert!(owner.tend(&ring, NOW + 1).unwrap().is_none());
+    assert!(owner.rotate_if_due(&ring, NOW + 1).unwrap().is_none());
     assert!(folder.reader().open(NOW).unwrap().same_keys(&ring));
 }
 
@@ -222,7 +222,7 @@ fn an_owner_puts_a_file_back_with_the_key_that_is_due() {
     let mut owner = folder.owner();
     let ring = owner.open(NOW).unwrap();
     fs::remove_file(folder.keys()).unwrap();
-    let next = owner.tend(&ring, NOW + PERIOD).unwrap().unwrap();
+    let next = owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().unwrap();
     assert!(!next.is_due(NOW + PERIOD) && next.open(b"", &ticket(&ring)).is_ok());
     assert!(folder.reader().open(NOW + PERIOD).unwrap().same_keys(&next));
 }
@@ -232,10 +232,10 @@ fn an_owner_that_finds_the_keys_rotated_does_not_rotate_them_again() {
     let folder = Folder::new();
     let mut owner = folder.owner();
     let ring = owner.open(NOW).unwrap();
-    let rotated = owner.tend(&ring, NOW + PERIOD).unwrap().unwrap();
+    let rotated = owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().unwrap();
     let text = folder.text();
     // As one that has looked at the file just before another one wrote it.
-    assert!(owner.tend(&ring, NOW + PERIOD).unwrap().unwrap().same_keys(&rotated));
+    assert!(owner.rotate_if_due(&ring, NOW + PERIOD).unwrap().unwrap().same_keys(&rotated));
     assert_eq!(folder.text(), text);
 }
 
@@ -245,7 +245,7 @@ fn an_owner_rotates_keys_that_came_too_late() {
     let mut owner = folder.owner();
     let ring = owner.open(NOW).unwrap();
     folder.write(&format!("1 {}\n2 {}\n", key(1, 48), key(2, 48)));
-    let next = owner.tend(&ring, NOW + 1).unwrap().unwrap();
+    let next = owner.rotate_if_due(&ring, NOW + 1).unwrap().unwrap();
     assert!(!next.is_due(NOW + 1) && next.keys()[0].name == [2; NAME_LEN]);
 }
 
@@ -258,7 +258,7 @@ fn a_folder_that_cannot_be_looked_into_is_told_of_once_a_minute() {
     let ring = owner.open(NOW).unwrap();
     fs::remove_dir_all(&within).unwrap();
     fs::write(&within, "").unwrap();
-    let told: Vec<u64> = (1..=130).filter(|second| owner.tend(&ring, NOW + second).is_err()).collect();
+    let told: Vec<u64> = (1..=130).filter(|second| owner.rotate_if_due(&ring, NOW + second).is_err()).collect();
     assert_eq!(told, [1, 1 + RETRY_SECONDS, 1 + 2 * RETRY_SECONDS]);
 }
 
@@ -281,7 +281,7 @@ fn a_reader_goes_on_without_a_file_that_is_gone() {
     let mut reader = folder.reader();
     reader.open(NOW).unwrap();
     fs::remove_file(folder.keys()).unwrap();
-    assert!(reader.tend(&ring, NOW + 1).unwrap().is_none());
+    assert!(reader.rotate_if_due(&ring, NOW + 1).unwrap().is_none());
     assert!(folder.reader().open(NOW).is_err());
 }
 
@@ -294,11 +294,11 @@ fn keys_that_everybody_can_read_are_refused() {
     reader.open(NOW).unwrap();
     for (mode, part) in [(0o644, "every account"), (0o602, "every account"), (0o620, "its group")] {
         folder.write_as(mode, &good);
-        let error = reader.tend(&ring, NOW + 1).unwrap_err();
+        let error = reader.rotate_if_due(&ring, NOW + 1).unwrap_err();
         assert!(error.what.contains(part), "{mode:o}: {error}");
     }
     folder.write_as(0o640, &good);
-    assert!(reader.tend(&ring, NOW + 1).unwrap().is_none());
+    assert!(reader.rotate_if_due(&ring, NOW + 1).unwrap().is_none());
 }
 
 #[test]
