@@ -474,7 +474,7 @@ impl Account {
 
     /// The time to attempt an order for this certificate: its own time, and then as soon as an attempt is allowed.
     fn attempt_at(&self, wanted: &Wanted, now: i64) -> i64 {
-        // What has not been seen yet may be there and serve: it is looked at again, and not ordered meanwhile.
+        // A file that has not been seen yet may be there and serve: it is looked at again, and not ordered meanwhile.
         let Some(kept) = self.kept.get(&wanted.file).filter(|kept| kept.seen) else { return i64::MAX };
         let wanted_at = kept.held.as_ref().map_or(now, |held| {
             plan::renew_at(held.lifetime, self.issuer.acme.renew_before, kept.suggested, held.chance())

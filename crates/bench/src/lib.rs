@@ -9,7 +9,7 @@
 //! `memory` (the cost to the server), `pressure` (resources that ran short), `report` (how results are told),
 //! `provenance` (the place and the programs of a measurement).
 //!
-//! What is public is what any command needs, whatever it measures: `propylon-chaos` is a command too.
+//! Public items are those that any command needs, whatever it measures: `propylon-chaos` is a command too.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Certificates that are ordered: what cores answer while an authority asks, and what is told of the orders.
 //!
 //! The thread of `propylon-acme` publishes which challenges are outstanding; every core reads that, and nothing else of it.
-//! What it brings is files, which are read again like all others that have changed.
+//! The files that it brings are read again like all others that have changed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The admin address: metrics, health, the configuration in effect, what is running, and the dashboard.
 //!
-//! It lives on the main thread and reads what the workers have written, so nobody here can make a worker wait. What it
-//! changes (`change.rs`) it asks the main thread's keeper of the configuration for, and only for those who show that they
-//! may.
+//! The admin address lives on the main thread and reads what the workers have written, so nobody here can make a worker
+//! wait. What it changes (`change.rs`) it asks the main thread's keeper of the configuration for, and only for those
+//! who show that they may.
 
 mod change;
 mod office;

@@ -1,4 +1,4 @@
-//! What ends: certificates, revocation lists and OCSP responses, told of before it does, counted, and shown.
+//! Expiry of certificates, revocation lists and OCSP responses: told of before it comes, counted, and shown.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -187,7 +187,7 @@ pub fn read_source(path: &Path) -> Result<Source, Problem> {
     }
 }
 
-/// What stands in the way of a process that has no keys, as errors: it would have to write where they are, or to read all that
+/// Obstacles for a process that has no keys, as errors: it would have to write where they are, or to read all that
 /// there is. As warnings what will, once a file is replaced.
 pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
     if config.keys.isolate.is_none() || !config.process.sandbox.on {

@@ -10,7 +10,7 @@ use propylon_sys::folders_of;
 /// ends.
 const CERTBOT: &str = "/etc/letsencrypt";
 
-/// What the key process may read: where the configuration has keys, and where links there lead.
+/// Folders that the key process may read: where the configuration has keys, and where links there lead.
 pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
     let files = config.key_files();
     let mut folders: BTreeSet<PathBuf> = files.iter().flat_map(|(path, _)| folders_of(path)).collect();

@@ -1,4 +1,4 @@
-//! What the process says of itself, by the name of the engine; how is the key server's, whose code serves beside it.
+//! Log of the process, by the name of the engine; the writing is the key server's, whose code serves beside it.
 
 pub use propylon_keyserver::logger::{Flush, lost, panics, write_aside};
 

@@ -1,5 +1,5 @@
-//! What a process opens before it has a thread: listening sockets, its own or those that it was given, the admin address, the
-//! upgrade socket, the access log. Then it gives up its privileges.
+//! Resources that a process opens before it has a thread: listening sockets, its own or those that it was given, the
+//! admin address, the upgrade socket, the access log. Then it gives up its privileges.
 
 use std::fmt;
 use std::io;

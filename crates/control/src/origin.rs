@@ -55,8 +55,8 @@ impl MergedConfig {
         told
     }
 
-    /// What the text that was pushed says otherwise than the configuration in effect, and needs another process. What it leaves
-    /// out is the file's.
+    /// Settings that the pushed text has otherwise than the configuration in effect, and that need another process.
+    /// Settings that it leaves out is the file's.
     pub fn said_otherwise(&self, in_effect: &Value) -> Vec<Problem> {
         if self.said.is_null() {
             return Vec::new();
@@ -322,7 +322,7 @@ mod tests {
         let (kept, pushed) = (in_effect(&file), in_effect(&other));
         let state = Pushed { text: other.text.clone(), is_json: false, over: file.text.clone() };
         let merged = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
-        // Who pushes it is told all of it, each with its place.
+        // The one who pushes it is told all of it, each with its place.
         let told = merged.said_otherwise(&kept);
         for (path, _) in FOR_LIFE {
             let is_told = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));

@@ -405,7 +405,7 @@ mod tests {
         let named = format!("sandbox_paths = [\"{}\"]", here.join("conf/new").display());
         let fix = sandbox.fix(Path::new("conf/new/x.pem"), &source);
         assert!(fix.starts_with(&remedy) && fix.contains(&named), "{fix}");
-        // What was pushed is not what a new process begins with: its folder has to be in the file first.
+        // A pushed text is not what a new process begins with: its folder has to be in the file first.
         let pushed = Source { name: propylon_config::PUSHED.into(), ..source };
         let fix = sandbox.fix(Path::new("conf/new/x.pem"), &pushed);
         assert!(fix.starts_with(&format!("add {named}")) && fix.contains(&remedy), "{fix}");

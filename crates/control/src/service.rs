@@ -1,4 +1,5 @@
-//! What the service manager is told (sd_notify(3)): readiness, reloads, the end, who the main process is, and that all is well.
+//! Notifications for the service manager (sd_notify(3)): readiness, reloads, the end, who the main process is, and that
+//! all is well.
 //!
 //! Without one, which is to say without NOTIFY_SOCKET, each of these does nothing.
 

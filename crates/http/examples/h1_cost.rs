@@ -1,4 +1,4 @@
-//! What a head costs: parse and rewrite, in nanoseconds per request and per response.
+//! Cost of a head: parse and rewrite, in nanoseconds per request and per response.
 //!
 //! `cargo run --release -p propylon-http --example h1_cost`
 

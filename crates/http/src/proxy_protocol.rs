@@ -15,7 +15,7 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family, length.
 const V2_PREFIX: usize = 16;
 
-/// Who has connected to whom, as the proxy in front tells it.
+/// Ends of the client's connection, as the proxy in front tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     pub source: SocketAddr,
@@ -27,7 +27,8 @@ pub struct Ends {
 pub struct Header {
     /// Bytes of it; what follows is the client's.
     pub length: usize,
-    /// None where the proxy speaks for itself (a health check), or cannot tell: the connection's own addresses count.
+    /// Ends; absent where the proxy speaks for itself (a health check), or cannot tell: the connection's own addresses
+    /// count.
     pub ends: Option<Ends>,
 }
 
@@ -80,7 +81,7 @@ fn parse_line(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let mut words = line.split(' ').skip(1);
     let family = words.next().ok_or(BAD)?;
     if family == "UNKNOWN" {
-        // What follows it is to be ignored.
+        // The rest is to be ignored.
         return Ok(Some(Header { length, ends: None }));
     }
     let mut next = || words.next().ok_or(BAD);
@@ -226,7 +227,7 @@ fn six(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// What is known of the TLS that ended here (§2.2.5, §2.2.6).
+/// Facts about the TLS that ended here (§2.2.5, §2.2.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls<'a> {
     /// "TLSv1.3".
@@ -236,7 +237,7 @@ pub struct Tls<'a> {
     /// The client has shown a certificate that was verified, in this session or the one it resumed.
     pub is_identified: bool,
     pub is_resumed: bool,
-    /// Of the client's certificate.
+    /// Common name of the client's certificate.
     pub common_name: Option<&'a str>,
     pub alpn: Option<&'a [u8]>,
 }

@@ -1,5 +1,5 @@
-//! What callers say of the trace that a request belongs to: `traceparent` and `tracestate` (W3C Trace Context, Level 2),
-//! without a socket, a clock or chance.
+//! Callers' fields about the trace that a request belongs to: `traceparent` and `tracestate` (W3C Trace Context, Level
+//! 2), without a socket, a clock or chance.
 
 use std::fmt;
 
@@ -27,22 +27,22 @@ pub struct SpanId([u8; 8]);
 pub struct Context {
     pub trace: TraceId,
     pub span: SpanId,
-    /// It is recorded.
+    /// Whether the trace is recorded.
     pub sampled: bool,
     /// The trace's identifier is chance as far as its last 56 bits go.
     pub random: bool,
 }
 
-/// What a caller has sent.
+/// Trace context of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
     pub context: Context,
-    /// Of version 00 it may go on as it came; a later version is written anew (§4.3).
+    /// Version 00 may go on as it came; a later version is written anew (§4.3).
     pub is_current: bool,
 }
 
 impl TraceId {
-    /// None of zeros alone.
+    /// Makes an identifier; zeros alone are none.
     pub fn new(bytes: [u8; 16]) -> Option<TraceId> {
         (bytes != [0; 16]).then_some(TraceId(bytes))
     }
@@ -63,7 +63,7 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// None of zeros alone.
+    /// Makes an identifier; zeros alone are none.
     pub fn new(bytes: [u8; 8]) -> Option<SpanId> {
         (bytes != [0; 8]).then_some(SpanId(bytes))
     }
@@ -107,7 +107,7 @@ pub fn parse_parent(value: &[u8]) -> Option<Parent> {
     let (head, rest) = value.split_at_checked(PARENT_BYTES)?;
     let [version] = unhex::<1>(&head[..2])?;
     let is_current = version == 0;
-    // What a later version adds begins with a dash; 255 is no version.
+    // Additions of a later version begin with a dash; 255 is no version.
     let is_whole = match version {
         0 => rest.is_empty(),
         255 => false,
@@ -189,7 +189,8 @@ fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// What must hold for any bytes: shared by the fuzz target and by a seeded run among the tests. Panics when a promise is broken.
+/// Promises for any bytes: shared by the fuzz target and by a seeded run among the tests. Panics when a promise is
+/// broken.
 #[cfg(any(test, fuzzing))]
 pub mod fuzz {
     use super::*;

@@ -1,5 +1,5 @@
-//! What is wrong with what is running, found out from the metrics once a second: told in the log when it begins and when it is
-//! over, and shown for as long as it lasts.
+//! Conditions that are wrong with what is running, found from the metrics once a second: told in the log when they
+//! begin and are over, and shown for as long as they last.
 //!
 //! There is one mechanism for all of it. What can be wrong is a row of a process's table: a metric, what it has to do to
 //! be a condition, how grave that is, what it is called and what is to be done. Each place (a listener, a server) that the
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::Store;
 
-/// What counts is over when it has not happened for so long; of notes for longer, as strangers cause them.
+/// Quiet time after which a counted condition is over; for notes it is longer, as strangers cause them.
 const QUIET: Duration = Duration::from_secs(10);
 const QUIET_NOTE: Duration = Duration::from_secs(60);
 /// A condition that comes and goes, or lasts, has no more than a line for its begin and one for its end in this time.
@@ -21,7 +21,7 @@ const TOLD_AGAIN: Duration = Duration::from_secs(300);
 const LINES_PER_MINUTE_MAX: u32 = 60;
 /// Conditions that are kept at once; more are counted.
 const KEPT_MAX: usize = 2_000;
-/// Of these so many are shown, the gravest first.
+/// Limit of conditions that are shown, the gravest first.
 const SHOWN_MAX: usize = 100;
 /// Reasons of one condition that are told.
 const REASONS_MAX: usize = 3;
@@ -31,7 +31,7 @@ const REASONS_MAX: usize = 3;
 pub enum Grave {
     /// Somebody is not served, or something is lost.
     Problem,
-    /// It may come to that.
+    /// A problem may come of it.
     Warning,
     /// Worth a line; strangers can cause it, and nothing need be done.
     Note,
@@ -59,7 +59,7 @@ impl Grave {
     }
 }
 
-/// What a metric has to do.
+/// Test that a metric is put to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A counter that rises; over when it has been quiet.
@@ -90,7 +90,7 @@ pub struct Condition {
     /// A gauge of the same places that is at zero where something else has come in the condition's stead, and what
     /// that is: its end is no good news then.
     pub unless_zero: Option<(&'static str, &'static str)>,
-    /// Who causes the metric writes to the log by itself, with more to say.
+    /// The cause of the metric is logged elsewhere, with more to say.
     pub told_elsewhere: bool,
 }
 
@@ -170,7 +170,7 @@ impl Condition {
         self
     }
 
-    /// Whoever counts writes to the log by itself.
+    /// Marks that the code which counts writes to the log by itself.
     #[must_use]
     pub const fn told_elsewhere(mut self) -> Condition {
         self.told_elsewhere = true;
@@ -201,12 +201,12 @@ struct Kept {
     last: Duration,
     /// When its begin was told last.
     told: Option<Duration>,
-    /// It holds, and that has been told.
+    /// The condition holds, and that has been logged.
     is_told: bool,
     holds: bool,
-    /// What a counter has risen by, or what a gauge is at.
+    /// Rise of a counter, or level of a gauge.
     value: i64,
-    /// By reason, where the metric has one.
+    /// Values by reason, where the metric has one.
     reasons: BTreeMap<String, i64>,
 }
 
@@ -217,7 +217,7 @@ struct Line {
     text: String,
 }
 
-/// What one look has found at a place.
+/// Findings of one look at a place.
 #[derive(Default)]
 struct Seen {
     place: BTreeMap<String, String>,
@@ -230,7 +230,7 @@ pub struct Conditions {
     table: &'static [Condition],
     /// Labels that say where something is, in the order in which they are told. The others say why.
     places: &'static [&'static str],
-    /// What counters were at when they were looked at last, by series.
+    /// Values of counters at the last look, by series.
     counted: Vec<i64>,
     kept: BTreeMap<Key, Kept>,
     /// Conditions that there was no room for.
@@ -240,8 +240,8 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Of several rows of `table` for a metric the first that fits a series has it. `places` are labels that say where something
-    /// is, in the order in which they are told.
+    /// The first of several rows of `table` for a metric that fits a series has it. `places` are labels that say where
+    /// something is, in the order in which they are told.
     pub fn new(table: &'static [Condition], places: &'static [&'static str]) -> Conditions {
         let (counted, kept) = (Vec::new(), BTreeMap::new());
         Conditions { table, places, counted, kept, left_out: 0, minute: (0, 0, 0) }
@@ -286,7 +286,7 @@ impl Conditions {
         self.allowed(lines, now)
     }
 
-    /// What holds by this look alone.
+    /// Conditions that hold by this look alone.
     fn observe(&mut self, store: &Store) -> BTreeMap<Key, Seen> {
         let mut found: BTreeMap<Key, Seen> = BTreeMap::new();
         let mut looked_at: Vec<&str> = Vec::new();
@@ -323,7 +323,7 @@ impl Conditions {
         found
     }
 
-    /// By how much a counter has risen since the last look. One that fell is another's series by now.
+    /// Rise of a counter since the last look. One that fell is another's series by now.
     fn risen(&mut self, series: u32, value: i64) -> i64 {
         let place = series as usize;
         if self.counted.len() <= place {
@@ -333,7 +333,7 @@ impl Conditions {
         if value < before { value } else { value - before }
     }
 
-    /// Those lines that may be written, and one about the others.
+    /// Lines that may be written, and one about the others.
     fn allowed(&mut self, lines: Vec<Line>, now: Duration) -> Vec<Line> {
         let (minute, count, withheld) = &mut self.minute;
         let mut all = Vec::new();
@@ -501,7 +501,7 @@ fn place_labels(labels: &[(String, String)], places: &[&str]) -> BTreeMap<String
     labels.iter().filter(|(name, _)| places.contains(&name.as_str())).cloned().collect()
 }
 
-/// What is wrong with a table: a name that is there twice, or a row that is never reached since one for all comes before it.
+/// Flaw of a table: a name that is there twice, or a row that is never reached since one for all comes before it.
 pub fn flaw(table: &[Condition]) -> Option<String> {
     table.iter().enumerate().find_map(|(place, row)| {
         let before = &table[..place];

@@ -1,7 +1,7 @@
 //! A list that grows at its end while others read it without a lock.
 //!
-//! What is there at the beginning lies in one piece, so that reading it costs what reading a slice costs; what comes
-//! later lies in blocks, each twice as long as the one before. Nothing ever moves.
+//! Entries that are there at the beginning lie in one piece, so that reading costs what reading a slice costs; later
+//! ones lie in blocks, each twice as long as the one before. Nothing ever moves.
 
 use std::fmt;
 use std::ops::Index;

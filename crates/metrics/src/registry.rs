@@ -1,4 +1,4 @@
-//! What is measured: families of metrics, their labels, and where each of them lives in a column.
+//! Families of metrics, their labels, and where each of them lives in a column.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -32,7 +32,7 @@ pub struct Histogram {
 #[derive(Debug, Default)]
 pub struct Registry {
     pub(crate) families: Vec<Family>,
-    /// Where a family is, by its name.
+    /// Positions of families by their names.
     names: HashMap<String, usize>,
     pub(crate) scales: Vec<Scale>,
     pub(crate) slots: u32,

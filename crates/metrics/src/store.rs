@@ -1,4 +1,4 @@
-//! Where the numbers live: one column of atomics per writer.
+//! Storage of the numbers: one column of atomics per writer.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::registry::{Counter, Gauge, Group, Histogram, Kind, Registry, Scale};
 ///
 /// Series may come and go while others are written: what a writer looks at never moves and takes no lock.
 pub struct Store {
-    /// What the slots mean: for whoever shows them, and for whoever brings new ones.
+    /// Meaning of the slots: for whoever shows them, and for whoever brings new ones.
     registry: Mutex<Registry>,
     scales: Growing<Scale>,
     columns: Box<[Growing<Line>]>,
@@ -21,7 +21,7 @@ pub struct Store {
 
 /// The writer of one column.
 ///
-/// It may be moved to the thread that will write, and cloned there; it cannot be shared by two. An increment is a
+/// A column may be moved to the thread that will write, and cloned there; it cannot be shared by two. An increment is a
 /// load and a store, so two threads writing the same column would lose counts (nothing worse): one column per
 /// thread is the caller's promise.
 ///
@@ -37,7 +37,7 @@ pub struct Column {
     _one_thread: PhantomData<Cell<()>>,
 }
 
-/// What a histogram has seen, in the units in which it was observed.
+/// Observations of a histogram, in the units in which they were made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     /// Upper bound and count of each bucket, not cumulative. The last bucket, of what lies above all bounds, has none.

@@ -118,7 +118,7 @@ pub fn is_spent() -> bool {
 /// Has the task polled again after all others. Whoever calls this returns `Pending`.
 pub fn spend(budget: Budget, context: &mut Context<'_>) {
     note(budget);
-    // Its first poll is all there is to it: the runtime wakes the task when it has asked the event loop.
+    // The first poll is all there is to it: the runtime wakes the task when it has asked the event loop.
     let _ = pin!(yield_now()).poll(context);
 }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_poll_decodes_no_more_chunks_than_its_budget_pays_for() {
         crate::socket::tests::on_a_core(async {
-            // Of a byte each, in buffers of 64 KiB.
+            // Pieces of a byte each, in buffers of 64 KiB.
             let polls = poll_fn(|context| {
                 let mut decoded = 0;
                 while let Poll::Ready(unit) = poll_unit(context) {

@@ -12,7 +12,7 @@ use crate::socket::Socket;
 pub const SEAL_BYTES_MAX: usize = 64 * 1024;
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
-/// What may lie in the wire buffer when an answer of TLS itself is put behind it: a stretch that was sealed, and answers
+/// Limit on the wire buffer when an answer of TLS itself is put behind it: a stretch that was sealed, and answers
 /// to a client that sends key updates and reads nothing. RFC 8446 §4.6.3 has it wait for them.
 const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 /// The least room to read into.
@@ -43,7 +43,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     Bytes,

@@ -30,9 +30,10 @@ pub struct Bound {
     shares: Arc<Shares>,
 }
 
-/// What the snapshots that have an address share of it.
+/// State that the snapshots with an address share of it.
 struct Shares {
-    /// By worker; empty where they have been taken. What nobody has taken is closed with the last snapshot that has it.
+    /// Sockets by worker; empty where they have been taken. Others are closed with the last snapshot that has the
+    /// address.
     sockets: Box<[Mutex<Vec<Arc<TcpListener>>>]>,
     /// All that are still open, in whatever order.
     known: Vec<Weak<TcpListener>>,
@@ -45,16 +46,16 @@ struct Shares {
 pub struct Inherited {
     /// The number by which whoever gave them knows them.
     pub place: usize,
-    /// What they are for, where that is known.
+    /// Listener that they are for, where that is known.
     pub binding: Option<ListenerBinding>,
     /// As it is.
     pub address: SocketAddr,
     pub sockets: Vec<TcpListener>,
-    /// What they are called, where something has to be said of them.
+    /// Name for messages about them.
     pub name: String,
 }
 
-/// What a process that has handed a socket over had it for.
+/// Listener for which a process that has handed a socket over had it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerBinding {
     pub listener: String,
@@ -196,7 +197,7 @@ fn bind_beside(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// By worker.
+/// Address and sockets by worker.
 type Made = (SocketAddr, Vec<Vec<TcpListener>>);
 
 fn bind_one(
@@ -255,7 +256,7 @@ fn adopt(listener: &Listener, inherited: Inherited, workers: usize) -> io::Resul
     Ok((address, by_worker))
 }
 
-/// Of what is relayed as it is nothing is known: servers of SMTP, SSH or MySQL begin themselves.
+/// Relayed protocols are not known: servers of SMTP, SSH or MySQL begin themselves.
 fn defer_accept(listener: &Listener) -> Option<Duration> {
     let clients_speak_first =
         listener.protocol != Protocol::Tcp || listener.tls.is_some() || listener.accept_proxy_protocol;

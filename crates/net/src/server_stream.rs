@@ -1,7 +1,7 @@
 //! The server's side of a connection: a socket with or without TLS, and how bytes get into it and out of it.
 //!
-//! Whoever has a connection to a server speaks to this, never to the socket below: what is on the wire need not be what
-//! was written.
+//! Users of a connection to a server speak to this, never to the socket below: the bytes on the wire need not be those
+//! that were written.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,10 +23,10 @@ const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// So much that is sealed and not on its way yet is sent together with what follows; more goes first.
 const JOINED_BYTES_MAX: usize = 2 * 1024;
-/// What may be sealed and not on its way: a stretch of data, and answers to a server that sends key updates and reads
-/// nothing.
+/// Limit on sealed bytes that are not on their way: a stretch of data, and answers to a server that sends key updates
+/// and reads nothing.
 const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
-/// What a server may send to a connection in the pool before it is given up: tickets and key updates.
+/// Limit on bytes that a server may send to a connection in the pool before it is given up: tickets and key updates.
 const UNASKED_BYTES_MAX: usize = 16 * 1024;
 
 pub struct ServerStream {
@@ -42,7 +42,7 @@ struct Tls {
     session: UpstreamSession,
     /// Sealed, to be sent.
     wire: Buffer,
-    /// What came with the handshake's end.
+    /// Bytes that came with the handshake's end.
     early: Buffer,
     /// The server has said that it sends no more (close_notify).
     ended: bool,
@@ -188,7 +188,7 @@ impl ServerStream {
         self.tls.is_none().then_some(&mut self.socket)
     }
 
-    /// What was agreed on; none in plaintext, and after a failure.
+    /// Parameters that were agreed on; none in plaintext, and after a failure.
     pub fn facts(&self) -> Option<UpstreamFacts> {
         self.tls.as_ref()?.session.facts()
     }
@@ -419,7 +419,7 @@ pub struct ServerHandshake<S> {
     work: Option<S>,
     inbox: Buffer,
     wire: Buffer,
-    /// What the last step had to say, kept for its memory.
+    /// Output of the last step, kept for its memory.
     said: Vec<u8>,
     begun: bool,
 }
@@ -538,7 +538,7 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// What came behind the handshake was taken for plain bytes so far.
+    /// Bytes behind the handshake were taken for plain ones so far.
     fn finish(&mut self, context: &mut Context<'_>, buffers: &BufferPool) -> Result<ServerStream, UpstreamFailure> {
         let Some(session) = self.handshake.finish() else { return Err(UpstreamFailure::closed()) };
         let mut tls = Tls {

@@ -171,7 +171,7 @@ impl Socket {
         }
     }
 
-    /// Where the client has connected to.
+    /// Address that the client has connected to.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         propylon_sys::local_address(self.fd()?)
     }
@@ -197,7 +197,7 @@ impl Socket {
     /// and lets go of the waker of whoever waited last.
     pub fn is_quiet(&mut self) -> bool {
         match &self.0 {
-            // Where the budget is spent the runtime answers nothing but that.
+            // With the budget spent the runtime answers nothing but that.
             State::Registered(_) if budget::is_spent() => self.is_still_quiet(),
             State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),

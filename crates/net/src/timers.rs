@@ -18,12 +18,12 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// The wheel's horizon is this many ticks (102 s); what lies beyond goes round again.
 const BUCKETS: usize = 1024;
 const NEVER: u64 = u64::MAX;
-/// Of ticks, which are kept in 32 bits: that many last for 13 years.
+/// Mark of no tick: ticks are kept in 32 bits, which last for 13 years.
 const NO_TICK: u32 = u32::MAX;
 /// In place of the tick since which a connection rests: it works, and it is asked to end its rest.
 const WORKING: u32 = 0;
 const CALLED: u32 = u32::MAX;
-/// Of an entry's rest: its owner has begun something, and may be called for its memory alone.
+/// Bit of an entry's rest: its owner has begun something, and may be called for its memory alone.
 const BEGUN: u32 = 1 << 31;
 
 /// The wheel of one core and its clock.
@@ -189,7 +189,7 @@ impl Wheel {
         }
     }
 
-    /// What an entry has whose owner rests from now on: six years fit.
+    /// Value of an entry whose owner rests from now on: six years fit.
     fn since(&self) -> u32 {
         (self.tick as u32).saturating_add(1).min(BEGUN - 2)
     }
@@ -280,7 +280,7 @@ impl Deadline {
 }
 
 impl Deadline {
-    /// Its owner rests from now on: if need be it can be called, the oldest first.
+    /// Marks the owner as resting from now on: if need be it can be called, the oldest first.
     pub fn rest(&self) {
         let mut wheel = self.timers.wheel.borrow_mut();
         wheel.end_rest(self.id);
@@ -297,12 +297,12 @@ impl Deadline {
         wheel.begun += 1;
     }
 
-    /// Its owner works.
+    /// Marks the owner as working.
     pub fn work(&self) {
         self.timers.wheel.borrow_mut().end_rest(self.id);
     }
 
-    /// Its owner is asked to end, since what it holds is needed.
+    /// Whether the owner is asked to end, since what it holds is needed.
     pub fn is_called(&self) -> bool {
         self.timers.wheel.borrow().entries[self.id as usize].resting == CALLED
     }

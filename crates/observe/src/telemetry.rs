@@ -429,7 +429,7 @@ impl Handshakes {
     }
 }
 
-/// What became of session tickets and session IDs.
+/// Results of session tickets and session IDs.
 pub struct ResumptionMetrics {
     pub issued: Counter,
     /// Tickets not accepted, in the order of `Unopened::ALL`.

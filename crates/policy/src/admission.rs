@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What one core allows.
+/// Limits of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Handshakes in progress at once, from the accept to the end of the handshake.
     pub handshakes: usize,
-    /// Of these, by one source.
+    /// Limit on requests of one source, out of these.
     pub per_source: PerSource,
     /// The longest that a new handshake may have to expect to wait for its turn.
     pub wait_max: Duration,
@@ -26,7 +26,7 @@ pub enum PerSource {
 /// Why a handshake is not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would wait for too long.
+    /// The expected wait is too long.
     Queue,
     /// The core has as many as it allows.
     Core,
@@ -75,7 +75,7 @@ impl Admission {
             PerSource::WhenCrowded(count) if self.in_progress > self.limits.handshakes / 2 => count,
             PerSource::WhenCrowded(_) => usize::MAX,
         };
-        // Who has so many is among those in progress: most often there is nothing to look up.
+        // A source at its limit is among those in progress: most often there is nothing to look up.
         if allowed <= self.in_progress && self.by_source.get(&peer.into()).is_some_and(|count| *count >= allowed) {
             return Err(Refusal::Source);
         }

@@ -129,7 +129,7 @@ impl Balancer {
             return self.algorithm.pick(eligible, &self.loads, draw);
         }
         let share = |server: usize| match self.algorithm {
-            // What the first one is due is everything.
+            // The first server is due everything.
             Algorithm::First { .. } => 1.0,
             _ => f64::from(self.weights[server]) / self.weights_total,
         };

@@ -74,21 +74,21 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Gate {
     budget: Budget,
-    /// By class. Some places may have been given up: they are passed over.
+    /// Queues by class. Some places may have been given up: they are passed over.
     queues: [VecDeque<u32>; 2],
     places: Vec<State>,
     free: Vec<u32>,
     waiting: usize,
     /// Let in from a queue and not yet gone on.
     called: u32,
-    /// Of this turn.
+    /// Handshakes admitted in this turn.
     entered: u32,
     spent: Duration,
     /// Time that the handshakes of this turn may take.
     allowed: Duration,
     /// Which queue is asked first.
     next: usize,
-    /// What one handshake costs, smoothed.
+    /// Cost of one handshake, smoothed.
     cost: Duration,
     /// How much later each next in line goes on, smoothed; includes what else the core does.
     pace: Option<Duration>,
@@ -175,7 +175,7 @@ impl Gate {
         }
     }
 
-    /// What handshakes have cost, whatever step they were at.
+    /// Charges the cost of handshakes, whatever step they were at.
     pub fn charge(&mut self, cost: Duration) {
         self.spent += cost;
     }
@@ -200,7 +200,7 @@ impl Gate {
         self.spent = Duration::ZERO;
         let fit = (self.allowed.as_nanos() / self.cost.as_nanos().max(1))
             .clamp(self.budget.handshakes_least.into(), self.budget.handshakes.into());
-        // Those called before and not come yet have their share in this turn.
+        // Handshakes called before and not come yet have their share in this turn.
         let mut room = (fit as u32).saturating_sub(self.called);
         self.entered = self.called;
         let mut called = 0;
@@ -474,7 +474,7 @@ mod tests {
                 }
                 assert_eq!(gate.waiting(), lines.iter().map(VecDeque::len).sum::<usize>());
             }
-            // Those left over go on without anybody new coming.
+            // The handshakes left over go on without anybody new coming.
             let mut turns = 0;
             while gate.waiting() > 0 || !called_places.is_empty() {
                 for place in called_places.drain(..) {

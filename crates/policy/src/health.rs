@@ -438,7 +438,7 @@ impl Servers {
         let variance = rates.iter().map(|(_, rate)| (rate - mean).powi(2)).sum::<f64>() / count;
         let threshold = mean - variance.sqrt() * f64::from(deviation_percent) / 100.0;
         let mut worst: Vec<(usize, f64)> = rates.into_iter().filter(|(_, rate)| *rate < threshold).collect();
-        // Where not all of them may be ejected, those that are worst are.
+        // Where not all of them may be ejected, the worst are.
         worst.sort_by(|a, b| a.1.total_cmp(&b.1));
         let reason = |rate: f64| format!("success rate {rate:.1} %, its peers' mean is {mean:.1} %").into();
         worst.into_iter().map(|(server, rate)| (server, reason(rate))).collect()
@@ -532,7 +532,7 @@ impl Server {
         add(&mut tally.doubted, usize::from(self.is_doubted()));
     }
 
-    /// It is closed by what was found out about it, which may be wrong.
+    /// Whether the server is closed by a verdict that may be wrong.
     fn is_doubted(&self) -> bool {
         if self.nowhere.is_some() {
             return false;

@@ -1,4 +1,4 @@
-//! Those who wait for something that comes one at a time, and who of them gets it.
+//! A queue for something that comes one at a time, and the order in which waiters get it.
 //!
 //! First come, first served, as long as that serves anybody: in overload it hands what there is to those who have waited for
 //! the longest, and so to those who are the likeliest to have given up. So a line may have a target, a wait that is still
@@ -21,7 +21,7 @@ pub struct Order {
 
 /// Turns that go to the newest for each one who has gone away: where one of 16 does, nearly all of them.
 const NEWEST_PER_LOSS: usize = 16;
-/// Whoever stays for this many times the wait in its order, and goes away then, was passed over: that says nothing.
+/// Waiting for this many times the wait in its order before leaving means having been passed over: that says nothing.
 const WAITS_PASSED_OVER: u64 = 2;
 
 /// The turns of a line, and how many of the next ones go to the newest.
@@ -79,7 +79,7 @@ impl QueueTicket {
     }
 }
 
-/// Those who wait, by their tickets.
+/// Waiters by their tickets.
 #[derive(Debug)]
 pub struct Line<T> {
     places: BTreeMap<QueueTicket, T>,
@@ -120,7 +120,7 @@ impl<T> Line<T> {
         self.places.get(&ticket)
     }
 
-    /// Those in it, the one who came first first.
+    /// The waiters, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (QueueTicket, &T)> {
         self.places.iter().map(|(ticket, who)| (*ticket, who))
     }

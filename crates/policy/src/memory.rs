@@ -1,4 +1,4 @@
-//! What is given up, and in which order, as a process comes near its limit of memory.
+//! Order in which things are given up as a process comes near its limit of memory.
 //!
 //! First new connections: from a soft mark on a growing share of them is refused, all of them at the limit. Then the
 //! oldest idle client connections, as many as should bring the use back below a mark. Last, idle connections to servers.
@@ -18,7 +18,7 @@ const SETTLE_STEPS: u32 = 4;
 /// Shares are parts of this.
 pub const SHARE_ALL: u16 = u16::MAX;
 
-/// What is to be done until the next step.
+/// Measures until the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relief {
     /// The share of new connections that is refused, of `SHARE_ALL`.
@@ -35,7 +35,7 @@ pub struct Relief {
 #[derive(Debug)]
 pub struct Pressure {
     limit: u64,
-    /// What was used before the first connection.
+    /// Bytes in use before the first connection.
     base: u64,
     settling: u32,
 }

@@ -13,7 +13,7 @@ pub enum Level {
     Always,
 }
 
-/// What will do for a request.
+/// Connections that will do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// Any idle connection.

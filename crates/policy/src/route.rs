@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 
-/// What a rule asks of a request.
+/// Conditions that a rule puts on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Absent: any listener.
@@ -85,7 +85,7 @@ struct Choices {
 }
 
 impl Router {
-    /// Of two rules that are the same in everything, the first counts; the configuration refuses such pairs.
+    /// The first of two rules that are the same in everything counts; the configuration refuses such pairs.
     pub fn new(rules: Vec<Rule>) -> Self {
         let mut router = Self::default();
         for (index, rule) in rules.into_iter().enumerate() {

@@ -13,7 +13,7 @@ pub struct Sampler {
     /// Traces whose chance is below it are not recorded: so all who go by the same share agree.
     threshold: u64,
     trusts_parent: bool,
-    /// What one millisecond earns.
+    /// Credit earned per millisecond.
     earned: i64,
     saved_max: i64,
     /// Below zero while spans of traces in progress were more than was saved.
@@ -22,13 +22,13 @@ pub struct Sampler {
     seen: u64,
 }
 
-/// What becomes of a request.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Recorded,
     /// As the caller says, or by chance.
     Unrecorded,
-    /// It would have been, but there are too many.
+    /// Not sampled only because there are too many.
     Limited,
 }
 

@@ -1,6 +1,6 @@
 //! Which key server signs next, and which ones are passed over because they do not answer.
 //!
-//! Of two servers drawn at random the one with less work ahead of it is chosen: answers outstanding times the latency
+//! The one of two servers drawn at random with less work ahead of it is chosen: answers outstanding times the latency
 //! that it had lately (Mitzenmacher 2001; the weight is Finagle's). One that leaves several questions in a row without a
 //! timely answer is ejected. It comes back by itself, when it has answered a trial in time; no handshake is risked for
 //! that.
@@ -11,7 +11,7 @@ pub const FAILURES_MAX: u32 = 3;
 pub const EJECTION_MIN: u64 = 1_000_000;
 /// The longest, in microseconds.
 pub const EJECTION_MAX: u64 = 30_000_000;
-/// What a server that has never answered is taken to need, in microseconds.
+/// Latency assumed of a server that has never answered, in microseconds.
 const LATENCY_UNKNOWN: u64 = 1_000;
 /// Costs are guesses: of two servers that differ by less than this factor neither is the better one, and chance has
 /// decided. Or else a server that is a little slower would see no work at all, and nobody would know what it is like.
@@ -53,7 +53,7 @@ enum Standing {
     OnTrial { until: u64, trials: u32 },
 }
 
-/// What a report has changed: worth a line in the log.
+/// Change that a report has brought: worth a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     None,
@@ -67,8 +67,8 @@ impl Signers {
         Signers { servers: vec![Server::default(); servers].into() }
     }
 
-    /// Where a question goes: among the servers that are connected and `allowed`, one that is trusted, or, when none of
-    /// those is, any (to ask is better than to fail). None when no server is connected and allowed.
+    /// Chooses the server for a question: among the servers that are connected and `allowed`, one that is trusted, or,
+    /// when none of those is, any (to ask is better than to fail). None when no server is connected and allowed.
     pub fn choose(&self, allowed: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
         let usable = |index: usize| self.servers[index].links > 0 && allowed(index);
         self.choose_trusted(&allowed, random).or_else(|| self.better_of_two(usable, random))
@@ -137,7 +137,7 @@ impl Signers {
             Standing::OnTrial { .. } if to_trial => {
                 server.standing = Standing::Trusted;
                 server.failures = 0;
-                // What it was like before it was ejected says nothing any more.
+                // Latencies from before the ejection say nothing any more.
                 server.latency = latency.max(1);
                 Change::Readmitted
             }
@@ -320,7 +320,7 @@ mod tests {
     struct World {
         signers: Signers,
         random: fastrand::Rng,
-        /// By server; none: it does not answer.
+        /// Latencies by server; none: it does not answer.
         latencies: Vec<Option<u64>>,
         /// When the answer comes (or the patience ends), to which server, whether it is an answer, and to a trial.
         flights: Vec<(u64, u64, usize, bool, bool)>,

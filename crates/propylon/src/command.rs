@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
     }
     let matches = Arguments::command().subcommands(propylonctl::entries()).get_matches_from(words);
     let command = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
-    // It reads private keys as well; `run` has a log to say it in where it cannot be.
+    // Checking reads private keys as well; `run` has a log to say it in where it cannot be.
     if matches!(command, Command::Check { .. }) {
         let _ = propylon_sys::no_core_dumps();
     }

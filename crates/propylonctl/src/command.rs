@@ -89,7 +89,7 @@ enum Command {
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    // It reads private keys.
+    // Explaining reads private keys.
     if matches!(command, Command::Explain(_)) {
         let _ = propylon_sys::no_core_dumps();
     }

@@ -1,5 +1,5 @@
-//! What everything on a core uses, and what uses nothing above it: buffers, timers, metrics, the access log, private-key
-//! work, and the accounts of memory, files and handshakes.
+//! Services for everything on a core, which use nothing above them: buffers, timers, metrics, the access log,
+//! private-key work, and the accounts of memory, files and handshakes.
 
 mod date;
 mod header_cache;

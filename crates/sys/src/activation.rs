@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub struct Activated {
     pub file: OwnedFd,
-    /// By `FileDescriptorName=`, or what the service manager puts in its place.
+    /// Name from `FileDescriptorName=`, or what the service manager puts in its place.
     pub name: String,
 }
 
@@ -21,7 +21,7 @@ pub fn take_activated() -> io::Result<Vec<Activated>> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }
-    // It sets close-on-exec on each, which fails for numbers where nothing is open.
+    // The call sets close-on-exec on each, which fails for numbers where nothing is open.
     let files = sd_notify::listen_fds_with_names()?;
     // SAFETY: the numbers are open, as was just seen, and came with the exec; nobody else in the process knows of them: the
     // service manager's word (LISTEN_PID is this process) says what they are for, and this is done once.

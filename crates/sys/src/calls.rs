@@ -14,7 +14,7 @@ use seccompiler::{
 /// would be an outage.
 #[derive(Clone, Debug, Default)]
 pub struct CallFilter {
-    /// By the number of the call; without a set of conditions it is allowed with any arguments, else with each set that holds.
+    /// Conditions by the call's number; without any it is allowed with any arguments, else with each set that holds.
     allowed: BTreeMap<i64, Vec<Vec<Argument>>>,
     /// End the process: what somebody does who has got in.
     deadly: Vec<i64>,
@@ -22,7 +22,7 @@ pub struct CallFilter {
     absent: Vec<i64>,
 }
 
-/// What an argument of a call has to be, by its place from 0.
+/// Condition on an argument of a call, by its place from 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Argument {
     Is(u8, u64),

@@ -17,7 +17,7 @@ const BROAD: &[&str] =
     &["/", "/boot", "/dev", "/etc", "/home", "/opt", "/proc", "/root", "/run", "/srv", "/sys", "/tmp", "/usr", "/var"];
 const BROAD_BELOW: &[&str] = &["/usr/lib", "/usr/local", "/usr/share", "/var/lib", "/var/log", "/var/run", "/var/tmp"];
 
-/// What this process has confined itself to, without links.
+/// Folders to which this process has confined itself, without links.
 static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
 
 /// The folders through which a file is come by: its own, that of each link on the way, and that of what they lead to. Of a
@@ -53,7 +53,7 @@ pub fn folder_of(path: &Path) -> PathBuf {
 
 /// Whether what is at `path`, or will be, is in one of these folders or below. They have no links in them.
 pub fn is_beneath(folders: &BTreeSet<PathBuf>, path: &Path) -> bool {
-    // What is not there yet will be in a folder that is, or in none.
+    // A path that is not there yet will be in a folder that is, or in none.
     let Ok(path) = std::path::absolute(path) else { return false };
     let known = path.ancestors().find_map(|path| fs::canonicalize(path).ok());
     known.is_some_and(|known| known.ancestors().any(|folder| folders.contains(folder)))
@@ -97,7 +97,7 @@ mod tests {
             Scratch(fs::canonicalize(path).unwrap())
         }
 
-        /// Of what is found, by its name in here, without `.` and `..`.
+        /// Names in here of the folders found, without `.` and `..`.
         fn names(&self, found: &BTreeSet<PathBuf>) -> Vec<String> {
             let whole = found.iter().map(|path| fs::canonicalize(path).unwrap());
             let mut names: Vec<String> =

@@ -170,7 +170,7 @@ pub fn message_listener(file: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn listening(file: OwnedFd, families: &[AddressFamily], kind: SocketType) -> io::Result<OwnedFd> {
-    // What is no socket is refused with ENOTSOCK by the first of these.
+    // A file that is no socket is refused with ENOTSOCK by the first of these.
     let fits = sockopt::socket_type(&file)? == kind
         && families.contains(&sockopt::socket_domain(&file)?)
         && sockopt::socket_acceptconn(&file)?;

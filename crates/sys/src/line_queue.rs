@@ -20,7 +20,7 @@ pub struct LineQueue {
     state: Mutex<State>,
     /// The thread has something to do.
     filled: Condvar,
-    /// It has nothing to do any more.
+    /// Signalled when there is nothing to do any more.
     emptied: Condvar,
     /// Lines lost, ever.
     lost: AtomicU64,

@@ -59,7 +59,7 @@ impl Kind {
 }
 
 impl MemoryGroup {
-    /// None where no limit below `machine_bytes` confines this process, or none can be read.
+    /// The group that confines this process; none where no limit below `machine_bytes` does, or none can be read.
     pub fn own(machine_bytes: u64) -> Option<MemoryGroup> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let (kind, path) = parse_membership(&text)?;
@@ -75,7 +75,7 @@ impl MemoryGroup {
         self.limit
     }
 
-    /// What the group uses and the kernel cannot have back at once, its sockets' memory included, in bytes. Two reads.
+    /// Bytes that the group uses and the kernel cannot have back at once, its sockets' memory included. Two reads.
     pub fn used(&self) -> io::Result<u64> {
         let number = fs::read_to_string(self.folder.join(self.kind.usage()))?;
         let used: u64 = number.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;

@@ -10,7 +10,7 @@ use rustix::process::{
 };
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// Who the process runs as.
+/// Account that the process runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub user: String,
@@ -63,7 +63,7 @@ pub fn drop_privileges(account: &Account) -> Result<(), PrivilegesError> {
 }
 
 impl Account {
-    /// By its name, from `/etc/passwd` and `/etc/group`.
+    /// Finds an account by its name, from `/etc/passwd` and `/etc/group`.
     pub fn find(user: &str) -> Result<Self, PrivilegesError> {
         let passwd =
             fs::read_to_string("/etc/passwd").map_err(|error| PrivilegesError::Accounts("/etc/passwd", error))?;

@@ -38,7 +38,7 @@ const CORE_BYTES: u64 = 1;
 /// and `task` stay readable.
 pub fn no_core_dumps() -> io::Result<()> {
     let least = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
-    // Whoever started the process may have set the hard limit to 0 already, and only root can raise it.
+    // The starter of the process may have set the hard limit to 0 already, and only root can raise it.
     setrlimit(Resource::Core, least(CORE_BYTES)).or_else(|_| setrlimit(Resource::Core, least(0)))?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
@@ -46,7 +46,7 @@ pub fn no_core_dumps() -> io::Result<()> {
 /// Has signals that are sent to the process delivered to other threads than this one. A handler's frame, which holds all of
 /// the registers, would go on the stack that this thread happens to run on, and that may be a small one.
 ///
-/// What the thread brings upon itself (SIGSEGV and its like) still comes to it.
+/// Signals that the thread brings upon itself (SIGSEGV and its like) still come to it.
 pub fn leave_signals_to_others() -> io::Result<()> {
     // SAFETY: the set is written by sigfillset before it is read, and belongs to this call.
     #[allow(unsafe_code)]
@@ -162,7 +162,7 @@ pub fn trace_and_let_go(pid: u32) -> io::Result<()> {
         if libc::ptrace(libc::PTRACE_ATTACH, pid, none, none) != 0 {
             return Err(io::Error::last_os_error());
         }
-        // It has to have stopped before it can be let go.
+        // The child has to have stopped before it can be let go.
         libc::waitpid(pid, std::ptr::null_mut(), 0);
         libc::ptrace(libc::PTRACE_DETACH, pid, none, none);
     }

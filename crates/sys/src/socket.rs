@@ -72,7 +72,7 @@ pub fn listen_unix(path: &Path, owner: Option<&Account>) -> io::Result<UnixListe
     Ok(socket.into())
 }
 
-/// What to do about a bind that failed.
+/// Advice about a bind that failed.
 pub fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
@@ -129,7 +129,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// What became of a connect, to be asked when the socket is writable. The error is given once.
+/// Result of a connect, to be asked when the socket is writable. The error is given once.
 pub fn connect_result(stream: impl AsFd) -> io::Result<()> {
     Ok(sockopt::socket_error(stream)??)
 }
@@ -166,7 +166,7 @@ pub fn peek_ended(stream: impl AsFd) -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
 }
 
-/// Where a client has connected to; an IPv4 address as such also on a dual-stack socket.
+/// Address that a client has connected to; an IPv4 address as such also on a dual-stack socket.
 pub fn local_address(stream: impl AsFd) -> io::Result<SocketAddr> {
     let address = SocketAddr::try_from(rustix::net::getsockname(stream)?)?;
     Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))

@@ -1,6 +1,6 @@
-//! What the admin address changes: who may, what was asked for, and what is answered.
+//! Changes by the admin address: who may, what was asked for, and what is answered.
 //!
-//! Whoever can connect to a Unix socket may; by TCP a token is asked for, and without a token file there are no changes at
+//! Clients of a Unix socket may; by TCP a token is asked for, and without a token file there are no changes at
 //! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 

@@ -15,7 +15,7 @@ pub struct Office {
     pub view: View,
     pub asks: mpsc::Sender<Ask>,
     /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
-    /// Where the address can be reached from elsewhere, names are the network's business.
+    /// An address that can be reached from elsewhere leaves names to the network.
     pub only: Option<IpAddr>,
     /// Whether this is a Unix socket; a client that could connect to one is trusted.
     pub is_unix: bool,

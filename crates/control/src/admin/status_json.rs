@@ -1,7 +1,8 @@
-//! What the dashboard and `propylon top` ask for every second: sums over everything, and one by one only what is worst.
+//! Status for the dashboard and `propylon top`, asked for every second: sums over everything, and one by one only what
+//! is worst.
 //!
-//! It is bounded whatever the configuration holds: thousands of servers and certificates are counted here, and those that
-//! somebody should look at come first in lists of limited length. Who looks for others names them.
+//! The status is bounded whatever the configuration holds: thousands of servers and certificates are counted here, and
+//! those that somebody should look at come first in lists of limited length. Who looks for others names them.
 
 use std::time::SystemTime;
 
@@ -40,7 +41,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Of the query of a URL: `servers=TEXT&certificates=TEXT`, either of them absent or empty for all.
+    /// Parses the query of a URL: `servers=TEXT&certificates=TEXT`, either of them absent or empty for all.
     pub fn parse(query: Option<&str>) -> Filter {
         let mut filter = Filter::default();
         for (key, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
@@ -436,7 +437,7 @@ impl View {
         signers.collect()
     }
 
-    /// What went wrong since the start, but for what is the backends'.
+    /// Faults since the start, but for the backends'.
     fn faults(&self) -> Vec<Fault> {
         let snapshot = self.current();
         let count = |counter| self.store.count(counter);
@@ -483,7 +484,7 @@ impl View {
         faults
     }
 
-    /// What is known to have gone wrong at one server.
+    /// Faults known of one server.
     fn server_faults(&self, place: &str, metrics: &ServerMetrics) -> impl Iterator<Item = Fault> {
         let count = |counter| self.store.count(counter);
         let own = [
@@ -510,10 +511,10 @@ impl View {
     }
 }
 
-/// What, where, why, how often.
+/// Kind, place, reason, count.
 type Fault = (&'static str, String, &'static str, u64);
 
-/// What one listener, or all, have of clients.
+/// Clients of one listener, or of all.
 #[derive(Default)]
 struct Clients {
     open: i64,

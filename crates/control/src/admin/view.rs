@@ -1,4 +1,4 @@
-//! What the admin address shows, put together from the metrics and the configuration at the moment it is asked for.
+//! Views of the admin address, put together from the metrics and the configuration at the moment they are asked for.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use propylon_proxy::snapshot::Snapshot;
 /// Limit on the count of overrides by `process.state` that are shown one by one.
 const OVERRIDES_MAX: usize = 20;
 
-/// What the admin address can show.
+/// Sources of the admin address's views.
 pub struct View {
     pub store: Arc<Store>,
     pub config_status: Rc<RefCell<ConfigStatus>>,
@@ -73,7 +73,7 @@ impl View {
         pretty(&effective::config(&self.current().config))
     }
 
-    /// What is running, for people and scripts.
+    /// Configuration in use, for people and scripts.
     pub fn snapshot(&self) -> String {
         pretty(&self.running())
     }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 
-/// Of the probes under way at once one backend has no more than this share: the rest begins at once, whoever is silent.
+/// Share of the probes under way that one backend has at most: the rest begins at once, whoever is silent.
 const SHARE_PERCENT: usize = 75;
-/// Of a backend's share its silent servers have no more than this.
+/// Share of a backend's share that its silent servers have at most.
 const SILENT_PERCENT: usize = 75;
 
 /// Turns of probes.
@@ -37,9 +37,9 @@ struct Lines {
 /// How long a probe is likely to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its server has answered, or nobody knows.
+    /// The server has answered, or nobody knows.
     Prompt,
-    /// Its server is down, and said nothing the last time: all that it may be is over.
+    /// The server is down, and said nothing the last time: all that it may be is over.
     Silent,
 }
 
@@ -159,14 +159,14 @@ mod tests {
     fn waiter_of(turns: &Turns, backend: usize, kind: Kind) -> Waiter {
         let turns = turns.clone();
         let mut waiter: Waiter = Box::pin(async move { turns.take(backend, kind).await });
-        // It has to be polled once to stand in the line.
+        // The waiter has to be polled once to stand in the line.
         match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Box::pin(std::future::ready(turn)),
             Poll::Pending => waiter,
         }
     }
 
-    /// Those that have their turn now; the others wait on.
+    /// Waiters that have their turn now; the others wait on.
     fn granted(waiters: &mut Vec<Waiter>) -> Vec<Turn> {
         let mut turns = Vec::new();
         waiters.retain_mut(|waiter| match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -13,7 +13,7 @@ use propylon_observe::telemetry::{ListenerMetrics, ServerMetrics, Telemetry};
 pub struct Places {
     listeners: Vec<u64>,
     backends: Vec<u64>,
-    /// By backend.
+    /// Generations since which places are free, by backend and place.
     servers: Vec<Vec<u64>>,
     signers: Vec<u64>,
 }
@@ -113,7 +113,7 @@ mod tests {
              [backend.b{generation}]\nservers = [\"10.0.0.2:1\"]\n\
              [signer.vault]\nservers = [{}]\nidentity = \"a.pem\"\nca = \"b.pem\"\ntimeout = \"{}ms\"\n[[route]]\nbackend = \"app\"\n\
              [[route]]\nhost = \"x.test\"\nbackend = \"b{generation}\"\n",
-            // Of another shape now and then.
+            // Another shape now and then.
             ["\"10.2.0.1:1\"", "\"10.2.0.1:1\", \"10.2.0.2:1\""][generation as usize / 3 % 2],
             generation + 100,
         );

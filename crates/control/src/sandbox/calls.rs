@@ -253,7 +253,7 @@ fn filter() -> CallFilter {
             libc::SYS_clone,
             [vec![Masked { argument: 0, mask: libc::CLONE_THREAD, value: libc::CLONE_THREAD }]],
         )
-        // By datagrams to Unix sockets the service manager hears of the process. Its others would be those of whoever gives
+        // Datagrams to Unix sockets tell the service manager of the process. Its others would be those of whoever gives
         // orders on this machine.
         .allow_with(
             libc::SYS_socket,

@@ -1,4 +1,4 @@
-//! What the two processes of an upgrade say to each other: JSON, files, and secrets, which are in no JSON because that leaves
+//! Messages between the two processes of an upgrade: JSON, files, and secrets, which are in no JSON because that leaves
 //! copies behind.
 //!
 //! A message is one byte for its kind and the rest. JSON that knows more keys is no problem, which is how versions may differ.

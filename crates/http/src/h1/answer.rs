@@ -1,10 +1,10 @@
-//! What the client gets: a server's response with our framing, and the answers we give ourselves.
+//! Responses for the client: a server's response with our framing, and the answers we give ourselves.
 
 use super::fields::{write_elements, write_line};
 use super::rewrite::{CHUNKED, write_content_length, write_via};
 use super::{Framing, ResponseHead, Version};
 
-/// What a response is handed on with.
+/// Settings by which a response is handed on.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerContext<'a> {
     pub client: Version,

@@ -10,7 +10,7 @@ use super::{Name, Reject};
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     state: State,
-    /// Of the chunk size being read, then of its data still to come.
+    /// Value of the chunk size being read, then bytes of its data still to come.
     remaining: u64,
     /// Hexadecimal digits of the chunk size so far.
     digits: u8,
@@ -19,12 +19,12 @@ pub struct Decoder {
     section: Vec<u8>,
     lines: Lines,
     trailer_count: usize,
-    /// None of the trailers go on.
+    /// Whether all trailers are dropped.
     drops_trailers: bool,
     trailers: Vec<u8>,
 }
 
-/// What the next input holds. `consumed` bytes of it are done with; the caller takes them off before it calls again.
+/// Content of the next input. `consumed` bytes of it are done with; the caller takes them off before it calls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All of it was framing, and more is needed.

@@ -61,12 +61,12 @@ pub enum Name {
     XForwardedProto,
     /// Any other name that begins with `X-Forwarded-`.
     XForwardedOther,
-    /// What other proxies and servers by their side say of the client, its address, its certificate, its name or its URL, by names
-    /// that nobody has registered: `claims`.
+    /// Claims of other proxies and servers about the client, its address, its certificate, its name or its URL, by
+    /// names that nobody has registered: `claims`.
     Claim,
     Date,
     Server,
-    /// Of the trace that a request belongs to (W3C Trace Context).
+    /// Fields of the trace that a request belongs to (W3C Trace Context).
     Traceparent,
     Tracestate,
     /// Known only so that it cannot be nominated away: Authorization, Cookie, Cache-Control, Content-Type, ...
@@ -412,7 +412,7 @@ pub(crate) fn write_elements(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// Finds the lines of a head while it arrives, and remembers where it stopped: every byte is looked at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lines {
-    /// Where the line in progress begins.
+    /// Offset at which the line in progress begins.
     pub next: usize,
     /// Up to where it is known to be free of controls; `next` or later.
     scanned: usize,
@@ -498,7 +498,7 @@ pub(crate) fn window<'a>(buf: &'a [u8], limits: &Limits) -> &'a [u8] {
     &buf[..buf.len().min(limits.head_bytes)]
 }
 
-/// What the Connection fields say.
+/// Content of the Connection fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     pub close: bool,

@@ -1,4 +1,4 @@
-//! What must hold for any bytes whatever: shared by the fuzz targets and by a seeded run among the tests.
+//! Promises that must hold for any bytes whatever: shared by the fuzz targets and by a seeded run among the tests.
 //!
 //! Each function panics when a promise of this module is broken. `httparse` is the witness from outside: what we let
 //! through, another parser reads the same way.
@@ -210,7 +210,7 @@ pub fn chunk(bytes: &[u8]) {
 struct Decoded {
     data: Vec<u8>,
     trailers: Vec<u8>,
-    /// None while more is needed.
+    /// Verdict; absent while more is needed.
     verdict: Option<Verdict>,
 }
 

@@ -77,7 +77,7 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// Where the first control byte other than HTAB stands. CR and LF are controls; bytes from 0x80 (obs-text) are not.
+/// Position of the first control byte other than HTAB. CR and LF are controls; bytes from 0x80 (obs-text) are not.
 #[inline]
 pub fn first_control(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -132,7 +132,7 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(trimmed)
 }
 
-/// Those of them that are not empty, which a recipient passes over (RFC 9110 §5.6.1.2).
+/// Elements that are not empty; a recipient passes over the others (RFC 9110 §5.6.1.2).
 pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     list(value).filter(|element| !element.is_empty())
 }

@@ -70,7 +70,7 @@ pub struct Limits {
     pub headers: usize,
 }
 
-/// What came of looking at the bytes received so far.
+/// Result of looking at the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The head is whole; it takes up `length` bytes of the buffer.

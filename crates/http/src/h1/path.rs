@@ -4,7 +4,7 @@
 //! spelling what the route did not: `//secret`, `/./secret`, `/a/../secret`, `/%73ecret`. So a path is brought into one form
 //! before anything is decided by it, and that form is what is forwarded. See `docs/decisions/0036-canonical-paths.md`.
 //!
-//! What the two forms are, and how a path is brought into them, stands in `propylon_config::canonical`.
+//! Definitions of the two forms, and how a path is brought into them, stand in `propylon_config::canonical`.
 
 use propylon_config::PathRules;
 use propylon_config::canonical::{PathFault, Rewritten};

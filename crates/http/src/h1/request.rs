@@ -72,7 +72,7 @@ pub enum Version {
     Http10,
     #[default]
     Http11,
-    /// Of a message that came by HTTP/2 and was written as one of HTTP/1.1 (see `http2::translate`); never read from bytes.
+    /// HTTP/2, for a message that was written as one of HTTP/1.1 (see `http2::translate`); never read from bytes.
     Http2,
 }
 
@@ -107,7 +107,7 @@ pub enum RequestBody {
     Chunked,
 }
 
-/// What one request asks. Offsets are into the buffer it was parsed from, which begins with the request.
+/// Head of one request. Offsets are into the buffer it was parsed from, which begins with the request.
 ///
 /// Make one with `default()` and reuse it: nothing is allocated for a head of ordinary size. A head that was
 /// `Partial` carries what is known so far; it must meet the same bytes again, or be `clear`ed.
@@ -150,7 +150,7 @@ pub struct RequestHead {
     parser: Parser,
 }
 
-/// What an absolute-form target leaves out and origin-form has (RFC 9112 §3.2.4).
+/// Parts that an absolute-form target leaves out and origin-form has (RFC 9112 §3.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Prefix {
     #[default]
@@ -215,7 +215,7 @@ impl RequestHead {
         }
     }
 
-    /// What routes are compared with; see [`path`].
+    /// Path that routes are compared with; see [`path`].
     pub fn path_key<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
         match &*self.path.key {
             [] => self.path(buf),
@@ -231,7 +231,7 @@ impl RequestHead {
         }
     }
 
-    /// What has to be known of it to read its response; `buf` is what it was parsed from.
+    /// Facts about the request that are needed to read its response; `buf` is what it was parsed from.
     pub fn asked<'a>(&'a self, buf: &'a [u8]) -> Asked<'a> {
         Asked { method: self.method, upgrade: self.protocols(buf) }
     }
@@ -290,14 +290,14 @@ impl RequestHead {
         (*scheme, *host, *body, *keep_alive) = Default::default();
         (*expect_continue, *upgrade, *te_trailers, *max_forwards) = Default::default();
         (*host_name, *target, *target_prefix, *path_end) = Default::default();
-        // Of few requests, and not to be held by every connection from then on.
+        // Few requests need it, and a connection is not to hold it from then on.
         *path = Rewritten::default();
         (*upgrade_list, *canonical_query) = (Vec::new(), Vec::new());
         *parser = Parser::default();
     }
 }
 
-/// Where parsing stands between two calls.
+/// State of parsing between two calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parser {
     phase: Phase,
@@ -576,7 +576,7 @@ fn note_transfer_encoding(value: &[u8], version: Version, state: &mut Parser) ->
     Ok(())
 }
 
-/// What to say of a Transfer-Encoding that is not the single word `chunked` (RFC 9112 §6.1, §6.3): 501 where the body
+/// Status for a Transfer-Encoding that is not the single word `chunked` (RFC 9112 §6.1, §6.3): 501 where the body
 /// could be told from what follows if only the coding were known, 400 where it could not.
 #[cold]
 pub(crate) fn judge_coding(value: &[u8]) -> Reject {

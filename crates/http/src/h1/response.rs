@@ -5,7 +5,7 @@ use super::grammar::{decimal, elements};
 use super::request::{judge_coding, may_upgrade_to, read_version};
 use super::{Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
 
-/// What must be known of the request to read its response.
+/// Facts about the request that are needed to read its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     pub method: Method,
@@ -36,7 +36,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// What one server answered. Offsets are into the buffer it was parsed from, which begins with the response.
+/// Head of one server's response. Offsets are into the buffer it was parsed from, which begins with the response.
 /// Reused as a `RequestHead` is.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHead {

@@ -69,11 +69,11 @@ const fn octets() -> [([u8; 4], u8); 256] {
     table
 }
 
-/// What a request is forwarded with.
+/// Settings by which a request is forwarded.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardContext<'a> {
     pub client: &'a ClientAddress,
-    /// What the client's connection speaks.
+    /// Scheme of the client's connection.
     pub scheme: Scheme,
     pub forwarded: Forwarded,
     /// In place of the client's Host; must be given where `RequestHead::host` is empty.

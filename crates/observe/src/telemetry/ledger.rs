@@ -119,7 +119,7 @@ pub struct ServerEntries {
 impl ServerEntries {
     /// Registers what this server has for the first time.
     fn register_more(&mut self, r: &mut Registry, backend: &Backend, metrics: &ServerMetrics) {
-        // Where the series are another's, that one has registered them.
+        // Series that are another's have been registered by it.
         if backend.health.is_some() && self.probes.is_none() && metrics.health.probes.get().is_none() {
             let (probes, group) = r.group(|r| probe_metrics(r, &backend.name, &self.all.label));
             self.probes = metrics.health.probes.set(probes).ok().map(|()| Entry::new(&self.all.label, group));

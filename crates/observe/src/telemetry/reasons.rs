@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// What a reason is written behind, the list that it has to be in, and files whose reasons are others'.
+    /// Text before a reason, the list that it has to be in, and files whose reasons are others'.
     const WRITTEN: &[(&str, &[&str], &[&str])] = &[
         ("Reject::bad(", REJECTS, &["h1/response.rs"]),
         ("Reject::new(", REJECTS, &["h1/response.rs"]),

@@ -1,8 +1,8 @@
 //! Power of two choices by peak-EWMA latency: of two servers drawn by weight, the one that would answer sooner.
 //!
-//! What a server costs is its latency times the requests that are in flight there. The latency is an average that rises at
-//! once and falls slowly (Finagle's peak EWMA), so that a server that became slow loses its traffic with the first answer
-//! that says so. Three things keep the average honest:
+//! The cost of a server is its latency times the requests that are in flight there. The latency is an average that
+//! rises at once and falls slowly (Finagle's peak EWMA), so that a server that became slow loses its traffic with the
+//! first answer that says so. Three things keep the average honest:
 //!
 //! * A server that owes an answer for longer than its average is as slow as that wait shows, before any answer comes.
 //! * A failure is no measurement of speed. Its share of the answers, squared, times a penalty of many times what others cost
@@ -14,14 +14,14 @@ use super::loads::CoreLoads;
 use super::random::Random;
 use super::{Verdict, mix};
 
-/// What an answer weighs in the share of failures.
+/// Weight of an answer in the share of failures.
 const FAILURE_WEIGHT: f64 = 1.0 / 8.0;
-/// What a server that only fails costs more than the others do on average.
+/// Cost of a server that only fails, relative to the average of the others.
 const PENALTY_FACTOR: f64 = 30.0;
 /// Bounds of that penalty, in microseconds.
 const PENALTY_MIN: f64 = 30_000.0;
 const PENALTY_MAX: f64 = 60_000_000.0;
-/// What a server is taken for that owes its very first answer, in microseconds.
+/// Latency assumed of a server that owes its very first answer, in microseconds.
 const UNKNOWN: f64 = 1_000_000.0;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Server {
     latency: f64,
     /// Share of answers that were failures, the recent ones weighing most.
     failures: f64,
-    /// What a share of 1 costs, in microseconds.
+    /// Cost of a share of 1, in microseconds.
     penalty: f64,
     /// When the two were last brought up to date, in milliseconds.
     at: u64,
@@ -54,7 +54,7 @@ impl PeakEwma {
         Self { draw: Random::new(weights), servers, decay: decay_millis.max(1) as f64 }
     }
 
-    /// What is owed by these is owed to the earlier one, who waits for it.
+    /// Answers that these servers owe are owed to the earlier balancer, which waits for them.
     pub fn continue_with(&mut self, earlier: &PeakEwma, same: &[usize]) {
         for server in same {
             self.servers[*server] = Server { waiting: 0, ..earlier.servers[*server].clone() };
@@ -110,7 +110,7 @@ impl PeakEwma {
             Verdict::Failure => {
                 let penalty = self.penalty(server, loads);
                 let server = &mut self.servers[server];
-                // That it failed fast says nothing; that it took its time does.
+                // A fast failure says nothing of latency; a slow one does.
                 server.latency = server.latency.max(latency);
                 // Without `fade`: it was left alone for having failed, and has not become better by that.
                 server.failures = server.failures * (1.0 - FAILURE_WEIGHT) + FAILURE_WEIGHT;
@@ -120,7 +120,7 @@ impl PeakEwma {
         }
     }
 
-    /// What stands for a server's latency now, in microseconds, with what its failures add.
+    /// The server's latency now, in microseconds, with the penalty for its failures.
     pub fn latency(&self, server: usize, loads: &CoreLoads, now: u64) -> f64 {
         let state = &self.servers[server];
         let owed = match state.waiting {
@@ -146,12 +146,13 @@ impl PeakEwma {
         1.0 + f64::from(loads.in_flight(server)) * mean / self.draw.weight(server).max(1) as f64
     }
 
-    /// What is left of an average after the time since it was brought up to date.
+    /// Share of an average that is left after the time since its last update.
     fn fade(&self, server: usize, now: u64) -> f64 {
         (-(now.saturating_sub(self.servers[server].at) as f64) / self.decay).exp()
     }
 
-    /// By what the others cost without their own penalties: failing together, servers would drive each other's up.
+    /// Penalty relative to the others' cost without their own penalties: failing together, servers would drive each
+    /// other's up.
     fn penalty(&self, failed: usize, loads: &CoreLoads) -> f64 {
         let (mut sum, mut count) = (0.0, 0.0);
         let others = (0..self.draw.servers()).filter(|server| *server != failed);

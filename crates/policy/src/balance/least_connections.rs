@@ -33,7 +33,7 @@ impl LeastConnections {
         let least = least?;
         let weights = &self.weights;
         let is_equal = |server: usize| !is_less(least, (u64::from(loads.in_flight(server)), weights[server]));
-        // What other cores have in flight may have changed since, so that nobody is equal any more.
+        // Requests of other cores may have changed since, so that no server is equal any more.
         let picked = self.among_equals.pick(|server| eligible(server) && is_equal(server));
         picked.or_else(|| self.among_equals.pick(eligible))
     }

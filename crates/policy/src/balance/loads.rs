@@ -1,4 +1,4 @@
-//! What the cores let each other know of a backend's servers: each writes its own row, and may read those of the others
+//! Load of a backend's servers as the cores share it: each writes its own row, and may read those of the others
 //! (`docs/decisions/0026-balancing.md`).
 
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub struct Loads {
 struct Row {
     /// Requests in flight at all servers.
     total: AtomicU32,
-    /// By server: requests in flight.
+    /// Requests in flight, by server.
     servers: Box<[AtomicU32]>,
-    /// By server: what its latency is taken for, in microseconds, for whoever looks from outside; 0: nothing is known.
+    /// Assumed latency by server, in microseconds, for readers outside; 0: nothing is known.
     latencies: Box<[AtomicU64]>,
 }
 
@@ -63,7 +63,7 @@ impl Loads {
 }
 
 impl Loads {
-    /// By core: what a server's latency is taken for, in microseconds; 0 where nothing is known.
+    /// A server's assumed latency by core, in microseconds; 0 where nothing is known.
     pub fn latencies_us(&self, server: usize) -> impl Iterator<Item = u64> {
         self.rows.iter().map(move |row| row.latencies[server].load(Relaxed))
     }

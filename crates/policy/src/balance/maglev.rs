@@ -43,7 +43,7 @@ impl Maglev {
         let mut walks: Vec<Walk> = walks.collect();
         let mut entries = vec![FREE; ENTRIES];
         let mut left = if order.is_empty() { 0 } else { ENTRIES };
-        // By turns, and for a light server only at as many of them as its weight says.
+        // Servers take turns, a light one only at as many of them as its weight says.
         while left > 0 {
             for (server, walk) in order.iter().zip(&mut walks) {
                 walk.credit += u64::from(weights[usize::from(*server)]);

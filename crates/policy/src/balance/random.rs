@@ -31,7 +31,7 @@ impl Random {
         self.sums[server] - server.checked_sub(1).map_or(0, |before| self.sums[before])
     }
 
-    /// Of all servers.
+    /// Sum of all servers' weights.
     pub fn weights(&self) -> u64 {
         self.sums.last().copied().unwrap_or(0)
     }

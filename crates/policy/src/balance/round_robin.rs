@@ -7,7 +7,7 @@
 pub(super) struct RoundRobin {
     weights: Box<[i64]>,
     credits: Box<[i64]>,
-    /// What the weights were divided by.
+    /// Common divisor of the weights.
     divisor: i64,
 }
 

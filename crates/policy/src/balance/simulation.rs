@@ -13,7 +13,7 @@ struct Server {
     hands: usize,
     /// Mean time of work on a request.
     work_us: f64,
-    /// What becomes of a request that comes at this time, in microseconds.
+    /// Outcome of a request that comes at this time, in microseconds.
     nature: fn(u64) -> Nature,
 }
 
@@ -36,17 +36,17 @@ struct World {
     cores: usize,
     /// The cores see each other's requests in flight.
     together: bool,
-    /// Of what the hands of all servers could do.
+    /// Share of the capacity of all servers' hands.
     load: f64,
     seconds: f64,
     seed: u64,
 }
 
 struct Outcome {
-    /// By server and second.
+    /// Picks by server and second.
     picks: Vec<Vec<u64>>,
     failures: u64,
-    /// Of requests that were answered, sorted.
+    /// Durations of answered requests, sorted.
     times_us: Vec<u64>,
 }
 
@@ -211,7 +211,7 @@ fn a_server_that_fails_fast_does_not_attract_traffic() {
         for servers in [2, 10] {
             let fails = Server { nature: |_| Nature::FailsFast, ..SERVER };
             let all = ten(fails).into_iter().take(servers).collect();
-            // What the others have to bear.
+            // Load on the other servers.
             let load = load * (servers - 1) as f64 / servers as f64;
             let outcome = World { cores: 2, ..World::new(EWMA, all, load) }.run();
             let share = outcome.share(0, 5, 60);

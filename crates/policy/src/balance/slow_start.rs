@@ -13,7 +13,7 @@ const TURNS_MAX: f64 = 2.0;
 pub(super) struct SlowStart {
     /// In milliseconds; 0: never.
     window: u64,
-    /// By server.
+    /// Servers that are warming up, by server.
     warming: Box<[Option<Warming>]>,
     /// How many of them are warming.
     count: usize,
@@ -31,7 +31,7 @@ impl SlowStart {
         Self { window, warming: vec![None; servers].into(), count: 0 }
     }
 
-    /// These go on growing warm as they were.
+    /// Servers in `same` go on warming up as they were.
     pub fn continue_with(&mut self, earlier: &SlowStart, same: &[usize]) {
         for server in same.iter().filter(|_| self.window > 0) {
             self.warming[*server] = earlier.warming[*server];
@@ -67,7 +67,7 @@ impl SlowStart {
         }
     }
 
-    /// It is warm, or has earned a turn.
+    /// Whether the server is warm, or has earned a turn.
     pub fn admits(&self, server: usize) -> bool {
         self.warming[server].is_none_or(|warming| warming.turns >= 1.0)
     }

@@ -1,4 +1,4 @@
-//! What all ways of balancing promise, and those of chance.
+//! Promises of all balancing algorithms, and of the random ones.
 
 use super::*;
 
@@ -213,7 +213,7 @@ fn a_balancer_that_follows_another_knows_what_that_one_has_learnt_of_the_servers
         let mut first = of(method.clone());
         first.joined(1, 0);
         let mut next = of(method).succeeding(&first, |server| server != 2);
-        // It is warm at the same time as it would have been.
+        // The server is warm at the same time as it would have been.
         assert!(!next.slow_start.is_over() && !next.slow_start.admits(1));
         next.pick(|_| true, Draw { key: None, random: 0, now: 1_000 });
         assert!(next.slow_start.is_over());

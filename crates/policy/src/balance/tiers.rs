@@ -1,6 +1,6 @@
 //! Which of a backend's servers are in use: the ordinary ones, their backups, or all of them whatever they are said to be.
 
-/// What is known of the servers beforehand.
+/// Configuration of the servers, known beforehand.
 #[derive(Clone, Debug)]
 pub struct Tiers {
     backup: Box<[bool]>,
@@ -8,7 +8,7 @@ pub struct Tiers {
     min_healthy_percent: usize,
 }
 
-/// Those that requests go to.
+/// Servers that requests go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// The ordinary ones that are up.
@@ -43,7 +43,7 @@ impl Tiers {
         }
     }
 
-    /// What [`Tiers::tier`] says where every server is up, without a look at them.
+    /// Result of [`Tiers::tier`] where every server is up, without a look at them.
     pub fn with_all_up(&self) -> Tier {
         if self.ordinary > 0 { Tier::Ordinary } else { Tier::Backup }
     }

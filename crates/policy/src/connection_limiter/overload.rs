@@ -120,8 +120,8 @@ fn clients_who_ask_again_when_they_are_answered_are_served_in_turn_once_the_over
     }
 }
 
-/// Of 1,000 that the server has answered, those whose clients were there, where `load` times as many ask as it can
-/// answer, in tenths, and go away after `patience`.
+/// Requests, out of 1,000 answered ones, whose clients were still there, where `load` times as many ask as the server
+/// can answer, in tenths, and go away after `patience`.
 fn open_loop(load: u64, patience: u64, limit: usize) -> usize {
     let mut world = World::new(limit);
     let (mut asked, mut answered) = (0, Vec::new());

@@ -29,12 +29,12 @@ struct Request {
 /// permit, else wait; lay down or close when done; go away at any time.
 struct World {
     limiter: ConnectionLimiter<Connection>,
-    /// Those that it succeeded. Whoever holds one of them still goes by it.
+    /// Earlier limiters, oldest first. A core that holds one of them still goes by it.
     earlier: Vec<ConnectionLimiter<Connection>>,
     max: Vec<u32>,
-    /// By server: permits that were out when the limit was lowered, and count until they come back.
+    /// Permits, by server, that were out when the limit was lowered, and count until they come back.
     over: Vec<u32>,
-    /// By core, then by server.
+    /// Idle connections by core, then by server.
     idle: Vec<Vec<usize>>,
     /// Connections in use, by their servers.
     busy: Vec<usize>,
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// What each core does when it is called.
+    /// Runs on each core what it does when it is called.
     fn stewards(&mut self) {
         for core in 0..self.idle.len() {
             if self.limiter.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
@@ -394,7 +394,7 @@ fn a_server_without_a_limit_never_makes_anybody_wait() {
     assert!((0..10_000).all(|_| limiter.try_take(0)));
 }
 
-/// What the tickets have, in the order in which they are asked.
+/// Grants of the tickets, in the order in which they are asked.
 fn heard(
     limiter: &ConnectionLimiter<Connection>,
     tickets: &[QueueTicket],

@@ -373,7 +373,7 @@ fn ejections_give_way_where_nobody_else_is_left() {
     assert!(servers.tick(2).is_empty(), "the last one is not ejected");
     (3..6).for_each(|now| drop(servers.probed(1, bad(), now)));
     assert_eq!((state(&servers, 1), state(&servers, 0)), ("down", "up"));
-    // What it does then is nobody's reason to eject it.
+    // Failures after that are no reason to eject it.
     servers.counted(0, 0, 500);
     servers.tick(6);
     assert_eq!(state(&servers, 0), "up");
@@ -563,7 +563,7 @@ fn a_probe_costs_no_look_at_the_other_servers() {
     }
 }
 
-/// What probes bring up to date one by one is what a look at all of them would.
+/// Probes bring up to date one by one the same as a look at all of them would.
 #[test]
 fn verdicts_that_are_settled_one_by_one_are_those_that_are_settled_together() {
     for seed in 0..200 {

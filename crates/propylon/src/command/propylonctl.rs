@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 const PROGRAM: &str = "propylonctl";
 
-/// Its commands, as the list of `--help` tells of them here and there.
+/// Commands of propylonctl, as the list of `--help` tells of them here and there.
 const COMMANDS: [(&str, &str); 10] = [
     (
         "demo",

@@ -91,7 +91,7 @@ fn upgrade_socket(path: &Path) -> Started<PathBuf> {
 fn start(path: &Path, own: Argv, mut takeover: Option<Takeover>) -> Started<engine::Prepared> {
     let tickets = takeover.as_mut().and_then(|takeover| takeover.inherited_state.tickets.take());
     let generation = takeover.as_ref().map_or(0, |takeover| takeover.inherited_state.generation);
-    // Where nobody serves yet, most of it is better than nothing. Where somebody does, all of it is in use there.
+    // Without a process that serves, most of it is better than nothing. With one, all of it is in use there.
     let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
     let Loaded { merged, snapshot, unusable, key_process } =
         match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {

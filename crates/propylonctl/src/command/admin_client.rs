@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use propylon_config::{AdminBind, Config, Source};
 
-/// Where `[admin]` listens in the examples.
+/// Address of `[admin]` in the examples.
 const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
 /// How long a connect to the admin address may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);

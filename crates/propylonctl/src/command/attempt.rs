@@ -120,8 +120,8 @@ fn attempt(what: &What) -> io::Result<()> {
     }
 }
 
-/// What somebody would try, each with whether this machine lets a process of this configuration do it: none where that
-/// cannot be found out.
+/// Attempts that somebody would make, each with whether this machine lets a process of this configuration do it: none
+/// where that cannot be found out.
 pub fn all(config: Option<&Path>) -> Vec<(&'static str, Option<bool>)> {
     let own = std::process::id().to_string();
     let attempts: [(&str, &[&str]); 7] = [

@@ -29,7 +29,7 @@ const NAME: &str = "shop.test";
 const ORIGINS: [&str; 2] = ["blue", "green"];
 const WARMUP: Duration = Duration::from_millis(300);
 const IDLE_CONNECTIONS: &str = "2000";
-/// What opening and holding those takes, about.
+/// Time that opening and holding those takes, about.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Interrupted before there was a result: what a shell says of a program that Ctrl-C ended.
@@ -160,7 +160,7 @@ async fn set_up(stage: &mut Stage) -> Result<Setup, Failure> {
     Ok(Setup { web: address(web)?, admin: address(admin)?, origins, engine_pid, lasting })
 }
 
-/// What each of the demo's servers is spared beyond.
+/// Limit of connections that each of the demo's servers has.
 const SERVER_CONNECTIONS_MAX: u32 = 64;
 
 /// One worker, so that the rates are those of one core.

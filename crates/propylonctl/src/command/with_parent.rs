@@ -13,7 +13,7 @@ pub fn main(parent: u32, program: &[OsString]) -> ExitCode {
         eprintln!("propylon: no signal can be had for the parent's end: {error}");
         return ExitCode::FAILURE;
     }
-    // It may have gone before we asked.
+    // The parent may have gone before we asked.
     let is_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));
     let Some((name, arguments)) = program.split_first().filter(|_| is_there) else { return ExitCode::FAILURE };
     let error = Command::new(name).args(arguments).exec();

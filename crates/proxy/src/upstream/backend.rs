@@ -235,7 +235,7 @@ impl Backend {
     }
 }
 
-/// What a core knows of a backend: health, balance, and connections.
+/// State of a backend on a core: health, balance, and connections.
 pub struct BackendState {
     pub balancer: RefCell<Balancer>,
     pub tiers: Tiers,

@@ -51,12 +51,12 @@ pub trait Client {
     fn rest(&mut self);
 }
 
-/// What decides which connections a request may go out on.
+/// Conditions on the connections that a request may go out on.
 #[derive(Clone, Copy)]
 pub struct Traits {
-    /// It is the first request of its client connection.
+    /// The request is the first of its client connection.
     pub is_first: bool,
-    /// It can be sent again if its connection turns out to be closed.
+    /// The request can be sent again if its connection turns out to be closed.
     pub is_repeatable: bool,
     /// RFC 9110 §9.2.2.
     pub is_idempotent: bool,

@@ -530,7 +530,7 @@ mod tests {
         assert!(h2_pool.is_alive());
         drop(making);
         assert!(!h2_pool.is_alive());
-        // That it was made is for the pool to take note of, once.
+        // The pool takes note of the connection made, once.
         Making::begin(&h2_pool, &services).made();
         assert!(h2_pool.is_alive());
         h2_pool.opened_http1(services.timers.now());

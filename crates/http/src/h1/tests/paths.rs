@@ -11,7 +11,7 @@ const STRICT: PathRules =
 const LENIENT: PathRules =
     PathRules { merge_slashes: false, escaped_slash: true, backslash: true, escaped_nul: true, above_root: true };
 
-/// What is forwarded and what is matched.
+/// Path as it is forwarded, and as it is matched.
 fn forms(path: &str, rules: PathRules) -> Result<(String, String), &'static str> {
     let request = format!("GET {path}?q=/../%2e HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut head = request_head(&request);
@@ -56,7 +56,7 @@ fn spellings_of_one_path_become_one() {
         ("/a%20b%c3%a9", "/a%20b%C3%A9", "/a%20b%C3%A9"),
         ("/{id}", "/{id}", "/{id}"),
         ("/a|b^[c]", "/a|b^[c]", "/a|b^[c]"),
-        // None of RFC 3986's, and sent all the same.
+        // Bytes outside RFC 3986, and sent all the same.
         ("/\"a\"", "/%22a%22", "/\"a\""),
         ("/<a>`", "/%3Ca%3E%60", "/<a>`"),
         ("/%22%3c", "/%22%3C", "/\"<"),
@@ -69,7 +69,7 @@ fn spellings_of_one_path_become_one() {
         ("/secret;x", "/secret;x", "/secret"),
         ("/;/secret;jsessionid=1/a;b", "/;/secret;jsessionid=1/a;b", "/secret/a"),
         ("/secret%3Bx", "/secret%3Bx", "/secret;x"),
-        // What servers read differently.
+        // Paths that servers read differently.
         ("/a%2fsecret", "", "escaped-slash"),
         ("/a%5Csecret", "", "backslash-in-path"),
         ("/a\\secret", "", "backslash-in-path"),
@@ -183,7 +183,7 @@ fn routes_are_brought_into_the_same_form() {
     }
 }
 
-/// What some server would open for a target's path. Each step is one that a server in use takes.
+/// File that some server would open for a target's path. Each step is one that a server in use takes.
 fn read_by_a_server(path: &str, random: &mut fastrand::Rng) -> String {
     let mut path = path.to_owned();
     if random.bool() {

@@ -36,7 +36,7 @@ const CHUNKED: [&str; 5] = [
     "0\r\nX_Forwarded_For: 1\r\nConnection: close\r\nETag: \"1\"\r\n\r\n",
 ];
 
-/// What makes parsers disagree.
+/// Pieces that make parsers disagree.
 const MORSELS: [&str; 40] = [
     "\r\n",
     "\n",

@@ -1,4 +1,4 @@
-//! What is accepted from clients, what is refused, and with which status.
+//! Requests that are accepted from clients or refused, and with which status.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is accepted from servers, and how long their bodies are.
+//! Responses that are accepted from servers, and the length of their bodies.
 
 use super::*;
 

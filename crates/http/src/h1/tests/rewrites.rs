@@ -56,7 +56,7 @@ fn fields_keep_their_order_and_spelling() {
         "User-AGENT: x\r\nX-A:1\r\nX-B:  2 \t\r\naccept: */*\r\nX-Empty:\r\nX-A: 3\r\n",
         "User-AGENT: x\r\nX-A: 1\r\nX-B: 2\r\naccept: */*\r\nX-Empty: \r\nX-A: 3\r\n",
     );
-    // What is before or behind a value does not go on, nor does what follows it get lost.
+    // Whitespace before or behind a value does not go on, nor does what follows it get lost.
     becomes("X-A: 1 \t\r\nX-B:\t2\r\nX-C:  3\r\nX-D: 4\r\n", "X-A: 1\r\nX-B: 2\r\nX-C: 3\r\nX-D: 4\r\n");
 }
 

@@ -219,7 +219,7 @@ fn upgrade(config: &Config, owner: &Owner) -> Option<Finding> {
     Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
 }
 
-/// Of a path without one it is the folder that this process is in.
+/// The folder of a path; without one it is the folder that this process is in.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,4 +1,4 @@
-//! Who listens at a port, as far as the kernel tells it to this account.
+//! Processes that listen at a port, as far as the kernel tells them to this account.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -55,8 +55,8 @@ pub fn of(proc: &Path, port: u16) -> Vec<Holder> {
     holders
 }
 
-/// Of the sockets that listen at this port (proc_net(5)): the second field is the address, the fourth the state, the tenth the
-/// inode.
+/// Inodes of the sockets that listen at this port (proc_net(5)): the second field is the address, the fourth the state,
+/// the tenth the inode.
 fn inodes(table: &str, port: u16) -> Vec<String> {
     let rows = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let at_port = |address: &str| address.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok());

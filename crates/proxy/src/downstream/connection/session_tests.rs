@@ -1,5 +1,5 @@
-//! What a connection's TLS has to say for itself, with real clients: that its TLS 1.2 key wears out, with a limit of some
-//! records instead of 2^24, and answers to messages that come while it is idle.
+//! Messages that a connection's TLS sends by itself, with real clients: that its TLS 1.2 key wears out, with a limit of
+//! some records instead of 2^24, and answers to messages that come while it is idle.
 
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
