@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::model::{HostPattern, Network, ServerAddress};
 use crate::report::shown;
 
-/// What is wrong with a text, and what to write instead.
+/// Fault of a text, and the text to write instead.
 pub(crate) type Complaint = (String, String);
 
 /// An address to listen on: `0.0.0.0:443`, `[::]:443`. Port 0 lets the kernel choose.
@@ -151,7 +151,7 @@ fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
     Ok(ServerAddress::Ip(address))
 }
 
-/// What is recognisably something else: a URL, a path, a text with spaces.
+/// Complaint about a text that is recognisably something else: a URL, a path, a text with spaces.
 fn not_an_address(text: &str) -> Option<Complaint> {
     if text.is_empty() {
         return Some(("the address is empty".into(), "write ADDRESS:PORT".into()));

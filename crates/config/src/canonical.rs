@@ -1,7 +1,7 @@
 //! Paths of requests in canonical form, and the keys by which routes and requests are compared.
 //!
-//! It is here, and not where requests are read, so that a check of the configuration finds two routes to be one exactly where
-//! the engine does. See `docs/decisions/0036-canonical-paths.md`.
+//! Canonical forms are here, and not where requests are read, so that a check of the configuration finds two routes to
+//! be one exactly where the engine does. See `docs/decisions/0036-canonical-paths.md`.
 //!
 //! Two forms, both of the path without its query:
 //!
@@ -88,7 +88,7 @@ fn decode_unreserved(path: &[u8], rules: PathRules) -> Result<Vec<u8>, PathFault
             }
             continue;
         }
-        // What is no escape must not become one when its neighbours are decoded, as `%%37%33` would.
+        // Text that is no escape must not become one when its neighbours are decoded, as `%%37%33` would.
         let decoded = escaped(rest).ok_or(PathFault::BadEscape)?;
         let (digits, after) = rest.split_at(2);
         rest = after;
@@ -183,7 +183,7 @@ fn hides_a_segment(segment: &[u8]) -> bool {
     }
 }
 
-/// What stands before and behind the first thing that is taken for a slash somewhere.
+/// Parts before and behind the first thing that is taken for a slash somewhere.
 fn split_at_lookalike(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let found =
         (0..text.len()).find_map(|at| slash_lookalike(&text[at..]).map(|length| (&text[..at], &text[at + length..])));

@@ -322,7 +322,7 @@ fn connections_of(signer: &Signer) -> Value {
     })
 }
 
-/// Where keys are is named; what is in them is nowhere here.
+/// Files of keys are named; their content is nowhere here.
 fn acme(acme: &Acme) -> Value {
     let mut value = json!({
         "directory": acme.directory,
@@ -878,7 +878,8 @@ mod tests {
         Some(problem.fix.split('`').skip(1).step_by(2).map(str::to_owned).collect())
     }
 
-    /// What is not shown could not change: the difference between two configurations is one between what is shown of them.
+    /// Settings that are not shown could not change: the difference between two configurations is one between what is
+    /// shown of them.
     #[test]
     fn every_key_that_a_configuration_may_have_is_shown_somewhere() {
         let shown = effective("a.toml", EVERYTHING);

@@ -38,11 +38,11 @@ pub struct KeyServer {
 pub struct NamedPath {
     /// Joined to the folder of the configuration.
     pub path: PathBuf,
-    /// Where the configuration names it.
+    /// Position of its name in the configuration.
     pub at: At,
 }
 
-/// Where the server listens, who it is, and how much it takes on.
+/// Address and identity of the server, and how much it takes on.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// At least one address, each with the place where it is written.
@@ -87,16 +87,16 @@ pub struct Pkcs11 {
     pub module_paths: Vec<NamedPath>,
     /// Whether the library makes connections. Default false.
     pub network: bool,
-    /// Where the section is.
+    /// Position of the section.
     pub at: At,
 }
 
 /// One of a library's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// By the label it was initialised with.
+    /// Label that it was initialised with.
     Label(String),
-    /// By the number of the slot it is in.
+    /// Number of the slot it is in.
     Slot(u64),
 }
 
@@ -110,7 +110,7 @@ pub enum KeyName {
 }
 
 impl Token {
-    /// What the token is called, in messages, metrics and `pkcs11:` references.
+    /// Name of the token in messages, metrics and `pkcs11:` references.
     pub fn name(&self) -> String {
         match self {
             Token::Label(label) => label.clone(),
@@ -128,7 +128,7 @@ pub struct Keys {
     pub watch: bool,
 }
 
-/// What certificates with certain properties allow. All properties that are given must be there.
+/// Rights of certificates with certain properties. All properties that are given must be there.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// The subject's common name.
@@ -139,15 +139,15 @@ pub struct Client {
     pub fingerprint: Option<[u8; 32]>,
     /// Which keys; absent: all.
     pub keys: Option<Vec<KeyReference>>,
-    /// What these keys may be used for. Default [`Operations::DEFAULT`].
+    /// Operations that these keys may be used for. Default [`Operations::DEFAULT`].
     pub operations: Operations,
     /// Operations a second, of all links that show the same certificate; absent: any number.
     pub rate: Option<NonZeroU32>,
-    /// Where the section is.
+    /// Position of the section.
     pub at: At,
 }
 
-/// What a private key is asked for, by the names that configurations have for it.
+/// Operation that a private key is asked for, by the names that configurations have for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// The bare private operation, which decrypts whatever was encrypted for the key, and signs anything.
@@ -216,7 +216,7 @@ pub struct Operations(u32);
 impl Operations {
     /// Nothing.
     pub const NONE: Operations = Operations(0);
-    /// What engines ask for: signatures of TLS 1.2 and 1.3 that are not known to be weak.
+    /// Operations that engines ask for: signatures of TLS 1.2 and 1.3 that are not known to be weak.
     pub const DEFAULT: Operations = Operations::NONE
         .and(Operation::RsaPkcs1Sha256)
         .and(Operation::RsaPkcs1Sha384)
@@ -235,7 +235,7 @@ impl Operations {
         Operations(self.0 | 1 << operation as u32)
     }
 
-    /// What is in either.
+    /// Operations that are in either.
     #[must_use]
     pub const fn union(self, other: Operations) -> Operations {
         Operations(self.0 | other.0)
@@ -259,7 +259,7 @@ pub enum KeyReference {
     Token(String),
 }
 
-/// What the process denies itself. All are on by default, where the kernel has them.
+/// Restrictions that the process puts on itself. All are on by default, where the kernel has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// System calls that serving does not need end the process.

@@ -84,8 +84,8 @@ pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     (config.map(certified).unwrap_or_default(), problems)
 }
 
-/// What a configuration has that its `keys.isolate` does not cover, as errors about `source`: for one whose `keys.isolate` is not that of
-/// its own text.
+/// Keys of a configuration that its `keys.isolate` does not cover, as errors about `source`: for one whose
+/// `keys.isolate` is not that of its own text.
 pub fn uncovered_keys(source: &Source, config: &Config) -> Vec<Problem> {
     if config.keys.isolate.is_none() {
         return Vec::new();
@@ -99,13 +99,13 @@ pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
     address::server(text)
 }
 
-/// Where a key is written that the path leads to (`process.batch`), else the nearest of those that lead there, else the
+/// Position of the key that the path leads to (`process.batch`), else the nearest of those that lead there, else the
 /// beginning. None where nothing can be found in the text at all.
 pub fn locate(source: &Source, path: &str) -> Option<At> {
     find(source, path).map(|(at, _)| at)
 }
 
-/// Where a key is written that the path leads to; none where the text leaves it out.
+/// Position of the key that the path leads to; none where the text leaves it out.
 pub fn written(source: &Source, path: &str) -> Option<At> {
     find(source, path).and_then(|(at, is_whole)| is_whole.then_some(at))
 }
@@ -133,7 +133,7 @@ fn finish<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Pr
     }
 }
 
-/// What could be read and all that is wrong; with an error among it the configuration is not to be used.
+/// Content that could be read, and all that is wrong; with an error among it the configuration is not to be used.
 fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (Option<T>, Vec<Problem>) {
     if source.text.len() > SOURCE_BYTES_MAX {
         let (what, fix) = source::too_large();

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what to do about it; printed for people and for machines.
+//! Problems of a configuration: what is wrong, where, and what to do about it; printed for people and for machines.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use crate::text::Lines;
 /// Whether a configuration with this problem can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It cannot.
+    /// The configuration cannot be used.
     Error,
-    /// It can, but is probably not what was meant.
+    /// The configuration can be used, but is probably not what was meant.
     Warning,
 }
 
@@ -24,11 +24,11 @@ pub struct Problem {
     pub severity: Severity,
     /// The file as the user named it, or [`PUSHED`] or [`PUSHED_JSON`].
     pub file: String,
-    /// Where in the file. Absent: the file as a whole, or it could not be read.
+    /// Position in the file. Absent: the file as a whole, or it could not be read.
     pub at: Option<At>,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
-    /// What to do about it.
+    /// Remedy.
     pub fix: String,
 }
 

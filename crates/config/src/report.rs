@@ -1,4 +1,4 @@
-//! Where problems gather while a configuration is walked.
+//! Collection of problems while a configuration is walked.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl<'t> Report<'t> {
                 true => 1,
                 false => strsim::osa_distance(&name, &other),
             };
-            // Who writes `response_headers` has not mistyped `request_headers`.
+            // A writer of `response_headers` has not mistyped `request_headers`.
             let has_other_words = as_many_words && !words(written).zip(words(candidate)).all(is_typo_of);
             let is_near = distance <= typos_max(&name, &other) && distance < other.len() && !has_other_words;
             if is_near && best.is_none_or(|(least, _)| distance < least) {

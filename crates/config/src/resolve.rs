@@ -23,7 +23,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     identities(report, config, routes);
     facts(report, config);
     relays(report, config, routes);
-    // What is absent from the tree may only be missing because of an error elsewhere in the text.
+    // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
         reach(report, config, routes);
         relays_lead_somewhere(report, config, routes);
@@ -32,7 +32,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     }
 }
 
-/// Who listens on an address.
+/// Listener of an address.
 #[derive(Clone, Copy)]
 struct Taken<'c> {
     /// `None`: the admin API.
@@ -104,8 +104,8 @@ fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
     }
 }
 
-/// What a route stands for, as far as two routes can be equal in it: its path as it is compared with requests', so that two
-/// spellings of one path are one here as well.
+/// Matching part of a route, as far as two routes can be equal in it: its path as it is compared with requests', so
+/// that two spellings of one path are one here as well.
 type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern);
 
 fn pattern(route: &Route) -> Pattern<'_> {
@@ -192,7 +192,7 @@ fn keeps_url(route: &Route, redirect: &Redirect) -> bool {
     };
     let path = match (&redirect.path, &route.path) {
         (None, _) => true,
-        // What follows the path is not looked at when the request comes again.
+        // Parts behind the path are not looked at when the request comes again.
         (Some(to), from) => route_key(to.split(['?', '#']).next().unwrap_or_default()) == route_key(written(from)),
     };
     // Without any of them it is refused already.
@@ -247,7 +247,7 @@ fn monitor_paths(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
-/// Where all is redirected no route is looked at.
+/// A listener that redirects everything looks at no route.
 fn unreached(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete) {
         let listener = draft.route.listener.and_then(|id| config.listeners.get(id.0));

@@ -37,7 +37,7 @@ impl Source {
         Source::of(path, bytes)
     }
 
-    /// What somebody else has read from a file. The problem says whether it is not UTF-8.
+    /// Makes a source of what somebody else has read from a file. The problem says whether it is not UTF-8.
     pub fn of(path: &Path, bytes: Vec<u8>) -> Result<Source, Problem> {
         let name = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|error| {
@@ -77,7 +77,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, (String, String)> {
     Ok(bytes)
 }
 
-/// What and fix for a text above the limit.
+/// Message and fix for a text above the limit.
 pub(crate) fn too_large() -> (String, String) {
     let mebibytes = SOURCE_BYTES_MAX >> 20;
     (format!("the file is larger than {mebibytes} MiB"), "check that it is a configuration file".into())

@@ -13,19 +13,19 @@ use crate::model::{Action, Backend, BackendId, Config, Listener, ListenerId, Ser
 /// Retired places that nobody uses any more. What lies beyond a list's end is not free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreePlaces {
-    /// By place of the listener.
+    /// Whether each listener is the same, by place.
     pub listeners: Vec<bool>,
-    /// By place of the backend.
+    /// Whether each backend is the same, by place.
     pub backends: Vec<bool>,
-    /// By place of the backend, then of the server.
+    /// Whether each server is the same, by place of the backend, then of the server.
     pub servers: Vec<Vec<bool>>,
-    /// By place of the signer.
+    /// Whether each signer is the same, by place.
     pub signers: Vec<bool>,
 }
 
 impl Config {
     /// The same configuration with its lists ordered so that what `earlier` has as well stands where it stands there.
-    /// What only `earlier` has is kept, retired in `generation`.
+    /// Items that only `earlier` has are kept, retired in `generation`.
     #[must_use]
     pub fn succeeding(self, earlier: &Config, generation: u64, free: &FreePlaces) -> Config {
         let Config { process, admin, log, keys, tracing, listeners, mut tls, signers, acmes, backends, mut routes } =
@@ -87,7 +87,7 @@ impl Backend {
     }
 }
 
-/// What has a place.
+/// Items that have a place.
 trait Placed: Clone {
     /// Whether the later one goes on where the earlier one was.
     fn continues(&self, earlier: &Self) -> bool;
@@ -178,7 +178,7 @@ impl Placed for Signer {
             let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
             one.iter().map(of).eq(two.iter().map(of))
         };
-        // Its connections have ended.
+        // A retired signer has ended its connections, and is another one.
         retired.is_none()
             && (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
             && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
@@ -202,7 +202,7 @@ fn arrange<T: Placed>(
     let mut arranged: Vec<Option<T>> = vec![None; earlier.len()];
     let mut places = vec![usize::MAX; later.len()];
     let mut newcomers = Vec::new();
-    // By their digests: with thousands of them each is not to be compared with each.
+    // Items are found by their digests: with thousands of them each is not to be compared with each.
     let mut known: HashMap<u64, Vec<usize>> = HashMap::with_capacity(earlier.len());
     earlier.iter().enumerate().for_each(|(place, entry)| known.entry(entry.digest()).or_default().push(place));
     for (index, entry) in later.into_iter().enumerate() {

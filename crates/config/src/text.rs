@@ -25,7 +25,7 @@ impl From<std::ops::Range<usize>> for Span {
 /// characters from its beginning for each of them would take quadratic time.
 const STRIDE: usize = 64;
 
-/// Where lines begin, and how many characters come before every `STRIDE`th byte.
+/// Beginnings of lines, and how many characters come before every `STRIDE`th byte.
 #[derive(Debug)]
 pub(crate) struct Lines<'t> {
     text: &'t str,

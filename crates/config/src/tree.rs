@@ -1,4 +1,4 @@
-//! What both languages are read into: tables, arrays and scalars, each with the bytes it was written in.
+//! Tree that both languages are read into: tables, arrays and scalars, each with the bytes it was written in.
 
 use std::borrow::Cow;
 

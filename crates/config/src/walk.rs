@@ -23,7 +23,7 @@ pub(crate) struct Section<'r, 't> {
     pub report: &'r Report<'t>,
     /// As messages call it: `[listener.web]`, `limits`.
     pub title: String,
-    /// Where the section is named.
+    /// Position at which the section is named.
     pub span: Span,
     entries: &'r [Entry<'t>],
     known: Vec<&'static str>,
@@ -32,7 +32,7 @@ pub(crate) struct Section<'r, 't> {
 /// A section of a kind of which there can be many: `[backend.NAME]`.
 pub(crate) struct Named<'r, 't> {
     pub name: &'r str,
-    /// Where the name is written.
+    /// Position at which the name is written.
     pub span: Span,
     pub section: Section<'r, 't>,
 }

@@ -294,7 +294,7 @@ fn what_the_process_denies_itself_is_configured() {
     let named: Vec<_> = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
     assert_eq!(config.process.sandbox.paths[0].path, std::path::Path::new("/etc/propylon/certs"));
     assert!(named.contains(&("/etc/propylon/state".into(), FileAccess::WriteFolder)), "{named:?}");
-    // What an SRV record will say is not known, and name servers are asked by TCP as well.
+    // Ports of an SRV record are not known, and name servers are asked by TCP as well.
     assert_eq!(config.named_ports().iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 53]);
     let (config, warnings) = of("sandbox = \"off\"\nsandbox_ports = []");
     assert!(!config.process.sandbox.on);

@@ -22,7 +22,7 @@ fn problems_of(source: &Source) -> Vec<Problem> {
     }
 }
 
-/// What a mutation inserts: words of both languages and of the schema, and what has broken parsers before.
+/// Pieces that a mutation inserts: words of both languages and of the schema, and what has broken parsers before.
 const PIECES: &[&str] = &[
     "[",
     "]",

@@ -1,4 +1,4 @@
-//! What is said about configurations that are wrong: place, words, and all of it at once.
+//! Messages about configurations that are wrong: place, words, and all of it at once.
 
 use std::path::PathBuf;
 
@@ -371,7 +371,7 @@ fn probes_ejections_and_name_servers_are_checked() {
         (&health(&format!("path='/',body='{}'", "b".repeat(1025))), 6, 23, "`body` is too long; use at most 1024 bytes"),
         ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['srv+app']", 5, 10, "\"app\" is not the name of a service; write \"srv+_SERVICE._PROTO.NAME\""),
     ]);
-    // What is just within a bound, and one of two things that would each have an effect.
+    // Settings just within a bound, and one of two things that would each have an effect.
     expect_nothing_below_good(&[
         &format!("[process]\nresolver=[{}]", "'10.0.0.2',".repeat(8)),
         &health(&format!("path='/',body='{}'", "b".repeat(1024))),

@@ -6,7 +6,7 @@ pub(crate) mod toml;
 use crate::text::Span;
 use crate::tree::Node;
 
-/// What a reader made of a text.
+/// Result of reading a text.
 #[derive(Debug)]
 pub(crate) struct Reading<'t> {
     /// Absent: nothing in the text can be relied on. Otherwise a table.
@@ -20,6 +20,6 @@ pub(crate) struct Fault {
     pub span: Option<Span>,
     pub what: String,
     pub fix: String,
-    /// What may be missing from the tree, or be in the wrong place; with it the rest of its section.
+    /// Text that may be missing from the tree, or be in the wrong place; with it the rest of its section.
     pub damage: Option<Span>,
 }

@@ -13,7 +13,7 @@ use crate::walk::{Found, Named, Section, choice, mismatch, string};
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const STATE: &str = "/var/lib/propylon/acme";
-/// What Let's Encrypt puts into a certificate at most.
+/// Limit on names that Let's Encrypt puts into a certificate.
 const NAMES_MAX: usize = 100;
 const CONTACTS_MAX: usize = 10;
 const TEXT_BYTES_MAX: usize = 256;
@@ -152,7 +152,7 @@ pub(super) fn ordered(
         report.error(entry.key_span, what, "put it into a [tls.NAME] of its own, without `signer`");
     }
     let acme = section.string("acme").and_then(|found| context.acmes.resolve(report, found));
-    // What is wrong with them has been said, and the account is not to be called unused for it.
+    // Faults of the names have been told, and the account is not to be called unused for them.
     let names = names(section).unwrap_or_default();
     let types = key_types(section);
     Some(acme.map(|id| {

@@ -59,7 +59,7 @@ pub(crate) fn balance(section: &mut Section<'_, '_>) -> Balance {
     }
 }
 
-/// What is to be said of the servers beside the way in which they are picked.
+/// Checks the servers beside the way in which they are picked.
 pub(crate) fn check(section: &mut Section<'_, '_>, balance: &Balance, servers: &[Server]) {
     let report = section.report;
     let Some(entry) = section.entry("servers") else { return };

@@ -6,7 +6,7 @@ use crate::model::{Http2, Http2Flood};
 use crate::walk::Section;
 
 const STREAMS: RangeInclusive<i128> = 1..=10_000;
-/// What a window is before anything is said of it (RFC 9113 §6.9.2), to what memory can bear.
+/// Bounds of a window: its size before anything is said of it (RFC 9113 §6.9.2), to what memory can bear.
 const WINDOW: RangeInclusive<u64> = 64 * 1024 - 1..=16 * 1024 * 1024;
 const FRAMES: RangeInclusive<i128> = 1..=1_000_000;
 

@@ -41,7 +41,7 @@ pub(crate) fn uncovered(config: &Config) -> Vec<(At, &'static str, &'static str)
     found
 }
 
-/// What is wrong with a key that is not covered.
+/// Message about a key that is not covered.
 pub(crate) fn not_covered(what: &str) -> String {
     format!("keys.isolate does not cover {what}")
 }

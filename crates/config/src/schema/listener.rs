@@ -162,7 +162,7 @@ fn trusted_proxies(section: &mut Section<'_, '_>) -> Option<Vec<Network>> {
     Some(checked.collect())
 }
 
-/// Whoever reaches the listener may say that it is anybody, or nobody is asked to.
+/// Warns of a listener that believes what any client says of its address: no `trusted_proxies` is given.
 fn believes(section: &mut Section<'_, '_>, bind: &[Bind], announced: bool, forwarded: Forwarded, has_list: bool) {
     let report = section.report;
     let key = match (announced, forwarded) {

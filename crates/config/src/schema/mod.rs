@@ -31,7 +31,7 @@ use crate::text::Span;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Names, Section};
 
-/// What the sections of a file know of each other.
+/// Knowledge that the sections of a file have of each other.
 pub(crate) struct Context<'r, 't> {
     pub report: &'r Report<'t>,
     pub base: &'r Path,
@@ -40,7 +40,7 @@ pub(crate) struct Context<'r, 't> {
     pub signers: Names<'r>,
     pub acmes: Names<'r>,
     pub backends: Names<'r>,
-    /// Of `[process]`.
+    /// Setting of `[process]`.
     pub allow_world_readable_keys: bool,
 }
 

@@ -24,7 +24,7 @@ const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
 const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
 const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
-/// What Linux has room for in an address, without the zero at its end (unix(7)).
+/// Limit of an address in Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The same, less what is put behind it while the socket is made.
 const UPGRADE_SOCKET_PATH_BYTES_MAX: usize = SOCKET_PATH_BYTES_MAX - 11;
@@ -232,7 +232,7 @@ pub(crate) fn admin(section: Option<Section<'_, '_>>, base: &Path) -> Option<Adm
     Some(Admin { bind, token_file, at })
 }
 
-/// Of a process whose admin API is read only, and so only ever listens on TCP.
+/// Reads `[admin]` of a process whose admin API is read only, and so only ever listens on TCP.
 pub(crate) fn reading_admin(section: Option<Section<'_, '_>>) -> Option<Bind> {
     let mut section = section?;
     let report = section.report;

@@ -62,7 +62,7 @@ fn secure(table: &mut Section<'_, '_>) -> CookieSecure {
     }
 }
 
-/// It is written into `Set-Cookie` as it is.
+/// Reads the path, which is written into `Set-Cookie` as it is.
 fn path<'r>(report: &Report<'_>, found: Found<&'r str>) -> Option<&'r str> {
     let Found { value, span } = found;
     let fits = value.starts_with('/') && value.len() <= PATH_BYTES_MAX;

@@ -21,7 +21,7 @@ const SUITES: &[(&str, TlsSuite)] = &[
     ("ECDHE-RSA-CHACHA20-POLY1305", TlsSuite::Rsa(TlsCipher::Chacha20Poly1305)),
 ];
 
-/// By the names of IANA, OpenSSL and NIST; the first of each is the one shown.
+/// Groups by the names of IANA, OpenSSL and NIST; the first of each is the one shown.
 const GROUPS: &[(&str, TlsGroup)] = &[
     ("X25519MLKEM768", TlsGroup::X25519MlKem768),
     ("x25519", TlsGroup::X25519),

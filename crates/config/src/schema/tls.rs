@@ -188,14 +188,15 @@ fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Opti
     }
 }
 
-/// Where the name leads nowhere, any signer stands in: what keys are missing is then not to be complained about.
+/// Reads the signer. For a name that leads nowhere any signer stands in: keys that are missing are then not to be
+/// complained about.
 fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<SignerId> {
     section.entry("signer")?;
     let known = section.string("signer").and_then(|name| context.signers.resolve(context.report, name));
     Some(SignerId(known.unwrap_or(usize::MAX)))
 }
 
-/// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
+/// Refuses what the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
 fn never_here(section: &mut Section<'_, '_>) {
     const REASONS: [(&str, &str); 2] = [
         (

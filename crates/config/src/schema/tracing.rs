@@ -13,7 +13,7 @@ use crate::walk::{Found, Section, mismatch, string};
 const SPANS_PER_SECOND: u32 = 1000;
 const TIMEOUT: Duration = seconds(10);
 const TIMEOUT_MAX: Duration = seconds(60);
-/// Where collectors take traces by OTLP/HTTP, unless the URL says otherwise.
+/// Path at which collectors take traces by OTLP/HTTP, unless the URL says otherwise.
 const TRACES_PATH: &str = "/v1/traces";
 const URL_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 256;
@@ -48,7 +48,7 @@ pub(crate) fn tracing(section: Option<Section<'_, '_>>, base: &Path) -> Option<T
     Some(Tracing { endpoint, tls, headers, sample, trust, spans_per_second, service_name, attributes, timeout, at })
 }
 
-/// What the URL says, and whether it is one of https.
+/// The URL's endpoint, and whether it is one of https.
 fn endpoint(report: &Report<'_>, found: Found<&str>) -> Option<(CollectorEndpoint, bool)> {
     let url = found.value;
     let fail = |what: String, fix: &str| {
