@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::model::{HostPattern, Network, ServerAddress};
-use crate::report::shown;
+use crate::wording::shown;
 
 /// Fault of a text, and the text to write instead.
 pub(crate) type Complaint = (String, String);

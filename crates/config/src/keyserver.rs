@@ -6,9 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::model::{At, Bind, Level, Workers};
-use crate::problem::Problem;
-use crate::schema;
-use crate::source::Source;
 
 /// A whole configuration of a key server, without errors.
 #[derive(Clone, Debug)]
@@ -268,15 +265,4 @@ pub struct Sandbox {
     pub landlock: bool,
     /// Memory is kept out of swap.
     pub lock_memory: bool,
-}
-
-/// Reads a key server's configuration. What comes with it are warnings; otherwise it is all errors and warnings.
-pub fn parse_keyserver(source: &Source) -> Result<(KeyServer, Vec<Problem>), Vec<Problem>> {
-    crate::finish(crate::read(source, schema::keyserver::key_server))
-}
-
-/// All problems, and the configuration as far as it could be read in spite of them (with empty paths where those are
-/// missing), so that whoever checks the files that it names can add what is wrong with those.
-pub fn inspect_keyserver(source: &Source) -> (Option<KeyServer>, Vec<Problem>) {
-    crate::read(source, schema::keyserver::key_server)
 }

@@ -1,7 +1,7 @@
 //! Paths of URLs as they are written in a configuration. Requests are compared with them in canonical form.
 
 use crate::address::Complaint;
-use crate::report::shown;
+use crate::wording::shown;
 
 const PATH_BYTES_MAX: usize = 4096;
 

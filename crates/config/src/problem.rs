@@ -5,8 +5,12 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::model::At;
-use crate::source::{PUSHED, PUSHED_JSON};
 use crate::text::Lines;
+
+/// The name of a configuration that was pushed, which is in no file.
+pub const PUSHED: &str = "the pushed configuration";
+/// The name of a pushed one in JSON.
+pub const PUSHED_JSON: &str = "the pushed JSON configuration";
 
 /// Whether a configuration with this problem can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use crate::model::At;
-use crate::problem::{Problem, Severity, acts_on_terminal};
+use crate::problem::{Problem, Severity};
 use crate::read::Fault;
 use crate::text::{Lines, Span};
 
@@ -183,38 +183,6 @@ fn damage(lines: &Lines<'_>, faults: &[Fault]) -> Vec<Range<u32>> {
     damage
 }
 
-/// A name or value as it is repeated in a message: short, on one line, harmless.
-pub(crate) fn shown(text: &str) -> String {
-    const SHOWN_MAX: usize = 60;
-    let mut out = String::new();
-    for (index, character) in text.chars().enumerate() {
-        if index == SHOWN_MAX {
-            out.push('…');
-            break;
-        }
-        if acts_on_terminal(character) {
-            out.extend(character.escape_unicode());
-        } else {
-            out.push(character);
-        }
-    }
-    out
-}
-
-/// "a", "a or b", "a, b or c", each in quotes; of many only the first.
-pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    const NAMES_MAX: usize = 12;
-    let mut names = names.into_iter();
-    let mut shown: Vec<String> = names.by_ref().take(NAMES_MAX).map(|name| format!("\"{}\"", shown(name))).collect();
-    if names.next().is_some() {
-        shown.push("another".into());
-    }
-    match shown.pop() {
-        None => String::new(),
-        Some(last) if shown.is_empty() => last,
-        Some(last) => format!("{} or {last}", shown.join(", ")),
-    }
-}
 fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(['-', '_'])
 }

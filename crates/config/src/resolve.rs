@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use crate::canonical::route_key;
+use crate::context::{Context, RouteDraft};
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
     PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
 };
-use crate::report::{Report, shown};
-use crate::schema::{Context, RouteDraft};
+use crate::report::Report;
+use crate::wording::shown;
 
 /// Reports what clashes, what is unused and what cannot be reached.
 pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {

@@ -5,16 +5,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::model::At;
-use crate::problem::Problem;
+use crate::problem::{PUSHED_JSON, Problem};
 use crate::text::{Lines, Span};
 
 /// Longest configuration that is read. 10,000 routes take about one of these four MiB.
 pub const SOURCE_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// The name of a configuration that was pushed, which is in no file.
-pub const PUSHED: &str = "the pushed configuration";
-/// The name of a pushed one in JSON.
-pub const PUSHED_JSON: &str = "the pushed JSON configuration";
 
 /// A configuration as it was written.
 #[derive(Clone, Debug)]

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::report::{Report, one_of, shown};
+use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
 use crate::units;
+use crate::wording::{one_of, shown};
 
 /// A value that is as it should be, and where it was written.
 #[derive(Clone, Copy, Debug)]

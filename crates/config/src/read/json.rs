@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use serde::de::IgnoredAny;
 
 use super::{Fault, Reading};
-use crate::report::shown;
 use crate::text::{Lines, Span};
 use crate::tree::{DEPTH_MAX, Entry, Node, Value};
+use crate::wording::shown;
 
 pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     if let Err(error) = serde_json::from_str::<IgnoredAny>(lines.text()) {

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use toml::de::{DeTable, DeValue, Error};
 
 use super::{Fault, Reading};
-use crate::report::shown;
 use crate::text::{Lines, Span};
 use crate::tree::{DEPTH_MAX, Entry, Node, Value};
+use crate::wording::shown;
 
 /// The `toml` crate bounds the nesting of values and the length of dotted keys, but not their product, and works
 /// recursively; on an ordinary stack a hostile 13 KB file ends a debug build. The memory is touched only when used.

@@ -4,12 +4,14 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Context, file, seconds};
+use super::values::{file, seconds};
 use crate::address;
+use crate::context::Context;
 use crate::model::{Acme, AcmeChallenge, AcmeId, CertificateSource, ExternalAccount, KeyType, Ordered, Trust};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch, string};
+use crate::wording::shown;
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const STATE: &str = "/var/lib/propylon/acme";

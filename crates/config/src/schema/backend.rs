@@ -5,8 +5,10 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
-use super::{Context, DAY, HOUR, balance, close, health, seconds, sticky, timeout, up_to};
+use super::values::{DAY, HOUR, close, seconds, timeout, up_to};
+use super::{balance, health, sticky};
 use crate::address;
+use crate::context::Context;
 use crate::model::{Backend, Drain, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};

@@ -2,8 +2,9 @@
 
 use super::client_auth::trusts;
 use super::tls::WATCH_MIN;
-use super::{Context, DAY, file};
+use super::values::{DAY, file};
 use crate::address;
+use crate::context::Context;
 use crate::model::{BackendTls, TlsPolicy, Trust};
 use crate::walk::Section;
 

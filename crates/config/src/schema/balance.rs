@@ -3,11 +3,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{HOUR, MILLISECOND, seconds};
+use super::values::{HOUR, MILLISECOND, seconds};
 use crate::model::{Balance, Hash, HashKey, Server};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
 
 /// A table of 65,537 entries has ten for each of them.
 const HASHED_SERVERS_MAX: usize = 6_553;

@@ -1,6 +1,7 @@
 //! `client_auth` of `[tls.NAME]`
 
-use super::{Context, file};
+use super::values::file;
+use crate::context::Context;
 use crate::model::{ClientAuth, ClientAuthMode, CrlScope, ForwardIdentity, Leniency, Trust};
 use crate::report::Report;
 use crate::tree::{Node, Value};

@@ -1,10 +1,11 @@
 //! `request_headers` of `[listener.NAME]`: fields made of facts about the client's connection.
 
 use crate::model::{Fact, Piece, RequestHeader};
-use crate::report::{Report, one_of, shown};
+use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::{one_of, shown};
 
 const HEADERS_MAX: usize = 32;
 const NAME_BYTES_MAX: usize = 64;

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{HOUR, seconds, up_to};
+use super::values::{HOUR, seconds, up_to};
 use crate::model::{Circuit, HealthCheck, HttpProbe, Outlier, ProbeKind, Resolver};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
 use crate::{address, path};
 
 const CHECKS: RangeInclusive<i128> = 1..=1000;

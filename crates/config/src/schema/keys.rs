@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{close, file};
+use super::values::{close, file};
 use crate::model::{At, Config, Keys, StateFolder};
 use crate::report::Report;
 use crate::walk::Section;

@@ -6,14 +6,16 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{DAY, HOUR, MILLISECOND, file, pkcs11, process, required_file, seconds};
+use super::values::{DAY, HOUR, MILLISECOND, file, required_file, seconds};
+use super::{pkcs11, process};
 use crate::address;
 use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Operation, Operations, Sandbox, Server};
 use crate::model::{At, Level, Workers};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
 
 /// Engines ping every 10 to 20 s: less would cut those off that are merely quiet.
 const IDLE_TIMEOUT: RangeInclusive<Duration> = seconds(30)..=HOUR;

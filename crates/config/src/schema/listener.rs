@@ -1,6 +1,8 @@
 //! `[listener.NAME]`
 
-use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
+use super::tls;
+use super::values::{DAY, HOUR, close, seconds, timeout};
+use crate::context::Context;
 use crate::model::{
     Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Network, PathRules, Protocol, Redirect, TlsId,
 };
@@ -258,7 +260,7 @@ fn monitor_path(report: &Report<'_>, found: Found<&str>) -> Option<String> {
         return None;
     }
     if found.value.contains('%') {
-        let what = format!("the path \"{}\" has an escape in it", crate::report::shown(found.value));
+        let what = format!("the path \"{}\" has an escape in it", crate::wording::shown(found.value));
         report.error(found.span, what, "choose a path of letters and digits");
         return None;
     }
@@ -281,7 +283,7 @@ fn path_rules(mut section: Option<Section<'_, '_>>) -> PathRules {
             ".." => rules.above_root = true,
             other => {
                 let what =
-                    format!("\"{}\" in a path is not refused, or cannot be allowed", crate::report::shown(other));
+                    format!("\"{}\" in a path is not refused, or cannot be allowed", crate::wording::shown(other));
                 let fix = format!("use any of \"{}\"", PathRules::ALLOWANCES.join("\", \""));
                 report.error(found.span, what, fix);
             }

@@ -3,11 +3,12 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::{HOUR, MILLISECOND, file};
+use super::values::{HOUR, MILLISECOND, file};
 use crate::keyserver::{KeyName, NamedPath, Pkcs11, Token};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
 
 /// Each has threads of its own.
 const TOKENS_MAX: usize = 16;

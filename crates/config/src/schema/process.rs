@@ -7,15 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::health::resolver;
-use super::{DAY, HOUR, close, file, seconds};
+use super::values::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::model::{
     AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Sandbox,
     StateFolder, Trust, UpgradeSocket, Workers,
 };
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, integer, mismatch, string};
+use crate::wording::shown;
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;

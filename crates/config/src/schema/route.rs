@@ -1,6 +1,6 @@
 //! `[[route]]`
 
-use super::{Context, RouteDraft};
+use crate::context::{Context, RouteDraft};
 use crate::model::{Action, BackendId, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
 use crate::report::Report;
 use crate::text::Span;
@@ -161,7 +161,7 @@ pub(crate) fn redirect_status(report: &Report<'_>, node: &Node<'_>) -> Option<u1
 
 fn redirect_host(text: &str) -> Result<String, address::Complaint> {
     if text.contains('*') {
-        let what = format!("\"{}\": a redirect leads to one host", crate::report::shown(text));
+        let what = format!("\"{}\": a redirect leads to one host", crate::wording::shown(text));
         return Err((what, "write it without `*`, or leave `host` out to keep the request's".into()));
     }
     address::host(text)
@@ -200,7 +200,7 @@ fn content_type(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     let printable = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
     let shaped = text.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
     if !printable || !shaped || text.len() > CONTENT_TYPE_BYTES_MAX || text.trim() != text {
-        let what = format!("\"{}\" is not a content type", crate::report::shown(text));
+        let what = format!("\"{}\" is not a content type", crate::wording::shown(text));
         report.error(found.span, what, "write it as in \"text/html; charset=utf-8\"");
         return None;
     }

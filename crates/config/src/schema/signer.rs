@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::tls::WATCH_MIN;
-use super::{Context, DAY, HOUR, file, seconds, up_to};
+use super::values::{DAY, HOUR, file, seconds, up_to};
+use crate::context::Context;
 use crate::model::{Signer, SignerServer, Trust, Verify};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
+use crate::wording::shown;
 use crate::{address, units};
 
 /// More would be asked for by a mistake, and each costs every core its connections.

@@ -3,12 +3,15 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Context, DAY, balance, file, seconds};
+use super::balance;
+use super::values::{DAY, file, seconds};
+use crate::context::Context;
 use crate::model::{CookieSecure, SameSite, Sticky};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::text::Span;
 use crate::tree::Value;
 use crate::walk::{Found, Section, mismatch};
+use crate::wording::shown;
 
 /// Browsers cut what is longer down to 400 days (RFC 6265bis §5.5).
 const TTL: RangeInclusive<Duration> = seconds(1)..=Duration::from_secs(400 * DAY.as_secs());

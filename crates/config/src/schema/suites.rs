@@ -1,10 +1,11 @@
 //! `policy` of `[tls.NAME]`: which versions, cipher suites and groups are offered, and why some never are.
 
 use crate::model::{CustomPolicy, TlsCipher, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
-use crate::report::{Report, one_of, shown};
+use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, choice, mismatch, string};
+use crate::wording::{one_of, shown};
 
 const POLICY_FORM: &str = "\"modern\", \"intermediate\" or { versions = [...], suites = [...], groups = [...] }";
 

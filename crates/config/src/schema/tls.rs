@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::suites::policy;
-use super::{Context, DAY, acme, client_auth, file, required_file, seconds};
+use super::values::{DAY, file, required_file, seconds};
+use super::{acme, client_auth};
+use crate::context::Context;
 use crate::model::{
     At, Certificate, CertificateSource, KeyType, Resumption, SignerId, TicketKeys, TlsPolicy, TlsProfile,
 };

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{file, seconds, up_to};
+use super::values::{file, seconds, up_to};
 use crate::address;
 use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust};
-use crate::report::{Report, shown};
+use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
 
 const SPANS_PER_SECOND: u32 = 1000;
 const TIMEOUT: Duration = seconds(10);

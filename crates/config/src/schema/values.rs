@@ -1,0 +1,67 @@
+//! Values that sections have in common: files, durations and their bounds.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::report::Report;
+use crate::walk::{Found, Section};
+use crate::wording::shown;
+
+/// A path of a file, joined to the folder of the configuration.
+pub(super) fn file(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -> Option<PathBuf> {
+    if found.value.is_empty() {
+        report.error(found.span, format!("`{key}` is empty"), "write the path of a file");
+        return None;
+    }
+    if found.value.chars().any(char::is_control) {
+        let what = format!("`{key}`: the path \"{}\" has control characters in it", shown(found.value));
+        report.error(found.span, what, "remove them");
+        return None;
+    }
+    Some(base.join(found.value))
+}
+
+/// A path of a file that must be given.
+pub(super) fn required_file(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    base: &Path,
+    fix: &str,
+) -> Option<PathBuf> {
+    if section.node(key).is_none() {
+        section.missing(key, fix);
+        return None;
+    }
+    let found = section.string(key)?;
+    file(section.report, key, found, base)
+}
+
+pub(super) const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const HOUR: Duration = seconds(3600);
+pub(super) const DAY: Duration = seconds(24 * 3600);
+
+/// From the shortest that makes sense to a bound.
+pub(super) fn up_to(bound: Duration) -> RangeInclusive<Duration> {
+    MILLISECOND..=bound
+}
+
+/// A timeout of a section that may be absent, as may the key.
+pub(super) fn timeout(
+    section: &mut Option<Section<'_, '_>>,
+    key: &'static str,
+    bound: Duration,
+    default: Duration,
+) -> Duration {
+    section.as_mut().and_then(|section| section.duration(key, up_to(bound))).map_or(default, |found| found.value)
+}
+
+pub(super) fn close(section: Option<Section<'_, '_>>) {
+    if let Some(section) = section {
+        section.close();
+    }
+}
