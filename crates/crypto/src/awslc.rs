@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use aws_lc_sys as c;
 use zeroize::Zeroizing;
 
-use crate::key::KeyKind;
+use crate::kind::KeyKind;
 
 /// Owns one reference of an EVP_PKEY, which AWS-LC wipes when it frees it.
 pub(crate) struct Key(NonNull<c::EVP_PKEY>);

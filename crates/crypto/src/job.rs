@@ -7,7 +7,8 @@ use zeroize::Zeroizing;
 
 use crate::awslc;
 use crate::batch::{self, Work};
-use crate::key::{KeyKind, LanesKey, PrivateKey, RemoteKey};
+use crate::key::{LanesKey, PrivateKey, RemoteKey};
+use crate::kind::KeyKind;
 use crate::scheme::Scheme;
 
 /// Work with a private key. To be done once; a job that is dropped is not done.

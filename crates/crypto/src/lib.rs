@@ -15,6 +15,7 @@ mod job_queue;
 mod key;
 pub mod key_process;
 pub mod keyless;
+mod kind;
 #[allow(unsafe_code, reason = "pages of memory of its own")]
 mod locked;
 mod pair;
@@ -43,7 +44,8 @@ pub fn seed() -> u64 {
 pub use exposure::{OPEN_TO_ALL, is_open_to_all};
 pub use job::{Job, JobError, JobKind, Outcome};
 pub use job_queue::{JobQueue, JobQueueCounts, Pending};
-pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
+pub use key::{Key, PrivateKey, RemoteKey, Ski};
+pub use kind::{KeyError, KeyKind};
 pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};
 pub use tag::{SecretFileError, Tag, TagKey};

@@ -3,13 +3,13 @@
 use aws_lc_rs::digest::{self, Digest};
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 
-use crate::key::{KeyKind, RemoteKey};
+use crate::kind::KeyKind;
 use crate::scheme::{Hash, Scheme};
 
-/// See [`RemoteKey::verifies`].
-pub(crate) fn verifies(key: &RemoteKey, scheme: Scheme, input: &[u8], signature: &[u8]) -> bool {
-    let Some(algorithm) = algorithm(key.kind, scheme) else { return false };
-    let public = UnparsedPublicKey::new(algorithm, &key.public);
+/// Verifies by a key of this kind with this public half: see [`RemoteKey::verifies`](crate::RemoteKey::verifies).
+pub(crate) fn verifies((kind, public): (KeyKind, &[u8]), scheme: Scheme, input: &[u8], signature: &[u8]) -> bool {
+    let Some(algorithm) = algorithm(kind, scheme) else { return false };
+    let public = UnparsedPublicKey::new(algorithm, public);
     let hash = match scheme {
         Scheme::Ed25519 => return public.verify(input, signature).is_ok(),
         Scheme::RsaPkcs1(hash) | Scheme::RsaPss(hash) | Scheme::Ecdsa(hash) => hash,

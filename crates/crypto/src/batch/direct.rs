@@ -2,7 +2,7 @@
 
 use super::{Kernel, Work, plan, run, sorted, with};
 use crate::job::{Job, JobKind, Outcome};
-use crate::key::KeyKind;
+use crate::kind::KeyKind;
 
 /// Has this thread's bench take what `work` needs now, and not when it is first asked for it: for a process that denies
 /// itself the system calls in between. Nothing without a bench.
