@@ -6,5 +6,6 @@
 #![allow(unexpected_cfgs)]
 
 pub mod h1;
+pub mod h2;
 pub mod proxy_protocol;
 pub mod trace_context;

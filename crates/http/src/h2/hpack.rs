@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use propylon_http::h1::{TARGET, TOKEN, all, is_token};
+use crate::h1::{TARGET, TOKEN, all, is_token};
 
 use super::huffman;
 
@@ -453,7 +453,6 @@ fn write_filler(count: u32, out: &mut Vec<u8>) {
     out.resize(out.len() + count as usize, b'x');
 }
 
-#[cfg(test)]
 impl Follower {
     /// Sizes of the table's entries in bytes, the newest first.
     pub fn lengths(&self) -> Vec<usize> {

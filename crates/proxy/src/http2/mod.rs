@@ -8,7 +8,6 @@
 //! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
-//! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
@@ -21,8 +20,6 @@
 mod ahead;
 mod body;
 mod flood;
-mod hpack;
-mod huffman;
 pub mod intake;
 mod responses;
 mod staging;

@@ -1,0 +1,4 @@
+//! HTTP/2's header blocks (HPACK, RFC 7541), as far as somebody reads them beside another decoder.
+
+pub mod hpack;
+mod huffman;
