@@ -8,7 +8,7 @@ use crate::load::{Kind, Load, Measured, Plan, Until};
 use crate::report::{self, Table};
 use crate::tally::Summary;
 use crate::target::{Resumed, TargetArguments};
-use crate::units::{parse_duration, show_nanoseconds, show_number};
+use crate::units::{parse_duration, parse_rate, show_nanoseconds, show_number};
 use crate::{cpu, machine};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -279,11 +279,4 @@ pub const LOAD_SATURATED: f64 = 0.95;
 
 pub fn saturation(busy: f64) -> &'static str {
     if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
-}
-
-pub fn parse_rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
-        _ => Err("a rate is a number of requests per second".to_owned()),
-    }
 }

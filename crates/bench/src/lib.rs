@@ -25,6 +25,7 @@ pub mod failure;
 mod fleet;
 mod handshakes;
 mod http2;
+mod idle;
 #[cfg(test)]
 mod instrument;
 pub mod interrupt;

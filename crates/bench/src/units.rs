@@ -22,6 +22,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// A rate in requests per second.
+pub fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("a rate is a number of requests per second".to_owned()),
+    }
+}
+
 /// `1048576`, `1MiB`, `64KiB`, `2GiB`; `KB`, `MB` and `GB` are powers of ten.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -50,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub max_connections: usize,
     /// Requests per second of a job at most; a job without --rate is then refused
-    #[arg(long, value_name = "PER_SECOND", value_parser = crate::handshakes::parse_rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = crate::units::parse_rate)]
     pub max_rate: Option<f64>,
     /// Source address; repeat to spread connections over several
     #[arg(long = "source", value_name = "ADDRESS")]

@@ -3,8 +3,8 @@
 use super::peers::{OWN_PATH, Program, Site};
 use super::running::Running;
 use super::{Arguments, OriginProcess, SITE_NAME};
-use crate::connections::Held;
 use crate::failure::{Failure, Outcome};
+use crate::idle::IdleConnections;
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Load, Measured, Plan, Until};
@@ -413,7 +413,7 @@ impl Bench<'_> {
     }
 
     fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
+        let open = |count| IdleConnections::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
         drop(open(IDLE_WARMUP_CONNECTIONS)?);
         self.interrupt.sleep(Duration::from_millis(300))?;
         let count = self.arguments.idle_connections;

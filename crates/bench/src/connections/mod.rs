@@ -8,9 +8,9 @@ mod table;
 
 use crate::cpu;
 use crate::crowd::parts::{PROCESSES_MAX, Parts};
-use crate::crowd::stretch::Stretch;
-use crate::crowd::{Conduct, Crowd, Rhythm};
+use crate::crowd::{Conduct, Rhythm};
 use crate::failure::{Failure, Outcome};
+use crate::idle::{IdleConnections, OPENING_MAX, OPENING_PATIENCE};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::memory::Memory;
@@ -25,14 +25,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use table::{Report, Row};
 
-/// Clients at the door at once; below every common accept backlog.
-const OPENING_MAX: usize = 128;
 /// Connections opened and closed before memory is first read, so that start-up allocations do not count.
 const WARMUP_CONNECTIONS: usize = 64;
 /// For a server to come to rest: after the warm-up, and after clients that did not wait for it.
 const SERVER_REST: Duration = Duration::from_millis(300);
-/// A connection that takes longer than this to be opened is not waited for.
-const OPENING_PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a dribbled request: a head that no server refuses for its size alone, and a body of as much.
 const DRIBBLE_BYTES: usize = 4 * 1024;
 
@@ -120,34 +116,6 @@ pub enum Mode {
 pub enum SlowPart {
     Head,
     Body,
-}
-
-/// Idle connections of this process.
-pub struct Held<'t> {
-    crowd: Crowd<'t>,
-    pub opening: Stretch,
-}
-
-impl<'t> Held<'t> {
-    /// Opens them, one request on each.
-    pub fn open(
-        target: &'t Target,
-        count: usize,
-        path: &str,
-        timeout: Duration,
-        interrupt: &Interrupt,
-    ) -> Outcome<Self> {
-        let request = Request::new("GET", path, &target.name, "", 0);
-        let conduct = Conduct { rhythm: Rhythm::Once, request, timeout, opening_max: OPENING_MAX, arrivals_max: None };
-        let mut crowd = Crowd::new(target, conduct, 1, interrupt)?;
-        let opening = crowd.grow(count, OPENING_PATIENCE, |_| {})?;
-        Ok(Self { crowd, opening })
-    }
-
-    /// Keeps them for a while, and notices those that the server closes. Returns how many are open after it.
-    pub fn hold(&mut self, duration: Duration) -> Outcome<usize> {
-        Ok(self.crowd.hold(duration)?.census.served)
-    }
 }
 
 impl Mode {
@@ -250,7 +218,13 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
         Server::Startable { .. } => arguments.load_core(),
     };
     let target = Target::new(open.door.address, &open.door.name, open.door.tls.as_ref())?;
-    drop(Held::open(&target, WARMUP_CONNECTIONS.min(arguments.count), &open.path, arguments.timeout, interrupt)?);
+    drop(IdleConnections::open(
+        &target,
+        WARMUP_CONNECTIONS.min(arguments.count),
+        &open.path,
+        arguments.timeout,
+        interrupt,
+    )?);
     interrupt.sleep(SERVER_REST)?;
 
     let before = Reading::of(&open.pids)?;

@@ -16,13 +16,13 @@ mod tests;
 mod wire;
 
 use crate::failure::{Failure, Outcome, While};
-use crate::handshakes::{parse_rate, saturation};
+use crate::handshakes::saturation;
 use crate::interrupt::Interrupt;
 use crate::load::Until;
 use crate::report::{self, Table};
 use crate::tally::Summary;
 use crate::target::{Target, Version, resolve};
-use crate::units::{parse_duration, show_nanoseconds, show_number};
+use crate::units::{parse_duration, parse_rate, show_nanoseconds, show_number};
 use crate::{cpu, machine};
 use key::{PublicKey, Ski};
 use operation::{Examiner, Operation};
