@@ -20,7 +20,7 @@ const REASONS_HEADING: &str = "\n### Reasons\n";
 const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 /// Files of the schema, and the headings of the manual below which their keys are: the first have tables of keys.
-const SECTIONS: [(&str, &[&str]); 20] = [
+const SECTIONS: [(&str, &[&str]); 21] = [
     ("process.rs", &["`[process]`", "`[admin]`", "`[log]`"]),
     ("keys.rs", &["`[keys]`"]),
     ("tracing.rs", &["`[tracing]`"]),
@@ -41,6 +41,7 @@ const SECTIONS: [(&str, &[&str]); 20] = [
     ("keyserver.rs", &["The key server"]),
     ("pkcs11.rs", &["The key server"]),
     ("mod.rs", &["The configuration"]),
+    ("values.rs", &["The configuration"]),
 ];
 /// Functions of the schema that read a key whose name they are given: `section.string("bind")`, `timeout(&mut
 /// section, "idle", ..)`.
