@@ -85,7 +85,7 @@ pub struct Roamers {
 
 struct Roamer {
     /// Connections to the other servers.
-    wants: Box<[Rc<H2Pool>]>,
+    wants: Rc<[Rc<H2Pool>]>,
     waker: Waker,
 }
 
@@ -93,15 +93,17 @@ struct Roamer {
 pub struct Roaming {
     roamers: Rc<Roamers>,
     ticket: QueueTicket,
+    wants: Rc<[Rc<H2Pool>]>,
 }
 
 impl Roamers {
     /// Joins those who are told of a stream that another server has; `since` is when the request came.
-    pub fn join(self: &Rc<Roamers>, wants: Box<[Rc<H2Pool>]>, since: u64, context: &Context<'_>) -> Roaming {
+    pub fn join(self: &Rc<Roamers>, wants: Rc<[Rc<H2Pool>]>, since: u64, context: &Context<'_>) -> Roaming {
         let ticket = QueueTicket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
-        self.list.borrow_mut().insert(ticket, Roamer { wants, waker: context.waker().clone() });
-        Roaming { roamers: Rc::clone(self), ticket }
+        let roaming = Roaming { roamers: Rc::clone(self), ticket, wants };
+        roaming.stay(context);
+        roaming
     }
 
     fn is_empty(&self) -> bool {
@@ -120,6 +122,13 @@ impl Roamers {
 }
 
 impl Roaming {
+    /// Waits on, after an invitation that led nowhere.
+    pub fn stay(&self, context: &Context<'_>) {
+        let roamer = Roamer { wants: Rc::clone(&self.wants), waker: context.waker().clone() };
+        let before = self.roamers.list.borrow_mut().insert(self.ticket, roamer);
+        drop(before);
+    }
+
     /// Whether another server may have a stream by now.
     pub fn is_invited(&self, context: &Context<'_>) -> bool {
         match self.roamers.list.borrow_mut().get_mut(&self.ticket) {
@@ -135,7 +144,10 @@ impl Roaming {
 impl Drop for Roaming {
     fn drop(&mut self) {
         let left = self.roamers.list.borrow_mut().remove(&self.ticket);
-        drop(left);
+        // An invitation that was not needed is the next request's.
+        if left.is_none() {
+            self.wants.iter().for_each(|pool| pool.invite());
+        }
     }
 }
 

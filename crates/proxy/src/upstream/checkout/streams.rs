@@ -258,8 +258,13 @@ fn roam(
         backend.state.suspects.borrow_mut().tried(*other, backend.services.timers.now());
         return Some(*other);
     }
-    let wants = others.iter().map(|other| Rc::clone(&pool.h2_pools[*other])).collect();
-    *roaming = Some(pool.roamers.join(wants, arrived, context));
+    match roaming {
+        Some(roaming) => roaming.stay(context),
+        None => {
+            let wants = others.iter().map(|other| Rc::clone(&pool.h2_pools[*other])).collect();
+            *roaming = Some(pool.roamers.join(wants, arrived, context));
+        }
+    }
     None
 }
 
