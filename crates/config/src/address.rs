@@ -187,6 +187,12 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
         // The text may be an address with a port, both of them without brackets.
+        if let Some(port) = bare.strip_prefix("::").filter(|_| bare == text)
+            && port.parse::<u16>().is_ok_and(|port| port > 9)
+        {
+            let fix = format!("write \"[::]:{port}\", or \"[{bare}]:{example}\" if all of it is the address");
+            return Some((what, fix));
+        }
         if let Some((address, port)) = bare.rsplit_once(':').filter(|_| bare == text)
             && address.parse::<Ipv6Addr>().is_ok()
             && port.parse::<u16>().is_ok_and(|port| port > 0)
@@ -311,6 +317,7 @@ mod tests {
             ("0.0.0.0", "write \"0.0.0.0:443\" or another port"),
             ("::1", "write \"[::1]:443\" or another port"),
             ("::1:443", "write \"[::1]:443\", or \"[::1:443]:443\" if"),
+            ("::443", "write \"[::]:443\", or \"[::443]:443\" if"),
             ("::1:x", "write ADDRESS:PORT"),
             ("fe80::1:0", "need brackets"),
             ("localhost:80", "write \"127.0.0.1:80\""),

@@ -7,13 +7,13 @@ const PATH_BYTES_MAX: usize = 4096;
 
 /// A path without a query.
 pub(crate) fn check(path: &str) -> Result<(), Complaint> {
+    if path.starts_with(['^', '~']) {
+        let what = format!("the path \"{}\" looks like a pattern", shown(path));
+        return Err((what, "write the path alone, or its beginning: \"/api\"".into()));
+    }
     if let Some(index) = path.find(['?', '#']) {
         let what = format!("the path \"{}\" has a `{}` in it", shown(path), &path[index..=index]);
         return Err((what, "remove it and what follows; routes look at the path only".into()));
-    }
-    if path.starts_with(['^', '~']) || path.contains(".*") {
-        let what = format!("the path \"{}\" looks like a pattern", shown(path));
-        return Err((what, "write the beginning of the path alone, \"/api\": a path is a prefix".into()));
     }
     if path.ends_with("/*") {
         let what = format!("the path \"{}\" ends in `/*`", shown(path));

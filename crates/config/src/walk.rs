@@ -321,6 +321,7 @@ pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: 
     let written = report.written(node.span);
     let short = written.len() <= 60 && !written.contains('\n');
     let fix = match &node.value {
+        Value::Boolean(false) if expected != "a boolean" => "remove it".to_string(),
         Value::Boolean(_) if key == "`tls`" && expected == "a string" => {
             "write the name of a [tls.NAME] with the certificates: tls = \"NAME\"".to_string()
         }

@@ -146,6 +146,7 @@ fn wrong_types_are_named_with_the_right_form() {
         ("[[route]]\nbackend='app'\npath=5", 3, 6, "expected a string or { exact"),
         ("[listener.b]\nbind='[::]:1'\ntls=true\n[tls.public]\ncertificates=['a.pem']", 3, 5, "write the name of a [tls.NAME] with the certificates: tls = \"NAME\""),
         ("[backend.b]\nservers=['a:2']\nhealth=true\n[[route]]\npath='/b'\nbackend='b'", 3, 8, "write health = { path = \"/\" }"),
+        ("[backend.b]\nservers=['a:2']\nhealth=false\n[[route]]\npath='/b'\nbackend='b'", 3, 8, "expected a table, found a boolean; remove it"),
         ("[backend.b]\nservers=['a:2']\ntls=true\n[[route]]\npath='/b'\nbackend='b'", 3, 5, "write tls = {}, which verifies"),
         ("[log]\nlevel=[]", 2, 7, "expected a string, found an array"),
         ("[[process]]", 1, 3, "there can be only one [process]; write [process] in single brackets"),
@@ -558,8 +559,8 @@ fn tls_profiles_are_checked() {
 fn routes_are_checked() {
     let route = |text: &str| format!("[[route]]\npath='/b'\n{text}");
     expect_below_good(&[
-        ("[[route]]\npath='^/api.*'\nrespond={}", 2, 6, "looks like a pattern; write the beginning of the path alone"),
-        ("[[route]]\npath='/a.*b'\nrespond={}", 2, 6, "looks like a pattern"),
+        ("[[route]]\npath='^/api.*'\nrespond={}", 2, 6, "looks like a pattern; write the path alone, or its beginning"),
+        ("[[route]]\npath='^/api(/v1)?$'\nrespond={}", 2, 6, "looks like a pattern"),
         ("[[route]]\npath='/b'", 1, 1, "this route leads nowhere; give it exactly one of"),
         (&route("backend='app'\nrespond={}"), 4, 1, "both `backend` and `respond`"),
         (&route("redirect={}"), 3, 1, "leads to where the request came from; give it at least one"),
@@ -708,6 +709,8 @@ fn syntax_errors_are_explained() {
         ("[process]\nuser = \"a\u{1}\"", 2, 10, "invalid basic string"),
         ("[admin]\nbind = 127.0.0.1:80", 2, 13, "this is not a number; put it in quotes"),
         ("[listener b]", 1, 10, "the name of a section has a space in it; write [listener.b]"),
+        ("[listener b] # the second", 1, 10, "write [listener.b]"),
+        ("[process x]", 1, 9, "unclosed table"),
         ("[process", 1, 9, "unclosed table; TOML expects `]` here"),
         ("[process]\ruser='x'", 1, 11, "carriage return must be followed by newline"),
     ]);

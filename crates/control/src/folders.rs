@@ -314,18 +314,18 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     let warning = |at, what, fix: &str| Problem::warning(&source.name, at, what, fix);
     let mut warnings = Vec::new();
     for named in &config.process.sandbox.paths {
-        let config_status = named.path.display();
+        let shown_path = named.path.display();
         let (what, fix) = match Beforehand::of(&named.path) {
             Beforehand::There => continue,
             Beforehand::Later => {
                 let folder = folder_of(&named.path);
                 let folder = fs::canonicalize(&folder).unwrap_or(folder);
                 let what =
-                    format!("`sandbox_paths`: {config_status} is not there: all of {} can be read", folder.display());
+                    format!("`sandbox_paths`: {shown_path} is not there: all of {} can be read", folder.display());
                 (what, "make it before the start, so that it alone can be read")
             }
             Beforehand::Nothing => {
-                let what = format!("`sandbox_paths`: {config_status} is not there: it cannot be read when it comes");
+                let what = format!("`sandbox_paths`: {shown_path} is not there: it cannot be read when it comes");
                 (what, "make it, and then start (or upgrade)")
             }
         };

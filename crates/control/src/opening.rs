@@ -62,12 +62,8 @@ impl fmt::Display for StartError {
             }
             StartError::Activation(what) => write!(f, "{what}"),
             StartError::UpgradeSocket { path, error } => {
-                let config_status = path.display();
-                write!(
-                    f,
-                    "process.upgrade_socket {config_status} cannot be made: {error}; {}",
-                    file_advice(path, error)
-                )
+                let shown_path = path.display();
+                write!(f, "process.upgrade_socket {shown_path} cannot be made: {error}; {}", file_advice(path, error))
             }
             StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
             StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
@@ -79,8 +75,8 @@ impl fmt::Display for StartError {
                 write!(f, "admin cannot bind {address}: {error}; {advice}")
             }
             StartError::AccessLog { path, error } => {
-                let config_status = path.display();
-                write!(f, "the access log {config_status} cannot be opened: {error}; {}", file_advice(path, error))
+                let shown_path = path.display();
+                write!(f, "the access log {shown_path} cannot be opened: {error}; {}", file_advice(path, error))
             }
             StartError::Privileges(error) => write!(f, "{error}"),
             StartError::Stopped => f.write_str("stopped before it was ready"),

@@ -418,7 +418,8 @@ fn is_lost_order(tls: &TlsProfile, finding: &Finding) -> bool {
 
 fn refuse_lost_order(finding: &mut Finding) {
     finding.severity = Severity::Error;
-    finding.fix = "let keys.store be the folder that it was, or remove this file to have another ordered".into();
+    finding.fix =
+        "let keys.store be the folder that it was; or remove this file, or restart, to have another ordered".into();
 }
 
 fn uploads(config: &Config) -> HashSet<&path::Path> {

@@ -177,13 +177,15 @@ fn explain(lines: &Lines<'_>, span: Option<Span>, message: &str) -> (String, Str
     }
 }
 
-/// `[kind name]` as `[kind.name]`.
+/// `[kind name]` as `[kind.name]`, for a kind of sections that have names.
 fn dotted(line: &str) -> Option<String> {
+    const NAMED: [&str; 5] = ["acme", "backend", "listener", "signer", "tls"];
+    let line = line.split('#').next().unwrap_or_default();
     let (kind, name) = line.trim_end().strip_prefix('[')?.strip_suffix(']')?.split_once(' ')?;
     let is_word =
         |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     let name = name.trim().trim_matches('"');
-    (is_word(kind) && is_word(name)).then(|| format!("[{kind}.{name}]"))
+    (NAMED.contains(&kind) && is_word(name)).then(|| format!("[{kind}.{name}]"))
 }
 
 fn alternatives(expected: &str) -> Cow<'_, str> {

@@ -454,7 +454,8 @@ fn write_filler(count: u32, out: &mut Vec<u8>) {
 }
 
 impl Follower {
-    /// Sizes of the table's entries in bytes, the newest first.
+    /// Sizes of the table's entries in bytes, the newest first: for tests of those who use this.
+    #[doc(hidden)]
     pub fn lengths(&self) -> Vec<usize> {
         self.entries.iter().map(Entry::bytes).collect()
     }
