@@ -223,7 +223,12 @@ impl Reloader {
         let mut upload = Upload::of(&change, &self.merged, &self.leftovers).await?;
         let outcome = self.make(change, &mut upload, dry_run).await;
         if let Some(upload) = upload {
+            let is_kept = upload.kept;
             upload.end().await;
+            // A file that could not be removed is to be known to the next process.
+            if !is_kept && !self.leftovers.names().is_subset(&self.merged.state.unused) {
+                self.note_leftovers();
+            }
         }
         outcome
     }
@@ -361,7 +366,10 @@ impl Reloader {
             }
         }
         state.tidy();
-        if matches!(self.merged.uploads(), Some(Uploads::Beside(_))) {
+        // Other changes leave it as it is, and need not be written for its sake.
+        if state.certificates != self.merged.state.certificates
+            && let Some(Uploads::Beside(_)) = self.merged.uploads()
+        {
             state.note_unused(&self.merged.state, self.leftovers.names());
         }
         Ok(Wanted { file, state, server, is_pushed })

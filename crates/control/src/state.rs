@@ -154,8 +154,8 @@ impl State {
     /// Notes as unused the uploads that only the state `before` names, and `left`, which are still there.
     pub fn note_unused(&mut self, before: &State, left: BTreeSet<String>) {
         let used: HashSet<&String> = self.files().collect();
-        let replaced = before.files().filter(|file| !used.contains(file)).cloned();
-        self.unused = left.into_iter().chain(replaced).collect();
+        let unused = left.into_iter().chain(before.files().cloned()).filter(|file| !used.contains(file)).collect();
+        self.unused = unused;
     }
 
     /// Names of the uploads' files.
@@ -449,15 +449,16 @@ impl Leftovers {
 
     /// Removes as many leftovers as possible; the others stay for the next attempt.
     pub fn remove(&self) -> io::Result<()> {
-        let names = std::mem::take(&mut self.left().names);
+        // Names stay in the list until their files are gone: it may be written down meanwhile.
+        let names = self.names();
         let mut outcome = Ok(());
         for name in names {
             match key_files().and_then(|files| Ok(files.remove(&name)?)) {
-                Ok(()) => log::info!("uploads: {name} is removed from keys.store"),
-                Err(error) => {
-                    self.add(&name);
-                    outcome = Err(error);
+                Ok(()) => {
+                    self.left().names.remove(&name);
+                    log::info!("uploads: {name} is removed from keys.store");
                 }
+                Err(error) => outcome = Err(error),
             }
         }
         let mut left = self.left();
@@ -510,9 +511,8 @@ pub fn is_plain_name(name: &str) -> bool {
 /// Reason why this account cannot write the state, if the configuration has one.
 pub fn unusable(config: &Config) -> Option<String> {
     let folder = config.process.state.as_ref().filter(|_| !config.process.immutable)?.path.as_path();
-    let config_status = folder.display();
-    let told =
-        |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {config_status} {what}: {error}"));
+    let path = folder.display();
+    let told = |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {path} {what}: {error}"));
     if let Err(error) = create_folder(folder) {
         return told("cannot be made", &error);
     }
