@@ -113,12 +113,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link =
         Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, way), &services));
-    making.made();
-    h2_pool.opened(&services, &link);
     let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
-    // The configuration that the connection was made by does not live as long as the connection.
-    drop(backend);
-    note_links(&upstreams, id, server);
     let life = Life {
         upstreams: Rc::clone(&upstreams),
         id,
@@ -127,6 +122,11 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
         link: Rc::clone(&link),
         permit,
     };
+    making.made();
+    h2_pool.opened(&services, &link);
+    // The configuration that the connection was made by does not live as long as the connection.
+    drop(backend);
+    note_links(&upstreams, id, server);
     let mut driver = Driver {
         upstreams,
         id,

@@ -91,6 +91,7 @@ struct Roamer {
 
 /// A place among the roamers, given up when it is dropped.
 pub struct Roaming {
+    services: Rc<Services>,
     roamers: Rc<Roamers>,
     ticket: QueueTicket,
     wants: Rc<[Rc<H2Pool>]>,
@@ -98,10 +99,16 @@ pub struct Roaming {
 
 impl Roamers {
     /// Joins those who are told of a stream that another server has; `since` is when the request came.
-    pub fn join(self: &Rc<Roamers>, wants: Rc<[Rc<H2Pool>]>, since: u64, context: &Context<'_>) -> Roaming {
+    pub fn join(
+        self: &Rc<Roamers>,
+        services: &Rc<Services>,
+        wants: Rc<[Rc<H2Pool>]>,
+        since: u64,
+        context: &Context<'_>,
+    ) -> Roaming {
         let ticket = QueueTicket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
-        let roaming = Roaming { roamers: Rc::clone(self), ticket, wants };
+        let roaming = Roaming { services: Rc::clone(services), roamers: Rc::clone(self), ticket, wants };
         roaming.stay(context);
         roaming
     }
@@ -146,7 +153,8 @@ impl Drop for Roaming {
         let left = self.roamers.list.borrow_mut().remove(&self.ticket);
         // An invitation that was not needed is the next request's.
         if left.is_none() {
-            self.wants.iter().for_each(|pool| pool.invite());
+            let now = self.services.timers.now();
+            self.wants.iter().for_each(|pool| pool.invite_again(now));
         }
     }
 }
@@ -554,6 +562,13 @@ impl H2Pool {
         stream
     }
 
+    /// Passes on an invitation that still holds.
+    fn invite_again(&self, now: u64) {
+        if !self.roamers.is_empty() && (self.has_room() || self.may_connect(now)) {
+            self.roamers.invite(self);
+        }
+    }
+
     /// A stream that nobody here waits for is one for somebody who waits for another server.
     fn invite(&self) {
         if !self.roamers.is_empty() && self.has_room() {
@@ -691,6 +706,12 @@ impl H2Pool {
         let most = if self.pace.is_proven.get() { CONNECTING_MAX } else { 1 };
         let is_needed = connecting < most && waiting > connecting * self.terms.get().streams_max;
         is_needed && (!self.is_open() || now >= self.pace.until.get()) && self.barren() < BARREN_MAX
+    }
+
+    /// Whether a first connection may be made for a request that waits elsewhere: none is there or being made, nobody
+    /// waits for one, and the last one was of use.
+    pub fn may_connect(&self, now: u64) -> bool {
+        !self.is_alive() && self.line.borrow().is_empty() && now >= self.pace.until.get()
     }
 
     /// Whether it is only too early for another connection.
@@ -901,8 +922,8 @@ impl H2Pool {
             self.was_of_no_use(unused, services.timers.now());
         }
         self.serve(services);
-        // Another connection may be made in its place.
-        if self.line.borrow().is_empty() {
+        // Another connection may be made in its place, unless this one was of no use.
+        if self.may_connect(services.timers.now()) {
             self.roamers.invite(self);
         }
     }

@@ -188,10 +188,10 @@ impl Pool {
     }
 
     /// Whether this server has a stream for a request that waits for another, or may have a first connection made.
-    pub fn is_to_be_had(&self, server: usize) -> bool {
+    pub fn is_to_be_had(&self, server: usize, now: u64) -> bool {
         let h2_pool = &self.h2_pools[server];
-        let may_connect = || self.limiter.as_ref().is_some_and(|limiter| limiter.has_room(server));
-        self.endpoints[server].is_open() && (h2_pool.has_room() || (!h2_pool.is_alive() && may_connect()))
+        let has_permit = || self.limiter.as_ref().is_some_and(|limiter| limiter.has_room(server));
+        self.endpoints[server].is_open() && (h2_pool.has_room() || (h2_pool.may_connect(now) && has_permit()))
     }
 
     /// A stream on a connection that carries many requests, if there is one.

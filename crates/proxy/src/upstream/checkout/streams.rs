@@ -22,6 +22,9 @@ use crate::upstream::in_flight::InFlight;
 /// How often a request may find that the connection that it has waited for has made way for another core's.
 const CHECKOUT_ROUNDS_MAX: u32 = 64;
 
+/// Other servers that a waiting request is invited to, at most: each takes a word for each request.
+const ROAMS_MAX: usize = 64;
+
 /// Connection that a request is to go out on.
 enum Chosen {
     /// On a connection to this server: one is there, or is being made.
@@ -187,7 +190,6 @@ async fn await_stream(
     client.rest();
     let arrived = retry_state.arrived();
     let mut place = h2_pool.join(&services, backend.id.0, limiter, arrived);
-    let others = others(backend, server, retry_state);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
@@ -215,7 +217,7 @@ async fn await_stream(
         }
         // A request in the line would as soon have another server; a connection that is being made is waited for.
         if place.since().is_some()
-            && let Some(other) = roam(backend, &others, &mut roaming, arrived, context)
+            && let Some(other) = roam((backend, server), retry_state, &mut roaming, arrived, context)
         {
             return Poll::Ready(Ok(Awaited::Elsewhere(other)));
         }
@@ -242,27 +244,31 @@ async fn await_stream(
     awaited
 }
 
-/// One of these servers, if it is to be had; otherwise the request is told when one may be.
+/// Another server that the request may go to, if one is to be had; otherwise the request is told when one may be.
 fn roam(
-    backend: &Rc<Backend>,
-    others: &[usize],
+    (backend, server): (&Rc<Backend>, usize),
+    retry_state: &RetryState,
     roaming: &mut Option<Roaming>,
     arrived: u64,
     context: &Context<'_>,
 ) -> Option<usize> {
-    if others.is_empty() || roaming.as_ref().is_some_and(|roaming| !roaming.is_invited(context)) {
+    let is_alone = backend.state.pool.servers() < 2;
+    if is_alone || roaming.as_ref().is_some_and(|roaming| !roaming.is_invited(context)) {
         return None;
     }
-    let pool = &backend.state.pool;
-    if let Some(other) = others.iter().find(|other| pool.is_to_be_had(**other)) {
-        backend.state.suspects.borrow_mut().tried(*other, backend.services.timers.now());
+    let (pool, now) = (&backend.state.pool, backend.services.timers.now());
+    // Servers may have become suspect since the request joined.
+    let others = others(backend, server, retry_state);
+    if let Some(other) = others.iter().find(|other| pool.is_to_be_had(**other, now)) {
+        backend.state.suspects.borrow_mut().tried(*other, now);
         return Some(*other);
     }
     match roaming {
         Some(roaming) => roaming.stay(context),
+        None if others.is_empty() => {}
         None => {
-            let wants = others.iter().map(|other| Rc::clone(&pool.h2_pools[*other])).collect();
-            *roaming = Some(pool.roamers.join(wants, arrived, context));
+            let wants = others.iter().take(ROAMS_MAX).map(|other| Rc::clone(&pool.h2_pools[*other])).collect();
+            *roaming = Some(pool.roamers.join(&backend.services, wants, arrived, context));
         }
     }
     None
