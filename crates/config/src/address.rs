@@ -187,15 +187,11 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
         // The text may be an address with a port, both of them without brackets.
-        if let Some(port) = bare.strip_prefix("::").filter(|_| bare == text)
-            && port.parse::<u16>().is_ok_and(|port| port > 9)
-        {
-            let fix = format!("write \"[::]:{port}\", or \"[{bare}]:{example}\" if all of it is the address");
-            return Some((what, fix));
-        }
         if let Some((address, port)) = bare.rsplit_once(':').filter(|_| bare == text)
+            // One digit behind `::` is an address, `::1`.
+            && let (address, port_min) = if address == ":" { ("::", 10) } else { (address, 1) }
             && address.parse::<Ipv6Addr>().is_ok()
-            && port.parse::<u16>().is_ok_and(|port| port > 0)
+            && port.parse::<u16>().is_ok_and(|port| port >= port_min)
         {
             let fix = format!("write \"[{address}]:{port}\", or \"[{bare}]:{example}\" if all of it is the address");
             return Some((what, fix));

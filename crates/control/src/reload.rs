@@ -64,7 +64,7 @@ pub struct Reloader {
     older: Vec<Older>,
     places: Places,
     certificates: Certificates,
-    /// Renewer of certificates, on a thread of their own.
+    /// Renewer of ordered certificates, on a thread of its own.
     orders: Arc<Renewer>,
     /// Uploads that are yet to be removed from the key process's folder.
     leftovers: Leftovers,

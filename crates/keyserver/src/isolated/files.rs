@@ -519,10 +519,10 @@ mod tests {
         let mut files = files(&path);
         let Answer::File(file) = files.read(&path, 1) else { panic!("no file") };
         assert_eq!((file.certificates.len(), file.keys.len(), file.open_to_all), (1, 1, false));
-        let announced = Answer::File(file).to_bytes();
+        let bytes = Answer::File(file).to_bytes();
         let secret = PrivateKey::from_der(key.serialized_der()).expect("a key");
         let scalar = &key.serialized_der()[36..68];
-        assert!(!announced.windows(16).any(|part| scalar.windows(16).any(|own| own == part)));
+        assert!(!bytes.windows(16).any(|part| scalar.windows(16).any(|own| own == part)));
         assert!(files.held.contains_key(&secret.ski()));
     }
 
