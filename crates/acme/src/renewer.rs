@@ -129,7 +129,7 @@ impl Renewer {
                 let run = move || {
                     // Keys are made here, and libraries write them down.
                     propylon_sys::wipe_freed_memory();
-                    runtime.block_on(supervise(shared, receiver, begin))
+                    runtime.block_on(supervise(shared, receiver, RESTART_WAIT, begin))
                 };
                 std::thread::Builder::new().name("acme".into()).spawn(run)?;
                 *thread = Some(sender);
@@ -196,6 +196,7 @@ impl Shared {
 async fn supervise(
     shared: Arc<Shared>,
     mut configured: watch::Receiver<Vec<Issuer>>,
+    restart_wait: Duration,
     begin: impl Fn(Issuer, watch::Receiver<Issuer>) -> JoinHandle<()>,
 ) {
     let mut tasks: BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)> = BTreeMap::new();
@@ -226,7 +227,7 @@ async fn supervise(
         }
         tokio::select! {
             changed = configured.changed() => if changed.is_err() { return },
-            () = panicked(&tasks) => {}
+            () = panicked(&tasks, restart_wait) => {}
         }
     }
 }
@@ -240,9 +241,9 @@ fn ended(tasks: &mut BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)>) 
 }
 
 /// Waits until there is one that has ended. What panics at once does so no more often than it is looked.
-async fn panicked(tasks: &BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)>) {
+async fn panicked(tasks: &BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)>, restart_wait: Duration) {
     loop {
-        sleep(RESTART_WAIT).await;
+        sleep(restart_wait).await;
         if tasks.values().any(|(_, task)| task.is_finished()) {
             return;
         }
@@ -698,12 +699,14 @@ mod tests {
         assert_eq!(unused.removable([account].into(), &spent, at + 1000 * UNUSED_TIME), []);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_account_whose_task_has_panicked_begins_anew_and_not_at_once() {
-        let begun = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&begun);
+        const RESTART_WAIT: Duration = Duration::from_millis(100);
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let count = AtomicUsize::new(0);
         let begin = move |_: Issuer, mut configured: watch::Receiver<Issuer>| {
             let number = count.fetch_add(1, Ordering::Relaxed);
+            begun.send(Instant::now()).expect("somebody counts");
             tokio::spawn(async move {
                 assert!(number >= 2, "twice, as a bug would");
                 while configured.changed().await.is_ok() {}
@@ -717,13 +720,14 @@ mod tests {
         });
         let (sender, receiver) = watch::channel(ordered());
         assert_eq!(sender.borrow().len(), 1);
-        let supervisor = tokio::spawn(supervise(shared, receiver, begin));
-        sleep(RESTART_WAIT / 2).await;
-        assert_eq!(begun.load(Ordering::Relaxed), 1);
-        sleep(RESTART_WAIT).await;
-        assert_eq!(begun.load(Ordering::Relaxed), 2);
-        sleep(RESTART_WAIT * 10).await;
-        assert_eq!(begun.load(Ordering::Relaxed), 3, "what goes on is left alone");
+        let supervisor = tokio::spawn(supervise(shared, receiver, RESTART_WAIT, begin));
+        let mut before: Option<Instant> = None;
+        for _ in 0..3 {
+            let at = begins.recv().await.expect("it begins");
+            assert!(before.replace(at).is_none_or(|before| at >= before + RESTART_WAIT), "not at once");
+        }
+        sleep(RESTART_WAIT * 3).await;
+        assert!(begins.try_recv().is_err(), "what goes on is left alone");
         drop(sender);
         supervisor.await.expect("it ends with its configuration");
     }

@@ -301,6 +301,8 @@ struct Begun {
 
 impl Main {
     async fn watch(mut self, startup: Startup, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
+        // Limits stand in the metrics before the log says that the engine runs.
+        self.watch.look(&self.column(), &self.telemetry.overload);
         let subscribe = |kind| signal(kind).map_err(StartError::Threads);
         let mut ends =
             Ends { terminate: subscribe(SignalKind::terminate())?, interrupt: subscribe(SignalKind::interrupt())? };

@@ -42,10 +42,11 @@ impl Keeping {
     fn log_change(&mut self, store: &Path, why: Option<String>) {
         let before = self.last.replace(why.clone());
         match (before, why) {
-            // The key process itself has told what was wrong when it was started.
-            (None, _) => {}
+            (None, None) => {}
             (Some(before), why) if before == why => {}
-            (_, None) => log::info!("keys.store {}: certificates can be uploaded and ordered again", store.display()),
+            (Some(_), None) => {
+                log::info!("keys.store {}: certificates can be uploaded and ordered again", store.display())
+            }
             (_, Some(why)) => log::error!(
                 "keys.store {}: {why}; certificates cannot be uploaded, nor ordered, until that is mended",
                 store.display()
