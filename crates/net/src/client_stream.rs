@@ -18,9 +18,6 @@ const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
-/// The fault of a connection whose session could not carry what was still to be sent.
-pub const KEYS_EXHAUSTED: &str = "keys-exhausted";
-
 pub struct ClientStream {
     pub socket: Socket,
     pub tls: Option<Box<Session>>,
@@ -155,11 +152,6 @@ impl ClientStream {
     /// The session's key may seal nothing more, and something was to be sealed.
     pub fn is_worn_out(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| session.is_worn_out())
-    }
-
-    /// Why nothing can be written any more: one of `telemetry::CLIENT_FAULTS`.
-    pub fn write_fault(&self) -> &'static str {
-        if self.is_worn_out() { KEYS_EXHAUSTED } else { "client-reset" }
     }
 
     /// Sends what is staged. A wire buffer that is empty owns no memory. Fails when all of it is on its way and more

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::AccessLog;
+use propylon_http::fault::Fault;
 use propylon_sys::Account;
 use propylon_tls::Identity;
 
@@ -53,7 +54,7 @@ pub struct Record<'a> {
     pub attempts: u32,
     pub reused: bool,
     pub tls: Option<&'a TlsFields<'a>>,
-    pub fault: Option<&'a str>,
+    pub fault: Option<Fault>,
     /// ID of the trace; `None` if tracing is off.
     pub trace: Option<TraceId>,
 }
@@ -77,7 +78,7 @@ pub struct RelayRecord<'a> {
     pub server: Option<&'a str>,
     pub attempts: u32,
     pub tls: Option<&'a TlsFields<'a>>,
-    pub fault: Option<&'a str>,
+    pub fault: Option<Fault>,
 }
 
 /// In microseconds; absent where a phase did not take place.
@@ -154,7 +155,7 @@ impl LogBuffer {
         field(out, "server", record.server.map(str::as_bytes));
         let _ = write!(out, ",\"attempts\":{},\"reused\":{}", record.attempts, record.reused);
         tls(out, record.tls);
-        field(out, "fault", record.fault.map(str::as_bytes));
+        field(out, "fault", record.fault.map(|fault| fault.label().as_bytes()));
         if let Some(trace) = record.trace {
             field(out, "trace_id", Some(&trace.hex()));
         }
@@ -184,7 +185,7 @@ impl LogBuffer {
         field(out, "server", record.server.map(str::as_bytes));
         let _ = write!(out, ",\"attempts\":{}", record.attempts);
         tls(out, record.tls);
-        field(out, "fault", record.fault.map(str::as_bytes));
+        field(out, "fault", record.fault.map(|fault| fault.label().as_bytes()));
         self.end_line();
     }
 

@@ -25,6 +25,7 @@ pub use acme::AcmeMetrics;
 pub use batches::BatchMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
+use propylon_http::fault::{Family, Fault};
 use propylon_http::proxy_protocol::Malformed;
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
@@ -94,6 +95,36 @@ impl ByReason {
     }
 }
 
+/// A counter for each fault of a set; any other counts as "other".
+pub struct ByFault {
+    /// Counters at the places of the faults' discriminants.
+    counters: Vec<Counter>,
+    other: Counter,
+}
+
+impl ByFault {
+    fn new(
+        registry: &mut Registry,
+        (name, help): (&str, &str),
+        label: (&str, &str),
+        is_member: impl Fn(Fault) -> bool,
+    ) -> ByFault {
+        let mut slot = |reason: &str| registry.counter(name, help, &[label, ("reason", reason)]);
+        let other = slot("other");
+        let each = |fault: &Fault| if is_member(*fault) { slot(fault.label()) } else { other };
+        ByFault { counters: Fault::ALL.iter().map(each).collect(), other }
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, Counter)> {
+        let all = Fault::ALL.iter().map(|fault| fault.label()).zip(self.counters.iter().copied());
+        all.filter(|(_, counter)| *counter != self.other).chain([("other", self.other)])
+    }
+
+    pub fn of(&self, fault: Fault) -> Counter {
+        self.counters[fault as usize]
+    }
+}
+
 pub struct Telemetry {
     /// Metrics by a listener's place; `backends` are by place likewise.
     pub listeners: Growing<ListenerMetrics>,
@@ -122,7 +153,9 @@ pub struct PipeMetrics {
 
 /// Metrics of connections whose bytes are relayed.
 pub struct RelayMetrics {
-    pub ended: ByReason,
+    /// Ends in order.
+    pub closed: Counter,
+    pub failed: ByFault,
     pub duration: Histogram,
 }
 
@@ -324,8 +357,8 @@ pub struct ListenerMetrics {
     /// Responses by class of status: index 0 is 1xx.
     pub responses: [Counter; 5],
     pub duration: Histogram,
-    pub rejected: ByReason,
-    pub faults: ByReason,
+    pub rejected: ByFault,
+    pub faults: ByFault,
     pub timeouts: Vec<Counter>,
     pub handshakes: Handshakes,
     pub handshake_failures: ByReason,
@@ -482,12 +515,12 @@ pub struct BackendMetrics {
     pub clients_open: Gauge,
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
-    pub queue_refused: ByReason,
+    pub queue_refused: ByFault,
     /// Picks of a server that is not an ordinary one which is up.
     pub unusual_picks: ByReason,
     /// Outcomes of session cookies; unset if the backend has no `sticky`.
     pub sticky: OnceLock<ByReason>,
-    pub faults: ByReason,
+    pub faults: ByFault,
     pub connect_duration: Histogram,
     /// Metrics of TLS with servers; unset if servers are reached in plaintext.
     pub tls: OnceLock<ServerTlsMetrics>,
@@ -498,7 +531,7 @@ pub struct BackendMetrics {
 pub struct ServerTlsMetrics {
     pub full: Counter,
     pub resumed: Counter,
-    pub failures: ByReason,
+    pub failures: ByFault,
     pub duration: Histogram,
 }
 
@@ -512,12 +545,11 @@ impl ServerTlsMetrics {
         ServerTlsMetrics {
             full: slot("false"),
             resumed: slot("true"),
-            failures: ByReason::new(
+            failures: ByFault::new(
                 r,
-                "propylon_server_tls_handshake_failures_total",
-                "TLS handshakes with servers that failed.",
+                ("propylon_server_tls_handshake_failures_total", "TLS handshakes with servers that failed."),
                 label,
-                &[propylon_tls::UpstreamFailure::REASONS, &["tls-timeout"]].concat(),
+                |fault| fault.family() == Family::ServerTls || fault == Fault::TlsTimeout,
             ),
             duration: r.histogram(
                 "propylon_server_tls_handshake_duration_seconds",
@@ -748,10 +780,12 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
 const RELAY_BOUNDS: &[u64] =
     &[1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000];
 
-fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
-    let label = ("listener", name);
+fn relay_metrics(r: &mut Registry, listener: &str) -> RelayMetrics {
+    let label = ("listener", listener);
+    let (name, help) = ("propylon_relays_total", "Relayed connections, by how they ended.");
     RelayMetrics {
-        ended: ByReason::new(r, "propylon_relays_total", "Relayed connections, by how they ended.", label, RELAY_ENDS),
+        closed: r.counter(name, help, &[label, ("reason", "closed")]),
+        failed: ByFault::new(r, (name, help), label, |fault| RELAY_FAULTS.contains(&fault)),
         duration: r.histogram(
             "propylon_relay_duration_seconds",
             "Relayed connections, from their accept to their end.",
@@ -824,19 +858,17 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
-        rejected: ByReason::new(
+        rejected: ByFault::new(
             r,
-            "propylon_requests_rejected_total",
-            "Requests refused as malformed or over a limit.",
+            ("propylon_requests_rejected_total", "Requests refused as malformed or over a limit."),
             label,
-            REJECTS,
+            |fault| fault.family() == Family::Head,
         ),
-        faults: ByReason::new(
+        faults: ByFault::new(
             r,
-            "propylon_client_faults_total",
-            "Requests cut short on the client's side.",
+            ("propylon_client_faults_total", "Requests cut short on the client's side."),
             label,
-            CLIENT_FAULTS,
+            |fault| fault.family() == Family::Client,
         ),
         timeouts: WAITS
             .iter()
@@ -902,12 +934,11 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
-        queue_refused: ByReason::new(
+        queue_refused: ByFault::new(
             r,
-            "propylon_queue_refused_total",
-            "Requests that left the line without a server connection.",
+            ("propylon_queue_refused_total", "Requests that left the queue without a server connection."),
             label,
-            QUEUE_REFUSALS,
+            |fault| fault.family() == Family::Queue,
         ),
         unusual_picks: ByReason::new(
             r,
@@ -936,12 +967,11 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
         ),
         panics: r.counter("propylon_backend_panics_total", "Times that this began.", by),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
-        faults: ByReason::new(
+        faults: ByFault::new(
             r,
-            "propylon_server_faults_total",
-            "Attempts that failed on the server's side.",
+            ("propylon_server_faults_total", "Attempts that failed on the server's side."),
             label,
-            &[SERVER_FAULTS, propylon_tls::UpstreamFailure::REASONS].concat(),
+            |fault| matches!(fault.family(), Family::Server | Family::ServerTls),
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",

@@ -12,8 +12,8 @@ mod tunnel;
 use std::rc::Rc;
 
 use propylon_config::{Action, BackendId, Redirect, Respond};
+use propylon_http::fault::Fault;
 use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version, reason_phrase};
-use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_observe::access_log::{Durations, Record, TlsFields};
 
 use crate::alpn::alpn_name;
@@ -24,7 +24,7 @@ use crate::core::Core;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Moment;
-use answers::{answer_error, answer_here, stage_answer};
+use answers::{answer_error, answer_fault, answer_here, stage_answer};
 
 /// Serves one request whose head has been read.
 pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
@@ -61,7 +61,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
 /// Whether a request whose client has closed ends its connection in order though nothing answers it: a reset would
 /// destroy earlier responses that the kernel still has for the client, and this request has none that passes for whole.
 fn leaves_in_order(client: &ClientSide<'_>, request: &Request, after: After) -> bool {
-    let (is_begun, has_closed) = (request.note.status != 0, request.note.fault == Some("client-closed"));
+    let (is_begun, has_closed) = (request.note.status != 0, request.note.fault == Some(Fault::ClientClosed));
     after == After::Abort && has_closed && !is_begun && matches!(client, ClientSide::Http1(_))
 }
 
@@ -73,8 +73,8 @@ fn cut_off(client: &ClientSide<'_>, request: &mut Request) -> Option<After> {
         return None;
     }
     if request.note.fault.is_none() {
-        request.note.fault = Some(KEYS_EXHAUSTED);
-        connection.core.metrics.increment(connection.metrics().faults.of(KEYS_EXHAUSTED));
+        request.note.fault = Some(Fault::KeysExhausted);
+        connection.core.metrics.increment(connection.metrics().faults.of(Fault::KeysExhausted));
     }
     let is_relayed = request.note.server.is_some();
     let ends_with_session = is_relayed && request.response.framing_for(request.head.version) == Framing::UntilClose;
@@ -116,9 +116,8 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     let canonical = request.head.canonicalize_target(&request.text, listener.paths);
     if let Err(reject) = canonical.and_then(|()| request.head.fits(&request.text, listener.limits.head_bytes)) {
         let core = client.core();
-        core.metrics.increment(core.telemetry.listeners[client.listener()].rejected.of(reject.reason));
-        request.note.fault = Some(reject.reason);
-        return Decision::Answered(answer_error(client, request, reject.status, reject.reason));
+        core.metrics.increment(core.telemetry.listeners[client.listener()].rejected.of(reject.fault));
+        return Decision::Answered(answer_fault(client, request, reject.fault));
     }
     let head = &request.head;
     if head.method == Method::Options && head.max_forwards == Some(0) {
@@ -151,24 +150,19 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
     if let Some(why) = misdirected(client, host, snapshot) {
-        request.note.fault = Some("misdirected");
+        request.note.fault = Some(Fault::Misdirected);
         return Decision::Answered(answer_error(client, request, 421, &why));
     }
     let route = snapshot.route(client.listener(), host, path);
     if route.is_some_and(|route| route.require_client_certificate) && !client.is_identified() {
-        request.note.fault = Some("client-certificate-required");
-        return Decision::Answered(answer_error(client, request, 403, "client-certificate-required"));
+        return Decision::Answered(answer_fault(client, request, Fault::ClientCertificateRequired));
     }
     match route.map(|route| &route.action) {
         // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
         None if matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host) => {
-            request.note.fault = Some("misdirected");
-            Decision::Answered(answer_error(client, request, 421, "misdirected"))
+            Decision::Answered(answer_fault(client, request, Fault::Misdirected))
         }
-        None => {
-            request.note.fault = Some("no-route");
-            Decision::Answered(answer_error(client, request, 404, "no-route"))
-        }
+        None => Decision::Answered(answer_fault(client, request, Fault::NoRoute)),
         Some(Action::Backend(backend)) => Decision::Forward(*backend),
         Some(Action::Redirect(redirect)) => Decision::Answered(answer_redirect(client, request, redirect)),
         Some(Action::Respond(Respond { status, body, content_type })) => {
@@ -202,12 +196,12 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
 pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject) -> After {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.listeners[client.listener()];
-    core.metrics.increment(metrics.rejected.of(reject.reason));
-    let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.reason);
+    core.metrics.increment(metrics.rejected.of(reject.fault));
+    let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.fault);
     let allow = [("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")];
     let fields: &[(&str, &str)] = if reject.status == 405 { &allow } else { &[] };
     let answer = Answer { fields, body: &body, close: true, ..Answer::plain(reject.status) };
-    request.note.fault = Some(reject.reason);
+    request.note.fault = Some(reject.fault);
     match client {
         ClientSide::Http1(connection) => {
             request.note.bytes_received = connection.inbox.len() as u64;
@@ -230,8 +224,7 @@ pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject
 fn answer_redirect(client: &mut ClientSide<'_>, request: &mut Request, redirect: &Redirect) -> After {
     let location = redirect_location(client, request, redirect);
     let Some(location) = location else {
-        request.note.fault = Some("no-host");
-        return answer_error(client, request, 400, "no-host");
+        return answer_fault(client, request, Fault::NoHost);
     };
     let answer = Answer { fields: &[("Location", &location)], ..Answer::plain(redirect.status) };
     answer_here(client, request, &answer)
@@ -301,7 +294,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,
         server_name: hello_info
-            .filter(|_| is_named || note.fault == Some("misdirected"))
+            .filter(|_| is_named || note.fault == Some(Fault::Misdirected))
             .and_then(|known| known.server_name.as_deref()),
         ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
         client: hello_info.and_then(|known| known.identity.as_deref()),

@@ -11,9 +11,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use propylon_config::{Action, Protocol};
+use propylon_http::fault::Fault;
 
 use crate::client::connection::Connection;
 use crate::core::Core;
+use crate::fault;
 use crate::request::After;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::connection::ServerConnection;
@@ -21,7 +23,7 @@ use crate::upstream::in_flight::InFlight;
 
 use direction::{Broken, Direction};
 use propylon_net::buffer::Buffer;
-use propylon_net::client_stream::{Fill, KEYS_EXHAUSTED};
+use propylon_net::client_stream::Fill;
 use propylon_observe::access_log::{RelayRecord, TlsFields};
 use propylon_observe::telemetry::Wait;
 
@@ -97,14 +99,14 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
             let turn = Box::new(turn);
             Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, turn, in_progress })
         }
-        Err(Refusal { reason, alert }) => {
+        Err(Refusal { fault, alert }) => {
             if let Some(alert) = alert {
                 connection.wire.extend(alert);
             }
             // On TLS that ended here, a close_notify at least.
             connection.farewell(if alert.is_some() { After::Linger } else { After::Close }).await;
             drop(in_progress);
-            account(connection, &snapshot, &note, Some(reason), (0, 0));
+            account(connection, &snapshot, &note, Some(fault), (0, 0));
             None
         }
     }
@@ -112,15 +114,15 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
 
 /// Why a connection got no server.
 struct Refusal {
-    /// One of `telemetry::RELAY_ENDS`.
-    reason: &'static str,
+    /// One of `telemetry::RELAY_FAULTS`.
+    fault: Fault,
     /// Alert for a TLS client whose handshake has not begun.
     alert: Option<&'static [u8]>,
 }
 
 impl Refusal {
-    fn silent(reason: &'static str) -> Refusal {
-        Refusal { reason, alert: None }
+    fn silent(fault: Fault) -> Refusal {
+        Refusal { fault, alert: None }
     }
 }
 
@@ -137,13 +139,13 @@ async fn find_server(
     };
     let name = note.server_name.as_deref().unwrap_or_default();
     let Some(route) = snapshot.relay_route(connection.listener, name) else {
-        return Err(Refusal { reason: "no-route", alert: is_passthrough.then_some(&UNRECOGNIZED_NAME[..]) });
+        return Err(Refusal { fault: Fault::NoRoute, alert: is_passthrough.then_some(&UNRECOGNIZED_NAME[..]) });
     };
     if route.require_client_certificate && !connection.is_identified() {
-        return Err(Refusal::silent("client-certificate-required"));
+        return Err(Refusal::silent(Fault::ClientCertificateRequired));
     }
     // Relays have no other routes: the configuration is checked for it.
-    let Action::Backend(backend) = route.action else { return Err(Refusal::silent("no-route")) };
+    let Action::Backend(backend) = route.action else { return Err(Refusal::silent(Fault::NoRoute)) };
     note.backend = Some(backend.0 as u32);
     connection.note_backend(backend);
     let dialled = dial::dial(connection, &snapshot.backends[backend.0], note).await.map_err(Refusal::silent)?;
@@ -165,10 +167,7 @@ impl Connection {
 impl Relay {
     /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long. (Not an
     /// `async fn`: that would keep its arguments twice, for as long as the relay is idle.)
-    fn run<'a>(
-        &'a mut self,
-        connection: &'a mut Connection,
-    ) -> impl Future<Output = Option<&'static str>> + 'a + use<'a> {
+    fn run<'a>(&'a mut self, connection: &'a mut Connection) -> impl Future<Output = Option<Fault>> + 'a + use<'a> {
         poll_fn(move |context| {
             let before = (self.up.moved, self.down.moved);
             let polled = self.poll(context, connection);
@@ -190,17 +189,12 @@ impl Relay {
     }
 
     /// Does what is due when nothing has moved for a while. Ready when it was too long.
-    fn patience(
-        &mut self,
-        context: &mut Context<'_>,
-        connection: &mut Connection,
-        now: u64,
-    ) -> Poll<Option<&'static str>> {
+    fn patience(&mut self, context: &mut Context<'_>, connection: &mut Connection, now: u64) -> Poll<Option<Fault>> {
         let idle_limit = self.snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
         let due = self.since + idle_limit;
         if now >= due {
             connection.count_timeout(Wait::TunnelIdle);
-            return Poll::Ready(Some("idle"));
+            return Poll::Ready(Some(Fault::Idle));
         }
         let rest_at = self.since + REST_AFTER_MILLIS;
         if !self.is_resting
@@ -215,7 +209,7 @@ impl Relay {
     }
 
     /// Closes the server's side, says goodbye to the client where that is called for, and writes the account.
-    async fn end(mut self, connection: &mut Connection, fault: Option<&'static str>) {
+    async fn end(mut self, connection: &mut Connection, fault: Option<Fault>) {
         let moved = (self.up.moved, self.down.moved);
         let is_broken = self.up.is_broken();
         self.close(connection, fault);
@@ -226,7 +220,7 @@ impl Relay {
         if let (Some(backend), Some(server)) = (note.backend, note.server) {
             core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
         }
-        if fault.is_none() && is_broken || fault == Some(KEYS_EXHAUSTED) {
+        if fault.is_none() && is_broken || fault == Some(Fault::KeysExhausted) {
             // The server has closed with bytes of the client's unread, or its answer is too long for the session's key:
             // the part of the answer that there is must not be lost to a reset.
             connection.farewell(After::Linger).await;
@@ -235,10 +229,10 @@ impl Relay {
         account(connection, &snapshot, &note, fault, moved);
     }
 
-    fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), &'static str>> {
+    fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Fault>> {
         if !self.up.is_over() {
             match self.poll_up(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err("client-reset")),
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ClientReset)),
                 // The server has closed, but what it said before that is still on its way to the client.
                 Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
                 Poll::Ready(Ok(())) => self.up.end(),
@@ -247,8 +241,8 @@ impl Relay {
         }
         if !self.down.is_over() {
             match self.poll_down(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err("server-reset")),
-                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(connection.stream.write_fault())),
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ServerReset)),
+                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(fault::of_write(&connection.stream))),
                 Poll::Ready(Ok(())) => self.down.end(),
                 Poll::Pending => {}
             }
@@ -256,7 +250,7 @@ impl Relay {
         match self.up.is_over() && self.down.is_over() {
             true => Poll::Ready(Ok(())),
             // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
-            false => connection.stream.socket.poll_reset(context).map(|()| Err("client-reset")),
+            false => connection.stream.socket.poll_reset(context).map(|()| Err(Fault::ClientReset)),
         }
     }
 
@@ -341,7 +335,7 @@ impl Relay {
     }
 
     /// Gives back what is borrowed, and has a failure of one side passed on to the other.
-    fn close(&mut self, connection: &mut Connection, fault: Option<&str>) {
+    fn close(&mut self, connection: &mut Connection, fault: Option<Fault>) {
         let core = Rc::clone(&connection.core);
         self.up.release();
         self.down.release();
@@ -349,10 +343,10 @@ impl Relay {
         core.buffers.give_back(&mut connection.inbox);
         core.buffers.give_back(&mut connection.wire);
         match fault {
-            Some("client-reset") => drop(self.server.stream.reset_on_close()),
+            Some(Fault::ClientReset) => drop(self.server.stream.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.
-            Some("server-reset") if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
-            Some("idle") => {
+            Some(Fault::ServerReset) if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
+            Some(Fault::Idle) => {
                 let _ = self.server.stream.reset_on_close();
                 let _ = connection.stream.socket.reset_on_close();
             }
@@ -383,11 +377,11 @@ impl Drop for InProgress {
 }
 
 /// Writes a finished connection into metrics and log.
-fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<&str>, moved: (u64, u64)) {
+fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<Fault>, moved: (u64, u64)) {
     let core = &connection.core;
     let total = note.started.elapsed();
     if let Some(metrics) = connection.metrics().relay.get() {
-        core.metrics.increment(metrics.ended.of(fault.unwrap_or("closed")));
+        core.metrics.increment(fault.map_or(metrics.closed, |fault| metrics.failed.of(fault)));
         let millis = core.timers.at(Instant::now()).saturating_sub(connection.accepted);
         core.metrics.observe(metrics.duration, millis);
     }

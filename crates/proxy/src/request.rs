@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
 
@@ -39,7 +40,7 @@ pub struct Note {
     pub cookie_server: Option<usize>,
     pub attempts: u32,
     pub reused: bool,
-    pub fault: Option<&'static str>,
+    pub fault: Option<Fault>,
 }
 
 impl Default for Request {

@@ -10,6 +10,17 @@ use super::lexer::Source;
 
 const MANUAL: &str = "docs/manual.md";
 const REASONS: &str = "crates/observe/src/telemetry/reasons.rs";
+const FAULTS: &str = "crates/http/src/fault.rs";
+/// Rows of the table of reasons that are faults: their families, and those alone that a client can bring about.
+const FAULT_ROWS: [(&str, &str, bool); 7] = [
+    ("rejects", "Head", false),
+    ("route faults", "Route", false),
+    ("client faults", "Client", false),
+    ("server faults", "Server", false),
+    ("request faults", "Server", true),
+    ("server tls faults", "ServerTls", false),
+    ("queue refusals", "Queue", false),
+];
 const SCHEMA: &str = "crates/config/src/schema";
 /// Metrics of the key server are told without this in a section of their own.
 const KEYSERVER_PREFIX: &str = "propylon_keyserver_";
@@ -65,6 +76,7 @@ const READERS: [&str; 13] = [
 pub struct Manual {
     text: String,
     reasons: String,
+    faults: String,
     /// Code of the schema, by file name, without tests.
     schema: BTreeMap<String, (PathBuf, String)>,
     /// Where each metric's name is written first.
@@ -90,6 +102,9 @@ impl Manual {
         let code = without_comments(source);
         if file == Path::new(REASONS) {
             code.clone_into(&mut self.reasons);
+        }
+        if file == Path::new(FAULTS) {
+            code.clone_into(&mut self.faults);
         }
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if file.parent() == Some(Path::new(SCHEMA)) {
@@ -137,7 +152,8 @@ impl Manual {
     }
 
     fn check_reasons(&self) -> Vec<Finding> {
-        let lists = lists(&self.reasons);
+        let mut lists = lists(&self.reasons);
+        lists.extend(fault_lists(&self.faults, &self.reasons));
         let Some(begin) = self.text.find(REASONS_HEADING) else {
             return vec![Finding::error(Path::new(MANUAL), 1, "there is no table of reasons below `### Reasons`")];
         };
@@ -156,7 +172,7 @@ impl Manual {
             );
         }
         for (list, code) in &lists {
-            let what = words_of(list);
+            let what = list.to_lowercase().replace('_', " ");
             let Some((line, row)) = told.remove(&what) else {
                 findings.push(Finding::error(
                     Path::new(MANUAL),
@@ -308,23 +324,41 @@ fn rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     rows.map(|(number, line)| (number, line.trim_matches('|').split(" | ").collect()))
 }
 
-/// The lists of reasons: `pub const NAME: &[&str] = &["a", OTHER];`, where `KEYS_EXHAUSTED` is `keys-exhausted`.
+/// The lists of reasons: `pub const NAME: &[&str] = &["a", "b"];`.
 fn lists(code: &str) -> BTreeMap<String, BTreeSet<String>> {
     let consts = code.split("pub const ").skip(1).filter_map(|rest| {
         let (name, rest) = rest.split_once(": &[&str] = &[")?;
-        let items = rest.split("];").next()?.split(',').map(str::trim).filter(|item| !item.is_empty());
-        let items = items.map(|item| match item.strip_prefix('"') {
-            Some(text) => text.trim_end_matches('"').to_owned(),
-            None => item.to_lowercase().replace('_', "-"),
-        });
-        Some((name.to_owned(), items.collect()))
+        let items = rest.split("];").next()?.split(',').map(|item| item.trim().trim_matches('"'));
+        Some((name.to_owned(), items.filter(|item| !item.is_empty()).map(str::to_owned).collect()))
     });
     consts.collect()
 }
 
-/// `RELAY_ENDS` is `relay ends` in the manual.
-fn words_of(list: &str) -> String {
-    list.to_lowercase().replace('_', " ")
+/// Labels of faults by their row of the manual, from `Name = "label", Family, Blame, 502;` and `RELAY_FAULTS`.
+fn fault_lists(faults: &str, reasons: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let table = faults.split("faults! {").nth(1).and_then(|rest| rest.split("\n}").next()).unwrap_or_default();
+    let rows: Vec<(&str, Vec<&str>)> = table
+        .split(';')
+        .filter_map(|row| row.split_once(" = "))
+        .map(|(name, rest)| (name.trim(), rest.split(", ").map(|cell| cell.trim_matches('"')).collect()))
+        .collect();
+    if rows.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut lists: BTreeMap<String, BTreeSet<String>> = FAULT_ROWS
+        .iter()
+        .map(|(list, family, is_clients)| {
+            let members = rows
+                .iter()
+                .filter(|(_, cells)| cells.get(1) == Some(family) && (!is_clients || cells.get(2) == Some(&"Client")));
+            ((*list).to_owned(), members.map(|(_, cells)| cells[0].to_owned()).collect())
+        })
+        .collect();
+    let ends = reasons.split("RELAY_FAULTS: &[Fault] = &[").nth(1).and_then(|rest| rest.split("];").next());
+    let names = ends.unwrap_or_default().split(',').filter_map(|name| name.trim().strip_prefix("Fault::"));
+    let labels = names.filter_map(|name| rows.iter().find(|(known, _)| *known == name).map(|(_, cells)| cells[0]));
+    lists.insert("relay ends".into(), labels.chain(["closed"]).map(str::to_owned).collect());
+    lists
 }
 
 /// A key of one of the manual's tables.
@@ -456,7 +490,7 @@ mod tests {
         let engine = "counter(\"propylon_a_total\"); // \"propylon_b\"\ngauge(\"propylon_keyserver_c_total\");\n";
         let told = |names: &str| {
             let text = format!("# M\n{names}\n\n{KEYSERVER_METRICS}: `c_total`.\n\n{REASONS_TOLD}");
-            let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", KEYS_EXHAUSTED];";
+            let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];";
             manual("", lists, engine, &text)
         };
         assert_eq!(told("`propylon_a_total`, `propylon_a_total_sum`"), Vec::<String>::new());
@@ -471,7 +505,7 @@ mod tests {
     #[test]
     fn reasons_are_compared_both_ways() {
         let with = |lists: &str| manual("", lists, "", &format!("# M\n{REASONS_TOLD}"));
-        assert_eq!(with("pub const RELAY_ENDS: &[&str] = &[\"closed\", KEYS_EXHAUSTED];"), Vec::<String>::new());
+        assert_eq!(with("pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];"), Vec::<String>::new());
         assert_eq!(
             with("pub const RELAY_ENDS: &[&str] = &[\n    \"closed\",\n    \"idle\",\n];"),
             ["`idle` is not in this row (RELAY_ENDS)", "`keys-exhausted` is none of the code's (RELAY_ENDS)"]
@@ -483,13 +517,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn faults_are_read_from_their_table() {
+        let faults = "faults! {\n    BadHost = \"bad-host\", Head, Client, 400;\n\n    ConnectFailed = \"connect-failed\", Server, Server, 502;\n    \
+            BadSwitch = \"bad-switch\", Server, Client, 502;\n}\n";
+        let lists = fault_lists(faults, "pub const RELAY_FAULTS: &[Fault] = &[\n    Fault::ConnectFailed,\n];");
+        let of = |name: &str| lists[name].iter().map(String::as_str).collect::<Vec<&str>>();
+        assert_eq!((of("rejects"), of("request faults")), (vec!["bad-host"], vec!["bad-switch"]));
+        assert_eq!((of("server faults"), of("route faults")), (vec!["bad-switch", "connect-failed"], vec![]));
+        assert_eq!(of("relay ends"), ["closed", "connect-failed"]);
+    }
+
     const KEYS: &str = "### `[listener.NAME]`\n\n| key | default | effect |\n|---|---|---|\n\
         | `bind` | required | x |\n| `timeouts.idle`, `limits.headers` | `\"75s\"`, 100 | x |\n| `via` | `false` | `{ port = 1 }` |\n";
 
     #[test]
     fn keys_and_their_defaults_are_compared_both_ways() {
         let with = |schema: &str| {
-            let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", KEYS_EXHAUSTED];";
+            let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];";
             manual(schema, lists, "", &format!("# M\n\n{KEYS}\n{REASONS_TOLD}"))
         };
         let schema = "let a = s.node(\"bind\");\nT {\n idle: timeout(&mut s, \"idle\", DAY, seconds(75)),\n }\n\

@@ -389,7 +389,10 @@ impl View {
                 .collect(),
             handshake_failures: metrics.handshake_failures.each().map(|(_, counter)| count(counter)).sum(),
             handshake_durations: self.store.counts(metrics.handshake_duration),
-            relays: metrics.relay.get().map(|relay| relay.ended.each().map(|(_, counter)| count(counter)).sum()),
+            relays: metrics
+                .relay
+                .get()
+                .map(|relay| count(relay.closed) + relay.failed.each().map(|(_, counter)| count(counter)).sum::<u64>()),
         }
     }
 

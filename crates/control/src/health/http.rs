@@ -47,7 +47,7 @@ async fn read_head(stream: &mut Line, inbox: &mut Vec<u8>, method: &str) -> Resu
     let mut head = ResponseHead::default();
     loop {
         match parse_response(inbox, asked, &LIMITS, &mut head) {
-            Err(reject) => return Err(Failure::new("bad-response", reject.reason)),
+            Err(reject) => return Err(Failure::new("bad-response", reject.fault.label())),
             Ok(Parsed::Complete) if head.is_informational() => {
                 informational += 1;
                 if informational > INFORMATIONAL_MAX {
@@ -123,7 +123,11 @@ impl Body {
     fn take_chunks(&mut self, inbox: &mut Vec<u8>) -> Result<bool, Failure> {
         let mut at = 0;
         loop {
-            match self.decoder.next(&inbox[at..]).map_err(|reject| Failure::new("bad-response", reject.reason))? {
+            match self
+                .decoder
+                .next(&inbox[at..])
+                .map_err(|reject| Failure::new("bad-response", reject.fault.label()))?
+            {
                 Event::NeedMore { consumed } => {
                     inbox.drain(..at + consumed);
                     return Ok(false);

@@ -3,6 +3,7 @@
 use super::fields::{Lines, parse_field, write_line};
 use super::grammar::{TOKEN, class};
 use super::{Name, Reject};
+use crate::fault::Fault;
 
 /// Takes a chunked body apart. Any division of the input gives the same data, the same trailers and the same verdict.
 ///
@@ -122,14 +123,14 @@ impl Decoder {
             State::LineFeed => return self.end_size_line(byte),
             State::DataCr if byte == b'\r' => return Ok(State::DataLf),
             State::DataLf if byte == b'\n' => return Ok(State::Size),
-            State::DataCr | State::DataLf => return Err(Reject::bad("bad-chunk-end")),
+            State::DataCr | State::DataLf => return Err(Reject::of(Fault::BadChunkEnd)),
             _ => {}
         }
         self.extension_bytes += 1;
         if self.extension_bytes > EXTENSION_BYTES_MAX {
-            return Err(Reject::bad("chunk-extensions-too-long"));
+            return Err(Reject::of(Fault::ChunkExtensionsTooLong));
         }
-        step_extension(self.state, byte).ok_or(Reject::bad("bad-chunk-extension"))
+        step_extension(self.state, byte).ok_or(Reject::of(Fault::BadChunkExtension))
     }
 
     fn step_size(&mut self, byte: u8) -> Result<State, Reject> {
@@ -137,22 +138,22 @@ impl Decoder {
             self.digits += 1;
             self.remaining = self.remaining << 4 | u64::from(digit);
             if self.digits > SIZE_DIGITS_MAX || self.remaining > i64::MAX as u64 {
-                return Err(Reject::bad("chunk-size-too-large"));
+                return Err(Reject::of(Fault::ChunkSizeTooLarge));
             }
             return Ok(State::Size);
         }
         match byte {
-            _ if self.digits == 0 => Err(Reject::bad("bad-chunk-size")),
+            _ if self.digits == 0 => Err(Reject::of(Fault::BadChunkSize)),
             b'\r' => Ok(State::LineFeed),
             b';' => Ok(State::BeforeName),
             b' ' | b'\t' => Ok(State::BeforeSemicolon),
-            _ => Err(Reject::bad("bad-chunk-size")),
+            _ => Err(Reject::of(Fault::BadChunkSize)),
         }
     }
 
     fn end_size_line(&mut self, byte: u8) -> Result<State, Reject> {
         if byte != b'\n' {
-            return Err(Reject::bad("bare-cr"));
+            return Err(Reject::of(Fault::BareCr));
         }
         self.digits = 0;
         Ok(if self.remaining == 0 { State::Trailers } else { State::Data })
@@ -203,7 +204,7 @@ impl Decoder {
             }
             self.trailer_count += 1;
             if self.trailer_count > TRAILERS_MAX {
-                return Err(Reject::bad("too-many-trailers"));
+                return Err(Reject::of(Fault::TooManyTrailers));
             }
             let field = parse_field(&self.section, line, self.trailer_count == 1)?;
             let name = field.name.bytes(&self.section);
@@ -212,7 +213,7 @@ impl Decoder {
             }
         }
         if self.section.len() == TRAILER_BYTES_MAX {
-            return Err(Reject::bad("trailers-too-long"));
+            return Err(Reject::of(Fault::TrailersTooLong));
         }
         Ok(input.len())
     }

@@ -2,6 +2,7 @@
 
 use super::grammar::{ODD, TOKEN, class, first_control, trim};
 use super::{Limits, Reject};
+use crate::fault::Fault;
 
 /// A range of bytes in the buffer that a head was parsed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -436,9 +437,9 @@ impl Lines {
                 self.scanned = self.next;
                 Ok(Some(line))
             }
-            (b'\r', Some(_)) => Err(Reject::bad("bare-cr")),
-            (b'\n', _) => Err(Reject::bad("bare-lf")),
-            _ => Err(Reject::bad("control-byte")),
+            (b'\r', Some(_)) => Err(Reject::of(Fault::BareCr)),
+            (b'\n', _) => Err(Reject::of(Fault::BareLf)),
+            _ => Err(Reject::of(Fault::ControlByte)),
         }
     }
 
@@ -463,7 +464,7 @@ pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, 
         length += 1;
     }
     if text.get(length) != Some(&b':') || length == 0 {
-        return Err(Reject::bad(bad_name(text, length, first)));
+        return Err(Reject::of(bad_name(text, length, first)));
     }
     let start = line.start as usize;
     let value = &text[length + 1..];
@@ -481,14 +482,14 @@ pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, 
 }
 
 #[cold]
-fn bad_name(text: &[u8], length: usize, first: bool) -> &'static str {
+fn bad_name(text: &[u8], length: usize, first: bool) -> Fault {
     match (length, text.get(length)) {
-        (0, Some(b' ' | b'\t')) if first => "space-before-first-field",
-        (0, Some(b' ' | b'\t')) => "folded-field",
-        (0, Some(b':')) => "empty-field-name",
-        (_, Some(b' ' | b'\t')) => "space-in-field-name",
-        (_, None) => "field-without-colon",
-        _ => "bad-field-name",
+        (0, Some(b' ' | b'\t')) if first => Fault::SpaceBeforeFirstField,
+        (0, Some(b' ' | b'\t')) => Fault::FoldedField,
+        (0, Some(b':')) => Fault::EmptyFieldName,
+        (_, Some(b' ' | b'\t')) => Fault::SpaceInFieldName,
+        (_, None) => Fault::FieldWithoutColon,
+        _ => Fault::BadFieldName,
     }
 }
 
@@ -520,7 +521,7 @@ impl Options {
         for option in super::grammar::list(value) {
             self.count += 1;
             if self.count > CONNECTION_OPTIONS_MAX {
-                return Err(Reject::bad("too-many-connection-options"));
+                return Err(Reject::of(Fault::TooManyConnectionOptions));
             }
             match option.len() {
                 0 => {}

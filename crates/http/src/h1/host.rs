@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 
 use super::grammar::{HOST, all};
 use super::{Reject, Span};
+use crate::fault::Fault;
 
 /// A name as DNS can carry it, with a trailing dot.
 pub const HOST_BYTES_MAX: usize = 254;
@@ -50,7 +51,7 @@ impl Authority {
     }
 }
 
-const BAD: Reject = Reject::bad("bad-host");
+const BAD: Reject = Reject::of(Fault::BadHost);
 
 fn port(digits: &[u8]) -> Option<u16> {
     if digits.len() > 5 {

@@ -36,6 +36,7 @@
 //! | absolute-form | authority must equal Host; forwarded in origin-form |
 //! | host names | letters, digits, `-`, `_`, `.`, `~`; no empty label; IPv6 in brackets; port in digits, at most 65535 |
 
+use crate::fault::Fault;
 mod answer;
 mod chunk;
 mod fields;
@@ -84,23 +85,18 @@ pub enum Parsed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
     pub status: u16,
-    /// Kebab-case word for logs and metrics.
-    pub reason: &'static str,
+    pub fault: Fault,
 }
 
 impl Reject {
-    pub const fn new(status: u16, reason: &'static str) -> Reject {
-        Reject { status, reason }
-    }
-
-    pub const fn bad(reason: &'static str) -> Reject {
-        Reject::new(400, reason)
+    pub const fn of(fault: Fault) -> Reject {
+        Reject { status: fault.status(), fault }
     }
 }
 
 impl std::fmt::Display for Reject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.status, self.reason)
+        write!(f, "{} {}", self.status, self.fault)
     }
 }
 

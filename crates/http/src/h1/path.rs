@@ -11,6 +11,7 @@ use propylon_config::canonical::{PathFault, Rewritten};
 
 use super::Reject;
 use super::grammar::{PATH_MARK, PATH_STEP, class};
+use crate::fault::Fault;
 
 /// Whether a path is its own canonical form and key, as nearly all are: one look at each byte. False says nothing.
 #[inline]
@@ -30,11 +31,11 @@ pub fn is_plain(path: &[u8]) -> bool {
 /// 400 for spellings that servers read differently, unless `rules` allow them, and for escapes that are none.
 pub fn rewrite(path: &[u8], rules: PathRules) -> Result<Rewritten, Reject> {
     propylon_config::canonical::rewrite(path, rules).map_err(|fault| match fault {
-        PathFault::Backslash => Reject::bad("backslash-in-path"),
-        PathFault::EscapedSlash => Reject::bad("escaped-slash"),
-        PathFault::EscapedNul => Reject::bad("escaped-nul"),
-        PathFault::BadEscape => Reject::bad("bad-escape"),
-        PathFault::AboveRoot => Reject::bad("path-above-root"),
-        PathFault::HiddenSegment => Reject::bad("hidden-segment"),
+        PathFault::Backslash => Reject::of(Fault::BackslashInPath),
+        PathFault::EscapedSlash => Reject::of(Fault::EscapedSlash),
+        PathFault::EscapedNul => Reject::of(Fault::EscapedNul),
+        PathFault::BadEscape => Reject::of(Fault::BadEscape),
+        PathFault::AboveRoot => Reject::of(Fault::PathAboveRoot),
+        PathFault::HiddenSegment => Reject::of(Fault::HiddenSegment),
     })
 }

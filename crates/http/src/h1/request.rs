@@ -7,6 +7,7 @@ use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
 use super::host::{Authority, HOST_BYTES_MAX, normal_name};
 use super::{Asked, Field, Fields, Limits, Name, Parsed, Reject, Span, path};
+use crate::fault::Fault;
 
 /// The methods of RFC 9110 §9.3 and PATCH; the text of any is `RequestHead::method_text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -187,7 +188,7 @@ impl RequestHead {
         let bytes = |parts: [&[u8]; 2]| parts[0].len() + parts[1].len();
         let growth = bytes(self.target(buf)).saturating_sub(bytes(self.received_target(buf)));
         match growth > 0 && self.length + growth > head_bytes {
-            true => Err(Reject::new(414, "request-line-too-long")),
+            true => Err(Reject::of(Fault::RequestLineTooLong)),
             false => Ok(()),
         }
     }
@@ -344,8 +345,8 @@ pub fn parse_request(buf: &[u8], limits: &Limits, out: &mut RequestHead) -> Resu
             let in_line = out.parser.phase != Phase::Fields;
             out.parser.phase = Phase::Done;
             Err(match in_line {
-                true => Reject::new(414, "request-line-too-long"),
-                false => Reject::new(431, "head-too-long"),
+                true => Reject::of(Fault::RequestLineTooLong),
+                false => Reject::of(Fault::HeadTooLong),
             })
         }
         Ok(Parsed::Partial) => result,
@@ -376,7 +377,7 @@ fn advance(buf: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<Parsed
         }
         let field = parse_field(buf, line, head.fields.is_empty())?;
         if head.fields.len() == limits.headers {
-            return Err(Reject::new(431, "too-many-fields"));
+            return Err(Reject::of(Fault::TooManyFields));
         }
         note_field(buf, field, head)?;
     }
@@ -388,9 +389,9 @@ fn begin(buf: &[u8], head: &mut RequestHead) -> Result<bool, Reject> {
     let start = match buf {
         [] | [b'\r'] => return Ok(false),
         [b'\r', b'\n'] => return Ok(false),
-        [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(Reject::bad("empty-lines-before-request")),
+        [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(Reject::of(Fault::EmptyLinesBeforeRequest)),
         [b'\r', b'\n', ..] => 2,
-        [0x16, ..] => return Err(Reject::bad("tls-on-plaintext-port")),
+        [0x16, ..] => return Err(Reject::of(Fault::TlsOnPlaintextPort)),
         _ => 0,
     };
     head.parser.lines = Lines::at(start);
@@ -406,8 +407,8 @@ fn check_line_so_far(line: &[u8]) -> Result<(), Reject> {
     let known = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
     match known.iter().position(|&b| class(b) & TOKEN == 0) {
         Some(end) if end > 0 && known[end] == b' ' => Ok(()),
-        Some(_) => Err(Reject::bad("bad-method")),
-        None if known.len() > METHOD_BYTES_MAX => Err(Reject::new(501, "method-too-long")),
+        Some(_) => Err(Reject::of(Fault::BadMethod)),
+        None if known.len() > METHOD_BYTES_MAX => Err(Reject::of(Fault::MethodTooLong)),
         None => Ok(()),
     }
 }
@@ -416,15 +417,15 @@ fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(
     let text = line.bytes(buf);
     check_line_so_far(text)?;
     let start = line.start as usize;
-    let method_end = text.iter().position(|&b| b == b' ').ok_or(Reject::bad("bad-request-line"))?;
+    let method_end = text.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::BadRequestLine))?;
     let rest = &text[method_end + 1..];
-    let target_length = rest.iter().position(|&b| b == b' ').ok_or(Reject::bad("no-version"))?;
+    let target_length = rest.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::NoVersion))?;
     head.version = read_version(&rest[target_length + 1..])?;
     head.method_text = Span::new(start, start + method_end);
     head.method = Method::of(&text[..method_end]);
     match head.method {
-        Method::Connect => return Err(Reject::new(501, "connect-not-supported")),
-        Method::Trace => return Err(Reject::new(405, "trace-not-allowed")),
+        Method::Connect => return Err(Reject::of(Fault::ConnectNotSupported)),
+        Method::Trace => return Err(Reject::of(Fault::TraceNotAllowed)),
         _ => {}
     }
     let target_start = start + method_end + 1;
@@ -438,17 +439,17 @@ pub(crate) fn read_version(text: &[u8]) -> Result<Version, Reject> {
             match (major, minor) {
                 (b'1', b'0') => Ok(Version::Http10),
                 (b'1', _) => Ok(Version::Http11),
-                _ => Err(Reject::new(505, "version-not-supported")),
+                _ => Err(Reject::of(Fault::VersionNotSupported)),
             }
         }
-        _ => Err(Reject::bad("bad-version")),
+        _ => Err(Reject::of(Fault::BadVersion)),
     }
 }
 
 fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let target = span.bytes(buf);
     if !all(target, TARGET) {
-        return Err(Reject::bad("bad-target-byte"));
+        return Err(Reject::of(Fault::BadTargetByte));
     }
     match target {
         [b'/', ..] => head.target = span,
@@ -473,12 +474,12 @@ fn read_absolute(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), R
     } else if starts("https://") {
         (Scheme::Https, 8)
     } else {
-        return Err(Reject::bad("bad-target"));
+        return Err(Reject::of(Fault::BadTarget));
     };
     let rest = &target[skip..];
     let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
     if length == 0 {
-        return Err(Reject::bad("target-without-host"));
+        return Err(Reject::of(Fault::TargetWithoutHost));
     }
     let start = span.start as usize + skip;
     head.parser.target_authority = Some(Authority::read(buf, Span::new(start, start + length))?);
@@ -507,7 +508,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
             field.forward = true;
         }
         Name::Host => match state.host {
-            Some(_) => return Err(Reject::bad("several-hosts")),
+            Some(_) => return Err(Reject::of(Fault::SeveralHosts)),
             None => state.host = Some(Authority::read(buf, field.value)?),
         },
         Name::ContentLength => note_content_length(value, state)?,
@@ -526,7 +527,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         }
         Name::MaxForwards if head.method == Method::Options => {
             let hops = decimal(value).filter(|_| head.max_forwards.is_none());
-            head.max_forwards = Some(hops.ok_or(Reject::bad("bad-max-forwards"))?);
+            head.max_forwards = Some(hops.ok_or(Reject::of(Fault::BadMaxForwards))?);
         }
         Name::MaxForwards => field.forward = true,
         // Written anew by the rewriter as the listener's policy says.
@@ -550,24 +551,24 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
 
 fn note_content_length(value: &[u8], state: &mut Parser) -> Result<(), Reject> {
     if state.content_length.is_some() {
-        return Err(Reject::bad("several-content-lengths"));
+        return Err(Reject::of(Fault::SeveralContentLengths));
     }
     if state.chunked {
-        return Err(Reject::bad("content-length-with-transfer-encoding"));
+        return Err(Reject::of(Fault::ContentLengthWithTransferEncoding));
     }
-    state.content_length = Some(decimal(value).ok_or(Reject::bad("bad-content-length"))?);
+    state.content_length = Some(decimal(value).ok_or(Reject::of(Fault::BadContentLength))?);
     Ok(())
 }
 
 fn note_transfer_encoding(value: &[u8], version: Version, state: &mut Parser) -> Result<(), Reject> {
     if version == Version::Http10 {
-        return Err(Reject::bad("transfer-encoding-in-http10"));
+        return Err(Reject::of(Fault::TransferEncodingInHttp10));
     }
     if state.chunked {
-        return Err(Reject::bad("several-transfer-encodings"));
+        return Err(Reject::of(Fault::SeveralTransferEncodings));
     }
     if state.content_length.is_some() {
-        return Err(Reject::bad("content-length-with-transfer-encoding"));
+        return Err(Reject::of(Fault::ContentLengthWithTransferEncoding));
     }
     if !value.eq_ignore_ascii_case(b"chunked") {
         return Err(judge_coding(value));
@@ -585,9 +586,9 @@ pub(crate) fn judge_coding(value: &[u8]) -> Reject {
     let well_formed = codings().all(super::grammar::is_token);
     let final_chunked = codings().last().is_some_and(chunked);
     if well_formed && final_chunked && codings().filter(|c| chunked(c)).count() == 1 {
-        Reject::new(501, "unknown-transfer-coding")
+        Reject::of(Fault::UnknownTransferCoding)
     } else {
-        Reject::bad("bad-transfer-encoding")
+        Reject::of(Fault::BadTransferEncoding)
     }
 }
 
@@ -595,7 +596,7 @@ fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let state = head.parser;
     let modern = head.version == Version::Http11;
     if state.options.framing {
-        return Err(Reject::bad("connection-names-framing"));
+        return Err(Reject::of(Fault::ConnectionNamesFraming));
     }
     finish_host(buf, head)?;
     head.body = match (state.chunked, state.content_length) {
@@ -606,7 +607,7 @@ fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let has_body = !matches!(head.body, RequestBody::None | RequestBody::Length(0));
     head.keep_alive = !state.options.close && (modern || state.options.keep_alive);
     match state.expect {
-        Some(Expect::Unknown) if modern => return Err(Reject::new(417, "unknown-expectation")),
+        Some(Expect::Unknown) if modern => return Err(Reject::of(Fault::UnknownExpectation)),
         expect => head.expect_continue = expect.is_some() && modern && has_body,
     }
     if state.upgrades > 1 {
@@ -626,13 +627,13 @@ fn finish_host(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let host = match (state.host, head.version) {
         (Some(host), _) if !host.text.is_empty() => Some(host),
         (_, Version::Http10) => None,
-        (Some(_), _) => return Err(Reject::bad("empty-host")),
-        (None, _) => return Err(Reject::bad("no-host")),
+        (Some(_), _) => return Err(Reject::of(Fault::EmptyHost)),
+        (None, _) => return Err(Reject::of(Fault::NoHost)),
     };
     let port = head.scheme.unwrap_or(Scheme::Http).default_port();
     let authority = match (state.target_authority, host) {
         (Some(target), Some(host)) if !target.is_same(&host, port, buf) => {
-            return Err(Reject::bad("host-differs-from-target"));
+            return Err(Reject::of(Fault::HostDiffersFromTarget));
         }
         (target, host) => target.or(host).unwrap_or_default(),
     };

@@ -4,6 +4,7 @@ use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{decimal, elements};
 use super::request::{judge_coding, may_upgrade_to, read_version};
 use super::{Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
+use crate::fault::Fault;
 
 /// Facts about the request that are needed to read its response.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +146,7 @@ pub fn parse_response(buf: &[u8], asked: Asked<'_>, limits: &Limits, out: &mut R
         if buf.len() < limits.head_bytes {
             return result;
         }
-        result = Err(Reject::bad("head-too-long"));
+        result = Err(Reject::of(Fault::HeadTooLong));
     }
     out.parser.phase = Phase::Done;
     result.map_err(|reject| Reject { status: 502, ..reject })
@@ -168,7 +169,7 @@ fn advance(buf: &[u8], asked: Asked<'_>, limits: &Limits, head: &mut ResponseHea
         }
         let field = parse_field(buf, line, head.fields.is_empty())?;
         if head.fields.len() == limits.headers {
-            return Err(Reject::bad("too-many-fields"));
+            return Err(Reject::of(Fault::TooManyFields));
         }
         note_field(buf, field, head)?;
     }
@@ -180,13 +181,13 @@ fn check_status_line_so_far(buf: &[u8]) -> Result<(), Reject> {
     let known = buf.len().min(5);
     match buf[..known] == b"HTTP/"[..known] {
         true => Ok(()),
-        false => Err(Reject::bad("bad-status-line")),
+        false => Err(Reject::of(Fault::BadStatusLine)),
     }
 }
 
 /// The space after the status may be missing along with the reason: many servers leave it out, and it is written anew.
 fn read_status_line(buf: &[u8], line: Span, head: &mut ResponseHead) -> Result<(), Reject> {
-    const BAD: Reject = Reject::bad("bad-status-line");
+    const BAD: Reject = Reject::of(Fault::BadStatusLine);
     let text = line.bytes(buf);
     let (version, rest) = text.split_first_chunk::<8>().ok_or(BAD)?;
     head.version = read_version(version)?;
@@ -199,7 +200,7 @@ fn read_status_line(buf: &[u8], line: Span, head: &mut ResponseHead) -> Result<(
     }
     head.status = match decimal(status) {
         Some(status @ 100..=599) => status as u16,
-        _ => return Err(Reject::bad("bad-status")),
+        _ => return Err(Reject::of(Fault::BadStatus)),
     };
     let end = line.end as usize;
     head.reason = Span::new(end - reason.len().saturating_sub(1), end);
@@ -212,16 +213,16 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(
     match field.kind {
         Name::ContentLength => {
             if head.content_length.is_some() {
-                return Err(Reject::bad("several-content-lengths"));
+                return Err(Reject::of(Fault::SeveralContentLengths));
             }
-            head.content_length = Some(decimal(value).ok_or(Reject::bad("bad-content-length"))?);
+            head.content_length = Some(decimal(value).ok_or(Reject::of(Fault::BadContentLength))?);
         }
         Name::TransferEncoding => {
             if head.version == Version::Http10 {
-                return Err(Reject::bad("transfer-encoding-in-http10"));
+                return Err(Reject::of(Fault::TransferEncodingInHttp10));
             }
             if head.chunked {
-                return Err(Reject::bad("several-transfer-encodings"));
+                return Err(Reject::of(Fault::SeveralTransferEncodings));
             }
             if !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(judge_coding(value));
@@ -247,7 +248,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(
         _ => field.forward = true,
     }
     if head.chunked && head.content_length.is_some() {
-        return Err(Reject::bad("content-length-with-transfer-encoding"));
+        return Err(Reject::of(Fault::ContentLengthWithTransferEncoding));
     }
     head.fields.push(field);
     Ok(())
@@ -280,9 +281,9 @@ fn finish_upgrade(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Resu
     }
     let protocols = head.protocols(buf).filter(|list| head.parser.options.upgrade && may_upgrade_to(list));
     match (head.status, asked.upgrade, protocols) {
-        (101, None, _) => return Err(Reject::bad("switched-without-being-asked")),
-        (101, _, None) => return Err(Reject::bad("bad-switch")),
-        (101, Some(asked), Some(to)) if !is_among(to, asked) => return Err(Reject::bad("bad-switch")),
+        (101, None, _) => return Err(Reject::of(Fault::SwitchedWithoutBeingAsked)),
+        (101, _, None) => return Err(Reject::of(Fault::BadSwitch)),
+        (101, Some(asked), Some(to)) if !is_among(to, asked) => return Err(Reject::of(Fault::BadSwitch)),
         (101 | 426, _, Some(_)) => {}
         _ => head.upgrade = None,
     }

@@ -11,6 +11,7 @@ use propylon_config::{
     Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
     Route, Server, Severity,
 };
+use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
@@ -184,7 +185,7 @@ impl Asked {
         match h1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
             Ok(Parsed::Complete) if !authority.is_empty() => {}
             Ok(_) => return Err("the URL has no host".into()),
-            Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.reason)),
+            Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.fault)),
         }
         let mut scratch = [0; HOST_BYTES_MAX];
         let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
@@ -199,13 +200,13 @@ impl Asked {
 }
 
 /// The way out for a path that is refused.
-fn way_out(reason: &str, listener: &str) -> String {
-    let allowed = match reason {
-        "escaped-slash" => "%2F",
-        "backslash-in-path" => "%5C",
-        "escaped-nul" => "%00",
-        "path-above-root" => "..",
-        "hidden-segment" => {
+fn way_out(fault: Fault, listener: &str) -> String {
+    let allowed = match fault {
+        Fault::EscapedSlash => "%2F",
+        Fault::BackslashInPath => "%5C",
+        Fault::EscapedNul => "%00",
+        Fault::PathAboveRoot => "..",
+        Fault::HiddenSegment => {
             return "some servers see a `.` or `..` in it and others do not; nothing allows that".into();
         }
         _ => return "a `%` is followed by two hexadecimal digits; one that stands for itself is `%25`".into(),
@@ -314,8 +315,8 @@ impl Explanation<'_> {
         }
         match self.routes.first() {
             None if let Err(reject) = self.path => {
-                line("answer", &format!("{} ({})", reject.status, reject.reason));
-                line("", &way_out(reject.reason, &listener.name));
+                line("answer", &format!("{} ({})", reject.status, reject.fault));
+                line("", &way_out(reject.fault, &listener.name));
             }
             None if let Some(redirect) = &listener.redirect_to_https => {
                 line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
@@ -400,7 +401,7 @@ impl Explanation<'_> {
             let unmatched = self.listener.redirect_to_https.as_ref().map_or(404, |redirect| redirect.status);
             value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| unmatched));
             if let Err(reject) = &self.path {
-                value["reason"] = json!(reject.reason);
+                value["reason"] = json!(reject.fault.label());
             }
             return value;
         };

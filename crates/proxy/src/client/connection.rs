@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::{BackendId, Listener};
+use propylon_http::fault::Fault;
 use propylon_http::proxy_protocol::Ends;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::ClientStream;
@@ -298,20 +299,20 @@ impl Connection {
         }
     }
 
-    /// Ready when the client has gone, while nothing is read of it. One of `telemetry::CLIENT_FAULTS`.
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+    /// Ready when the client has gone, while nothing is read of it.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
         let departure = self.departure();
         self.stream.socket.poll_departed(context, departure).map(|()| self.farewell_fault())
     }
 
-    pub fn has_gone(&self) -> Option<&'static str> {
+    pub fn has_gone(&self) -> Option<Fault> {
         self.stream.socket.has_departed(self.departure()).then(|| self.farewell_fault())
     }
 
-    fn farewell_fault(&self) -> &'static str {
+    fn farewell_fault(&self) -> Fault {
         match self.stream.socket.has_departed(Departure::Reset) {
-            true => "client-reset",
-            false => "client-closed",
+            true => Fault::ClientReset,
+            false => Fault::ClientClosed,
         }
     }
 }

@@ -14,7 +14,7 @@ use propylon_tls::{ClientHelloInfo, Facts};
 use super::connection::Connection;
 use super::proxy_header;
 use crate::core::Core;
-use crate::http2::{Fault, Intake, Moment, stage_words};
+use crate::http2::{ConnectionFault, Intake, Moment, stage_words};
 
 /// State that a connection and its streams share.
 pub struct ClientH2Connection {
@@ -34,7 +34,7 @@ pub struct ClientH2Connection {
     /// Bytes of memory that bodies take which the client has not read.
     pub(crate) unread: Rc<Cell<usize>>,
     /// Set when the connection is to end for what the client did.
-    pub(crate) fault: Cell<Option<Fault>>,
+    pub(crate) fault: Cell<Option<ConnectionFault>>,
     /// The library waits for the socket.
     pub(crate) blocked: Cell<bool>,
     pub(crate) intake: RefCell<Intake>,

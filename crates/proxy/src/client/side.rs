@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use propylon_config::{BackendId, ProxyProtocol};
+use propylon_http::fault::Fault;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{ListenerMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
@@ -138,14 +139,14 @@ impl Client for ClientSide<'_> {
         self.core().metrics.increment(self.metrics().timeouts[wait as usize]);
     }
 
-    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
         match self {
             ClientSide::Http1(connection) => connection.poll_gone(context),
-            ClientSide::Http2(stream) => stream.poll_gone(context).map(|()| "client-reset"),
+            ClientSide::Http2(stream) => stream.poll_gone(context).map(|()| Fault::ClientReset),
         }
     }
 
-    fn has_gone(&self) -> Option<&'static str> {
+    fn has_gone(&self) -> Option<Fault> {
         match self {
             ClientSide::Http1(connection) => connection.has_gone(),
             // Bytes that its connection has brought have been read.

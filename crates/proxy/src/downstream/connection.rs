@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use propylon_crypto::Outcome;
+use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Parsed, Reject};
 use propylon_net::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
@@ -280,7 +281,7 @@ impl Connection {
         let core = &self.core;
         if core.timers.now() >= due {
             self.count_timeout(Wait::RequestHead);
-            return Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" });
+            return Arrival::Refused(Reject::of(Fault::RequestHeadTimeout));
         }
         // A connection let in with a byte is refused as newcomers are when it grows.
         if self.inbox.len() >= HEAD_BYTES_FREE && core.overload.refuses(|| core.random.borrow_mut().u16(..)) {
@@ -318,7 +319,7 @@ impl Connection {
                 Poll::Ready(Ok(Fill::Bytes)) => {}
                 Poll::Ready(Ok(Fill::End)) if self.inbox.is_empty() => return Poll::Ready(Arrival::Closed),
                 Poll::Ready(Ok(Fill::End)) => {
-                    let reject = Reject { status: 400, reason: "head-cut-short" };
+                    let reject = Reject::of(Fault::HeadCutShort);
                     return Poll::Ready(Arrival::Refused(reject));
                 }
                 Poll::Ready(Err(ReadError::Io(_))) => return Poll::Ready(Arrival::Closed),

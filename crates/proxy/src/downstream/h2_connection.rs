@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
 use propylon_config::Http2;
+use propylon_http::fault::Fault;
 use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
-use propylon_net::client_stream::KEYS_EXHAUSTED;
 use propylon_net::socket::Departure;
 use propylon_observe::telemetry::Wait;
 use tokio::task::spawn_local;
@@ -19,7 +19,8 @@ use super::h2_wire::{DATA_FRAME_BUDGET, Wire};
 use crate::client::connection::{Connection, Linger};
 use crate::client::h2_connection::ClientH2Connection;
 use crate::core::Core;
-use crate::http2::{Fault, Piece};
+use crate::fault;
+use crate::http2::{ConnectionFault, Piece};
 
 /// How long a connection that is to end may take for its last words.
 const FAREWELL_MILLIS: u64 = 5_000;
@@ -76,10 +77,10 @@ pub async fn serve(connection: Connection) {
 
 /// After a write that has failed. A client whose session's key is worn out is still there to be told that it ends.
 fn end_of_writing(link: &ClientH2Connection) -> End {
-    match link.connection.borrow().stream.write_fault() {
-        KEYS_EXHAUSTED => {
+    match fault::of_write(&link.connection.borrow().stream) {
+        Fault::KeysExhausted => {
             let faults = &link.core.telemetry.listeners[link.listener].faults;
-            link.core.metrics.increment(faults.of(KEYS_EXHAUSTED));
+            link.core.metrics.increment(faults.of(Fault::KeysExhausted));
             link.core.buffers.give_back(&mut link.staged.borrow_mut());
             End::Spoken
         }
@@ -289,11 +290,11 @@ impl Driver {
             && self.closing.is_none()
         {
             let reason = match fault {
-                Fault::Flood(reason) => {
+                ConnectionFault::Flood(reason) => {
                     link.count_flood(reason);
                     Reason::ENHANCE_YOUR_CALM
                 }
-                Fault::Error(reason) => {
+                ConnectionFault::Error(reason) => {
                     link.count_error(reason);
                     reason
                 }

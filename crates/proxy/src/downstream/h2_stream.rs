@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
+use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Parsed, Reject, Version};
 
 use crate::client::h2_connection::ClientH2Connection;
@@ -81,10 +82,10 @@ impl Stream {
         };
         let fields = parts.headers.len();
         if fields > listener.limits.headers {
-            return Err(Reject { status: 431, reason: "too-many-fields" });
+            return Err(Reject::of(Fault::TooManyFields));
         }
         let Parsed::Complete = h1::parse_request(&request.text, &limits, &mut request.head)? else {
-            return Err(Reject { status: 400, reason: "head-cut-short" });
+            return Err(Reject::of(Fault::HeadCutShort));
         };
         request.head.version = Version::Http2;
         request.note.bytes_received = request.text.len() as u64;

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, Version, reason_phrase, whole_chunked};
 use propylon_net::buffer::Buffer;
 
@@ -74,17 +75,24 @@ fn skip_body(head: &RequestHead, inbox: &mut Buffer, note: &mut Note) -> bool {
     true
 }
 
-/// The answer to what is wrong on our side or the server's: a status, and one word that the log has as well.
+/// Answers a request that a fault ends: with its status, and its label, which the log gets as well.
+pub fn answer_fault(client: &mut ClientSide<'_>, request: &mut Request, fault: Fault) -> After {
+    request.note.fault = Some(fault);
+    answer_error(client, request, fault.status(), fault.label())
+}
+
+/// As [`answer_fault`], with more to say than a label.
 pub fn answer_error(client: &mut ClientSide<'_>, request: &mut Request, status: u16, reason: &str) -> After {
     let body = format!("{status} {}: {reason}\n", reason_phrase(status));
     let answer = Answer { body: &body, ..Answer::plain(status) };
     answer_here(client, request, &answer)
 }
 
-/// The same where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
-pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, reason: &str, seconds: u64) -> After {
-    let (status, seconds) = (503, seconds.to_string());
-    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
+/// As [`answer_fault`] where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
+pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, fault: Fault, seconds: u64) -> After {
+    request.note.fault = Some(fault);
+    let (status, seconds) = (fault.status(), seconds.to_string());
+    let body = format!("{status} {}: {fault}\n", reason_phrase(status));
     let answer = Answer { fields: &[("Retry-After", &seconds)], body: &body, ..Answer::plain(status) };
     answer_here(client, request, &answer)
 }

@@ -12,16 +12,16 @@ use std::task::Poll;
 use std::time::Instant;
 
 use propylon_config::BackendId;
+use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{Name, RequestBody};
-use propylon_observe::telemetry::{REQUEST_FAULTS, SERVER_FAULTS};
 
 use crate::client::side::ClientSide;
-use crate::exchange::answers::{answer_busy, answer_error};
+use crate::exchange::answers::{answer_busy, answer_fault};
 use crate::exchange::bridge::Bridge;
 use crate::exchange::record::{self, AttemptRecord, Reached};
 use crate::exchange::transfer::{Ended, Transfer, Upload};
 use crate::exchange::tunnel;
-use crate::fault::{Attempt, CUT_OFF, EXCESS_DATA, REQUEST_RESET, Repeatable, STREAM_RESET};
+use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::CookieTarget;
@@ -48,8 +48,8 @@ pub async fn forward(
     client.note_backend(backend.id);
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
         let core = Rc::clone(client.core());
-        core.metrics.increment(backend.metrics().queue_refused.of("circuit-open"));
-        return refuse(client, request, backend, &Refusal::Queue("circuit-open"));
+        core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
+        return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
     };
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(client.listener());
@@ -115,7 +115,7 @@ pub async fn forward(
                 }
             }
         };
-        record.fault = Some(failed.reason);
+        record.fault = Some(failed.fault);
         record::end_attempt(request, backend, &record);
         let failure =
             Failure { failed, permit, may_be_silent: record.connection.is_some_and(|reached| !reached.is_http2) };
@@ -125,7 +125,7 @@ pub async fn forward(
     }
 }
 
-async fn gone(client: &mut ClientSide<'_>) -> Option<&'static str> {
+async fn gone(client: &mut ClientSide<'_>) -> Option<Fault> {
     poll_fn(|context| match client.poll_gone(context) {
         Poll::Ready(why) => Poll::Ready(Some(why)),
         Poll::Pending => Poll::Ready(client.has_gone()),
@@ -179,8 +179,8 @@ fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend
         _ if status == 101 => false,
         None => is_failure(status),
         // The client has its response: that HEAD has a body at this server is no reason to do without it.
-        Some(EXCESS_DATA) if is_whole => is_failure(status),
-        Some(fault) if SERVER_FAULTS.contains(&fault) && !REQUEST_FAULTS.contains(&fault) => true,
+        Some(Fault::ExcessData) if is_whole => is_failure(status),
+        Some(fault) if fault.blame() == Blame::Server => true,
         Some(_) => return,
     };
     client.core().metrics.increment(if failed { metrics.failures } else { metrics.successes });
@@ -263,16 +263,16 @@ fn give_up(
     let metrics = backend.metrics();
     let retries = backend.config().retries;
     let server = request.note.server.unwrap_or(0);
-    core.metrics.increment(metrics.faults.of(failed.reason));
-    request.note.fault = Some(failed.reason);
+    core.metrics.increment(metrics.faults.of(failed.fault));
+    request.note.fault = Some(failed.fault);
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
     let stale = request.note.reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
     // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
-    let cut_off = failed.reason == CUT_OFF && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
+    let cut_off = failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
     // A shortage on this machine is no fault of the server, nor is a faulty request.
-    let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
+    let is_servers = failed.fault.blame() == Blame::Server;
     if let Some(turn) = &retry_state.turn {
         match stale || cut_off {
             true => turn.stale(),
@@ -327,23 +327,21 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backe
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
             // All of them are known to be down, or drained: nobody was asked.
-            let reason = if backend.state.open() == 0 { "no-healthy-server" } else { "no-server" };
+            let fault = if backend.state.open() == 0 { Fault::NoHealthyServer } else { Fault::NoServer };
             let core = Rc::clone(client.core());
-            core.metrics.increment(backend.metrics().faults.of(reason));
-            request.note.fault = Some(reason);
-            answer_busy(client, request, reason, 1)
+            core.metrics.increment(backend.metrics().faults.of(fault));
+            answer_busy(client, request, fault, 1)
         }
-        Refusal::Queue(reason) => {
-            request.note.fault = Some(reason);
-            let wait = match *reason {
-                "circuit-open" => 1,
+        Refusal::Queue(fault) => {
+            let wait = match fault {
+                Fault::CircuitOpen => 1,
                 _ => backend.config().queue.timeout.as_secs().max(1),
             };
-            answer_busy(client, request, reason, wait)
+            answer_busy(client, request, *fault, wait)
         }
         Refusal::ClientGone(why) => {
-            request.note.fault = Some(why);
-            client.core().metrics.increment(client.metrics().faults.of(why));
+            request.note.fault = Some(*why);
+            client.core().metrics.increment(client.metrics().faults.of(*why));
             After::Abort
         }
     }
@@ -351,13 +349,13 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backe
 
 fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
     if let ClientSide::Http2(_) = client
-        && matches!(failed.reason, STREAM_RESET | REQUEST_RESET)
+        && matches!(failed.fault, Fault::StreamReset | Fault::RequestReset)
     {
         // As the server has said it.
         return After::Abort;
     }
-    match failed.status {
-        503 => answer_busy(client, request, failed.reason, 1),
-        status => answer_error(client, request, status, failed.reason),
+    match failed.fault.status() {
+        503 => answer_busy(client, request, failed.fault, 1),
+        _ => answer_fault(client, request, failed.fault),
     }
 }

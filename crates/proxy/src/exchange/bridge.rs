@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::Reason;
+use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, Version, elements};
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_observe::telemetry::Wait;
@@ -24,7 +25,7 @@ use propylon_policy::min_rate_timeout::MinRateTimeout;
 pub use self::upstream::Upstream;
 use crate::client::side::ClientSide;
 use crate::core::Core;
-use crate::exchange::answers::answer_error;
+use crate::exchange::answers::answer_fault;
 use crate::exchange::bridge::downstream::{Downstream, Head, Piece};
 use crate::exchange::heads::{cookie_line, write_request_head};
 use crate::exchange::transfer::{
@@ -217,7 +218,7 @@ impl<'a> Bridge<'a> {
         let gone = match &mut self.client.client {
             // The end of one way of a tunnel is no end of the other.
             ClientSide::Http1(connection) if self.tunnel => {
-                connection.stream.socket.poll_reset(context).map(|()| "client-reset")
+                connection.stream.socket.poll_reset(context).map(|()| Fault::ClientReset)
             }
             client => client.poll_gone(context),
         };
@@ -313,7 +314,7 @@ impl<'a> Bridge<'a> {
             }
             Poll::Ready(Err(())) => {
                 let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-                Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })))
+                Poll::Ready(Err(Stop::Server(Attempt::new(Fault::WriteFailed, repeatable))))
             }
         }
     }
@@ -347,13 +348,13 @@ impl<'a> Bridge<'a> {
         let (ClientSide::Http2(_), Some(_)) = (&self.client.client, self.request.head.upgrade) else { return Ok(()) };
         let response = &self.request.response;
         match response.status {
-            200..300 => Err(server_fault(502, "upgrade-ignored")),
+            200..300 => Err(server_fault(Fault::UpgradeIgnored)),
             101 if response.version == Version::Http2 => Ok(()),
             101 => {
                 let key = self.request.head.fields.value(&self.request.text, "Sec-WebSocket-Key").unwrap_or_default();
                 let accept = response.fields.value(self.server.head_text(), "Sec-WebSocket-Accept");
                 let is_right = accept == Some(translate::websocket_accept(key).as_bytes());
-                if is_right { Ok(()) } else { Err(server_fault(502, "bad-switch")) }
+                if is_right { Ok(()) } else { Err(server_fault(Fault::BadSwitch)) }
             }
             _ => Ok(()),
         }
@@ -363,7 +364,7 @@ impl<'a> Bridge<'a> {
     fn pass_informational(&mut self) -> Result<(), Stop> {
         self.informational += 1;
         if self.informational > INFORMATIONAL_MAX {
-            return Err(server_fault(502, "bad-response"));
+            return Err(server_fault(Fault::BadResponse));
         }
         let length = self.request.response.length;
         self.client.send_informational(self.request, self.server.head_text());
@@ -526,8 +527,10 @@ impl<'a> Bridge<'a> {
     fn upload_limit(&self, now: u64, due: &mut u64) -> Option<(Wait, Stop)> {
         let waiting = self.upload_wait?;
         let (limit, wait, stop) = match waiting.side {
-            Side::Client => (self.upload_patience.remaining(), Wait::RequestBody, Stop::Client("client-body-timeout")),
-            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, "body-timeout")),
+            Side::Client => {
+                (self.upload_patience.remaining(), Wait::RequestBody, Stop::Client(Fault::ClientBodyTimeout))
+            }
+            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(Fault::BodyTimeout)),
         };
         limit_met(waiting, limit, now, due).then_some((wait, stop))
     }
@@ -537,14 +540,14 @@ impl<'a> Bridge<'a> {
         let head_is_awaited = self.request.note.first_byte_us.is_none();
         let (limit, wait, stop) = match waiting.side {
             Side::Client => {
-                (self.download_patience.remaining(), Wait::ResponseBody, Stop::Client("client-read-timeout"))
+                (self.download_patience.remaining(), Wait::ResponseBody, Stop::Client(Fault::ClientReadTimeout))
             }
             // While the request is still on its way its own limits apply.
             Side::Server if head_is_awaited && !self.sent => return None,
             Side::Server if head_is_awaited => {
-                (millis(self.first_byte), Wait::FirstByte, server_fault(504, "first-byte-timeout"))
+                (millis(self.first_byte), Wait::FirstByte, server_fault(Fault::FirstByteTimeout))
             }
-            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, body_timeout(self.upload_wait))),
+            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(body_timeout(self.upload_wait))),
         };
         limit_met(waiting, limit, now, due).then_some((wait, stop))
     }
@@ -555,7 +558,7 @@ impl<'a> Bridge<'a> {
         let since = since(self.upload_wait).max(since(self.download_wait));
         let waiting = Waiting { side: Side::Client, since: if since == 0 { now } else { since } };
         let met = limit_met(waiting, millis(self.tunnel_idle), now, due);
-        met.then_some((Wait::TunnelIdle, Stop::Client("tunnel-idle")))
+        met.then_some((Wait::TunnelIdle, Stop::Client(Fault::TunnelIdle)))
     }
 
     /// The response is with the client's side: what becomes of its connection.
@@ -584,30 +587,26 @@ impl<'a> Bridge<'a> {
                     let owed = !self.upload.is_whole() && (!self.sent || self.server_spent);
                     return Ended::Failed(attempt.with_body_owed(owed), None);
                 }
-                self.request.note.fault = Some(attempt.reason);
+                self.request.note.fault = Some(attempt.fault);
                 let backend = self.request.note.backend.unwrap_or(0);
-                self.core.metrics.increment(self.core.telemetry.backends[backend].faults.of(attempt.reason));
+                self.core.metrics.increment(self.core.telemetry.backends[backend].faults.of(attempt.fault));
                 Ended::Over(After::Abort)
             }
-            Stop::Client(reason) => self.fail_client(reason, begun),
+            Stop::Client(fault) => self.fail_client(fault, begun),
         }
     }
 
     /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
-    fn fail_client(&mut self, reason: &'static str, begun: bool) -> Ended {
+    fn fail_client(&mut self, fault: Fault, begun: bool) -> Ended {
         // A client that closes a tab leaves a tunnel without a word: most of them end so, and nobody is at fault.
-        if !(self.tunnel && reason == "client-reset") {
-            self.request.note.fault = Some(reason);
-            self.core.metrics.increment(self.client.client.metrics().faults.of(reason));
+        if !(self.tunnel && fault == Fault::ClientReset) {
+            self.request.note.fault = Some(fault);
+            self.core.metrics.increment(self.client.client.metrics().faults.of(fault));
         }
-        let status = match reason {
-            "client-body-timeout" => 408,
-            // A stream is reset for it already.
-            "bad-body" if matches!(self.client.client, ClientSide::Http1(_)) => 400,
-            _ => 0,
-        };
-        if status > 0 && !begun {
-            answer_error(&mut self.client.client, self.request, status, reason);
+        // A stream is reset for a bad body already.
+        let is_told = fault != Fault::BadBody || matches!(self.client.client, ClientSide::Http1(_));
+        if fault.status() > 0 && is_told && !begun {
+            answer_fault(&mut self.client.client, self.request, fault);
             return Ended::Over(After::Linger);
         }
         if let ClientSide::Http2(stream) = &mut self.client.client {

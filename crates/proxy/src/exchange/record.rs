@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use propylon_config::{PathPattern, Route, ServerAddress};
+use propylon_http::fault::Fault;
 use propylon_http::h1::{HOST_BYTES_MAX, Method, RequestHead, Version};
 use propylon_http::trace_context::Context;
 
@@ -26,7 +27,7 @@ pub struct AttemptRecord {
     /// Connection of the attempt; `None` if there was none.
     pub connection: Option<Reached>,
     /// Why there was no whole response.
-    pub fault: Option<&'static str>,
+    pub fault: Option<Fault>,
     pub reused: bool,
 }
 
@@ -211,19 +212,14 @@ fn write_server(address: &ServerAddress, reached: Option<Reached>, attributes: &
 }
 
 /// The status and the type of the error, if there was one; true if the span has failed. Statuses from `failing` on are errors.
-fn write_result(
-    status: Option<u16>,
-    fault: Option<&'static str>,
-    failing: u16,
-    attributes: &mut Vec<Attribute>,
-) -> bool {
+fn write_result(status: Option<u16>, fault: Option<Fault>, failing: u16, attributes: &mut Vec<Attribute>) -> bool {
     if let Some(status) = status {
         attributes.push(("http.response.status_code", Value::Number(status.into())));
     }
     let error = match (status, fault) {
         // Refused by a rule, and answered: what it says is in the status.
         (Some(status), Some(_)) if (400..failing).contains(&status) => return false,
-        (_, Some(fault)) => Value::Word(fault),
+        (_, Some(fault)) => Value::Word(fault.label()),
         (Some(status), None) if status >= failing => Value::Text(status.to_string()),
         (Some(_), None) => return false,
         (None, None) => Value::Word(ERROR_OTHER),
@@ -236,7 +232,7 @@ fn write_result(
 mod tests {
     use super::*;
 
-    fn result(status: Option<u16>, fault: Option<&'static str>, failing: u16) -> (bool, Option<Value>) {
+    fn result(status: Option<u16>, fault: Option<Fault>, failing: u16) -> (bool, Option<Value>) {
         let mut attributes = Vec::new();
         let failed = write_result(status, fault, failing, &mut attributes);
         (failed, attributes.into_iter().find(|(key, _)| *key == "error.type").map(|(_, value)| value))
@@ -247,12 +243,12 @@ mod tests {
         let text = |status: &str| Some(Value::Text(status.into()));
         assert_eq!(result(Some(200), None, 500), (false, None));
         assert_eq!(result(Some(404), None, 500), (false, None));
-        assert_eq!(result(Some(404), Some("no-route"), 500), (false, None));
+        assert_eq!(result(Some(404), Some(Fault::NoRoute), 500), (false, None));
         assert_eq!(result(Some(404), None, 400), (true, text("404")));
         assert_eq!(result(Some(503), None, 500), (true, text("503")));
-        assert_eq!(result(Some(502), Some("connect-refused"), 500), (true, Some(Value::Word("connect-refused"))));
-        assert_eq!(result(Some(200), Some("body-cut-short"), 500), (true, Some(Value::Word("body-cut-short"))));
-        assert_eq!(result(None, Some("client-reset"), 500), (true, Some(Value::Word("client-reset"))));
+        assert_eq!(result(Some(502), Some(Fault::ConnectRefused), 500), (true, Some(Value::Word("connect-refused"))));
+        assert_eq!(result(Some(200), Some(Fault::BodyCutShort), 500), (true, Some(Value::Word("body-cut-short"))));
+        assert_eq!(result(None, Some(Fault::ClientReset), 500), (true, Some(Value::Word("client-reset"))));
         assert_eq!(result(None, None, 500), (true, Some(Value::Word(ERROR_OTHER))));
     }
 }

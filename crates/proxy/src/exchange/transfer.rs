@@ -12,13 +12,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use propylon_http::fault::Fault;
 use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
 use crate::core::Core;
+use crate::exchange::answers::answer_fault;
 use crate::exchange::heads::{cookie_line, write_request_head};
-use crate::fault::{Attempt, EXCESS_DATA, Repeatable};
+use crate::fault::{self, Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -65,7 +67,7 @@ pub struct Switched {
 /// Why a direction stopped.
 pub enum Stop {
     Server(Attempt),
-    Client(&'static str),
+    Client(Fault),
 }
 
 /// The side that is being waited for, and since when.
@@ -363,7 +365,7 @@ impl<'a> Transfer<'a> {
 
     fn write_failed(&self) -> Stop {
         let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-        Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })
+        Stop::Server(Attempt::new(Fault::WriteFailed, repeatable))
     }
 
     /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
@@ -375,7 +377,7 @@ impl<'a> Transfer<'a> {
         scratch.clear();
         let inbox = &mut self.connection.inbox;
         let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
-        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client("bad-body"))?;
+        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client(Fault::BadBody))?;
         budget::charge_chunks(context, chunks);
         inbox.consume(consumed);
         self.request.note.bytes_received += consumed as u64;
@@ -400,11 +402,11 @@ impl<'a> Transfer<'a> {
                 progressed(&mut self.upload_wait, &mut self.upload_patience, count, &self.core);
                 Poll::Ready(Ok(()))
             }
-            Ok(Fill::End) => Poll::Ready(Err(Stop::Client("client-closed"))),
-            Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+            Ok(Fill::End) => Poll::Ready(Err(Stop::Client(Fault::ClientClosed))),
+            Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
             Err(ReadError::Tls(failure)) => {
                 connection.note_tls_failure(&failure);
-                Poll::Ready(Err(Stop::Client("tls-failure")))
+                Poll::Ready(Err(Stop::Client(Fault::ClientTlsFailure)))
             }
         }
     }
@@ -429,7 +431,7 @@ impl<'a> Transfer<'a> {
                 if let Poll::Ready(Err(_)) =
                     connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire)
                 {
-                    return Poll::Ready(Err(Stop::Client(connection.stream.write_fault())));
+                    return Poll::Ready(Err(Stop::Client(fault::of_write(&connection.stream))));
                 }
             }
             match self.server.stream.poll_fill(context, &self.core.buffers, &mut self.answer) {
@@ -440,9 +442,9 @@ impl<'a> Transfer<'a> {
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => {
                     let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
-                    let reason =
-                        self.server.stream.failure().map_or("closed-before-response", |failure| failure.reason);
-                    return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason, repeatable })));
+                    let fault = self.server.stream.failure().map(|failure| Fault::of_server_tls(failure.reason));
+                    let fault = fault.unwrap_or(Fault::ClosedBeforeResponse);
+                    return Poll::Ready(Err(Stop::Server(Attempt { fault, repeatable })));
                 }
             }
         }
@@ -452,7 +454,7 @@ impl<'a> Transfer<'a> {
     fn pass_informational(&mut self) -> Result<(), Stop> {
         self.informational += 1;
         if self.informational > INFORMATIONAL_MAX {
-            return Err(server_fault(502, "bad-response"));
+            return Err(server_fault(Fault::BadResponse));
         }
         let length = self.request.response.length;
         if self.request.head.version == Version::Http11 {
@@ -619,7 +621,7 @@ impl<'a> Transfer<'a> {
                     let full = if self.server.stream.is_tls() { PIECE_BYTES } else { self.answer.capacity() };
                     self.long |= self.answer.len() >= full;
                 }
-                Poll::Ready(_) => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
+                Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
             }
         }
     }
@@ -638,7 +640,7 @@ impl<'a> Transfer<'a> {
         loop {
             if connection.wire.is_empty() {
                 let flushed = connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire);
-                return flushed.map_err(|_| Stop::Client(connection.stream.write_fault()));
+                return flushed.map_err(|_| Stop::Client(fault::of_write(&connection.stream)));
             }
             match connection.stream.socket.poll_write(context, connection.wire.readable()) {
                 Poll::Pending => {
@@ -649,7 +651,7 @@ impl<'a> Transfer<'a> {
                     connection.wire.consume(count);
                     progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
                 }
-                Poll::Ready(_) => return Poll::Ready(Err(Stop::Client("client-reset"))),
+                Poll::Ready(_) => return Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
             }
         }
     }
@@ -678,7 +680,7 @@ impl<'a> Transfer<'a> {
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 Poll::Pending
             }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(connection.stream.write_fault()))),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(fault::of_write(&connection.stream)))),
             Poll::Ready(Ok(count)) => {
                 progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
                 self.answer.consume(count);
@@ -702,7 +704,7 @@ impl<'a> Transfer<'a> {
         let consumed = match &mut self.download {
             Download::Chunked(decoder) => {
                 let rechunked = rechunk(decoder, bytes, &mut scratch);
-                let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(502, "bad-response"))?;
+                let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(Fault::BadResponse))?;
                 budget::charge_chunks(context, chunks);
                 if decoder.is_done() {
                     self.download = Download::Done;
@@ -725,7 +727,7 @@ impl<'a> Transfer<'a> {
         let (mut at, mut chunks) = (0, 0);
         let bytes = &self.answer.readable()[..here];
         while at < here || decoder.is_done() {
-            match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
+            match decoder.next(&bytes[at..]).map_err(|_| server_fault(Fault::BadResponse))? {
                 Event::NeedMore { consumed } => at += consumed,
                 Event::Data { start, end } => {
                     self.connection.stream.stage(
@@ -759,9 +761,9 @@ impl<'a> Transfer<'a> {
                 Side::Client => (
                     self.upload_patience.remaining().as_millis() as u64,
                     Wait::RequestBody,
-                    Stop::Client("client-body-timeout"),
+                    Stop::Client(Fault::ClientBodyTimeout),
                 ),
-                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, "body-timeout")),
+                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(Fault::BodyTimeout)),
             };
             due = due.min(waiting.since + limit);
             if now >= due {
@@ -774,14 +776,14 @@ impl<'a> Transfer<'a> {
                 Side::Client => (
                     self.download_patience.remaining().as_millis() as u64,
                     Wait::ResponseBody,
-                    Stop::Client("client-read-timeout"),
+                    Stop::Client(Fault::ClientReadTimeout),
                 ),
-                // While the request is still on its way its own limits apply.
-                Side::Server if head_is_awaited && !self.sent => (u64::MAX / 2, Wait::FirstByte, Stop::Client("")),
                 Side::Server if head_is_awaited => {
-                    (self.limits.first_byte, Wait::FirstByte, server_fault(504, "first-byte-timeout"))
+                    // While the request is still on its way its own limits apply.
+                    let limit = if self.sent { self.limits.first_byte } else { u64::MAX / 2 };
+                    (limit, Wait::FirstByte, server_fault(Fault::FirstByteTimeout))
                 }
-                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, body_timeout(self.upload_wait))),
+                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(body_timeout(self.upload_wait))),
             };
             if now >= waiting.since + limit {
                 self.connection.count_timeout(wait);
@@ -815,34 +817,23 @@ impl<'a> Transfer<'a> {
                 Ended::Failed(attempt.with_body_owed(owed), None)
             }
             Stop::Server(attempt) => {
-                self.request.note.fault = Some(attempt.reason);
+                self.request.note.fault = Some(attempt.fault);
                 self.core.metrics.increment(
-                    self.core.telemetry.backends[self.request.note.backend.unwrap_or(0)].faults.of(attempt.reason),
+                    self.core.telemetry.backends[self.request.note.backend.unwrap_or(0)].faults.of(attempt.fault),
                 );
                 Ended::Over(After::Abort)
             }
-            Stop::Client(reason) => {
-                self.request.note.fault = Some(reason);
-                let metrics = self.connection.metrics();
-                self.core.metrics.increment(metrics.faults.of(reason));
-                Ended::Over(self.answer_client_fault(reason, begun))
+            Stop::Client(fault) => {
+                self.request.note.fault = Some(fault);
+                self.core.metrics.increment(self.connection.metrics().faults.of(fault));
+                // A client that sent a body we cannot take, or took too long, is told if nothing else was said to it.
+                if begun || fault.status() == 0 {
+                    return Ended::Over(After::Abort);
+                }
+                answer_fault(&mut ClientSide::Http1(self.connection), self.request, fault);
+                Ended::Over(After::Linger)
             }
         }
-    }
-
-    /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
-    fn answer_client_fault(&mut self, reason: &'static str, begun: bool) -> After {
-        let status = match reason {
-            "bad-body" => 400,
-            "client-body-timeout" => 408,
-            _ => return After::Abort,
-        };
-        if begun {
-            return After::Abort;
-        }
-        let mut client = ClientSide::Http1(self.connection);
-        crate::exchange::answer_error(&mut client, self.request, status, reason);
-        After::Linger
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
@@ -877,29 +868,29 @@ impl<'a> Transfer<'a> {
 
 /// The server has sent more than belongs to its response, which the client has.
 pub fn note_excess(request: &mut Request, backend: &Backend) {
-    request.note.fault = Some(EXCESS_DATA);
-    backend.services.metrics.increment(backend.metrics().faults.of(EXCESS_DATA));
+    request.note.fault = Some(Fault::ExcessData);
+    backend.services.metrics.increment(backend.metrics().faults.of(Fault::ExcessData));
 }
 
 /// Whether a server may still be at work on a request that is over here: nobody waits for its answer any more.
-pub fn is_unanswered(ended: &Ended, fault: Option<&'static str>) -> bool {
+pub fn is_unanswered(ended: &Ended, fault: Option<Fault>) -> bool {
     match ended {
-        Ended::Failed(failed, _) => failed.status == 504,
+        Ended::Failed(failed, _) => failed.fault.status() == 504,
         Ended::Over(_) => fault.is_some(),
         Ended::Switched(_) => false,
     }
 }
 
-pub fn server_fault(status: u16, reason: &'static str) -> Stop {
-    Stop::Server(Attempt { status, reason, repeatable: Repeatable::No })
+pub fn server_fault(fault: Fault) -> Stop {
+    Stop::Server(Attempt::new(fault, Repeatable::No))
 }
 
 /// Reason for which a response's body has come to a halt: its server may be waiting for the rest of the request, when
 /// the client is known to be waited for.
-pub fn body_timeout(upload_wait: Option<Waiting>) -> &'static str {
+pub fn body_timeout(upload_wait: Option<Waiting>) -> Fault {
     match upload_wait {
-        Some(Waiting { side: Side::Client, .. }) => "idle-both-ways",
-        _ => "body-timeout",
+        Some(Waiting { side: Side::Client, .. }) => Fault::IdleBothWays,
+        _ => Fault::BodyTimeout,
     }
 }
 

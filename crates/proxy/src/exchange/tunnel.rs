@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use propylon_http::fault::Fault;
 use propylon_net::budget;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
@@ -12,12 +13,13 @@ use propylon_observe::telemetry::Wait;
 
 use crate::client::connection::Connection;
 use crate::exchange::transfer::{PIECE_BYTES, Switched};
+use crate::fault;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
 
 /// The client has closed or reset its connection while the server had not ended.
-const CLIENT_LEFT: &str = "client-reset";
+const CLIENT_LEFT: Fault = Fault::ClientReset;
 
 /// One way of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +73,7 @@ pub async fn run(
         }
         if now >= since + idle_limit {
             tunnel.connection.count_timeout(Wait::TunnelIdle);
-            return Poll::Ready(Some("tunnel-idle"));
+            return Poll::Ready(Some(Fault::TunnelIdle));
         }
         tunnel.connection.deadline.set(since + idle_limit, context.waker());
         Poll::Pending
@@ -92,7 +94,7 @@ pub async fn run(
 }
 
 impl Tunnel<'_> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         if std::mem::take(&mut self.client_first) {
             self.move_to_client(context)?;
             self.move_to_server(context)?;
@@ -108,7 +110,7 @@ impl Tunnel<'_> {
         }
     }
 
-    fn move_to_server(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
+    fn move_to_server(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if self.to_server != HalfState::Ended
             && let Poll::Ready(result) = self.poll_to_server(context)
         {
@@ -118,7 +120,7 @@ impl Tunnel<'_> {
         Ok(())
     }
 
-    fn move_to_client(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
+    fn move_to_client(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if self.to_client != HalfState::Ended
             && let Poll::Ready(result) = self.poll_to_client(context)
         {
@@ -128,21 +130,21 @@ impl Tunnel<'_> {
         Ok(())
     }
 
-    fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+    fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let connection = &mut *self.connection;
         let buffers = &connection.core.buffers;
         let server = &mut self.switched.server.stream;
         loop {
             while !connection.inbox.is_empty() {
                 let count = ready!(server.poll_write(context, buffers, &[IoSlice::new(connection.inbox.readable())]))
-                    .map_err(|_| "write-failed")?;
+                    .map_err(|_| Fault::WriteFailed)?;
                 connection.inbox.consume(count);
                 self.up += count as u64;
             }
-            ready!(server.poll_flush(context, buffers)).map_err(|_| "write-failed")?;
+            ready!(server.poll_flush(context, buffers)).map_err(|_| Fault::WriteFailed)?;
             if self.to_server == HalfState::Ending {
                 // The server may go on sending after the client has ended.
-                return server.poll_end(context, buffers).map_err(|_| "write-failed");
+                return server.poll_end(context, buffers).map_err(|_| Fault::WriteFailed);
             }
             match ready!(connection.stream.poll_fill(context, buffers, &mut connection.inbox, &mut connection.wire)) {
                 Ok(Fill::Bytes) => {}
@@ -152,12 +154,12 @@ impl Tunnel<'_> {
         }
     }
 
-    fn poll_to_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+    fn poll_to_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let connection = &mut *self.connection;
         let buffers = &connection.core.buffers;
         loop {
             ready!(connection.stream.poll_flush(context, buffers, &mut connection.wire))
-                .map_err(|_| connection.stream.write_fault())?;
+                .map_err(|_| fault::of_write(&connection.stream))?;
             let answer: &mut Buffer = &mut self.switched.answer;
             if !answer.is_empty() {
                 let count = answer.len().min(PIECE_BYTES);
@@ -175,7 +177,7 @@ impl Tunnel<'_> {
                     self.to_client = HalfState::Ending;
                 }
                 Ok(_) => {}
-                Err(_) => return Poll::Ready(Err("server-reset")),
+                Err(_) => return Poll::Ready(Err(Fault::ServerReset)),
             }
         }
     }

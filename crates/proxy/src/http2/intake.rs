@@ -66,7 +66,7 @@ pub struct Taken {
 
 /// Why a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ConnectionFault {
     /// Too much of something, by its name in `HTTP2_FLOODS`.
     Flood(&'static str),
     Error(Reason),
@@ -274,7 +274,7 @@ impl Intake {
     ///
     /// # Errors
     /// The connection is to end.
-    pub fn take(&mut self, bytes: &[u8], moment: Moment<'_>) -> Result<Taken, Fault> {
+    pub fn take(&mut self, bytes: &[u8], moment: Moment<'_>) -> Result<Taken, ConnectionFault> {
         debug_assert!(self.ready().is_empty());
         let mut at = 0;
         while at < bytes.len() {
@@ -311,7 +311,7 @@ impl Intake {
     }
 
     /// Judges the held bytes, which are as long as they were to be; they may turn out to be the header alone.
-    fn judge_held(&mut self, moment: Moment<'_>) -> Result<(), Fault> {
+    fn judge_held(&mut self, moment: Moment<'_>) -> Result<(), ConnectionFault> {
         self.wanted = wanted(&self.held);
         if self.wanted > self.held.len() {
             return Ok(());
@@ -325,21 +325,21 @@ impl Intake {
     }
 
     /// Judges a frame: whole if `wanted` says so, else its header.
-    fn judge(&mut self, frame: &[u8], moment: Moment<'_>) -> Result<Verdict, Fault> {
+    fn judge(&mut self, frame: &[u8], moment: Moment<'_>) -> Result<Verdict, ConnectionFault> {
         let header = FrameHeader::read(frame);
         let payload = &frame[FRAME_HEADER_BYTES..];
         if let Some(client) = &mut self.client {
             let empty = header.kind == DATA && !header.has(END_STREAM) && is_empty_data(&header, payload);
             client.now = moment.now;
             let late = header.kind == RST_STREAM && client.is_late_reset(header.stream);
-            client.counts.note(&header, empty, late, moment).map_err(Fault::Flood)?;
+            client.counts.note(&header, empty, late, moment).map_err(ConnectionFault::Flood)?;
         }
         // RFC 9113 §6.10: nothing comes between the frames of a block.
         if self.block.as_ref().is_some_and(|block| header.kind != CONTINUATION || header.stream != block.stream) {
-            return Err(Fault::Error(Reason::PROTOCOL_ERROR));
+            return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR));
         }
         if let Some(reason) = wrong(&header, payload) {
-            return Err(Fault::Error(reason));
+            return Err(ConnectionFault::Error(reason));
         }
         let verdict = match header.kind {
             HEADERS if header.length <= FRAME_BYTES_MAX => self.judge_headers(&header, frame)?,
@@ -359,7 +359,7 @@ impl Intake {
             }
             // A server has nothing to say about that (RFC 9113 §6.5.2).
             SETTINGS if self.client.is_none() && enables_push(payload) => {
-                return Err(Fault::Error(Reason::PROTOCOL_ERROR));
+                return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR));
             }
             _ => Verdict::Pass,
         };
@@ -371,7 +371,7 @@ impl Intake {
         Ok(verdict)
     }
 
-    fn judge_headers(&mut self, header: &FrameHeader, frame: &[u8]) -> Result<Verdict, Fault> {
+    fn judge_headers(&mut self, header: &FrameHeader, frame: &[u8]) -> Result<Verdict, ConnectionFault> {
         // Errors of the frame itself are reported by the library.
         let Some((fragment, flawed)) = fragment(header, &frame[FRAME_HEADER_BYTES..]) else { return Ok(Verdict::Pass) };
         let (stream, flags) = (header.stream, header.flags);
@@ -396,11 +396,11 @@ impl Intake {
         header: &FrameHeader,
         payload: &[u8],
         limits: &Http2Flood,
-    ) -> Result<Verdict, Fault> {
-        let Some(mut block) = self.block.take() else { return Err(Fault::Error(Reason::PROTOCOL_ERROR)) };
+    ) -> Result<Verdict, ConnectionFault> {
+        let Some(mut block) = self.block.take() else { return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR)) };
         // Frames without a byte would go on for ever. Clients' are counted by the second as well.
         if block.bytes.len() + payload.len() > self.block_bytes_max || block.frames > limits.continuations {
-            return Err(Fault::Flood("continuation"));
+            return Err(ConnectionFault::Flood("continuation"));
         }
         block.frames += 1;
         block.bytes.extend_from_slice(payload);
@@ -415,9 +415,15 @@ impl Intake {
     }
 
     /// Takes in a block that is whole. What the library is to see instead, where it must not see it.
-    fn track(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    fn track(
+        &mut self,
+        stream: u32,
+        flags: u8,
+        flawed: bool,
+        block: &[u8],
+    ) -> Result<Option<Vec<u8>>, ConnectionFault> {
         let seen = self.follower.track(block, &mut self.scratch);
-        let seen = seen.map_err(|_| Fault::Error(Reason::COMPRESSION_ERROR))?;
+        let seen = seen.map_err(|_| ConnectionFault::Error(Reason::COMPRESSION_ERROR))?;
         let mut flawed = flawed || seen.flawed;
         let ends = flags & END_STREAM != 0;
         if let Some(client) = &mut self.client {
@@ -467,7 +473,12 @@ impl Intake {
         flawed
     }
 
-    fn judge_data(&mut self, header: &FrameHeader, payload: &[u8], limits: &Http2Flood) -> Result<Verdict, Fault> {
+    fn judge_data(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        limits: &Http2Flood,
+    ) -> Result<Verdict, ConnectionFault> {
         let stream = header.stream;
         if self.client.is_none() && header.length <= FRAME_BYTES_MAX {
             match self.responses.stage(stream) {
@@ -535,7 +546,7 @@ impl Intake {
         header: &FrameHeader,
         payload: &[u8],
         limits: &Http2Flood,
-    ) -> Result<Verdict, Fault> {
+    ) -> Result<Verdict, ConnectionFault> {
         let nothing = matches!(payload, [0 | 0x80, 0, 0, 0]);
         let known = header.stream > 0 && self.client.as_ref().is_none_or(|client| header.stream <= client.last);
         if !nothing || !known {
@@ -628,10 +639,10 @@ impl Intake {
 
     /// Ends a stream on both sides. Who provokes that again and again is ended: what was begun for a stream costs
     /// (CVE-2025-8671).
-    fn reset(&mut self, stream: u32, reason: Reason, limits: &Http2Flood) -> Result<(), Fault> {
+    fn reset(&mut self, stream: u32, reason: Reason, limits: &Http2Flood) -> Result<(), ConnectionFault> {
         self.errors += 1;
         if self.errors > limits.errors {
-            return Err(Fault::Flood("stream-error"));
+            return Err(ConnectionFault::Flood("stream-error"));
         }
         self.end_upload(stream);
         let code = u32::from(reason).to_be_bytes();

@@ -27,7 +27,7 @@ pub mod translate;
 
 pub use ahead::Ahead;
 pub use body::{Chunk, Meter, Piece};
-pub use intake::{Fault, Intake, Moment};
+pub use intake::{ConnectionFault, Intake, Moment};
 pub use responses::{Responses, Stage};
 pub use staging::{give_ready, stage, stage_words};
 

@@ -7,6 +7,7 @@
 use base64ct::{Base64, Encoding};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, VIA};
 use http::{Request, Response, StatusCode};
+use propylon_http::fault::Fault;
 use propylon_http::h1::{
     Asked, Decoder, Event, Framing, Method, Reject, ResponseHead, TARGET, TOKEN, Version, all, first_control, is_token,
     reason_phrase,
@@ -63,24 +64,24 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
     let tunnel = is_websocket(pseudo)?;
     let method: &[u8] = if tunnel { b"GET" } else { pseudo.method };
     if !is_token(method) {
-        return Err(Reject::bad("bad-method"));
+        return Err(Reject::of(Fault::BadMethod));
     }
     if method == b"CONNECT" {
-        return Err(Reject::new(501, "connect-not-supported"));
+        return Err(Reject::of(Fault::ConnectNotSupported));
     }
     let path = pseudo.path.unwrap_or_default();
     let of_whole_server = path == b"*" && method == b"OPTIONS";
     if !path.starts_with(b"/") && !of_whole_server {
-        return Err(Reject::bad("bad-target"));
+        return Err(Reject::of(Fault::BadTarget));
     }
     if !all(path, TARGET) {
-        return Err(Reject::bad("bad-target-byte"));
+        return Err(Reject::of(Fault::BadTargetByte));
     }
     write_request_line(pseudo, method, path, fields(), out)?;
     let has_length = write_fields(&fields, tunnel, out)?;
     if tunnel {
         if has_length {
-            return Err(Reject::bad("content-length-in-tunnel"));
+            return Err(Reject::of(Fault::ContentLengthInTunnel));
         }
         let key = websocket_key(random);
         let lines = [&b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: "[..], &key, b"\r\n"];
@@ -99,9 +100,9 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
 fn is_websocket(pseudo: &Pseudo<'_>) -> Result<bool, Reject> {
     match pseudo.protocol {
         None => Ok(false),
-        Some(_) if pseudo.method != b"CONNECT" => Err(Reject::bad("bad-method")),
+        Some(_) if pseudo.method != b"CONNECT" => Err(Reject::of(Fault::BadMethod)),
         Some(protocol) if protocol.eq_ignore_ascii_case(b"websocket") => Ok(true),
-        Some(_) => Err(Reject::new(501, "unknown-protocol")),
+        Some(_) => Err(Reject::of(Fault::UnknownProtocol)),
     }
 }
 
@@ -114,14 +115,14 @@ fn write_request_line<'a>(
 ) -> Result<(), Reject> {
     let scheme = pseudo.scheme.unwrap_or(b"https");
     if scheme != b"http" && scheme != b"https" {
-        return Err(Reject::bad("bad-scheme"));
+        return Err(Reject::of(Fault::BadScheme));
     }
     let authority = pseudo.authority.unwrap_or_default();
     if !all(authority, TARGET) {
-        return Err(Reject::bad("bad-host"));
+        return Err(Reject::of(Fault::BadHost));
     }
     if authority.iter().any(|byte| matches!(byte, b'/' | b'?')) {
-        return Err(Reject::bad("bad-host"));
+        return Err(Reject::of(Fault::BadHost));
     }
     out.extend_from_slice(method);
     out.extend_from_slice(b" ");
@@ -158,9 +159,9 @@ fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
         check_field(name, value)?;
         match name {
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
-                return Err(Reject::bad("connection-specific-field"));
+                return Err(Reject::of(Fault::ConnectionSpecificField));
             }
-            b"te" if value != b"trailers" => return Err(Reject::bad("bad-te")),
+            b"te" if value != b"trailers" => return Err(Reject::of(Fault::BadTe)),
             b"content-length" => has_length = true,
             // Not used over HTTP/2 (RFC 8441 §5). The engine writes one of its own, by which the server is judged.
             b"sec-websocket-key" if tunnel => continue,
@@ -196,17 +197,17 @@ fn write_cookies<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, out: &m
 /// RFC 9113 §8.2.1.
 fn check_field(name: &[u8], value: &[u8]) -> Result<(), Reject> {
     if name.is_empty() {
-        return Err(Reject::bad("empty-field-name"));
+        return Err(Reject::of(Fault::EmptyFieldName));
     }
     if !all(name, TOKEN) || name.iter().any(u8::is_ascii_uppercase) {
-        return Err(Reject::bad("bad-field-name"));
+        return Err(Reject::of(Fault::BadFieldName));
     }
     if first_control(value).is_some() {
-        return Err(Reject::bad("control-byte"));
+        return Err(Reject::of(Fault::ControlByte));
     }
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if blank(value.first()) || blank(value.last()) {
-        return Err(Reject::bad("space-around-value"));
+        return Err(Reject::of(Fault::SpaceAroundValue));
     }
     Ok(())
 }
@@ -326,7 +327,7 @@ pub fn write_response<T>(
         check_field(name, value)?;
         match name {
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
-                return Err(Reject::bad("connection-specific-field"));
+                return Err(Reject::of(Fault::ConnectionSpecificField));
             }
             // Not heeded in a tunnel (RFC 9110 §9.3.6).
             b"content-length" if switched => continue,

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use propylon_http::fault::Fault;
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::Wait;
@@ -26,19 +27,19 @@ use crate::upstream::in_flight::InFlight;
 
 const READ_BYTES_MIN: usize = 4096;
 
-/// A connected server, and how many of the client's bytes it got already. The error is one of `telemetry::RELAY_ENDS`.
+/// A connected server, and how many of the client's bytes it got already. The error is one of `telemetry::RELAY_FAULTS`.
 pub async fn dial(
     connection: &mut Connection,
     backend: &Rc<Backend>,
     note: &mut Note,
-) -> Result<(Box<ServerConnection>, u64, InFlight), &'static str> {
+) -> Result<(Box<ServerConnection>, u64, InFlight), Fault> {
     let core = Rc::clone(&connection.core);
     let config = backend.config();
     let metrics = backend.metrics();
     let header = match config.send_proxy_protocol {
         None => Vec::new(),
         Some(version) => {
-            proxy_header::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
+            proxy_header::header(connection, version, note.server_name.as_deref()).map_err(|_| Fault::ClientReset)?
         }
     };
     // An idle connection has a request behind it; a relay's server sees its client from the first byte.
@@ -49,7 +50,7 @@ pub async fn dial(
     loop {
         let found = find(&mut ClientSide::Http1(connection), backend, &need, &mut retry_state).await;
         note.queue_us = retry_state.queue_us.map(narrow);
-        let (server, found) = found.map_err(reason)?;
+        let (server, found) = found.map_err(fault)?;
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
         note.server = Some(server as u32);
         note.attempts += 1;
@@ -60,7 +61,7 @@ pub async fn dial(
         note.connect_us = Some(narrow(micros));
         let (made, sent) = match opened {
             Ok((socket, way, sent)) => (Ok((ServerStream::plain(socket), way)), sent),
-            Err(Failed::Client) => return Err("client-reset"),
+            Err(Failed::Client) => return Err(Fault::ClientReset),
             Err(Failed::Server(failed)) => (Err(failed), 0),
         };
         core.metrics.observe(metrics.connect_duration, micros);
@@ -71,18 +72,18 @@ pub async fn dial(
                 return Ok((server, sent, turn));
             }
             Err(failed) => {
-                core.metrics.increment(metrics.faults.of(failed.reason));
+                core.metrics.increment(metrics.faults.of(failed.fault));
                 // A shortage on this machine is no fault of the server.
-                if failed.status != 503 {
+                if failed.fault.status() != 503 {
                     turn.failed();
                 }
                 retry_state.failed(server);
                 if failed.repeatable == Repeatable::No || retry_state.failures > config.retries {
-                    return Err(failed.reason);
+                    return Err(failed.fault);
                 }
                 if !backend.state.retry_budget.borrow_mut().spend() {
                     core.metrics.increment(metrics.retries_refused);
-                    return Err(failed.reason);
+                    return Err(failed.fault);
                 }
                 core.metrics.increment(metrics.retries);
             }
@@ -90,12 +91,12 @@ pub async fn dial(
     }
 }
 
-fn reason(refusal: Refusal) -> &'static str {
+fn fault(refusal: Refusal) -> Fault {
     match refusal {
-        Refusal::NoServer => "no-server",
-        Refusal::Queue(reason) => reason,
+        Refusal::NoServer => Fault::NoServer,
+        Refusal::Queue(fault) => fault,
         Refusal::ClientGone(why) => why,
-        Refusal::Failed(failed) => failed.reason,
+        Refusal::Failed(failed) => failed.fault,
     }
 }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use propylon_http::fault::Fault;
 use propylon_observe::telemetry::Wait;
 use propylon_tls::Session;
 use propylon_tls::hello::Peeker;
@@ -34,22 +35,22 @@ pub async fn server_name(connection: &mut Connection) -> Result<Option<Box<str>>
                     return Poll::Ready(Ok(name));
                 }
                 Err(_) if bytes.first().is_some_and(|first| *first != HANDSHAKE) => {
-                    return Poll::Ready(Err(Refusal::silent("not-tls")));
+                    return Poll::Ready(Err(Refusal::silent(Fault::NotTls)));
                 }
                 Ok(None) if bytes.len() < HELLO_BYTES_MAX => {}
                 Ok(None) | Err(_) => {
-                    return Poll::Ready(Err(Refusal { reason: "bad-hello", alert: Some(&DECODE_ERROR) }));
+                    return Poll::Ready(Err(Refusal { fault: Fault::BadHello, alert: Some(&DECODE_ERROR) }));
                 }
             }
             match connection.stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Refusal::silent("client-closed"))),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Refusal::silent(Fault::ClientClosed))),
                 Poll::Ready(Ok(count)) => connection.inbox.filled(count),
             }
         }
         if core.timers.now() >= due {
             connection.count_timeout(Wait::Handshake);
-            return Poll::Ready(Err(Refusal::silent("hello-timeout")));
+            return Poll::Ready(Err(Refusal::silent(Fault::HelloTimeout)));
         }
         connection.deadline.set(due, context.waker());
         Poll::Pending

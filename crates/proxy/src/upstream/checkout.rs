@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::{ProxyProtocol, Reuse};
+use propylon_http::fault::Fault;
 use propylon_net::timers::{Deadline, coarse_millis};
 use propylon_observe::telemetry::Wait;
 use propylon_policy::balance::Draw;
@@ -37,12 +38,11 @@ pub trait Client {
 
     fn count_timeout(&self, wait: Wait);
 
-    /// Ready when the client has given up: it has closed or reset its connection, or the stream. Which, as one of
-    /// `telemetry::CLIENT_FAULTS`.
-    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str>;
+    /// Ready when the client has given up: it has closed or reset its connection, or the stream.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<Fault>;
 
     /// As [`Client::poll_gone`], as the kernel knows it: before the event loop does, perhaps. One system call.
-    fn has_gone(&self) -> Option<&'static str>;
+    fn has_gone(&self) -> Option<Fault>;
 
     /// Takes what comes of the request's body while nobody else does, so that it is in nobody's way.
     fn read_ahead(&mut self, context: &mut Context<'_>);
@@ -111,10 +111,9 @@ impl RetryState {
 /// Why there is no connection.
 pub enum Refusal {
     NoServer,
-    /// One of `telemetry::QUEUE_REFUSALS`.
-    Queue(&'static str),
-    /// The client has closed or reset its connection while it waited: one of `telemetry::CLIENT_FAULTS`.
-    ClientGone(&'static str),
+    Queue(Fault),
+    /// The client has closed or reset its connection while it waited.
+    ClientGone(Fault),
     Failed(Attempt),
 }
 
@@ -190,7 +189,7 @@ pub async fn checkout(
     let started = Instant::now();
     let made = connect_for(client, backend, key, permit, &preamble).await;
     note.connect_us = Some(started.elapsed().as_micros() as u64);
-    if matches!(made, Err(Refusal::Failed(Attempt { status: 504, .. }))) {
+    if matches!(made, Err(Refusal::Failed(Attempt { fault, .. })) if fault.status() == 504) {
         client.count_timeout(Wait::Connect);
     }
     let mut made = made?;
@@ -223,7 +222,7 @@ async fn connect_for(
 /// Bytes that connections of this client to this backend begin with.
 fn preamble(client: &dyn Client, config: &propylon_config::Backend) -> Result<Vec<u8>, Attempt> {
     let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
-    let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
+    let failed = Attempt::new(Fault::WriteFailed, Repeatable::Unsent);
     client.proxy_header(version).map_err(|_| failed)
 }
 
@@ -304,8 +303,8 @@ async fn queue(
 fn count_refused<T>(backend: &Rc<Backend>, waited: &Result<T, Refusal>) {
     let metrics = backend.metrics();
     match waited {
-        Err(Refusal::Queue(reason)) => backend.services.metrics.increment(metrics.queue_refused.of(reason)),
-        Err(Refusal::ClientGone(_)) => backend.services.metrics.increment(metrics.queue_refused.of("client-gone")),
+        Err(Refusal::Queue(fault)) => backend.services.metrics.increment(metrics.queue_refused.of(*fault)),
+        Err(Refusal::ClientGone(_)) => backend.services.metrics.increment(metrics.queue_refused.of(Fault::ClientGone)),
         _ => {}
     }
 }
@@ -453,7 +452,7 @@ async fn wait(
     let services = Rc::clone(&backend.services);
     let metrics = backend.metrics();
     let patience = retry_state.patience_left(backend.config());
-    let full = Refusal::Queue("queue-full");
+    let full = Refusal::Queue(Fault::QueueFull);
     let watched = if h2_pools.is_empty() { Box::default() } else { wants.clone() };
     let began = Instant::now();
     let Ok(ticket) = limiter.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
@@ -467,7 +466,7 @@ async fn wait(
             return Poll::Ready(Err(Refusal::ClientGone(why)));
         }
         match limiter.poll(ticket, context) {
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(Refusal::Queue("queue-full"))),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Refusal::Queue(Fault::QueueFull))),
             Poll::Ready(Ok(grant)) => {
                 // The kernel may know of it before the event loop does.
                 let Some(why) = client.has_gone() else { return Poll::Ready(Ok(Some(grant))) };
@@ -483,7 +482,7 @@ async fn wait(
         place.h2_pools.iter().for_each(|h2_pool| h2_pool.watch(ticket, context));
         client.read_ahead(context);
         if services.timers.now() >= due {
-            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+            return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
         }
         client.deadline().set(due, context.waker());
         Poll::Pending

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use propylon_http::fault::{Blame, Fault};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
@@ -20,7 +21,7 @@ use crate::services::Services;
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
 
-pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+pub const CONNECT_TIMEOUT: Attempt = Attempt::new(Fault::ConnectTimeout, Repeatable::Unsent);
 
 /// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
 pub async fn connect(
@@ -71,10 +72,10 @@ pub fn commit(
         }
         Err(failed) => {
             // A shortage on this machine is no fault of the server.
-            if failed.status != 503 {
+            if failed.fault.status() != 503 {
                 state.suspects.borrow_mut().failed(key.server, services.timers.now());
             }
-            if failed.reason != UpstreamFailure::UNSIGNED {
+            if failed.fault != Fault::ClientCertificateUnsigned {
                 services.metrics.increment(metrics.servers[key.server].connect_failures);
             }
             Err(failed)
@@ -114,7 +115,7 @@ async fn reach(
 ) -> Result<(Socket, EndpointAddress), Attempt> {
     let mut ways = endpoint.ways();
     let share = due.saturating_sub(services.timers.now()) / ways.len().max(1) as u64;
-    let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    let mut failed = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
     let mut lost: Option<EndpointAddress> = None;
     while let Some(way) = ways.next() {
         // One that does not answer leaves time for the others.
@@ -145,7 +146,7 @@ async fn reach_by(
         true => Err(OUT_OF_FILES),
         false => Ok(stream),
     });
-    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+    if stream.as_ref().is_err_and(|failure| failure.fault == Fault::OutOfFiles) {
         // For the next one.
         services.make_room();
     }
@@ -163,7 +164,7 @@ async fn reach_by(
     .await?;
     // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
     if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
-        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+        return Err(Attempt::new(Fault::WriteFailed, Repeatable::Unsent));
     }
     Ok(socket)
 }
@@ -179,18 +180,15 @@ enum Ungreeted {
 
 impl Ungreeted {
     fn attempt(&self) -> Attempt {
-        if matches!(self, Ungreeted::Failed(failure) if failure.is_own()) {
-            // Another server would fare no better.
-            return Attempt { status: 503, reason: self.reason(), repeatable: Repeatable::No };
-        }
-        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
-        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+        let fault = self.fault();
+        // Another server would fare no better with what is wrong here.
+        Attempt::new(fault, if fault.blame() == Blame::Engine { Repeatable::No } else { Repeatable::Unsent })
     }
 
-    fn reason(&self) -> &'static str {
+    fn fault(&self) -> Fault {
         match self {
-            Ungreeted::Timeout => "tls-timeout",
-            Ungreeted::Failed(failure) => failure.reason,
+            Ungreeted::Timeout => Fault::TlsTimeout,
+            Ungreeted::Failed(failure) => Fault::of_server_tls(failure.reason),
         }
     }
 }
@@ -233,7 +231,7 @@ fn account_greeting(backend: &Backend, server: usize, greeted: &Greeted) {
             column.observe(metrics.duration, *micros);
         }
         Err(why) => {
-            column.increment(metrics.failures.of(why.reason()));
+            column.increment(metrics.failures.of(why.fault()));
             if let Ungreeted::Failed(failure) = why {
                 log_tls_failure(backend, server, failure);
             }
@@ -251,17 +249,17 @@ pub fn log_tls_failure(backend: &Backend, server: usize, failure: &UpstreamFailu
 }
 
 /// Another server would fare no better.
-const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
+const OUT_OF_FILES: Attempt = Attempt::new(Fault::OutOfFiles, Repeatable::No);
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
-    let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+    let fault = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         // Towards this address: another has ports of its own.
-        Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::Unsent),
-        Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
-        _ => (502, "connect-failed", Repeatable::Unsent),
+        Some(Errno::ADDRNOTAVAIL) => Fault::OutOfPorts,
+        Some(Errno::CONNREFUSED) => Fault::ConnectRefused,
+        _ => Fault::ConnectFailed,
     };
-    Attempt { status, reason, repeatable }
+    Attempt::new(fault, Repeatable::Unsent)
 }
 
 #[cfg(test)]
@@ -281,11 +279,11 @@ mod tests {
     fn what_this_machine_is_short_of_blames_no_server_and_ports_are_short_towards_one_address_only() {
         let failure = |errno: Errno| connect_failure(&std::io::Error::from(errno));
         let ports = failure(Errno::ADDRNOTAVAIL);
-        assert_eq!((ports.status, ports.reason, ports.repeatable), (503, "out-of-ports", Repeatable::Unsent));
+        assert_eq!((ports.fault, ports.repeatable), (Fault::OutOfPorts, Repeatable::Unsent));
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
             let files = failure(errno);
-            assert_eq!((files.status, files.reason, files.repeatable), (503, "out-of-files", Repeatable::No));
+            assert_eq!((files.fault, files.repeatable), (Fault::OutOfFiles, Repeatable::No));
         }
-        assert_eq!(failure(Errno::CONNREFUSED).status, 502);
+        assert_eq!(failure(Errno::CONNREFUSED).fault, Fault::ConnectRefused);
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
+use propylon_http::fault::Fault;
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::SEAL_BYTES_MAX;
@@ -62,7 +63,7 @@ struct Making {
 
 impl Making {
     fn begin(h2_pool: &Rc<H2Pool>, services: &Rc<Services>) -> Making {
-        let failure = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+        let failure = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
         h2_pool.begun();
         Making { h2_pool: Rc::clone(h2_pool), services: Rc::clone(services), failure: Some(failure) }
     }
@@ -107,7 +108,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let begun = greet(&services, &wire, (config.http2, window), patience, &deadline).await;
     let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         services.metrics.lower(backend.server_metrics(server).open);
-        let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
+        let failed = Attempt::new(Fault::NoHttp2, Repeatable::Unsent);
         return making.failed(failed);
     };
     let endpoint = Arc::clone(&backend.servers[server].endpoint);

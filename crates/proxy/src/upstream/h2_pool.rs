@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
+use propylon_http::fault::Fault;
 use propylon_net::timers::coarse_millis;
 use propylon_policy::line::{Line, Order, QueueTicket, Turns};
 use tokio::task::spawn_local;
@@ -918,7 +919,7 @@ impl H2Pool {
         link.close();
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
         if link.requests.get() == 0 && !link.is_dismissed.get() {
-            let unused = Attempt { status: 502, reason: "closed-before-response", repeatable: Repeatable::Unsent };
+            let unused = Attempt::new(Fault::ClosedBeforeResponse, Repeatable::Unsent);
             self.was_of_no_use(unused, services.timers.now());
         }
         self.serve(services);

@@ -6,7 +6,7 @@ use super::*;
 fn decode(body: &[u8]) -> Result<(String, String, usize), &'static str> {
     let (mut decoder, mut data, mut at) = (Decoder::new(), Vec::new(), 0);
     loop {
-        match decoder.next(&body[at..]).map_err(|reject| reject.reason)? {
+        match decoder.next(&body[at..]).map_err(|reject| reject.fault.label())? {
             Event::NeedMore { .. } => return Err("more"),
             Event::Data { start, end } => {
                 data.extend_from_slice(&body[at + start..at + end]);

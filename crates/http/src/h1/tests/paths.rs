@@ -17,7 +17,7 @@ fn forms(path: &str, rules: PathRules) -> Result<(String, String), &'static str>
     let mut head = request_head(&request);
     head.canonicalize_target(request.as_bytes(), rules).map_err(|reject| {
         assert_eq!(reject.status, 400);
-        reject.reason
+        reject.fault.label()
     })?;
     let target = String::from_utf8(head.target(request.as_bytes()).concat()).unwrap();
     let canonical = target.strip_suffix("?q=/../%2e").expect("the query as it came").to_owned();

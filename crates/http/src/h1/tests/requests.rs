@@ -1,6 +1,7 @@
 //! Requests that are accepted from clients or refused, and with which status.
 
 use super::*;
+use crate::fault::Fault;
 
 #[track_caller]
 fn refused(text: impl AsRef<[u8]>, status: u16, reason: &str) {
@@ -8,7 +9,7 @@ fn refused(text: impl AsRef<[u8]>, status: u16, reason: &str) {
     let Err(reject) = request(text) else {
         panic!("accepted: {}", text.escape_ascii());
     };
-    assert_eq!((reject.status, reject.reason), (status, reason), "{}", text.escape_ascii());
+    assert_eq!((reject.status, reject.fault.label()), (status, reason), "{}", text.escape_ascii());
 }
 
 #[test]
@@ -391,7 +392,7 @@ fn hops_are_counted_for_options_only() {
     assert_eq!(hops("OPTIONS", ""), Ok(None));
     assert_eq!(hops("OPTIONS", "Max-Forwards: 0\r\n"), Ok(Some(0)));
     assert_eq!(hops("OPTIONS", "Max-Forwards: 7\r\n"), Ok(Some(7)));
-    let bad = Err(Reject::bad("bad-max-forwards"));
+    let bad = Err(Reject::of(Fault::BadMaxForwards));
     assert_eq!(hops("OPTIONS", "Max-Forwards: -1\r\n"), bad);
     assert_eq!(hops("OPTIONS", "Max-Forwards: 1\r\nMax-Forwards: 1\r\n"), bad);
     assert_eq!(request(get("Max-Forwards: x\r\n")).unwrap().max_forwards, None);
@@ -434,18 +435,18 @@ fn a_head_that_outgrows_its_limit_is_refused_as_soon_as_it_does() {
     let verdict = |text: &str| parse_request(text.as_bytes(), &limits, &mut RequestHead::default());
     let line = |length: usize| format!("GET /{}", "a".repeat(length - 5));
     assert_eq!(verdict(&line(63)), Ok(Parsed::Partial));
-    assert_eq!(verdict(&line(64)), Err(Reject::new(414, "request-line-too-long")));
-    assert_eq!(verdict(&line(200)), Err(Reject::new(414, "request-line-too-long")));
+    assert_eq!(verdict(&line(64)), Err(Reject::of(Fault::RequestLineTooLong)));
+    assert_eq!(verdict(&line(200)), Err(Reject::of(Fault::RequestLineTooLong)));
     let fields = |length: usize| format!("GET / HTTP/1.1\r\nHost: {}", "a".repeat(length - 22));
     assert_eq!(verdict(&fields(63)), Ok(Parsed::Partial));
-    assert_eq!(verdict(&fields(64)), Err(Reject::new(431, "head-too-long")));
+    assert_eq!(verdict(&fields(64)), Err(Reject::of(Fault::HeadTooLong)));
     // Whole in the buffer, and still too long.
     let whole = |length: usize| format!("{}\r\n\r\n", fields(length - 4));
     assert_eq!(verdict(&whole(64)), Ok(Parsed::Complete));
-    assert_eq!(verdict(&whole(65)), Err(Reject::new(431, "head-too-long")));
+    assert_eq!(verdict(&whole(65)), Err(Reject::of(Fault::HeadTooLong)));
     let many = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X:\r\n".repeat(count - 1));
     assert_eq!(verdict(&many(2)), Ok(Parsed::Complete));
-    assert_eq!(verdict(&many(3)), Err(Reject::new(431, "too-many-fields")));
+    assert_eq!(verdict(&many(3)), Err(Reject::of(Fault::TooManyFields)));
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Responses that are accepted from servers, and the length of their bodies.
 
 use super::*;
+use crate::fault::Fault;
 
 #[track_caller]
 fn refused(text: &str, reason: &str) {
     let Err(reject) = response_to(GET, text) else {
         panic!("accepted: {text:?}");
     };
-    assert_eq!((reject.status, reject.reason), (502, reason), "{text:?}");
+    assert_eq!((reject.status, reject.fault.label()), (502, reason), "{text:?}");
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn protocols_are_switched_only_when_asked() {
         "Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n",
     ] {
         let verdict = response_to(UPGRADE, format!("HTTP/1.1 101 X\r\n{lines}\r\n"));
-        assert_eq!(verdict.unwrap_err().reason, "bad-switch", "{lines:?}");
+        assert_eq!(verdict.unwrap_err().fault.label(), "bad-switch", "{lines:?}");
     }
 }
 
@@ -167,7 +168,7 @@ fn protocols_are_switched_only_when_asked() {
 fn a_server_of_another_kind_is_found_out_early() {
     for bytes in [&b"\x15\x03\x01"[..], b"SSH-", b"220 ", b"\r\n", b"h"] {
         let verdict = parse_response(bytes, GET, &LIMITS, &mut ResponseHead::default());
-        assert_eq!(verdict, Err(Reject::new(502, "bad-status-line")));
+        assert_eq!(verdict, Err(Reject { status: 502, fault: Fault::BadStatusLine }));
     }
     let verdict = parse_response(b"HTTP", GET, &LIMITS, &mut ResponseHead::default());
     assert_eq!(verdict, Ok(Parsed::Partial));
@@ -178,8 +179,8 @@ fn a_response_head_is_bounded() {
     let limits = Limits { head_bytes: 64, headers: 2 };
     let verdict = |text: &str| parse_response(text.as_bytes(), GET, &limits, &mut ResponseHead::default());
     let long = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(60));
-    assert_eq!(verdict(&long), Err(Reject::new(502, "head-too-long")));
+    assert_eq!(verdict(&long), Err(Reject { status: 502, fault: Fault::HeadTooLong }));
     assert_eq!(verdict(&long[..63]), Ok(Parsed::Partial));
     let many = "HTTP/1.1 200 OK\r\nA:\r\nB:\r\nC:\r\n\r\n";
-    assert_eq!(verdict(many), Err(Reject::new(502, "too-many-fields")));
+    assert_eq!(verdict(many), Err(Reject { status: 502, fault: Fault::TooManyFields }));
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use propylon_net::client_stream::KEYS_EXHAUSTED;
+use propylon_http::fault::Fault;
 use propylon_tls::{Deferral, lowered_limit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -89,7 +89,7 @@ async fn ended(mut client: Child) -> (Option<i32>, String) {
 }
 
 fn cut_off(house: &House) -> u64 {
-    house.store.count(house.core.telemetry.listeners[0].faults.of(KEYS_EXHAUSTED))
+    house.store.count(house.core.telemetry.listeners[0].faults.of(Fault::KeysExhausted))
 }
 
 fn connections(house: &House) -> u64 {
@@ -205,7 +205,7 @@ fn a_relay_whose_key_is_worn_out_ends_with_a_close_notify() {
         assert_eq!(code, Some(0));
         assert!((16 * 1024..BULK).contains(&came.len()), "{} bytes came", came.len());
         let relay = house.core.telemetry.listeners[0].relay.get().unwrap();
-        until("it is counted", || house.store.count(relay.ended.of(KEYS_EXHAUSTED)) == 1).await;
+        until("it is counted", || house.store.count(relay.failed.of(Fault::KeysExhausted)) == 1).await;
         until("the connection is gone", || house.core.connections.get() == 0).await;
     });
 }
@@ -288,7 +288,7 @@ fn an_upload_that_is_too_long_for_the_key_ends_and_the_server_hears_of_it() {
         assert_eq!(status, "502");
         until("the connections are gone", || origin.core.connections.get() == 0).await;
         let faults = &origin.core.telemetry.listeners[0].faults;
-        assert_eq!(origin.store.count(faults.of("client-closed")), 1, "the server has heard an end, not a reset");
+        assert_eq!(origin.store.count(faults.of(Fault::ClientClosed)), 1, "the server has heard an end, not a reset");
     });
 }
 

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use propylon_http::fault::Fault;
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 use propylon_net::client_stream::{Fill, ReadError};
 
@@ -11,7 +12,7 @@ use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
 use crate::exchange::transfer::{Stop, Upload, server_fault, write_chunk};
-use crate::fault::EXCESS_DATA;
+use crate::fault;
 use crate::http2::{Chunk, translate};
 use crate::request::Request;
 use crate::upstream::checkout::Client;
@@ -63,9 +64,9 @@ impl Announced {
             Announced::Nothing => 0,
             Announced::Length(left) => *left,
         };
-        let left = left.checked_sub(count as u64).ok_or(server_fault(502, EXCESS_DATA))?;
+        let left = left.checked_sub(count as u64).ok_or(server_fault(Fault::ExcessData))?;
         if ends && left > 0 {
-            return Err(server_fault(502, "body-cut-short"));
+            return Err(server_fault(Fault::BodyCutShort));
         }
         if let Announced::Length(known) = self {
             *known = left;
@@ -160,7 +161,7 @@ impl<'a> Downstream<'a> {
                     translate::response(head, text, date, &mut core.headers.borrow_mut())
                 };
                 let Some(mut response) = response else {
-                    return Err(server_fault(502, "bad-response"));
+                    return Err(server_fault(Fault::BadResponse));
                 };
                 if self.tunnel {
                     translate::accept_tunnel(&mut response);
@@ -172,7 +173,7 @@ impl<'a> Downstream<'a> {
                 request.note.bytes_sent += head.length as u64;
                 match stream.send_head(response, !said.is_body) {
                     true => Ok(()),
-                    false => Err(Stop::Client("client-reset")),
+                    false => Err(Stop::Client(Fault::ClientReset)),
                 }
             }
             ClientSide::Http1(connection) => {
@@ -208,8 +209,8 @@ impl<'a> Downstream<'a> {
         let ClientSide::Http1(connection) = &mut self.client else { return Poll::Ready(Ok(())) };
         let Connection { stream, wire, core, .. } = &mut **connection;
         stream.stage_close(wire);
-        ready!(stream.poll_flush(context, &core.buffers, wire)).map_err(|_| Stop::Client(stream.write_fault()))?;
-        Poll::Ready(stream.socket.shutdown_write().map_err(|_| Stop::Client("client-reset")))
+        ready!(stream.poll_flush(context, &core.buffers, wire)).map_err(|_| Stop::Client(fault::of_write(stream)))?;
+        Poll::Ready(stream.socket.shutdown_write().map_err(|_| Stop::Client(Fault::ClientReset)))
     }
 
     /// Whether the end of the response is that of the connection.
@@ -223,7 +224,7 @@ impl<'a> Downstream<'a> {
             ClientSide::Http2(stream) => stream.poll_room(context).map(Ok),
             ClientSide::Http1(connection) => {
                 let Connection { stream, wire, core, .. } = &mut **connection;
-                stream.poll_flush(context, &core.buffers, wire).map_err(|_| Stop::Client(stream.write_fault()))
+                stream.poll_flush(context, &core.buffers, wire).map_err(|_| Stop::Client(fault::of_write(stream)))
             }
         }
     }
@@ -265,7 +266,7 @@ fn pass_stream(stream: &mut Stream, request: &mut Request, part: Part) -> Result
         request.note.bytes_sent += lines.len() as u64;
         sent &= stream.send_trailers(translate::trailer_map(lines));
     }
-    if sent { Ok(()) } else { Err(Stop::Client("client-reset")) }
+    if sent { Ok(()) } else { Err(Stop::Client(Fault::ClientReset)) }
 }
 
 fn pass_connection(connection: &mut Connection, request: &mut Request, framing: Framing, part: Part) {
@@ -312,10 +313,10 @@ fn poll_stream(
 }
 
 /// Fault of a body that the library does not take: the client has reset it, or has broken a rule.
-fn client_fault(error: &h2::Error) -> &'static str {
+fn client_fault(error: &h2::Error) -> Fault {
     match error.is_reset() && error.is_library() {
-        true => "bad-body",
-        false => "client-reset",
+        true => Fault::BadBody,
+        false => Fault::ClientReset,
     }
 }
 
@@ -334,10 +335,10 @@ fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Res
     let Connection { stream, inbox, wire, core, .. } = connection;
     match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
         Ok(fill) => Poll::Ready(Ok(fill == Fill::Bytes)),
-        Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+        Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
         Err(ReadError::Tls(failure)) => {
             connection.note_tls_failure(&failure);
-            Poll::Ready(Err(Stop::Client("tls-failure")))
+            Poll::Ready(Err(Stop::Client(Fault::ClientTlsFailure)))
         }
     }
 }
@@ -387,7 +388,7 @@ fn poll_connection(
             }
             Upload::Length { .. } | Upload::Chunked { .. } => {
                 if !ready!(poll_fill(connection, context))? {
-                    return Poll::Ready(Err(Stop::Client("client-closed")));
+                    return Poll::Ready(Err(Stop::Client(Fault::ClientClosed)));
                 }
             }
         }
@@ -401,7 +402,7 @@ fn next_chunk(
     takes_trailers: bool,
 ) -> Result<Option<Piece>, Stop> {
     let bytes = connection.inbox.readable();
-    let (consumed, piece) = match decoder.next(bytes).map_err(|_| Stop::Client("bad-body"))? {
+    let (consumed, piece) = match decoder.next(bytes).map_err(|_| Stop::Client(Fault::BadBody))? {
         Event::NeedMore { consumed } => (consumed, None),
         Event::Data { start, end } => (end, Some(Piece::Data(Bytes::copy_from_slice(&bytes[start..end])))),
         Event::End { consumed } => {

@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::spawn_local;
 
+use propylon_http::fault::Fault;
+
 use super::upstream::Http2;
 use crate::exchange::transfer::note_excess;
-use crate::fault::EXCESS_DATA;
 use crate::request::Request;
 use crate::upstream::backend::Backend;
 
@@ -43,6 +44,6 @@ async fn wait(mut http2: Box<Http2>, backend: Rc<Backend>) {
     })
     .await;
     if !fine {
-        services.metrics.increment(backend.metrics().faults.of(EXCESS_DATA));
+        services.metrics.increment(backend.metrics().faults.of(Fault::ExcessData));
     }
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
+use propylon_http::fault::Fault;
 use propylon_http::h1::{
     self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
 };
@@ -14,7 +15,7 @@ use propylon_net::budget;
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
 
 use crate::exchange::transfer::{RESPONSE_LIMITS, Stop, server_fault};
-use crate::fault::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
+use crate::fault::{Attempt, Repeatable};
 use crate::http2::{self, Ahead, Chunk, Meter, translate};
 use crate::services::Services;
 use crate::upstream::connection::ServerConnection;
@@ -117,16 +118,15 @@ impl Upstream {
     /// Opens a stream for a request with such a head.
     pub fn open(permit: StreamPermit, head: &RequestHead, text: &[u8]) -> Result<Upstream, Attempt> {
         let link = &permit.slot.link;
-        let unsent = |reason| Attempt { status: 502, reason, repeatable: Repeatable::Unsent };
         let tunnel = head.upgrade.is_some();
         if tunnel && !link.speaks_websocket() {
-            return Err(Attempt { status: 502, reason: "no-extended-connect", repeatable: Repeatable::No });
+            return Err(Attempt::new(Fault::NoExtendedConnect, Repeatable::No));
         }
-        let no = Attempt { status: 502, reason: "bad-request-for-http2", repeatable: Repeatable::No };
+        let no = Attempt::new(Fault::BadRequestForHttp2, Repeatable::No);
         let request = translate::server_request(text, tunnel, link.is_tls).ok_or(no)?;
         let end = !tunnel && matches!(head.body, RequestBody::None | RequestBody::Length(0));
-        let closed = if link.has_answered() { CUT_OFF } else { "closed-before-response" };
-        let (slot, response, send) = permit.open(request, end).map_err(|_| unsent(closed))?;
+        let closed = if link.has_answered() { Fault::Goaway } else { Fault::ClosedBeforeResponse };
+        let (slot, response, send) = permit.open(request, end).map_err(|_| Attempt::new(closed, Repeatable::Unsent))?;
         Ok(Upstream::Http2(Box::new(Http2 {
             slot,
             response,
@@ -196,7 +196,7 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) if http1.framing == Framing::Tunnel => {
                 let ended = ready!(http1.connection.stream.poll_end(context, &core.buffers));
-                Poll::Ready(ended.map_err(|_| server_fault(502, "write-failed")))
+                Poll::Ready(ended.map_err(|_| server_fault(Fault::WriteFailed)))
             }
             _ => Poll::Ready(Ok(())),
         }
@@ -378,7 +378,7 @@ impl Http1 {
                     self.spent = true;
                 }
                 Ok(count) if count > 0 => {}
-                _ => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
+                _ => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
             }
         }
     }
@@ -408,7 +408,7 @@ impl Http1 {
         let bytes = self.answer.readable_mut();
         let (mut at, mut length, mut end) = (0, 0, None);
         while at < bytes.len() {
-            match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
+            match decoder.next(&bytes[at..]).map_err(|_| server_fault(Fault::BadResponse))? {
                 Event::NeedMore { consumed } => at += consumed,
                 Event::Data { start, end } => {
                     bytes.copy_within(at + start..at + end, length);
@@ -521,7 +521,7 @@ impl Http2 {
         ended: bool,
         response: &mut ResponseHead,
     ) -> Result<(), Stop> {
-        let fault = || server_fault(502, "bad-response");
+        let fault = || server_fault(Fault::BadResponse);
         translate::write_response(head, asked, ended, &mut self.text).map_err(|_| fault())?;
         match h1::parse_response(&self.text, asked, &RESPONSE_LIMITS, response) {
             Ok(Parsed::Complete) => {}
@@ -610,24 +610,24 @@ impl Http2 {
         if error.is_go_away() || error.is_io() {
             self.link().close();
         }
-        let reset = if self.reset.is_some_and(is_about_request) { REQUEST_RESET } else { STREAM_RESET };
-        let passed_over_as = if is_of_use { CUT_OFF } else { "stream-refused" };
-        let (reason, repeatable) = match (refused || passed_over, answered) {
+        let reset = if self.reset.is_some_and(is_about_request) { Fault::RequestReset } else { Fault::StreamReset };
+        let passed_over_as = if is_of_use { Fault::Goaway } else { Fault::StreamRefused };
+        let (fault, repeatable) = match (refused || passed_over, answered) {
             (true, false) if passed_over => (passed_over_as, Repeatable::Unsent),
-            (true, false) => ("stream-refused", Repeatable::Unsent),
+            (true, false) => (Fault::StreamRefused, Repeatable::Unsent),
             // A server that has sent an interim response has looked at it all the same.
             (true, true) if passed_over && self.recv.is_none() => (passed_over_as, Repeatable::Unanswered),
-            (_, true) if cut_off => (CUT_OFF, Repeatable::No),
-            (_, false) if cut_off => (CUT_OFF, Repeatable::Unanswered),
+            (_, true) if cut_off => (Fault::Goaway, Repeatable::No),
+            (_, false) if cut_off => (Fault::Goaway, Repeatable::Unanswered),
             // A response of this stream that the library does not take is malformed (RFC 9113 §8.1.1).
-            _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
+            _ if error.is_reset() && error.is_library() => (Fault::BadResponse, Repeatable::No),
             // Behind an interim response: the final one is still owed.
-            (_, true) if error.is_io() && self.recv.is_none() => ("closed-before-response", Repeatable::No),
-            (_, true) => (if error.is_io() { "body-cut-short" } else { reset }, Repeatable::No),
+            (_, true) if error.is_io() && self.recv.is_none() => (Fault::ClosedBeforeResponse, Repeatable::No),
+            (_, true) => (if error.is_io() { Fault::BodyCutShort } else { reset }, Repeatable::No),
             (_, false) if error.is_reset() => (reset, Repeatable::No),
-            (_, false) => ("closed-before-response", Repeatable::Unanswered),
+            (_, false) => (Fault::ClosedBeforeResponse, Repeatable::Unanswered),
         };
-        Stop::Server(Attempt { status: 502, reason, repeatable })
+        Stop::Server(Attempt::new(fault, repeatable))
     }
 }
 
@@ -653,5 +653,5 @@ fn is_about_request(reason: Reason) -> bool {
 
 fn unanswered(answered: bool) -> Stop {
     let repeatable = if answered { Repeatable::No } else { Repeatable::Unanswered };
-    Stop::Server(Attempt { status: 502, reason: "closed-before-response", repeatable })
+    Stop::Server(Attempt::new(Fault::ClosedBeforeResponse, repeatable))
 }

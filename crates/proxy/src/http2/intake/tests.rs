@@ -14,7 +14,7 @@ fn begun() -> (Intake, Http2Flood) {
 }
 
 /// Bytes that the library gets of these, which come in pieces of `step`.
-fn given(intake: &mut Intake, limits: &Http2Flood, bytes: &[u8], step: usize) -> Result<Vec<u8>, Fault> {
+fn given(intake: &mut Intake, limits: &Http2Flood, bytes: &[u8], step: usize) -> Result<Vec<u8>, ConnectionFault> {
     let mut out = Vec::new();
     for mut piece in bytes.chunks(step) {
         while !piece.is_empty() {
@@ -391,11 +391,11 @@ fn nothing_comes_between_the_frames_of_a_block() {
     ] {
         let (mut intake, limits) = begun();
         let bytes = [get(1, END_STREAM, &[]), other].concat();
-        assert_eq!(given(&mut intake, &limits, &bytes, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+        assert_eq!(given(&mut intake, &limits, &bytes, 1000), Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR)));
     }
     let (mut intake, limits) = begun();
     let alone = frame(CONTINUATION, END_HEADERS, 1, &[0x82]);
-    assert_eq!(given(&mut intake, &limits, &alone, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+    assert_eq!(given(&mut intake, &limits, &alone, 1000), Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR)));
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn what_ends_the_connection_says_why() {
     ] {
         for step in [1, 1000] {
             let (mut intake, limits) = begun();
-            assert_eq!(given(&mut intake, &limits, &bytes, step), Err(Fault::Error(reason)), "{what}");
+            assert_eq!(given(&mut intake, &limits, &bytes, step), Err(ConnectionFault::Error(reason)), "{what}");
         }
     }
 }
@@ -461,7 +461,7 @@ fn a_block_has_so_many_bytes_and_no_more() {
     assert!(given(&mut intake, &limits, &bytes, 1 << 20).is_ok());
     assert!(given(&mut intake, &limits, &frame(CONTINUATION, 0, 1, &[]), 1000).is_ok());
     let more = given(&mut intake, &limits, &frame(CONTINUATION, 0, 1, &[0]), 1000);
-    assert_eq!(more, Err(Fault::Flood("continuation")));
+    assert_eq!(more, Err(ConnectionFault::Flood("continuation")));
 }
 
 /// RFC 7540 §5.3.1.
@@ -752,7 +752,7 @@ fn a_server_does_not_allow_itself_to_push() {
     let (mut intake, _, limits) = asked();
     assert_eq!(given(&mut intake, &limits, &settings(0), 5).unwrap(), settings(0));
     let wrong = given(&mut intake, &limits, &settings(1), 5);
-    assert_eq!(wrong, Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+    assert_eq!(wrong, Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR)));
     let (mut client, limits) = begun();
     assert!(given(&mut client, &limits, &settings(1), 5).is_ok(), "a client may");
 }

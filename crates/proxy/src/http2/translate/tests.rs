@@ -17,12 +17,12 @@ fn text(pseudo: &Pseudo<'_>, fields: Pairs<'_>, end: bool) -> Result<String, &'s
     let mut random = fastrand::Rng::with_seed(1);
     let fields = || fields.iter().map(|(name, value)| (name.as_bytes(), *value));
     let mut out = Vec::new();
-    write_head(pseudo, fields, end, &mut random, &mut out).map_err(|reject| reject.reason)?;
+    write_head(pseudo, fields, end, &mut random, &mut out).map_err(|reject| reject.fault.label())?;
     let mut head = RequestHead::default();
     match parse_request(&out, &Limits { head_bytes: 65536, headers: 200 }, &mut head) {
         Ok(Parsed::Complete) => Ok(String::from_utf8_lossy(&out).into_owned()),
         Ok(Parsed::Partial) => panic!("half a head: {}", out.escape_ascii()),
-        Err(reject) => Err(reject.reason),
+        Err(reject) => Err(reject.fault.label()),
     }
 }
 
@@ -173,7 +173,7 @@ fn answer(status: u16, fields: Pairs<'_>, asked: Asked<'_>, ended: bool) -> Resu
         response.headers_mut().append(name, HeaderValue::from_bytes(value).unwrap());
     }
     let mut text = Vec::new();
-    write_response(&response, asked, ended, &mut text).map_err(|reject| reject.reason)?;
+    write_response(&response, asked, ended, &mut text).map_err(|reject| reject.fault.label())?;
     let mut head = ResponseHead::default();
     match parse_response(&text, asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head) {
         Ok(Parsed::Complete) => Ok(String::from_utf8_lossy(&text).into_owned()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use propylon_http::fault::Fault;
 use propylon_policy::reuse::Fit;
 
 use super::{
@@ -91,7 +92,7 @@ pub async fn checkout(
             }
         }
     }
-    let refused = Err(Refusal::Queue("queue-timeout"));
+    let refused = Err(Refusal::Queue(Fault::QueueTimeout));
     count_refused(backend, &refused);
     refused
 }
@@ -209,7 +210,7 @@ async fn await_stream(
                 },
                 Answer::Look => Ok(vacancy(backend, server, certain).map_or(Awaited::Again, Awaited::Stream)),
                 Answer::Failed(failed) => Err(Refusal::Failed(failed)),
-                Answer::Full => Err(Refusal::Queue("queue-full")),
+                Answer::Full => Err(Refusal::Queue(Fault::QueueFull)),
             });
         }
         if !h2_pool.is_alive() {
@@ -225,7 +226,7 @@ async fn await_stream(
         // A connection that is being made is waited for no longer than it may take, and then in the line.
         let due = place.since().map_or(since + connect, |since| since) + patience;
         if services.timers.now() >= due {
-            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+            return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
         }
         client.deadline().set(due, context.waker());
         Poll::Pending
