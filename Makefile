@@ -5,11 +5,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
-.PHONY: help build demo test tidy bench clean
+.PHONY: help build demo test test-long tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
 	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
+	@echo "make test-long  the same with the tests that take long: what a release must pass"
 	@echo "make tidy    the house rules only; takes seconds"
 	@echo "make bench   measure this machine, next to the other proxies that are installed"
 	@echo "make clean   remove what was built"
@@ -24,6 +25,10 @@ demo: build
 test:
 	@scripts/setup.sh test
 	cargo xtask ci
+
+test-long:
+	@scripts/setup.sh test
+	cargo xtask ci --long
 
 tidy:
 	cargo xtask tidy

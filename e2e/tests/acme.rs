@@ -198,6 +198,7 @@ fn asked_without_verifying(place: &Place) -> String {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn a_certificate_is_replaced_under_load_and_no_handshake_fails() {
     let place = Place::new();
     // It may be replaced after a sixth of its time, and here it is to be as soon as it may.
@@ -234,6 +235,7 @@ fn a_certificate_is_replaced_under_load_and_no_handshake_fails() {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn an_authority_that_is_gone_is_asked_ever_less_often_and_what_was_there_is_served() {
     let place = Place::new();
     let mut pebble = Pebble::start(Options { validity_seconds: 120, ..place.options() });

@@ -62,6 +62,7 @@ fn report(what: &str, amount: u64, began: Instant, growth: u64) {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn a_gigabyte_down_through_tls_takes_no_memory() {
     let origin = BenchOrigin::start(&[]);
     let engine = start(origin.address());
@@ -79,6 +80,7 @@ fn a_gigabyte_down_through_tls_takes_no_memory() {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn a_gigabyte_up_through_tls_takes_no_memory() {
     let origin = BenchOrigin::start(&[]);
     let engine = start(origin.address());

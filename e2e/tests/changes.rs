@@ -145,6 +145,7 @@ fn a_reload_that_is_only_tried_hides_nothing_from_whoever_watches_the_file() {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn ten_thousand_open_connections_live_on_through_changes() {
     const CONNECTIONS: usize = 10_000;
     let (a, b) = (hello(), hello());

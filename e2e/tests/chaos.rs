@@ -17,6 +17,7 @@ const SEED: &str = "11";
 const PATIENCE: Duration = Duration::from_secs(180);
 
 #[test]
+#[ignore = "long: make test-long"]
 fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
     let (scratch, result) = (Scratch::new(), Scratch::new());
     let mut command = Command::new(binaries::chaos());

@@ -35,6 +35,7 @@ fn open(engine: &Engine) -> usize {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn thousands_of_idle_tls_connections_are_cheap_and_alive() {
     raise_files_limit();
     let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");

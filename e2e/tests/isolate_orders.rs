@@ -239,6 +239,7 @@ fn keys_of_accounts_and_orders_are_in_the_key_process_and_its_folder_alone() {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn a_renewal_has_a_key_of_its_own_and_the_one_before_goes_whoever_is_killed_meanwhile() {
     let place = Place::new();
     // It may be replaced after a sixth of its time, and here it is to be as soon as it may.
@@ -308,6 +309,7 @@ fn a_successor_serves_what_was_ordered_and_orders_by_the_same_account() {
 }
 
 #[test]
+#[ignore = "long: make test-long"]
 fn keys_of_orders_that_come_to_nothing_are_removed() {
     let place = Place::new();
     let pem = fs::read_to_string(Certificates::shared().ec()).expect("a certificate");

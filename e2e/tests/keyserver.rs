@@ -110,7 +110,7 @@ fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
     holds("it is told where it is wrong", || {
         server.says("error: line \"rsa\": operations are refused: the line has no place")
     });
-    assert!(server.says("[keyserver-line-full]; add cores"), "with what to do");
+    assert!(server.says("[keyserver-queue-full]; add cores"), "with what to do");
 }
 
 /// What is wrong is told in the log, and by one line of its kind.

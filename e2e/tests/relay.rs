@@ -389,7 +389,7 @@ fn alpn_is_the_listeners_own() {
     for (listener, offered, agreed) in
         [("mail", "imap,x", "ALPN protocol: imap"), ("web", "imap,x", "No ALPN negotiated")]
     {
-        let said = s_client(engine.address(listener).port(), &["-alpn", offered], "");
+        let said = s_client(engine.address(listener).port(), &["-alpn", offered, "-no_ign_eof"], "");
         assert!(said.text().contains(agreed), "{listener}: {}", said.text());
     }
     let line = engine.logged("the connection", |line| line["listener"] == "mail");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::suite::Suite;
+use crate::suite::{Length, Suite};
 use crate::{lanes, suite, tidy};
 
 enum Step {
@@ -49,7 +49,7 @@ const STEPS: [(&str, Step); 9] = [
 ];
 
 /// Whether all steps passed. The first that does not is the last that runs, but for tests: all of them run.
-pub fn run(root: &Path) -> bool {
+pub fn run(root: &Path, length: Length) -> bool {
     let start = Instant::now();
     let mut failed = Vec::new();
     for (name, step) in &STEPS {
@@ -57,7 +57,7 @@ pub fn run(root: &Path) -> bool {
         let step_start = Instant::now();
         let passed = match step {
             Step::Cargo(arguments) => cargo(root, arguments),
-            Step::Test(tests) => suite::run(root, tests),
+            Step::Test(tests) => suite::run(root, tests, length),
             Step::Tidy => tidy::run(root),
             Step::Lanes => lanes::run(root, None),
         };

@@ -9,6 +9,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::suite::Length;
+
 const HELP: &str = "\
 cargo xtask <command>
 
@@ -23,6 +25,7 @@ cargo xtask <command>
          or builds the crate in release
   ci     everything a change must pass: format, clippy, tidy, lanes, build,
          tests; stops at the first failure, of tests when all have run
+           --long       also the tests that take long, as before a release
 ";
 
 fn main() -> ExitCode {
@@ -36,7 +39,8 @@ fn main() -> ExitCode {
         ["figures"] => tidy::figures(&root()),
         ["lanes"] => lanes::run(&root(), None),
         ["lanes", binary] => lanes::run(&root(), Some(binary)),
-        ["ci"] => ci::run(&root()),
+        ["ci"] => ci::run(&root(), Length::Short),
+        ["ci", "--long"] => ci::run(&root(), Length::Long),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             true

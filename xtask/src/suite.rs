@@ -30,6 +30,15 @@ pub struct Suite {
     pub package: Option<&'static str>,
 }
 
+/// Which tests of a binary run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// All but those marked `#[ignore = "long: ..."]`.
+    Short,
+    /// Every one.
+    Long,
+}
+
 /// A test binary that cargo has built.
 #[derive(Debug, PartialEq, Eq)]
 struct Binary {
@@ -57,7 +66,7 @@ struct Outcome {
 }
 
 /// Builds a suite and runs it to its end, also after a failure. Returns whether all passed.
-pub fn run(root: &Path, suite: &Suite) -> bool {
+pub fn run(root: &Path, suite: &Suite, length: Length) -> bool {
     let Some(mut binaries) = build(root, suite) else { return false };
     binaries.retain(|binary| suite.package.is_none_or(|package| binary.package == package));
     if binaries.is_empty() {
@@ -69,7 +78,7 @@ pub fn run(root: &Path, suite: &Suite) -> bool {
     let mut times = read_times(&fs::read_to_string(&path).unwrap_or_default());
     let took = |binary: &Binary| times.get(&binary.label()).copied().unwrap_or_default();
     binaries.sort_by_key(|binary| (Reverse(took(binary)), binary.kind != "test"));
-    let (failed, taken) = run_all(binaries);
+    let (failed, taken) = run_all(binaries, length);
     times.extend(taken);
     if let Err(error) = fs::write(&path, written_times(&times)) {
         eprintln!("{} cannot be written: {error}", path.display());
@@ -133,7 +142,7 @@ fn built(line: &str) -> Option<Binary> {
 }
 
 /// Runs them all and returns those that failed, in the order in which they ended, and what each took.
-fn run_all(binaries: Vec<Binary>) -> (Vec<Outcome>, Times) {
+fn run_all(binaries: Vec<Binary>, length: Length) -> (Vec<Outcome>, Times) {
     let waiting = Mutex::new(VecDeque::from(binaries));
     let ended = Mutex::new((Vec::new(), Times::new()));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -141,7 +150,7 @@ fn run_all(binaries: Vec<Binary>) -> (Vec<Outcome>, Times) {
         for _ in 0..BINARIES_AT_ONCE {
             scope.spawn(|| {
                 while let Some(binary) = next() {
-                    let outcome = run_one(binary);
+                    let outcome = run_one(binary, length);
                     // Held while it is shown, so that no two outputs mix.
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                     let (failed, times) = &mut *ended;
@@ -157,9 +166,9 @@ fn run_all(binaries: Vec<Binary>) -> (Vec<Outcome>, Times) {
     ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_one(binary: Binary) -> Outcome {
+fn run_one(binary: Binary, length: Length) -> Outcome {
     let start = Instant::now();
-    let (passed, output) = match output(&binary) {
+    let (passed, output) = match output(&binary, length) {
         Ok(result) => result,
         Err(error) => (false, format!("{} cannot be run: {error}\n", binary.executable.display())),
     };
@@ -167,12 +176,15 @@ fn run_one(binary: Binary) -> Outcome {
 }
 
 /// Whether all of its tests passed, and what they printed on both outputs in the order in which it was printed.
-fn output(binary: &Binary) -> io::Result<(bool, String)> {
+fn output(binary: &Binary, length: Length) -> io::Result<(bool, String)> {
     // A file and not a pipe: a process that outlives its test must not be waited for.
     let path = binary.executable.with_extension("output");
     let file = File::create(&path)?;
     let mut command = Command::new(&binary.executable);
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
+    if length == Length::Long {
+        command.arg("--include-ignored");
+    }
     let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
     let output = fs::read(&path);
     let _ = fs::remove_file(&path);
@@ -213,7 +225,10 @@ fn summary(failed: &[Outcome], features: &[&str]) -> String {
             let _ = writeln!(text, "FAILED: {name} of {package}; alone: cargo test{features} {selector}");
         }
         for test in tests {
-            let _ = writeln!(text, "FAILED: {test}; alone: cargo test{features} {selector} -- --exact {test}");
+            let _ = writeln!(
+                text,
+                "FAILED: {test}; alone: cargo test{features} {selector} -- --include-ignored --exact {test}"
+            );
         }
     }
     text
@@ -267,9 +282,9 @@ mod tests {
                 &[outcome("test", output), outcome("lib", "test a::b ... FAILED\n")],
                 &["propylon-keyserver/pkcs11"]
             ),
-            "FAILED: second; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --exact second\n\
-             FAILED: third; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --exact third\n\
-             FAILED: a::b; alone: cargo test --features propylon-keyserver/pkcs11 -p propylon-e2e --lib -- --exact a::b\n"
+            "FAILED: second; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --include-ignored --exact second\n\
+             FAILED: third; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --include-ignored --exact third\n\
+             FAILED: a::b; alone: cargo test --features propylon-keyserver/pkcs11 -p propylon-e2e --lib -- --include-ignored --exact a::b\n"
         );
     }
 
@@ -282,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_binary_that_cannot_be_run_has_failed() {
-        let outcome = run_one(outcome("test", "").binary);
+        let outcome = run_one(outcome("test", "").binary, Length::Short);
         assert!(!outcome.passed && outcome.output.contains("/p/target/debug/deps/limits-1 cannot be run"));
     }
 }

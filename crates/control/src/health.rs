@@ -7,8 +7,8 @@
 mod grpc;
 mod http;
 mod http2;
-pub(crate) mod line;
 pub mod probe;
+pub(crate) mod stream;
 mod turns;
 
 use std::cell::RefCell;

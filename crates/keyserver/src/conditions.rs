@@ -98,10 +98,10 @@ pub const TABLE: &[Condition] = &[
     )
     .only("reason", &["expired"]),
     rises(
-        "keyserver-line-full",
+        "keyserver-queue-full",
         "propylon_keyserver_refused_total",
         Problem,
-        "operations are refused: the line has no place",
+        "operations are refused: the queue is full",
         "add cores or key servers; a [[client]] with `rate` bounds who asks for most",
     ),
     rises(
@@ -206,7 +206,7 @@ mod tests {
         column.set(telemetry.tokens[0].stuck, 2);
         let told = at(1);
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].starts_with("\"keyserver-line-full\" \"line "), "{told:?}");
+        assert!(told[0].starts_with("\"keyserver-queue-full\" \"line "), "{told:?}");
         assert_eq!(told[1], "\"keyserver-token-stuck\" \"token \\\"hsm\\\"\"");
         column.set(telemetry.tokens[0].stuck, 0);
         assert_eq!(at(2).len(), 1);

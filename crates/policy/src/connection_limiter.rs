@@ -4,7 +4,7 @@
 //! atomic operation, and a core with an idle connection of its own only reads a word that nobody writes. The queue is
 //! behind a lock, taken by requests that have to wait anyway and by those that serve them.
 //!
-//! The queue has one line per set of servers that a request would take, and there are few such sets: a request without
+//! There is one queue per set of servers that a request would take, and there are few such sets: a request without
 //! an attempt behind it takes any server. A waiter is therefore found, and removed, in a time that does not depend on
 //! the queue's length.
 //!
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::line::{Line, Order, Turns};
+use crate::queue::{Order, Queue, Turns};
 
-pub use crate::line::QueueTicket;
+pub use crate::queue::QueueTicket;
 
 /// Connection limit that stands for no limit.
 pub const UNLIMITED: u32 = u32::MAX;
@@ -117,7 +117,7 @@ struct Kind {
     wants: Box<[usize]>,
     /// Servers of the limiter that the kind's first waiter came by: other limiters may know fewer.
     servers: Arc<[Arc<Server>]>,
-    line: Line<()>,
+    queue: Queue<()>,
 }
 
 /// Grant to a waiter.
@@ -335,7 +335,7 @@ impl<C> ConnectionLimiter<C> {
             match room.take_next(server, now) {
                 Some(ticket) => woken.extend(room.answer(ticket, Ok(Grant::Permit(server)))),
                 None => {
-                    debug_assert!(false, "a server is wanted by nobody in the line");
+                    debug_assert!(false, "a server is wanted by nobody in the queue");
                     self.servers[server].open.fetch_sub(1, SeqCst);
                     break;
                 }
@@ -373,13 +373,13 @@ impl<C> Room<C> {
             Some(kind) => *kind,
             None => self.begin_kind(wants, servers),
         };
-        self.kinds[kind].line.join(ticket, ());
+        self.kinds[kind].queue.join(ticket, ());
         self.waiters.insert(ticket, Waiter { kind, due });
         ticket
     }
 
     fn begin_kind(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>) -> usize {
-        let new = Kind { wants: wants.into(), servers: Arc::clone(servers), line: Line::default() };
+        let new = Kind { wants: wants.into(), servers: Arc::clone(servers), queue: Queue::default() };
         let place = match self.unused.pop() {
             Some(place) => {
                 self.kinds[place] = new;
@@ -400,7 +400,7 @@ impl<C> Room<C> {
 
     /// Count of waiters that wait for a server.
     fn takers(&self) -> usize {
-        let others = self.by_wants.get(&[][..]).map_or(0, |kind| self.kinds[*kind].line.len());
+        let others = self.by_wants.get(&[][..]).map_or(0, |kind| self.kinds[*kind].queue.len());
         self.waiters.len() - others
     }
 
@@ -416,8 +416,8 @@ impl<C> Room<C> {
     fn leave(&mut self, ticket: QueueTicket) -> Option<Waiter> {
         let waiter = self.waiters.remove(&ticket)?;
         let kind = &mut self.kinds[waiter.kind];
-        kind.line.leave(ticket);
-        if kind.line.is_empty() {
+        kind.queue.leave(ticket);
+        if kind.queue.is_empty() {
             self.end_kind(waiter.kind);
         }
         Some(waiter)
@@ -448,18 +448,18 @@ impl<C> Room<C> {
     }
 
     fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
-        let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].line);
-        Some((kinds().filter_map(Line::oldest).min()?, kinds().filter_map(Line::newest).max()?))
+        let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].queue);
+        Some((kinds().filter_map(Queue::oldest).min()?, kinds().filter_map(Queue::newest).max()?))
     }
 
     /// Oldest waiter, if its wait amounts to overload.
     fn overdue(&self, now: u64) -> Option<QueueTicket> {
-        let oldest = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
+        let oldest = self.kinds.iter().filter_map(|kind| kind.queue.oldest()).min()?;
         self.bounds.order.is_overload(oldest.since, now).then_some(oldest)
     }
 
     fn newest(&self) -> Option<QueueTicket> {
-        self.kinds.iter().filter_map(|kind| kind.line.newest()).max()
+        self.kinds.iter().filter_map(|kind| kind.queue.newest()).max()
     }
 
     fn answer(&mut self, ticket: QueueTicket, answer: Result<Grant<C>, Full>) -> Option<Waker> {

@@ -90,7 +90,7 @@ pub struct Gate {
     next: usize,
     /// Cost of one handshake, smoothed.
     cost: Duration,
-    /// How much later each next in line goes on, smoothed; includes what else the core does.
+    /// How much later each next in queue goes on, smoothed; includes what else the core does.
     pace: Option<Duration>,
     /// When the last turn began and how many it called, if it left others waiting.
     last: Option<(Duration, u32)>,
@@ -427,7 +427,7 @@ mod tests {
             let budget =
                 Budget { handshakes: random.u32(4..12), handshakes_least: random.u32(1..=4), ..Budget::default() };
             let mut gate = Gate::new(budget);
-            let mut lines: [VecDeque<(Place, u32)>; 2] = Default::default();
+            let mut queues: [VecDeque<(Place, u32)>; 2] = Default::default();
             let mut called_places: Vec<Place> = Vec::new();
             for turn in 0..600_u32 {
                 let storm = turn < 300;
@@ -436,17 +436,17 @@ mod tests {
                     let class = if random.bool() { Class::Full } else { Class::Resuming };
                     match gate.ask(class) {
                         Answer::Enter => {
-                            assert!(lines.iter().all(VecDeque::is_empty), "seed {seed}: went past a queue");
+                            assert!(queues.iter().all(VecDeque::is_empty), "seed {seed}: went past a queue");
                             entered += 1;
                             gate.charge(random.u32(1..80) * MICROSECOND);
                         }
-                        Answer::Wait(place) => lines[class as usize].push_back((place, turn)),
+                        Answer::Wait(place) => queues[class as usize].push_back((place, turn)),
                     }
                 }
-                let line = random.usize(0..2);
-                if !lines[line].is_empty() && random.u8(..) < 100 {
-                    let index = random.usize(0..lines[line].len());
-                    let (place, _) = lines[line].remove(index).unwrap();
+                let queue = random.usize(0..2);
+                if !queues[queue].is_empty() && random.u8(..) < 100 {
+                    let index = random.usize(0..queues[queue].len());
+                    let (place, _) = queues[queue].remove(index).unwrap();
                     gate.leave(place);
                 }
                 called_places.retain(|place| {
@@ -459,20 +459,20 @@ mod tests {
                     stays
                 });
                 assert!(entered <= 2 * budget.handshakes, "seed {seed}: {entered} in one turn");
-                let both = lines.iter().all(|line| !line.is_empty());
+                let both = queues.iter().all(|queue| !queue.is_empty());
                 let mut by_class = [0_i32; 2];
                 gate.turn(turn * Duration::from_millis(1), random.bool(), |place| {
-                    let class = usize::from(lines[0].front().is_none_or(|(first, _)| *first != place));
-                    let (first, _) = lines[class].pop_front().unwrap();
+                    let class = usize::from(queues[0].front().is_none_or(|(first, _)| *first != place));
+                    let (first, _) = queues[class].pop_front().unwrap();
                     assert_eq!(first, place, "seed {seed}: out of order");
                     by_class[class] += 1;
                     called_places.push(place);
                 });
                 assert!(called_places.len() <= budget.handshakes as usize, "seed {seed}: too many called");
-                if both && lines.iter().all(|line| !line.is_empty()) {
+                if both && queues.iter().all(|queue| !queue.is_empty()) {
                     assert!((by_class[0] - by_class[1]).abs() <= 1, "seed {seed}: {by_class:?}");
                 }
-                assert_eq!(gate.waiting(), lines.iter().map(VecDeque::len).sum::<usize>());
+                assert_eq!(gate.waiting(), queues.iter().map(VecDeque::len).sum::<usize>());
             }
             // The handshakes left over go on without anybody new coming.
             let mut turns = 0;

@@ -19,7 +19,7 @@ use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
 use crate::upstream::backend::Upstreams;
-use crate::upstream::line::hand_over_idle;
+use crate::upstream::hand_over::hand_over_idle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 512;
@@ -191,10 +191,10 @@ impl Core {
             if goes_on {
                 continue;
             }
-            // The task that tends the earlier line looks again, and finds that it has ended.
+            // The task that serves the earlier limiter looks again, and finds that it has ended.
             known.iter().for_each(|known| known.call(self.metrics.index()));
-            if let Some(line) = current {
-                spawn_local(hand_over_idle(Rc::clone(backend), Arc::clone(line)));
+            if let Some(limiter) = current {
+                spawn_local(hand_over_idle(Rc::clone(backend), Arc::clone(limiter)));
             }
         }
     }

@@ -21,10 +21,10 @@ pub struct Gate {
     started: Instant,
     /// Turns for which there is company yet.
     company: Cell<u32>,
-    line: RefCell<Line>,
+    queue: RefCell<Queue>,
 }
 
-struct Line {
+struct Queue {
     policy: propylon_policy::gate::Gate,
     /// Wakers by place.
     wakers: Vec<Option<Waker>>,
@@ -32,7 +32,7 @@ struct Line {
     keeper: Option<Waker>,
 }
 
-/// A place in the line. Dropped, it is given up.
+/// A place in the queue. Dropped, it is given up.
 pub struct Queued {
     gate: Rc<Gate>,
     /// Absent once its holder has gone on.
@@ -43,8 +43,8 @@ pub struct Queued {
 impl Gate {
     pub fn new(budget: Budget) -> Rc<Gate> {
         let policy = propylon_policy::gate::Gate::new(budget);
-        let line = RefCell::new(Line { policy, wakers: Vec::new(), keeper: None });
-        Rc::new(Gate { started: Instant::now(), company: Cell::new(0), line })
+        let queue = RefCell::new(Queue { policy, wakers: Vec::new(), keeper: None });
+        Rc::new(Gate { started: Instant::now(), company: Cell::new(0), queue })
     }
 
     /// For a handshake whose hello is there. None: it may go on. What it costs is to be told by [`Gate::charge`].
@@ -53,10 +53,10 @@ impl Gate {
             HelloClass::Full => Class::Full,
             HelloClass::Resuming => Class::Resuming,
         };
-        let mut line = self.line.borrow_mut();
-        let answer = line.policy.ask(class);
-        let keeper = line.keeper_if_wanted();
-        drop(line);
+        let mut queue = self.queue.borrow_mut();
+        let answer = queue.policy.ask(class);
+        let keeper = queue.keeper_if_wanted();
+        drop(queue);
         wake(keeper);
         match answer {
             Answer::Enter => None,
@@ -66,10 +66,10 @@ impl Gate {
 
     /// Charges the time that a step of a handshake has cost this core.
     pub fn charge(&self, cost: Duration) {
-        let mut line = self.line.borrow_mut();
-        line.policy.charge(cost);
-        let keeper = line.keeper_if_wanted();
-        drop(line);
+        let mut queue = self.queue.borrow_mut();
+        queue.policy.charge(cost);
+        let keeper = queue.keeper_if_wanted();
+        drop(queue);
         wake(keeper);
     }
 
@@ -80,11 +80,11 @@ impl Gate {
 
     /// How long who comes now would have to wait.
     pub fn expected_wait(&self) -> Duration {
-        self.line.borrow().policy.expected_wait()
+        self.queue.borrow().policy.expected_wait()
     }
 
     pub fn waiting(&self) -> usize {
-        self.line.borrow().policy.waiting()
+        self.queue.borrow().policy.waiting()
     }
 
     /// The keeper's life. A task that yields is woken when the runtime has asked for input and output, behind all who
@@ -98,27 +98,27 @@ impl Gate {
     }
 
     fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut line = self.line.borrow_mut();
-        if line.policy.wants_turn() {
+        let mut queue = self.queue.borrow_mut();
+        if queue.policy.wants_turn() {
             return Poll::Ready(());
         }
-        line.keeper = Some(context.waker().clone());
+        queue.keeper = Some(context.waker().clone());
         Poll::Pending
     }
 
     fn turn(&self) {
         let now = self.started.elapsed();
         let mut called = Vec::new();
-        let mut line = self.line.borrow_mut();
-        let Line { policy, wakers, .. } = &mut *line;
+        let mut queue = self.queue.borrow_mut();
+        let Queue { policy, wakers, .. } = &mut *queue;
         let company = self.company.replace(self.company.get().saturating_sub(1));
         policy.turn(now, company > 0, |place| called.extend(wakers.get_mut(place.index()).and_then(Option::take)));
-        drop(line);
+        drop(queue);
         called.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Line {
+impl Queue {
     fn keeper_if_wanted(&mut self) -> Option<Waker> {
         if self.policy.wants_turn() { self.keeper.take() } else { None }
     }
@@ -134,19 +134,19 @@ impl Queued {
     /// Ready, with how long it took, when the handshake may go on.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Duration> {
         let Some(place) = self.place else { return Poll::Ready(Duration::ZERO) };
-        let mut line = self.gate.line.borrow_mut();
-        if line.policy.enter(place) {
+        let mut queue = self.gate.queue.borrow_mut();
+        if queue.policy.enter(place) {
             self.place = None;
             return Poll::Ready(self.since.elapsed());
         }
         let index = place.index();
-        if line.wakers.len() <= index {
-            line.wakers.resize(index + 1, None);
+        if queue.wakers.len() <= index {
+            queue.wakers.resize(index + 1, None);
         }
-        let known = line.wakers[index].as_ref().is_some_and(|known| known.will_wake(context.waker()));
-        // Dropped when the line is no longer borrowed: a waker may be the last hold on a task.
-        let replaced = if known { None } else { line.wakers[index].replace(context.waker().clone()) };
-        drop(line);
+        let known = queue.wakers[index].as_ref().is_some_and(|known| known.will_wake(context.waker()));
+        // Dropped when the queue is no longer borrowed: a waker may be the last hold on a task.
+        let replaced = if known { None } else { queue.wakers[index].replace(context.waker().clone()) };
+        drop(queue);
         drop(replaced);
         Poll::Pending
     }
@@ -155,10 +155,10 @@ impl Queued {
 impl Drop for Queued {
     fn drop(&mut self) {
         let Some(place) = self.place.take() else { return };
-        let mut line = self.gate.line.borrow_mut();
-        let waker = line.wakers.get_mut(place.index()).and_then(Option::take);
-        line.policy.leave(place);
-        drop(line);
+        let mut queue = self.gate.queue.borrow_mut();
+        let waker = queue.wakers.get_mut(place.index()).and_then(Option::take);
+        queue.policy.leave(place);
+        drop(queue);
         drop(waker);
     }
 }

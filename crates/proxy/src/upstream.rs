@@ -8,7 +8,7 @@ pub mod connect;
 pub mod connection;
 pub mod h2_connection;
 pub mod h2_pool;
+pub mod hand_over;
 pub mod in_flight;
-pub mod line;
 pub mod pool;
 pub mod warm;

@@ -507,9 +507,9 @@ impl View {
             ("retry beyond its budget", "", count(metrics.retries_refused)),
         ];
         let faults = metrics.faults.each().map(|(why, counter)| ("attempt failed at a server", why, count(counter)));
-        let line = metrics.queue_refused.each();
-        let line = line.map(|(why, counter)| ("left the line without a server connection", why, count(counter)));
-        let all = own.into_iter().chain(faults).chain(line).filter(|(_, _, count)| *count > 0);
+        let queue = metrics.queue_refused.each();
+        let queue = queue.map(|(why, counter)| ("left the queue without a server connection", why, count(counter)));
+        let all = own.into_iter().chain(faults).chain(queue).filter(|(_, _, count)| *count > 0);
         all.map(|(what, why, count)| (what, backend.name.clone(), why, count)).collect()
     }
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use super::http2::{self, Connection};
-use super::line::Line;
 use super::probe::Failure;
+use super::stream::ProbeStream;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// An answer has five bytes of frame and two of message; anything long is something else.
@@ -15,7 +15,7 @@ const ANSWER_BYTES_MAX: usize = 1024;
 const SERVING: u64 = 1;
 
 /// Asks and judges the answer. The connection ends with it.
-pub async fn ask(stream: Line, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
+pub async fn ask(stream: ProbeStream, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
     let request = http2::request("POST", host, PATH, secure)
         .header("content-type", "application/grpc")
         .header("te", "trailers")

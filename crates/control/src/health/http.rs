@@ -4,8 +4,8 @@ use propylon_config::HttpProbe;
 use propylon_http::h1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::line::Line;
 use super::probe::Failure;
+use super::stream::ProbeStream;
 
 /// A head that is longer is no answer to a health check.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -17,7 +17,7 @@ const READ_BYTES: usize = 4096;
 const LIMITS: Limits = Limits { head_bytes: HEAD_BYTES_MAX, headers: 100 };
 
 /// Sends the request and judges the answer.
-pub async fn ask(mut stream: Line, probe: &HttpProbe, host: &str) -> Result<(), Failure> {
+pub async fn ask(mut stream: ProbeStream, probe: &HttpProbe, host: &str) -> Result<(), Failure> {
     let HttpProbe { path, method, .. } = probe;
     let host = probe.host.as_deref().unwrap_or(host);
     let request = format!(
@@ -40,7 +40,7 @@ pub async fn ask(mut stream: Line, probe: &HttpProbe, host: &str) -> Result<(), 
     Err(Failure::new("body-mismatch", format!("status {}, {} bytes without the text", head.status, body.text.len())))
 }
 
-async fn read_head(stream: &mut Line, inbox: &mut Vec<u8>, method: &str) -> Result<ResponseHead, Failure> {
+async fn read_head(stream: &mut ProbeStream, inbox: &mut Vec<u8>, method: &str) -> Result<ResponseHead, Failure> {
     let method = if method == "HEAD" { Method::Head } else { Method::Get };
     let asked = Asked { method, upgrade: None };
     let mut informational = 0;
@@ -65,7 +65,7 @@ async fn read_head(stream: &mut Line, inbox: &mut Vec<u8>, method: &str) -> Resu
     }
 }
 
-async fn read_more(stream: &mut Line, inbox: &mut Vec<u8>) -> Result<usize, Failure> {
+async fn read_more(stream: &mut ProbeStream, inbox: &mut Vec<u8>) -> Result<usize, Failure> {
     inbox.reserve(READ_BYTES);
     Ok(stream.read_buf(inbox).await?)
 }
@@ -81,7 +81,7 @@ struct Body {
 
 /// Whether the text is in the first [`BODY_BYTES_MAX`] of the body.
 async fn find_in_body(
-    stream: &mut Line,
+    stream: &mut ProbeStream,
     inbox: &mut Vec<u8>,
     body: &mut Body,
     expected: &[u8],

@@ -10,8 +10,8 @@ use propylon_config::HttpProbe;
 use tokio::task::{JoinHandle, spawn_local};
 
 use super::http::BODY_BYTES_MAX;
-use super::line::Line;
 use super::probe::Failure;
+use super::stream::ProbeStream;
 
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes that a server may send before they are read.
@@ -30,7 +30,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub async fn new(stream: Line) -> Result<Connection, Failure> {
+    pub async fn new(stream: ProbeStream) -> Result<Connection, Failure> {
         let mut builder = client::Builder::new();
         builder.enable_push(false).max_header_list_size(HEAD_BYTES_MAX).initial_connection_window_size(WINDOW_BYTES);
         let (requests, connection) = builder.handshake::<_, Bytes>(stream).await.map_err(broken)?;
@@ -74,7 +74,7 @@ pub fn request(method: &str, host: &str, path: &str, secure: bool) -> http::requ
 }
 
 /// Sends the request and judges the answer.
-pub async fn ask(stream: Line, probe: &HttpProbe, host: &str, secure: bool) -> Result<(), Failure> {
+pub async fn ask(stream: ProbeStream, probe: &HttpProbe, host: &str, secure: bool) -> Result<(), Failure> {
     let host = probe.host.as_deref().unwrap_or(host);
     let request = request(probe.method, host, &probe.path, secure).header("accept", "*/*").body(());
     let request = request.map_err(|error| Failure::new("not-made", error.to_string()))?;

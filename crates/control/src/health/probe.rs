@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::line::Line;
+use super::stream::ProbeStream;
 use super::{grpc, http, http2};
 
 /// Why a probe did not succeed.
@@ -72,9 +72,9 @@ pub async fn probe(
             return Ok(());
         }
         let line = match secure {
-            None => Line::Plain(stream),
+            None => ProbeStream::Plain(stream),
             Some((connector, server, beside)) => {
-                Line::secure(stream, connector, server, beside, &awaits_signature).await?
+                ProbeStream::secure(stream, connector, server, beside, &awaits_signature).await?
             }
         };
         match &check.kind {

@@ -87,19 +87,19 @@ impl State {
         if self.free == 0 {
             return None;
         }
-        let may = self.backends.iter().filter_map(|(backend, lines)| {
-            let kind = lines.next(self.share, self.silent_share)?;
+        let may = self.backends.iter().filter_map(|(backend, queues)| {
+            let kind = queues.next(self.share, self.silent_share)?;
             Some((
-                lines.under_way.iter().sum::<usize>(),
+                queues.under_way.iter().sum::<usize>(),
                 backend.wrapping_sub(self.last.wrapping_add(1)),
                 *backend,
                 kind,
             ))
         });
         let (_, _, backend, kind) = may.min_by_key(|(under_way, distance, ..)| (*under_way, *distance))?;
-        let lines = self.backends.get_mut(&backend)?;
-        let sender = lines.waiting[kind as usize].pop_front()?;
-        lines.under_way[kind as usize] += 1;
+        let queues = self.backends.get_mut(&backend)?;
+        let sender = queues.waiting[kind as usize].pop_front()?;
+        queues.under_way[kind as usize] += 1;
         self.free -= 1;
         self.last = backend;
         Some((backend, kind, sender))
@@ -107,9 +107,9 @@ impl State {
 
     fn give_back(&mut self, backend: usize, kind: Kind) {
         self.free += 1;
-        if let Some(lines) = self.backends.get_mut(&backend) {
-            lines.under_way[kind as usize] -= 1;
-            if lines.under_way == [0, 0] && lines.waiting.iter().all(VecDeque::is_empty) {
+        if let Some(queues) = self.backends.get_mut(&backend) {
+            queues.under_way[kind as usize] -= 1;
+            if queues.under_way == [0, 0] && queues.waiting.iter().all(VecDeque::is_empty) {
                 self.backends.remove(&backend);
             }
         }
@@ -159,7 +159,7 @@ mod tests {
     fn waiter_of(turns: &Turns, backend: usize, kind: Kind) -> Waiter {
         let turns = turns.clone();
         let mut waiter: Waiter = Box::pin(async move { turns.take(backend, kind).await });
-        // The waiter has to be polled once to stand in the line.
+        // The waiter has to be polled once to stand in the queue.
         match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Box::pin(std::future::ready(turn)),
             Poll::Pending => waiter,

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::health::line::Line;
+use crate::health::stream::ProbeStream;
 use crate::names::Names;
 use propylon_proxy::trace::Target;
 
@@ -112,8 +112,8 @@ async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>, Lost> {
             }
         };
         let line = match &target.tls {
-            None => Line::Plain(stream),
-            Some(profile) => Line::secure(stream, &profile.connector(), 0, None, &Cell::default()).await?,
+            None => ProbeStream::Plain(stream),
+            Some(profile) => ProbeStream::secure(stream, &profile.connector(), 0, None, &Cell::default()).await?,
         };
         let (sender, connection) = handshake(TokioIo::new(line)).await?;
         // The task ends with the sender, or when the collector closes the connection; the sender hears of that.

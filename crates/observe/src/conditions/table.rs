@@ -408,7 +408,7 @@ pub const TABLE: &[Condition] = &[
         "queue-refused",
         "propylon_queue_refused_total",
         Problem,
-        "requests are refused: all servers have as many connections as they may, and the line is full or too slow",
+        "requests are refused: all servers have as many connections as they may, and the queue is full or too slow",
         "add servers, or raise their max_connections, queue.limit or queue.timeout",
     ),
     rises(

@@ -137,7 +137,7 @@ fn open_loop(load: u64, patience: u64, limit: usize) -> usize {
     }
     assert_eq!(answered.len(), 1_000, "the server has always something to do");
     let in_time = answered.iter().filter(|(_, in_time)| *in_time).count();
-    println!("{load} tenths, {patience} ms, {limit} in the line: {in_time} in time, {} refused", world.refused);
+    println!("{load} tenths, {patience} ms, {limit} in the queue: {in_time} in time, {} refused", world.refused);
     in_time
 }
 
@@ -146,7 +146,7 @@ fn in_overload_nearly_all_that_the_server_can_do_is_answered_before_its_clients_
     for (load, patience) in [(12, 200), (15, 40), (15, 200), (30, 40), (30, 200), (100, 40)] {
         for limit in [100, 100_000] {
             let in_time = open_loop(load, patience, limit);
-            assert!(in_time >= 900, "{load} tenths, {patience} ms, {limit} in the line: {in_time} of 1,000");
+            assert!(in_time >= 900, "{load} tenths, {patience} ms, {limit} in the queue: {in_time} of 1,000");
         }
     }
 }

@@ -45,7 +45,7 @@ struct World {
     served: usize,
 }
 
-/// A bound of the line that is served in its order.
+/// A bound of the queue that is served in its order.
 fn fifo(limit: usize) -> Bounds {
     Bounds { limit, order: Order::default() }
 }
@@ -133,7 +133,7 @@ impl World {
         self.join(wants, random);
     }
 
-    /// Somebody joins the line, with no servers in mind or with some, for the first time or again.
+    /// Somebody joins the queue, with no servers in mind or with some, for the first time or again.
     fn join(&mut self, wants: Vec<usize>, random: &mut fastrand::Rng) {
         let most = wants.iter().max().copied().unwrap_or(0);
         let since = if random.u8(..4) == 0 { self.now - random.u64(..=self.now.min(30)) } else { self.now };
@@ -142,7 +142,7 @@ impl World {
         let overload = is_overload(since) || self.waiting.iter().any(|other| is_overload(other.ticket.since));
         match self.view(most).join_again(wants.clone(), since, self.now) {
             Err(Full) => {
-                assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the line", self.bounds.limit);
+                assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the queue", self.bounds.limit);
                 let came_later = self.waiting.iter().any(|other| other.ticket.since > since);
                 assert!(overload || !came_later, "refused before one who came later");
             }
@@ -231,7 +231,7 @@ impl World {
                 }
             }
         }
-        // In a line that goes by its order it is the last one who makes way, for one who came back.
+        // In a queue that goes by its order it is the last one who makes way, for one who came back.
         let in_order = |ticket: &QueueTicket| still.last().is_none_or(|last| last.ticket < *ticket);
         assert!(self.bounds.order.target.is_some() || displaced.iter().all(in_order));
         self.waiting = still;
@@ -351,7 +351,7 @@ fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
     let limiter: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(8));
     assert!(limiter.try_take(0));
     let waits = limiter.join([0], 0).unwrap();
-    assert!(limiter.try_take(1), "the line is for the other server");
+    assert!(limiter.try_take(1), "the queue is for the other server");
     limiter.release(0, 0);
     assert!(!limiter.try_take(0));
     assert_eq!(limiter.leave(waits), Some(Grant::Permit(0)));

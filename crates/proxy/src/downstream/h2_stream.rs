@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_request_in_progress_is_a_small_future() {
         let size = bytes_of_future(serve);
-        // The balancer's turn, the wait for a stream and its place in the line are in it; it ends with the request.
+        // The balancer's turn, the wait for a stream and its place in the queue are in it; it ends with the request.
         assert!(size <= 1784, "{size} bytes");
     }
 }

@@ -87,17 +87,17 @@ enum News {
 
 /// Moves bytes for as long as the core lives.
 pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
-    let mut line = match Line::new(socket) {
-        Ok(line) => line,
+    let mut link = match Link::new(socket) {
+        Ok(link) => link,
         Err(error) => return log::error!("the key process cannot be reached: {error}"),
     };
     let mut failures = 0;
-    let mut news = poll_fn(|context| line.wait(context)).await;
+    let mut news = poll_fn(|context| link.wait(context)).await;
     loop {
         match &news {
             News::Here => {}
             News::Gone => {
-                news = poll_fn(|context| line.wait(context)).await;
+                news = poll_fn(|context| link.wait(context)).await;
                 if news == News::Here {
                     signer.with(|dispatch, _| dispatch.report.restarted());
                 }
@@ -112,12 +112,12 @@ pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
                 return pending().await;
             }
         }
-        line.unsent.clear();
+        link.unsent.clear();
         signer.with(|dispatch, now| {
             dispatch.begin(AT, now);
             dispatch.greet(AT, now);
         });
-        news = poll_fn(|context| line.poll(context, &signer)).await;
+        news = poll_fn(|context| link.poll(context, &signer)).await;
         let why = match &news {
             News::Here => "it has been started again",
             News::Gone => "it has ended",
@@ -135,17 +135,17 @@ pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
     }
 }
 
-struct Line {
+struct Link {
     pair: Pair,
     buffer: Box<[u8]>,
     /// Whole frames that have not been sent.
     unsent: Vec<u8>,
 }
 
-impl Line {
-    fn new(socket: OwnedFd) -> std::io::Result<Line> {
+impl Link {
+    fn new(socket: OwnedFd) -> std::io::Result<Link> {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
-        Ok(Line { pair: Pair::new(socket)?, buffer, unsent: Vec::new() })
+        Ok(Link { pair: Pair::new(socket)?, buffer, unsent: Vec::new() })
     }
 
     /// Until somebody is there. What else is said was meant for questions that nobody waits for any more.

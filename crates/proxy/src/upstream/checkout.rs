@@ -74,16 +74,16 @@ pub struct RetryState {
     pub fresh: bool,
     /// Attempts whose connection the server has ended for the sake of others.
     pub cut_off: u8,
-    /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
+    /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the queue.
     pub kept: Option<(usize, Permit)>,
     /// Affinity that it is balanced by.
     pub affinity: Affinity,
     /// Time of the request at its present server, and its count among those in flight there.
     pub turn: Option<InFlight>,
-    /// Microseconds in the backend's line, if there was a wait.
+    /// Microseconds in the backend's queue, if there was a wait.
     pub queue_us: Option<u64>,
     /// Time since which it has been waiting for the connection that it has not got yet, in ms on the clock that all
-    /// cores share: its place in the line, whatever it has waited for meanwhile.
+    /// cores share: its place in the queue, whatever it has waited for meanwhile.
     pub arrived: Option<NonZeroU64>,
 }
 
@@ -102,7 +102,7 @@ impl RetryState {
         self.arrived.get_or_insert_with(now).get()
     }
 
-    /// Milliseconds for which the request may still wait in the backend's line: what it has waited before counts.
+    /// Milliseconds for which the request may still wait in the backend's queue: what it has waited before counts.
     fn patience_left(&self, config: &propylon_config::Backend) -> u64 {
         (config.queue.timeout.as_millis() as u64).saturating_sub(self.queue_us.unwrap_or(0) / 1_000)
     }
@@ -227,7 +227,7 @@ fn preamble(client: &dyn Client, config: &propylon_config::Backend) -> Result<Ve
 }
 
 /// Finds a connection of the kind that is needed or the right to make one, with the account of it; waits in the
-/// backend's line while every server that would do is full.
+/// backend's queue while every server that would do is full.
 pub async fn find(
     client: &mut dyn Client,
     backend: &Rc<Backend>,
@@ -409,7 +409,7 @@ fn granted(
     (server, found)
 }
 
-/// A place in the line that is given up when it is dropped.
+/// A place in the queue that is given up when it is dropped.
 struct Place<'a> {
     backend: &'a Backend,
     limiter: &'a Arc<ServerLimiter>,
@@ -431,7 +431,7 @@ impl Place<'_> {
     fn pass_on(&self, grant: Grant<Box<ServerConnection>>) {
         match grant {
             Grant::Permit(server) => self.limiter.release(server, coarse_millis()),
-            // The connection's permit goes to the next in the line.
+            // The connection's permit goes to the next in the queue.
             Grant::Connection(server, _) => {
                 self.backend.services.metrics.lower(self.backend.server_metrics(server).open);
             }
@@ -439,7 +439,7 @@ impl Place<'_> {
     }
 }
 
-/// Waits in the backend's line, with no buffer in hand if there is nothing in it. `None` once one of these `h2_pools` has
+/// Waits in the backend's queue, with no buffer in hand if there is nothing in it. `None` once one of these `h2_pools` has
 /// a connection, or makes one: whichever comes first will do. `None` too if none of their servers is open any more.
 async fn wait(
     client: &mut dyn Client,

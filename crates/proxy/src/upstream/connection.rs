@@ -11,7 +11,7 @@ use propylon_policy::reuse::Fit;
 
 use crate::endpoint::EndpointAddress;
 
-/// Limits of connections that all cores share for one backend's servers, and the line of requests that wait for one.
+/// Limits of connections that all cores share for one backend's servers, and the queue of requests that wait for one.
 pub type ServerLimiter = ConnectionLimiter<Box<ServerConnection>>;
 
 /// Everything that makes two connections differ: a request goes out on a connection of its own key only.

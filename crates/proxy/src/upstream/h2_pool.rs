@@ -19,7 +19,7 @@ use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use propylon_http::fault::Fault;
 use propylon_net::timers::coarse_millis;
-use propylon_policy::line::{Line, Order, QueueTicket, Turns};
+use propylon_policy::queue::{Order, Queue, QueueTicket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -59,12 +59,12 @@ pub struct H2Pool {
     /// Connections being made.
     connecting: Cell<usize>,
     /// Requests that wait for a stream.
-    line: RefCell<Line<Rc<Waiter>>>,
+    queue: RefCell<Queue<Rc<Waiter>>>,
     turns: RefCell<Turns>,
     /// Tickets of those of them who are not counted among all who wait.
     uncounted: RefCell<BTreeSet<QueueTicket>>,
     number: Cell<u64>,
-    /// Requests that wait in the backend's line for the right to make a connection: one that this core has will do.
+    /// Requests that wait in the backend's queue for the right to make a connection: one that this core has will do.
     watching: RefCell<BTreeMap<QueueTicket, Waker>>,
     pace: Pace,
     /// The server has agreed on HTTP/1.1 the last time.
@@ -246,7 +246,7 @@ impl Waiter {
         true
     }
 
-    /// Whether it has had to make way for others in the backend's line.
+    /// Whether it has had to make way for others in the backend's queue.
     fn is_displaced(&self, context: &Context<'_>) -> bool {
         let counted = self.counted.borrow();
         counted.as_ref().is_some_and(|counted| self.limiter.poll(counted.ticket, context).is_ready())
@@ -290,7 +290,7 @@ impl Place {
         Poll::Pending
     }
 
-    /// Leaves the line for another server, which is no sign that clients give up.
+    /// Leaves the queue for another server, which is no sign that clients give up.
     pub fn leave_for_another(&self) {
         let left = self.h2_pool.give(self.ticket);
         drop(left);
@@ -312,7 +312,7 @@ impl Drop for Place {
         self.h2_pool.lose(self.ticket);
         let now = self.waiter.services.timers.now();
         match self.waiter.answer.take() {
-            // The stream goes to the next in the line.
+            // The stream goes to the next in the queue.
             Some(Answer::Stream(stream)) => drop(stream),
             Some(Answer::Look) => self.h2_pool.nudge(),
             _ => {}
@@ -555,7 +555,7 @@ impl H2Pool {
 
     /// A stream for somebody who has just come, behind those who wait.
     pub fn stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
-        if !self.line.borrow().is_empty() {
+        if !self.queue.borrow().is_empty() {
             return None;
         }
         let stream = self.free_stream(services);
@@ -595,10 +595,10 @@ impl H2Pool {
     }
 
     pub fn has_room(&self) -> bool {
-        self.line.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
+        self.queue.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
     }
 
-    /// A place in the line, for one who has come `since`, on the clock that all cores share.
+    /// A place in the queue, for one who has come `since`, on the clock that all cores share.
     pub fn join(
         self: &Rc<H2Pool>,
         services: &Rc<Services>,
@@ -610,41 +610,41 @@ impl H2Pool {
         self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
             services: Rc::clone(services),
-            due: self.turns.borrow().due(self.line.borrow().len()),
+            due: self.turns.borrow().due(self.queue.borrow().len()),
             backend,
             limiter: Arc::clone(limiter),
             waker: RefCell::default(),
             answer: Cell::default(),
             counted: RefCell::default(),
         });
-        self.line.borrow_mut().join(ticket, Rc::clone(&waiter));
+        self.queue.borrow_mut().join(ticket, Rc::clone(&waiter));
         self.uncounted.borrow_mut().insert(ticket);
         Place { h2_pool: Rc::clone(self), ticket, waiter, is_new: true }
     }
 
-    /// Takes somebody out of the line, if they are in it.
+    /// Takes somebody out of the queue, if they are in it.
     fn leave(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         self.uncounted.borrow_mut().remove(&ticket);
-        self.line.borrow_mut().leave(ticket)
+        self.queue.borrow_mut().leave(ticket)
     }
 
-    /// Takes somebody out of the line whose turn it is.
+    /// Takes somebody out of the queue whose turn it is.
     fn give(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
         self.turns.borrow_mut().give();
         Some(waiter)
     }
 
-    /// Takes somebody out of the line who goes away unserved, if they are in it.
+    /// Takes somebody out of the queue who goes away unserved, if they are in it.
     fn lose(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
-        self.turns.borrow_mut().lose(waiter.due, self.line.borrow().len());
+        self.turns.borrow_mut().lose(waiter.due, self.queue.borrow().len());
         Some(waiter)
     }
 
     /// Whose turn it is.
     fn next(&self, now: u64) -> Option<QueueTicket> {
-        self.line.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
+        self.queue.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
     }
 
     /// Gives what streams there are to those whose turn it is.
@@ -663,11 +663,11 @@ impl H2Pool {
 
     /// Has somebody see to what those who wait need. Without any connection each of them has to find another way.
     fn stir(&self, now: u64) {
-        let line = self.line.borrow();
+        let queue = self.queue.borrow();
         if !self.is_alive() {
-            line.iter().for_each(|(_, waiter)| waiter.wake());
+            queue.iter().for_each(|(_, waiter)| waiter.wake());
         } else if (self.wants_connection(now) || self.wants_alarm(now))
-            && let Some(waiter) = line.oldest().and_then(|oldest| line.get(oldest))
+            && let Some(waiter) = queue.oldest().and_then(|oldest| queue.get(oldest))
         {
             waiter.wake();
         }
@@ -680,7 +680,7 @@ impl H2Pool {
     }
 
     /// Counts the requests that wait among all who wait, but for those that the connections being made will serve. If
-    /// there are too many, the backend's line says which is refused.
+    /// there are too many, the backend's queue says which is refused.
     fn enlist(&self) {
         let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
         if self.uncounted.borrow().len() > exempt {
@@ -691,7 +691,7 @@ impl H2Pool {
 
     fn admit(&self, ticket: QueueTicket) {
         self.uncounted.borrow_mut().remove(&ticket);
-        if self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
+        if self.queue.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
             return;
         }
         let refused = self.lose(ticket);
@@ -700,7 +700,7 @@ impl H2Pool {
 
     /// Whether those who wait are more than those being made will serve, and another may be made now.
     pub fn wants_connection(&self, now: u64) -> bool {
-        let (waiting, connecting) = (self.line.borrow().len(), self.connecting.get());
+        let (waiting, connecting) = (self.queue.borrow().len(), self.connecting.get());
         if self.speaks_http1.get() {
             return waiting > connecting;
         }
@@ -712,7 +712,7 @@ impl H2Pool {
     /// Whether a first connection may be made for a request that waits elsewhere: none is there or being made, nobody
     /// waits for one, and the last one was of use.
     pub fn may_connect(&self, now: u64) -> bool {
-        !self.is_alive() && self.line.borrow().is_empty() && now >= self.pace.until.get()
+        !self.is_alive() && self.queue.borrow().is_empty() && now >= self.pace.until.get()
     }
 
     /// Whether it is only too early for another connection.
@@ -745,7 +745,7 @@ impl H2Pool {
 
     /// Count of requests that wait for a stream.
     pub fn waiting(&self) -> usize {
-        self.line.borrow().len()
+        self.queue.borrow().len()
     }
 
     fn barren(&self) -> usize {
@@ -844,8 +844,8 @@ impl H2Pool {
 
     /// Whether the next turn is a request's that waits here, not one of those elsewhere, first and last.
     fn is_before(&self, (first, last): (QueueTicket, QueueTicket)) -> bool {
-        let line = self.line.borrow();
-        let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };
+        let queue = self.queue.borrow();
+        let (Some(own_first), Some(own_last)) = (queue.oldest(), queue.newest()) else { return false };
         let longest = own_first.since.min(first.since);
         match self.turns.borrow().is_newest_first(self.terms.get().order, longest, coarse_millis()) {
             true => own_last.since > last.since,
@@ -858,7 +858,7 @@ impl H2Pool {
         self.speaks_http1.get()
     }
 
-    /// Somebody in the backend's line is to be woken once there is a connection here, or one is being made.
+    /// Somebody in the backend's queue is to be woken once there is a connection here, or one is being made.
     pub fn watch(&self, ticket: QueueTicket, context: &Context<'_>) {
         self.watching.borrow_mut().insert(ticket, context.waker().clone());
     }
@@ -910,8 +910,8 @@ impl H2Pool {
             return self.stir(now);
         }
         self.uncounted.take();
-        let line = self.line.take();
-        line.iter().for_each(|(_, waiter)| waiter.hear(Answer::Failed(attempt)));
+        let queue = self.queue.take();
+        queue.iter().for_each(|(_, waiter)| waiter.hear(Answer::Failed(attempt)));
     }
 
     /// A connection has ended.
@@ -942,7 +942,7 @@ impl H2Pool {
             links.iter().filter(|link| !link.endpoint.is_open() || !link.is_current()).for_each(|link| link.dismiss());
         }
         if !is_open {
-            self.line.borrow().iter().for_each(|(_, waiter)| waiter.wake());
+            self.queue.borrow().iter().for_each(|(_, waiter)| waiter.wake());
             self.watching.take().into_values().for_each(Waker::wake);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use propylon_config::{Backend, ServerProtocol};
 use propylon_net::timers::coarse_millis;
 use propylon_policy::connection_limiter::{Bounds, ConnectionLimiter, UNLIMITED};
-use propylon_policy::line::Order;
+use propylon_policy::queue::Order;
 use propylon_policy::reuse::Fit;
 
 use super::connection::{PoolKey, ServerConnection, ServerLimiter};
@@ -29,7 +29,7 @@ struct Idle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned {
     Idle,
-    /// The first in the line has it.
+    /// The first in the queue has it.
     HandedOver,
     /// The server had closed it or sent something nobody asked for, it has served its time, or the pool is full.
     Closed,
@@ -172,7 +172,7 @@ impl Pool {
                 self.h2_pools[server].abandon();
             }
             self.note(server);
-            // Somebody may have joined the line before these could be seen.
+            // Somebody may have joined the queue before these could be seen.
             self.give_away(server);
         }
     }
@@ -317,7 +317,7 @@ impl Pool {
         all.push(Idle { connection, since: now });
         drop(all);
         self.note(server);
-        // Somebody may have joined the line just before this one could be seen.
+        // Somebody may have joined the queue just before this one could be seen.
         match self.give_away(server) {
             0 => Returned::Idle,
             _ => Returned::HandedOver,

@@ -32,7 +32,7 @@ enum Chosen {
     Server(usize),
     /// On a connection that carries one request at a time, and waits for it.
     Connection(usize, UpstreamStream),
-    /// The core has got a connection while the request was in the line, or the servers that it waited for are not open
+    /// The core has got a connection while the request was in the queue, or the servers that it waited for are not open
     /// any more: it is to look again.
     Again,
 }
@@ -216,14 +216,14 @@ async fn await_stream(
         if !h2_pool.is_alive() {
             return Poll::Ready(Ok(Awaited::Again));
         }
-        // A request in the line would as soon have another server; a connection that is being made is waited for.
+        // A request in the queue would as soon have another server; a connection that is being made is waited for.
         if place.since().is_some()
             && let Some(other) = roam((backend, server), retry_state, &mut roaming, arrived, context)
         {
             return Poll::Ready(Ok(Awaited::Elsewhere(other)));
         }
         h2_pool.arm(&services);
-        // A connection that is being made is waited for no longer than it may take, and then in the line.
+        // A connection that is being made is waited for no longer than it may take, and then in the queue.
         let due = place.since().map_or(since + connect, |since| since) + patience;
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));

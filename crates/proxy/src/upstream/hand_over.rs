@@ -7,17 +7,17 @@ use std::sync::Arc;
 use super::backend::Backend;
 use super::connection::ServerLimiter;
 
-/// Hands this core's idle connections to requests of others whenever it is called, for as long as the line of the
+/// Hands this core's idle connections to requests of others whenever it is called, for as long as the limiter of the
 /// backend in effect is this one.
-pub async fn hand_over_idle(backend: Rc<Backend>, line: Arc<ServerLimiter>) {
+pub async fn hand_over_idle(backend: Rc<Backend>, limiter: Arc<ServerLimiter>) {
     let upstreams = Rc::clone(&backend.upstreams);
     let id = backend.id;
     drop(backend);
     loop {
-        poll_fn(|context| line.poll_called(upstreams.services.metrics.index(), context)).await;
+        poll_fn(|context| limiter.poll_called(upstreams.services.metrics.index(), context)).await;
         let Some(backend) = upstreams.get(id) else { return };
         let pool = &backend.state.pool;
-        if pool.limiter.as_ref().is_none_or(|limiter| !limiter.is_kin(&line)) {
+        if pool.limiter.as_ref().is_none_or(|current| !current.is_kin(&limiter)) {
             return;
         }
         for server in 0..pool.servers() {

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use super::probe::Failure;
 
-pub enum Line {
+pub enum ProbeStream {
     Plain(TcpStream),
     Secure(Box<Secure>),
 }
@@ -29,7 +29,7 @@ pub struct Secure {
     inbox: Buffer,
 }
 
-impl Line {
+impl ProbeStream {
     /// Agrees on TLS by the settings of the backend. `beside` has what is shown to servers signed for, and
     /// `awaits_signature` says whether that is waited for now.
     pub async fn secure(
@@ -38,7 +38,7 @@ impl Line {
         server: usize,
         beside: Option<&Beside>,
         awaits_signature: &Cell<bool>,
-    ) -> Result<Line, Failure> {
+    ) -> Result<ProbeStream, Failure> {
         let failed = |failure: UpstreamFailure| {
             let word = if failure.is_own() { PROBE_NOT_MADE } else { "tls-failed" };
             Failure::new(word, failure.to_string())
@@ -52,14 +52,14 @@ impl Line {
             greeted
         });
         let stream = greeted.await.map_err(failed)?;
-        Ok(Line::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
+        Ok(ProbeStream::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
     }
 
     /// Whether the protocol that was offered first was agreed on; none without TLS.
     pub fn agreed_on_first(&self) -> Option<bool> {
         match self {
-            Line::Plain(_) => None,
-            Line::Secure(secure) => Some(secure.stream.facts().and_then(|facts| facts.alpn) == Some(0)),
+            ProbeStream::Plain(_) => None,
+            ProbeStream::Secure(secure) => Some(secure.stream.facts().and_then(|facts| facts.alpn) == Some(0)),
         }
     }
 }
@@ -77,20 +77,20 @@ impl Secure {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for ProbeStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Line::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Line::Secure(secure) => secure.poll_read(context, into),
+            ProbeStream::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            ProbeStream::Secure(secure) => secure.poll_read(context, into),
         }
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ProbeStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Line::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Line::Secure(secure) => {
+            ProbeStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            ProbeStream::Secure(secure) => {
                 let count = ready!(secure.stream.poll_write(context, &secure.stock, &[IoSlice::new(bytes)]))?;
                 // Bytes that were taken need not have been sent, and nobody may flush before the answer is waited for.
                 if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.stock) {
@@ -103,15 +103,15 @@ impl AsyncWrite for Line {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Line::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Line::Secure(secure) => secure.stream.poll_flush(context, &secure.stock),
+            ProbeStream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            ProbeStream::Secure(secure) => secure.stream.poll_flush(context, &secure.stock),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Line::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Line::Secure(secure) => secure.stream.poll_end(context, &secure.stock),
+            ProbeStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            ProbeStream::Secure(secure) => secure.stream.poll_end(context, &secure.stock),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A queue for something that comes one at a time, and the order in which waiters get it.
 //!
 //! First come, first served, as long as that serves anybody: in overload it hands what there is to those who have waited for
-//! the longest, and so to those who are the likeliest to have given up. So a line may have a target, a wait that is still
+//! the longest, and so to those who are the likeliest to have given up. So a queue may have a target, a wait that is still
 //! well. While the one who came first has waited for longer, and some go away before their turn would have come,
-//! those who came last are served first; and where the line is full the one who came first makes way. This is the
+//! those who came last are served first; and where the queue is full the one who came first makes way. This is the
 //! adaptive LIFO of B. Maurer, "Fail at Scale", ACM Queue 13 (8), 2015.
 //!
 //! A long wait is no sign of overload by itself, as it is in CoDel (RFC 8289 §3.2): where a fixed number of clients
@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-/// In which order those in a line are served.
+/// In which order those in a queue are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     /// A wait, in milliseconds, beyond which the newest are served first while others go away. Absent: never.
@@ -24,7 +24,7 @@ const NEWEST_PER_LOSS: usize = 16;
 /// Waiting for this many times the wait in its order before leaving means having been passed over: that says nothing.
 const WAITS_PASSED_OVER: u64 = 2;
 
-/// The turns of a line, and how many of the next ones go to the newest.
+/// The turns of a queue, and how many of the next ones go to the newest.
 #[derive(Debug, Default)]
 pub struct Turns {
     given: u64,
@@ -57,19 +57,19 @@ impl Turns {
 }
 
 impl Order {
-    /// Whether one who has come at `since` has waited for too long: in a full line it makes way.
+    /// Whether one who has come at `since` has waited for too long: in a full queue it makes way.
     pub fn is_overload(self, since: u64, now: u64) -> bool {
         self.target.is_some_and(|target| now.saturating_sub(since) > target)
     }
 }
 
-/// A place in a line: who came first has the lower one. Who comes back, having waited for something else, keeps the time at
+/// A place in a queue: who came first has the lower one. Who comes back, having waited for something else, keeps the time at
 /// which it came, and so does not stand behind those who came since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueTicket {
     /// Milliseconds, on any clock that does not go back.
     pub since: u64,
-    /// Rises with each ticket of a line.
+    /// Rises with each ticket of a queue.
     number: u64,
 }
 
@@ -81,17 +81,17 @@ impl QueueTicket {
 
 /// Waiters by their tickets.
 #[derive(Debug)]
-pub struct Line<T> {
+pub struct Queue<T> {
     places: BTreeMap<QueueTicket, T>,
 }
 
-impl<T> Default for Line<T> {
-    fn default() -> Line<T> {
-        Line { places: BTreeMap::new() }
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue { places: BTreeMap::new() }
     }
 }
 
-impl<T> Line<T> {
+impl<T> Queue<T> {
     pub fn join(&mut self, ticket: QueueTicket, who: T) {
         self.places.insert(ticket, who);
     }
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     /// Tickets by number, of those who came at these times.
-    fn line<const N: usize>(came: [u64; N]) -> (Line<()>, [QueueTicket; N]) {
-        let (mut line, mut number) = (Line::default(), 0);
+    fn queue<const N: usize>(came: [u64; N]) -> (Queue<()>, [QueueTicket; N]) {
+        let (mut queue, mut number) = (Queue::default(), 0);
         let tickets = came.map(|since| {
             number += 1;
             QueueTicket::new(since, number)
         });
-        tickets.iter().for_each(|ticket| line.join(*ticket, ()));
-        (line, tickets)
+        tickets.iter().for_each(|ticket| queue.join(*ticket, ()));
+        (queue, tickets)
     }
 
     /// So many turns go to the newest, if somebody has waited for too long.
@@ -156,23 +156,23 @@ mod tests {
 
     #[test]
     fn without_a_target_who_came_first_is_served_first_however_long_that_takes() {
-        let (line, tickets) = line([0, 10, 20]);
-        assert_eq!(line.next(&after_losses(9), Order::default(), 1_000_000), Some(tickets[0]));
+        let (queue, tickets) = queue([0, 10, 20]);
+        assert_eq!(queue.next(&after_losses(9), Order::default(), 1_000_000), Some(tickets[0]));
     }
 
     #[test]
     fn while_somebody_has_waited_for_longer_than_the_target_and_others_go_away_the_newest_is_served_first() {
-        let (mut line, [first, second, third]) = line([0, 10, 20]);
+        let (mut queue, [first, second, third]) = queue([0, 10, 20]);
         let (order, turns) = (Order { target: Some(100) }, after_losses(9));
-        assert_eq!(line.next(&turns, order, 100), Some(first), "a wait of the target is still well");
-        assert_eq!(line.next(&Turns::default(), order, 101), Some(first), "nobody has gone away");
-        assert_eq!(line.next(&turns, order, 101), Some(third));
-        line.leave(third);
-        assert_eq!(line.next(&turns, order, 101), Some(second));
-        line.leave(first);
-        assert_eq!(line.next(&turns, order, 101), Some(second), "the last one left has not waited for too long");
-        line.join(QueueTicket::new(101, 9), ());
-        assert_eq!(line.next(&turns, order, 102), Some(second), "and the line goes by its order again");
+        assert_eq!(queue.next(&turns, order, 100), Some(first), "a wait of the target is still well");
+        assert_eq!(queue.next(&Turns::default(), order, 101), Some(first), "nobody has gone away");
+        assert_eq!(queue.next(&turns, order, 101), Some(third));
+        queue.leave(third);
+        assert_eq!(queue.next(&turns, order, 101), Some(second));
+        queue.leave(first);
+        assert_eq!(queue.next(&turns, order, 101), Some(second), "the last one left has not waited for too long");
+        queue.join(QueueTicket::new(101, 9), ());
+        assert_eq!(queue.next(&turns, order, 102), Some(second), "and the queue goes by its order again");
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
         turns.lose(first, 40);
         assert_eq!(newest(&mut turns), 16);
         turns.lose(third, 40);
-        assert_eq!(newest(&mut turns), 0, "in the line's order its turn would have come");
+        assert_eq!(newest(&mut turns), 0, "in the queue's order its turn would have come");
         let next = turns.due(0);
         (0..2).for_each(|_| turns.lose(next, 40));
         assert_eq!(newest(&mut turns), 32);
@@ -205,22 +205,22 @@ mod tests {
 
     #[test]
     fn who_comes_back_stands_where_it_stood_and_is_as_old_as_it_was() {
-        let (mut line, [first, second, third]) = line([0, 10, 20]);
-        line.leave(second);
+        let (mut queue, [first, second, third]) = queue([0, 10, 20]);
+        queue.leave(second);
         let back = QueueTicket::new(second.since, 9);
-        line.join(back, ());
-        assert_eq!(line.iter().map(|(ticket, ())| ticket).collect::<Vec<_>>(), [first, back, third]);
-        line.leave(first);
-        let next = |now: u64| line.next(&after_losses(1), Order { target: Some(100) }, now);
+        queue.join(back, ());
+        assert_eq!(queue.iter().map(|(ticket, ())| ticket).collect::<Vec<_>>(), [first, back, third]);
+        queue.leave(first);
+        let next = |now: u64| queue.next(&after_losses(1), Order { target: Some(100) }, now);
         assert_eq!(next(111), Some(third), "its wait is too long");
         assert_eq!(next(110), Some(back));
     }
 
     #[test]
     fn a_place_can_be_given_up_once_from_anywhere() {
-        let (mut line, [first, second, third]) = line([0, 0, 0]);
-        assert_eq!((line.leave(second), line.leave(second)), (Some(()), None));
-        let left: Vec<QueueTicket> = line.iter().map(|(ticket, ())| ticket).collect();
-        assert_eq!((left, line.len(), line.is_empty()), (vec![first, third], 2, false));
+        let (mut queue, [first, second, third]) = queue([0, 0, 0]);
+        assert_eq!((queue.leave(second), queue.leave(second)), (Some(()), None));
+        let left: Vec<QueueTicket> = queue.iter().map(|(ticket, ())| ticket).collect();
+        assert_eq!((left, queue.len(), queue.is_empty()), (vec![first, third], 2, false));
     }
 }
