@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use propylon_metrics::{Counter, Gauge, Registry};
 
-use super::PROBE_RESULTS;
+use super::reasons::PROBE_RESULTS;
 
 pub struct ServerHealthMetrics {
     pub up: Gauge,

@@ -3,7 +3,7 @@
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use serde_json::{Value, json};
 
-use super::DURATION_BOUNDS;
+use super::waits::DURATION_BOUNDS;
 
 /// Results of looking up key servers' names again.
 pub const LOOKUPS: [&str; 3] = ["same", "changed", "failed"];

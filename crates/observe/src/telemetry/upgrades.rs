@@ -2,7 +2,7 @@
 
 use propylon_metrics::{Counter, Gauge, Registry};
 
-use super::UPGRADE_FAILURES;
+use super::reasons::UPGRADE_FAILURES;
 
 /// Metrics of upgrades.
 pub struct UpgradeMetrics {
