@@ -238,3 +238,46 @@ fn a_change_of_the_http_version_is_not_offered_to_the_server() {
     let text = origin.received_text().to_ascii_lowercase();
     assert!(!text.contains("upgrade") && !text.contains("http2-settings") && !text.contains("h2c"), "{text}");
 }
+
+#[test]
+fn much_goes_both_ways_in_little_memory_and_a_quiet_tunnel_holds_none() {
+    const BYTES: usize = 32 << 20;
+    const PIECE: usize = 1 << 16;
+    let piece: Vec<u8> = (0..PIECE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let sent = piece.clone();
+    let origin = Origin::scripted(move |peer| {
+        if !accept(peer) {
+            return;
+        }
+        for _ in 0..BYTES / PIECE {
+            peer.send(&sent);
+        }
+        let mut right = 0;
+        for _ in 0..BYTES / PIECE {
+            right += usize::from(peer.read_exact(PIECE).as_deref() == Some(&sent[..]));
+        }
+        peer.send(format!("{right:08}"));
+        peer.read_some();
+        peer.close();
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for listener in ["plain", "web"] {
+        let mut client = engine.client(listener);
+        upgrade(&mut client);
+        let before = engine.rss();
+        for at in 0..BYTES / PIECE {
+            assert!(client.read_exact(PIECE) == piece, "{listener}: piece {at}");
+        }
+        for _ in 0..BYTES / PIECE {
+            client.send(&piece);
+        }
+        assert_eq!(client.read_exact(8), format!("{:08}", BYTES / PIECE).as_bytes(), "{listener}");
+        let growth = engine.rss().saturating_sub(before);
+        assert!(growth < 8 << 20, "{listener}: {growth} bytes more");
+        client.finish();
+        assert_eq!(client.ending(), Ending::Clean, "{listener}");
+        let line = engine.logged_path("/chat");
+        assert!(line["bytes_sent"].as_u64() > Some(BYTES as u64), "{line}");
+        assert!(line["bytes_received"].as_u64() > Some(BYTES as u64), "{line}");
+    }
+}

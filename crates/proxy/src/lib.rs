@@ -11,6 +11,7 @@ pub mod client;
 pub mod core;
 pub mod cores;
 pub mod downstream;
+mod duplex;
 pub mod endpoint;
 pub mod exchange;
 pub mod fault;

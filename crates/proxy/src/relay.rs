@@ -2,12 +2,9 @@
 //! one, by the server's name; a server dialled; bytes both ways until both sides have ended; one line in the log.
 
 mod dial;
-mod direction;
 mod hello;
 
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use propylon_config::{Action, Protocol};
@@ -15,20 +12,15 @@ use propylon_http::fault::Fault;
 
 use crate::client::connection::Connection;
 use crate::core::Core;
-use crate::fault;
+use crate::duplex::{Duplex, IdleLimit};
 use crate::request::After;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::connection::ServerConnection;
 use crate::upstream::in_flight::InFlight;
 
-use direction::{Broken, Direction};
 use propylon_net::buffer::Buffer;
-use propylon_net::client_stream::Fill;
 use propylon_observe::access_log::{RelayRecord, TlsFields};
-use propylon_observe::telemetry::Wait;
 
-/// A TLS session that was quiet for so long gives up what can be remade from its keys.
-const REST_AFTER_MILLIS: u64 = 1_000;
 /// RFC 8446 §6.2: no server here has the name that the client asked for.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 /// RFC 8446 §6.2: the hello could not be read.
@@ -59,17 +51,9 @@ impl Note {
     }
 }
 
-/// Both directions of a connection that has its server.
+/// A connection that has its server.
 struct Relay {
-    server: Box<ServerConnection>,
-    /// Bytes that the server sent and nobody has taken yet.
-    answer: Buffer,
-    up: Direction,
-    down: Direction,
-    /// When something has moved last, in milliseconds on the core's clock.
-    since: u64,
-    /// There is no TLS session, or it has given up what can be remade.
-    is_resting: bool,
+    duplex: Duplex,
     snapshot: Rc<CoreSnapshot>,
     note: Note,
     turn: Box<InFlight>,
@@ -93,11 +77,8 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
     match find_server(connection, &snapshot, &mut note).await {
         Ok((server, sent, turn)) => {
             core.metrics.add(connection.metrics().bytes_received, sent);
-            let up = Direction::after(sent);
-            let (since, is_resting) = (core.timers.now(), connection.stream.tls.is_none());
-            let (answer, down) = (Buffer::default(), Direction::default());
-            let turn = Box::new(turn);
-            Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, turn, in_progress })
+            let duplex = Duplex::new(connection, server, Buffer::default()).with_sent(sent);
+            Some(Relay { duplex, snapshot, note, turn: Box::new(turn), in_progress })
         }
         Err(Refusal { fault, alert }) => {
             if let Some(alert) = alert {
@@ -165,57 +146,23 @@ impl Connection {
 }
 
 impl Relay {
-    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long. (Not an
-    /// `async fn`: that would keep its arguments twice, for as long as the relay is idle.)
-    fn run<'a>(&'a mut self, connection: &'a mut Connection) -> impl Future<Output = Option<Fault>> + 'a + use<'a> {
-        poll_fn(move |context| {
-            let before = (self.up.moved, self.down.moved);
-            let polled = self.poll(context, connection);
-            let core = &connection.core;
-            let now = core.timers.now();
-            let moved = (self.up.moved, self.down.moved);
-            if moved != before {
-                let metrics = connection.metrics();
-                core.metrics.add(metrics.bytes_received, moved.0 - before.0);
-                core.metrics.add(metrics.bytes_sent, moved.1 - before.1);
-                self.since = now;
-                self.is_resting = connection.stream.tls.is_none();
-            }
-            if let Poll::Ready(ended) = polled {
-                return Poll::Ready(ended.err());
-            }
-            self.patience(context, connection, now)
+    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long.
+    fn run<'a>(&'a mut self, connection: &'a mut Connection) -> impl Future<Output = Option<Fault>> + 'a {
+        let millis = self.snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
+        self.duplex.run(connection, IdleLimit { millis, fault: Fault::Idle }, |connection, moved| {
+            let (core, metrics) = (&connection.core, connection.metrics());
+            core.metrics.add(metrics.bytes_received, moved.0);
+            core.metrics.add(metrics.bytes_sent, moved.1);
         })
-    }
-
-    /// Does what is due when nothing has moved for a while. Ready when it was too long.
-    fn patience(&mut self, context: &mut Context<'_>, connection: &mut Connection, now: u64) -> Poll<Option<Fault>> {
-        let idle_limit = self.snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
-        let due = self.since + idle_limit;
-        if now >= due {
-            connection.count_timeout(Wait::TunnelIdle);
-            return Poll::Ready(Some(Fault::Idle));
-        }
-        let rest_at = self.since + REST_AFTER_MILLIS;
-        if !self.is_resting
-            && now >= rest_at
-            && let Some(session) = &mut connection.stream.tls
-        {
-            session.rest();
-            self.is_resting = true;
-        }
-        connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
-        Poll::Pending
     }
 
     /// Closes the server's side, says goodbye to the client where that is called for, and writes the account.
     async fn end(mut self, connection: &mut Connection, fault: Option<Fault>) {
-        let moved = (self.up.moved, self.down.moved);
-        let is_broken = self.up.is_broken();
-        self.close(connection, fault);
-        let Relay { server, snapshot, note, turn, in_progress, .. } = self;
+        let (moved, is_broken) = (self.duplex.moved(), self.duplex.is_broken());
+        self.duplex.close(connection, fault);
+        let Relay { duplex, snapshot, note, turn, in_progress } = self;
         // The permit of the connection goes back now, whatever the client still does.
-        drop((server, turn));
+        drop((duplex, turn));
         let core = Rc::clone(&connection.core);
         if let (Some(backend), Some(server)) = (note.backend, note.server) {
             core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
@@ -227,131 +174,6 @@ impl Relay {
         }
         drop(in_progress);
         account(connection, &snapshot, &note, fault, moved);
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Fault>> {
-        if !self.up.is_over() {
-            match self.poll_up(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ClientReset)),
-                // The server has closed, but what it said before that is still on its way to the client.
-                Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
-                Poll::Ready(Ok(())) => self.up.end(),
-                Poll::Pending => {}
-            }
-        }
-        if !self.down.is_over() {
-            match self.poll_down(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ServerReset)),
-                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(fault::of_write(&connection.stream))),
-                Poll::Ready(Ok(())) => self.down.end(),
-                Poll::Pending => {}
-            }
-        }
-        match self.up.is_over() && self.down.is_over() {
-            true => Poll::Ready(Ok(())),
-            // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
-            false => connection.stream.socket.poll_reset(context).map(|()| Err(Fault::ClientReset)),
-        }
-    }
-
-    /// From the client to the server.
-    fn poll_up(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
-        let core = &connection.core;
-        let is_last = self.down.is_over();
-        if connection.stream.tls.is_none()
-            && let Some(to) = self.server.stream.plain_socket()
-        {
-            // An end that was read before there was a server.
-            if connection.stream.ended {
-                self.up.ending();
-            }
-            let from = &mut connection.stream.socket;
-            return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
-        }
-        let buffers = &core.buffers;
-        loop {
-            ready!(self.up.poll_submit(context, buffers, &mut connection.inbox, &mut self.server.stream))?;
-            if self.up.is_ending() {
-                return match is_last {
-                    true => Poll::Ready(Ok(())),
-                    false => self.server.stream.poll_end(context, buffers).map_err(|_| Broken::Write),
-                };
-            }
-            if self.up.turn_is_over(context) {
-                return Poll::Pending;
-            }
-            match connection.stream.poll_fill(context, buffers, &mut connection.inbox, &mut connection.wire) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(Fill::Bytes)) => self.up.took(connection.inbox.len()),
-                Poll::Ready(Ok(Fill::End)) => self.up.ending(),
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
-            }
-        }
-    }
-
-    /// From the server to the client.
-    fn poll_down(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
-        let is_last = self.up.is_over();
-        let stream = &mut connection.stream;
-        if stream.tls.is_none()
-            && let Some(from) = self.server.stream.plain_socket()
-        {
-            let to = &mut stream.socket;
-            return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
-        }
-        let buffers = &connection.core.buffers;
-        loop {
-            match stream.poll_flush(context, buffers, &mut connection.wire) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Write)),
-                Poll::Ready(Ok(())) => {}
-            }
-            if !self.answer.is_empty() {
-                let count = self.answer.len().min(propylon_net::client_stream::SEAL_BYTES_MAX);
-                stream.stage(&self.answer.readable()[..count], buffers, &mut connection.wire);
-                self.answer.consume(count);
-                self.down.moved += count as u64;
-                continue;
-            }
-            if self.down.is_ending() {
-                return Poll::Ready(direction::shut(&stream.socket, is_last));
-            }
-            if self.down.turn_is_over(context) {
-                return Poll::Pending;
-            }
-            let taken = match self.server.stream.plain_socket() {
-                Some(socket) => self.down.poll_take(context, buffers, socket, &mut self.answer),
-                None => self.down.poll_open(context, buffers, &mut self.server.stream, &mut self.answer),
-            };
-            match taken {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
-                Poll::Ready(Ok(())) => {}
-            }
-            if self.down.is_ending() {
-                stream.stage_close(&mut connection.wire);
-            }
-        }
-    }
-
-    /// Gives back what is borrowed, and has a failure of one side passed on to the other.
-    fn close(&mut self, connection: &mut Connection, fault: Option<Fault>) {
-        let core = Rc::clone(&connection.core);
-        self.up.release();
-        self.down.release();
-        core.buffers.give_back(&mut self.answer);
-        core.buffers.give_back(&mut connection.inbox);
-        core.buffers.give_back(&mut connection.wire);
-        match fault {
-            Some(Fault::ClientReset) => drop(self.server.stream.reset_on_close()),
-            // A server that has said all it had to say in order has cut nothing short.
-            Some(Fault::ServerReset) if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
-            Some(Fault::Idle) => {
-                let _ = self.server.stream.reset_on_close();
-                let _ = connection.stream.socket.reset_on_close();
-            }
-            _ => {}
-        }
     }
 }
 

@@ -1,0 +1,250 @@
+//! A client's connection and a server's, between which bytes go both ways until both sides have ended: relayed
+//! connections, and requests that have switched to another protocol (RFC 9110 §7.8).
+
+mod direction;
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use propylon_http::fault::Fault;
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::Fill;
+use propylon_observe::telemetry::Wait;
+
+use crate::client::connection::Connection;
+use crate::fault;
+use crate::upstream::connection::ServerConnection;
+
+use direction::{Broken, Direction};
+
+/// A TLS session that was quiet for so long gives up what can be remade from its keys.
+const REST_AFTER_MILLIS: u64 = 1_000;
+
+/// Limit on the time in which nothing moves, and the fault that it is.
+#[derive(Clone, Copy)]
+pub struct IdleLimit {
+    pub millis: u64,
+    pub fault: Fault,
+}
+
+/// The server's connection, and both directions between it and a client's.
+pub struct Duplex {
+    pub server: Box<ServerConnection>,
+    /// Bytes that the server sent and nobody has taken yet.
+    answer: Buffer,
+    up: Direction,
+    down: Direction,
+    /// When something has moved last, in milliseconds on the core's clock.
+    since: u64,
+    /// There is no TLS session, or it has given up what can be remade.
+    is_resting: bool,
+}
+
+impl Duplex {
+    /// Begins with bytes of the server's that have been read already. The client's are in its inbox.
+    pub fn new(connection: &Connection, server: Box<ServerConnection>, answer: Buffer) -> Duplex {
+        Duplex {
+            server,
+            answer,
+            up: Direction::default(),
+            down: Direction::default(),
+            since: connection.core.timers.now(),
+            is_resting: connection.stream.tls.is_none(),
+        }
+    }
+
+    /// Counts bytes that the server has got before.
+    pub fn with_sent(mut self, sent: u64) -> Duplex {
+        self.up = Direction::after(sent);
+        self
+    }
+
+    /// Bytes that have gone to the server, and to the client.
+    pub fn moved(&self) -> (u64, u64) {
+        (self.up.moved, self.down.moved)
+    }
+
+    /// Whether the server has closed with bytes of the client's unread.
+    pub fn is_broken(&self) -> bool {
+        self.up.is_broken()
+    }
+
+    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long; tells
+    /// `on_moved` how many have. (Not an `async fn`: that would keep its arguments twice, for as long as nothing moves.)
+    pub fn run<'a>(
+        &'a mut self,
+        connection: &'a mut Connection,
+        limit: IdleLimit,
+        on_moved: impl Fn(&Connection, (u64, u64)) + 'a,
+    ) -> impl Future<Output = Option<Fault>> + 'a {
+        poll_fn(move |context| {
+            let before = self.moved();
+            let polled = self.poll(context, connection);
+            let now = connection.core.timers.now();
+            let moved = self.moved();
+            if moved != before {
+                on_moved(connection, (moved.0 - before.0, moved.1 - before.1));
+                self.since = now;
+                self.is_resting = connection.stream.tls.is_none();
+            }
+            if let Poll::Ready(ended) = polled {
+                return Poll::Ready(ended.err());
+            }
+            self.poll_idle(context, connection, limit, now)
+        })
+    }
+
+    /// Does what is due when nothing has moved for a while. Ready when it was too long.
+    fn poll_idle(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: &mut Connection,
+        limit: IdleLimit,
+        now: u64,
+    ) -> Poll<Option<Fault>> {
+        let due = self.since + limit.millis;
+        if now >= due {
+            connection.count_timeout(Wait::TunnelIdle);
+            return Poll::Ready(Some(limit.fault));
+        }
+        let rest_at = self.since + REST_AFTER_MILLIS;
+        if !self.is_resting
+            && now >= rest_at
+            && let Some(session) = &mut connection.stream.tls
+        {
+            session.rest();
+            self.is_resting = true;
+        }
+        connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
+        Poll::Pending
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Fault>> {
+        if !self.up.is_over() {
+            match self.poll_up(context, connection) {
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ClientReset)),
+                // The server has closed, but what it said before that is still on its way to the client.
+                Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
+                Poll::Ready(Ok(())) => self.up.end(),
+                Poll::Pending => {}
+            }
+        }
+        if !self.down.is_over() {
+            match self.poll_down(context, connection) {
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ServerReset)),
+                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(fault::of_write(&connection.stream))),
+                Poll::Ready(Ok(())) => self.down.end(),
+                Poll::Pending => {}
+            }
+        }
+        match self.up.is_over() && self.down.is_over() {
+            true => Poll::Ready(Ok(())),
+            // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
+            false => connection.stream.socket.poll_reset(context).map(|()| Err(Fault::ClientReset)),
+        }
+    }
+
+    /// From the client to the server.
+    fn poll_up(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
+        let core = &connection.core;
+        let is_last = self.down.is_over();
+        if connection.stream.tls.is_none()
+            && let Some(to) = self.server.stream.plain_socket()
+        {
+            // An end that was read before there was a server.
+            if connection.stream.ended {
+                self.up.ending();
+            }
+            let from = &mut connection.stream.socket;
+            return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
+        }
+        let buffers = &core.buffers;
+        loop {
+            ready!(self.up.poll_submit(context, buffers, &mut connection.inbox, &mut self.server.stream))?;
+            if self.up.is_ending() {
+                return match is_last {
+                    true => Poll::Ready(Ok(())),
+                    false => self.server.stream.poll_end(context, buffers).map_err(|_| Broken::Write),
+                };
+            }
+            if self.up.turn_is_over(context) {
+                return Poll::Pending;
+            }
+            match connection.stream.poll_fill(context, buffers, &mut connection.inbox, &mut connection.wire) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(Fill::Bytes)) => self.up.took(connection.inbox.len()),
+                Poll::Ready(Ok(Fill::End)) => self.up.ending(),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
+            }
+        }
+    }
+
+    /// From the server to the client.
+    fn poll_down(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
+        let is_last = self.up.is_over();
+        let stream = &mut connection.stream;
+        if stream.tls.is_none()
+            && let Some(from) = self.server.stream.plain_socket()
+        {
+            // The head of a response that switches protocols may be on its way yet.
+            ready!(stream.poll_flush(context, &connection.core.buffers, &mut connection.wire))
+                .map_err(|_| Broken::Write)?;
+            let to = &mut stream.socket;
+            return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
+        }
+        let buffers = &connection.core.buffers;
+        loop {
+            match stream.poll_flush(context, buffers, &mut connection.wire) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Write)),
+                Poll::Ready(Ok(())) => {}
+            }
+            if !self.answer.is_empty() {
+                let count = self.answer.len().min(propylon_net::client_stream::SEAL_BYTES_MAX);
+                stream.stage(&self.answer.readable()[..count], buffers, &mut connection.wire);
+                self.answer.consume(count);
+                self.down.moved += count as u64;
+                continue;
+            }
+            if self.down.is_ending() {
+                return Poll::Ready(direction::shut(&stream.socket, is_last));
+            }
+            if self.down.turn_is_over(context) {
+                return Poll::Pending;
+            }
+            let taken = match self.server.stream.plain_socket() {
+                Some(socket) => self.down.poll_take(context, buffers, socket, &mut self.answer),
+                None => self.down.poll_open(context, buffers, &mut self.server.stream, &mut self.answer),
+            };
+            match taken {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
+                Poll::Ready(Ok(())) => {}
+            }
+            if self.down.is_ending() {
+                stream.stage_close(&mut connection.wire);
+            }
+        }
+    }
+
+    /// Gives back what is borrowed, and has a failure of one side passed on to the other.
+    pub fn close(&mut self, connection: &mut Connection, fault: Option<Fault>) {
+        let core = Rc::clone(&connection.core);
+        self.up.release();
+        self.down.release();
+        core.buffers.give_back(&mut self.answer);
+        core.buffers.give_back(&mut connection.inbox);
+        core.buffers.give_back(&mut connection.wire);
+        match fault {
+            Some(Fault::ClientReset) => drop(self.server.stream.reset_on_close()),
+            // A server that has said all it had to say in order has cut nothing short.
+            Some(Fault::ServerReset) if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
+            Some(Fault::Idle | Fault::TunnelIdle) => {
+                let _ = self.server.stream.reset_on_close();
+                let _ = connection.stream.socket.reset_on_close();
+            }
+            _ => {}
+        }
+    }
+}
