@@ -108,7 +108,7 @@ fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
     let displaced = server.metric("propylon_keyserver_refused_total{line=\"rsa\",reason=\"displaced\"}");
     assert!(displaced > 0, "nothing was put out for the other");
     holds("it is told where it is wrong", || {
-        server.says("error: line \"rsa\": operations are refused: the line has no place")
+        server.says("error: line \"rsa\": operations are refused: the queue is full")
     });
     assert!(server.says("[keyserver-queue-full]; add cores"), "with what to do");
 }

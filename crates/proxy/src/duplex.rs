@@ -6,6 +6,7 @@ mod direction;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use propylon_http::fault::Fault;
 use propylon_net::buffer::Buffer;
@@ -24,8 +25,16 @@ const REST_AFTER_MILLIS: u64 = 1_000;
 /// Limit on the time in which nothing moves, and the fault that it is.
 #[derive(Clone, Copy)]
 pub struct IdleLimit {
-    pub millis: u64,
-    pub fault: Fault,
+    /// Milliseconds. Small, since every connection that is idle here has one.
+    millis: u32,
+    fault: Fault,
+}
+
+impl IdleLimit {
+    /// More than 49 days are 49 days.
+    pub fn new(limit: Duration, fault: Fault) -> IdleLimit {
+        IdleLimit { millis: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX), fault }
+    }
 }
 
 /// The server's connection, and both directions between it and a client's.
@@ -103,7 +112,7 @@ impl Duplex {
         limit: IdleLimit,
         now: u64,
     ) -> Poll<Option<Fault>> {
-        let due = self.since + limit.millis;
+        let due = self.since + u64::from(limit.millis);
         if now >= due {
             connection.count_timeout(Wait::TunnelIdle);
             return Poll::Ready(Some(limit.fault));

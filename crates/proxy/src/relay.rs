@@ -148,8 +148,8 @@ impl Connection {
 impl Relay {
     /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long.
     fn run<'a>(&'a mut self, connection: &'a mut Connection) -> impl Future<Output = Option<Fault>> + 'a {
-        let millis = self.snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
-        self.duplex.run(connection, IdleLimit { millis, fault: Fault::Idle }, |connection, moved| {
+        let limit = self.snapshot.listener(connection.listener).timeouts.tunnel_idle;
+        self.duplex.run(connection, IdleLimit::new(limit, Fault::Idle), |connection, moved| {
             let (core, metrics) = (&connection.core, connection.metrics());
             core.metrics.add(metrics.bytes_received, moved.0);
             core.metrics.add(metrics.bytes_sent, moved.1);

@@ -21,11 +21,11 @@ pub async fn run(
 ) -> After {
     let core = Rc::clone(&connection.core);
     core.metrics.increment(connection.metrics().tunnels);
-    let millis = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
+    let limit = snapshot.listener(connection.listener).timeouts.tunnel_idle;
     let Switched { server, answer } = *switched;
     let mut duplex = Duplex::new(connection, server, answer);
     // The request's own account has the bytes, when all is over.
-    let fault = duplex.run(connection, IdleLimit { millis, fault: Fault::TunnelIdle }, |_, _| {}).await;
+    let fault = duplex.run(connection, IdleLimit::new(limit, Fault::TunnelIdle), |_, _| {}).await;
     duplex.close(connection, fault);
     let (up, down) = duplex.moved();
     request.note.bytes_received += up;
