@@ -114,14 +114,14 @@ impl Key {
         Some(numbers)
     }
 
-    /// A P-256 key's number, big-endian.
-    pub fn p256_scalar(&self) -> Option<Zeroizing<[u8; 32]>> {
-        let mut out = Zeroizing::new([0; 32]);
+    /// Writes a P-256 key's number, big-endian; false for another key. The caller wipes `out`: a result that is handed
+    /// up would leave a copy in every frame on its way.
+    pub fn write_p256_scalar(&self, out: &mut [u8; 32]) -> bool {
+        let Some(key) = self.ec() else { return false };
         // SAFETY: the EC key is live; its number is borrowed from it, or null.
-        let number = unsafe { c::EC_KEY_get0_private_key(self.ec()?.as_ptr()) };
+        let number = unsafe { c::EC_KEY_get0_private_key(key.as_ptr()) };
         // SAFETY: the number is live and the buffer has the room that is named; a longer number is refused.
-        let done = !number.is_null() && unsafe { c::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), number) } == 1;
-        done.then_some(out)
+        !number.is_null() && unsafe { c::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), number) } == 1
     }
 
     /// Whether `signature`, in DER, is one by this key.
@@ -182,7 +182,7 @@ impl Key {
     }
 }
 
-/// SHA-512 of what may be secret: AWS-LC wipes the state that it keeps meanwhile, which its safe door does not.
+/// SHA-512 of what may be secret: AWS-LC wipes the state that it keeps meanwhile, which its safe function does not.
 pub(crate) fn sha512(bytes: &[u8], digest: &mut [u8; 64]) {
     // SAFETY: the function reads as many bytes as are there, and writes 64.
     unsafe { c::SHA512(bytes.as_ptr(), bytes.len(), digest.as_mut_ptr()) };

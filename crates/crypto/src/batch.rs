@@ -1,8 +1,8 @@
-//! Batches: the work that a core does for many handshakes at once, and what it makes ahead of them.
+//! Batches: the work that a core does for many handshakes at once, and the key pairs that it makes ahead of them.
 //!
 //! [`Batching`] is the process's: whether there are lanes, and whether they can still be trusted. Each thread that
-//! is to use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory,
-//! blindings, and a pool. A [`JobQueue`](crate::JobQueue) of that thread does its jobs at the bench, and
+//! is to use them calls [`install`] once, and has a workspace of its own from then on: the kernels' working memory,
+//! blindings, and a pool. A [`JobQueue`](crate::JobQueue) of that thread does its jobs at the workspace, and
 //! [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair from the pool. When the thread has nothing else to do
 //! it calls [`refill`]. None of this needs a runtime, or a second thread:
 //!
@@ -14,10 +14,10 @@
 //! let batching = Batching::start();
 //! // On each thread that is to work in batches.
 //! batch::install(&batching);
-//! let desk = JobQueue::new();
-//! let jobs: Vec<_> = (0..5).map(|_| desk.submit(X25519Pair::draw().agree([9; 32]))).collect();
-//! // When all that came in together has been handed in. Then each of `jobs` has its outcome.
-//! assert_eq!(desk.leave(), 5);
+//! let queue = JobQueue::new();
+//! let jobs: Vec<_> = (0..5).map(|_| queue.submit(X25519Pair::draw().agree([9; 32]))).collect();
+//! // When all jobs of a turn have been submitted. Then each of `jobs` has its outcome.
+//! assert_eq!(queue.run_gathered(), 5);
 //! // Before the thread waits for more to come.
 //! batch::refill();
 //! # drop(jobs);
@@ -26,13 +26,13 @@
 //! AWS-LC is what everything is compared with, and what does it wherever a kernel cannot, or can no longer: other
 //! processors, other keys, a failed self-test, a result that was found to be wrong.
 
-mod chance;
 mod direct;
 mod health;
+mod pair_pool;
 mod plan;
-pub(crate) mod pools;
-mod raise;
-pub(crate) mod signatures;
+mod rsa_workspace;
+mod signatures;
+mod single;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,22 +40,20 @@ use std::sync::Arc;
 use propylon_lanes::{Ifma, p256, x25519};
 use zeroize::Zeroizing;
 
-pub use direct::{company, go_together, prepare, run_all};
+pub use direct::{batch_size, can_share_batch, prepare, run_all};
 pub use health::{Batching, Kernel, KernelState};
+pub use pair_pool::{POOL_MAX, REFILL};
 pub use plan::{LANES, P256_MAX};
-pub use pools::{POOL_MAX, REFILL};
-
-pub(crate) use chance::stir;
 
 use crate::awslc;
+use crate::batch_rng::BatchRng;
 use crate::job::{Job, JobError, JobKind, Outcome};
 use crate::locked::Locked;
 use crate::pair::X25519Pair;
-use chance::Chance;
+use pair_pool::{PairPool, RefillError};
 use plan::Part;
-use pools::{Shares, Unfilled};
-use raise::Raise;
-use signatures::{Signatures, Unsigned};
+use rsa_workspace::RsaWorkspace;
+use signatures::{SignError, SignatureWorkspace};
 
 /// Sampling rate: one signature of so many is verified before it is released, one batch of so many is done again by
 /// AWS-LC.
@@ -84,7 +82,7 @@ impl Work {
     }
 }
 
-/// Counts of a thread's bench since it was installed.
+/// Counts of a thread's workspace since it was installed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Batches of RSA operations and of X25519 agreements that left, by their size less one; those of one are AWS-LC's.
@@ -109,79 +107,79 @@ pub struct BatchCounts {
     pub is_locked: bool,
 }
 
-struct Bench {
+struct Workspace {
     batching: Arc<Batching>,
     ifma: Ifma,
-    chance: Chance,
+    rng: BatchRng,
     /// Working memory of RSA. Each memory here is made when it is first needed; absent where there was none to be had.
-    raise: Place<Box<Raise>>,
-    signatures: Place<Locked<Signatures>>,
-    shares: Place<Locked<Shares>>,
+    rsa: Lazy<Box<RsaWorkspace>>,
+    signatures: Lazy<Locked<SignatureWorkspace>>,
+    pairs: Lazy<Locked<PairPool>>,
     /// Done in the lanes: of RSA operations, of X25519 agreements, of X25519 pairs.
     batches: [u64; 3],
     counts: BatchCounts,
 }
 
-enum Place<T> {
+enum Lazy<T> {
     Unused,
     Made(T),
     NoMemory,
 }
 
-impl<T> Place<T> {
-    fn made(&mut self, make: impl FnOnce() -> Option<T>) -> Option<&mut T> {
-        if let Place::Unused = self {
-            *self = make().map_or(Place::NoMemory, Place::Made);
+impl<T> Lazy<T> {
+    fn get_or_make(&mut self, make: impl FnOnce() -> Option<T>) -> Option<&mut T> {
+        if let Lazy::Unused = self {
+            *self = make().map_or(Lazy::NoMemory, Lazy::Made);
         }
-        self.there()
+        self.get()
     }
 
-    fn there(&mut self) -> Option<&mut T> {
+    fn get(&mut self) -> Option<&mut T> {
         match self {
-            Place::Made(made) => Some(made),
+            Lazy::Made(made) => Some(made),
             _ => None,
         }
     }
 }
 
 thread_local! {
-    static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+    static WORKSPACE: RefCell<Option<Workspace>> = const { RefCell::new(None) };
 }
 
-/// Gives this thread a bench, if the process has lanes to be used. Its memory is taken as it is needed.
+/// Gives this thread a workspace, if the process has lanes to be used. Its memory is taken as it is needed.
 pub fn install(batching: &Arc<Batching>) {
-    let bench = batching.ifma().map(|ifma| Bench {
+    let workspace = batching.ifma().map(|ifma| Workspace {
         batching: Arc::clone(batching),
         ifma,
-        chance: Chance::new(),
-        raise: Place::Unused,
-        signatures: Place::Unused,
-        shares: Place::Unused,
+        rng: BatchRng::new(),
+        rsa: Lazy::Unused,
+        signatures: Lazy::Unused,
+        pairs: Lazy::Unused,
         batches: [0; 3],
         counts: BatchCounts { is_locked: true, ..BatchCounts::default() },
     });
-    BENCH.set(bench);
+    WORKSPACE.set(workspace);
 }
 
-/// The counts of this thread's bench; absent without one.
+/// The counts of this thread's workspace; absent without one.
 #[must_use]
 pub fn counts() -> Option<BatchCounts> {
-    with(|bench| bench.counts())
+    with(|workspace| workspace.counts())
 }
 
 /// Makes one batch of pairs ahead, if the pool is in use and has room for one; for a thread that has nothing else
 /// to do. Takes at most 0.1 ms. Returns whether there was something to make.
 pub fn refill() -> bool {
-    with(Bench::refill).unwrap_or(false)
+    with(Workspace::refill).unwrap_or(false)
 }
 
-/// Runs `use_it` on the thread's bench. Absent on a thread without a bench, and when the bench is being used: then
-/// AWS-LC does it.
-fn with<T>(use_it: impl FnOnce(&mut Bench) -> T) -> Option<T> {
-    BENCH.try_with(|bench| bench.try_borrow_mut().ok()?.as_mut().map(use_it)).ok().flatten()
+/// Runs `use_it` on the thread's workspace. Absent on a thread without one, and when it is being used: then AWS-LC does
+/// the work.
+fn with<T>(use_it: impl FnOnce(&mut Workspace) -> T) -> Option<T> {
+    WORKSPACE.try_with(|workspace| workspace.try_borrow_mut().ok()?.as_mut().map(use_it)).ok().flatten()
 }
 
-/// Jobs of a kind that are as many as can be done together.
+/// The largest batch of a kind of job.
 pub(crate) fn full_at(kind: JobKind) -> usize {
     match kind {
         JobKind::Rsa => plan::RSA_PASS,
@@ -190,16 +188,16 @@ pub(crate) fn full_at(kind: JobKind) -> usize {
     }
 }
 
-/// Jobs of one kind, sorted into those that go together, in the order in which they came as far as that goes.
-pub(crate) fn sorted<T>(kind: JobKind, jobs: Vec<(T, Job)>) -> Vec<Vec<(T, Job)>> {
-    let usable = |kernel| with(|bench| bench.batching.is_usable(kernel)).unwrap_or(false);
+/// Jobs of one kind, partitioned into batches, in their order of arrival as far as batches allow.
+pub(crate) fn partition<T>(kind: JobKind, jobs: Vec<(T, Job)>) -> Vec<Vec<(T, Job)>> {
+    let usable = |kernel| with(|workspace| workspace.batching.is_usable(kernel)).unwrap_or(false);
     match kind {
         _ if jobs.len() < 2 => vec![jobs],
-        JobKind::X25519 if usable(Kernel::X25519) => divided(jobs, plan::x25519),
+        JobKind::X25519 if usable(Kernel::X25519) => split(jobs, plan::x25519),
         JobKind::Ecdsa if usable(Kernel::P256) => {
             let takes = |(_, job): &(T, Job)| job.p256_operation().is_some();
             let (jobs, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(takes);
-            divided(jobs, plan::p256).into_iter().chain(others.into_iter().map(|job| vec![job])).collect()
+            split(jobs, plan::p256).into_iter().chain(others.into_iter().map(|job| vec![job])).collect()
         }
         JobKind::Rsa if usable(Kernel::Rsa) => {
             let (mut by_size, mut others) = ([const { Vec::new() }; 3], Vec::new());
@@ -209,13 +207,13 @@ pub(crate) fn sorted<T>(kind: JobKind, jobs: Vec<(T, Job)>) -> Vec<Vec<(T, Job)>
                     None => others.push(vec![(slot, job)]),
                 }
             }
-            by_size.into_iter().flat_map(|jobs| divided(jobs, plan::rsa)).chain(others).collect()
+            by_size.into_iter().flat_map(|jobs| split(jobs, plan::rsa)).chain(others).collect()
         }
         _ => jobs.into_iter().map(|job| vec![job]).collect(),
     }
 }
 
-fn divided<T>(mut jobs: Vec<(T, Job)>, next: impl Fn(usize) -> Part) -> Vec<Vec<(T, Job)>> {
+fn split<T>(mut jobs: Vec<(T, Job)>, next: impl Fn(usize) -> Part) -> Vec<Vec<(T, Job)>> {
     let mut parts = Vec::new();
     while !jobs.is_empty() {
         let count = match next(jobs.len()) {
@@ -228,14 +226,14 @@ fn divided<T>(mut jobs: Vec<(T, Job)>, next: impl Fn(usize) -> Part) -> Vec<Vec<
     parts
 }
 
-/// Does what [`sorted`] has put together. As many outcomes as jobs, in their order.
+/// Does one batch of [`partition`]. As many outcomes as jobs, in their order.
 pub(crate) fn run(kind: JobKind, jobs: Vec<Job>) -> Vec<Outcome> {
-    with(|bench| bench.count_size(kind, jobs.len()));
+    with(|workspace| workspace.count_size(kind, jobs.len()));
     let mut outcomes: Vec<Option<Outcome>> = match (jobs.len(), kind) {
         (0 | 1, _) => None,
-        (_, JobKind::Rsa) => with(|bench| bench.rsa(&jobs)),
-        (_, JobKind::X25519) => with(|bench| bench.x25519(&jobs)),
-        (_, JobKind::Ecdsa) => with(|bench| bench.p256(&jobs)),
+        (_, JobKind::Rsa) => with(|workspace| workspace.rsa(&jobs)),
+        (_, JobKind::X25519) => with(|workspace| workspace.x25519(&jobs)),
+        (_, JobKind::Ecdsa) => with(|workspace| workspace.p256(&jobs)),
         _ => None,
     }
     .unwrap_or_default();
@@ -244,22 +242,12 @@ pub(crate) fn run(kind: JobKind, jobs: Vec<Job>) -> Vec<Outcome> {
     done.map(|(job, outcome)| outcome.unwrap_or_else(|| job.run())).collect()
 }
 
-/// A job is done by AWS-LC.
-pub(crate) fn count_awslc(work: Work) {
-    with(|bench| bench.counts.by_awslc[work as usize] += 1);
-}
-
-/// A pair from the pool; absent if AWS-LC is to make it.
-pub(crate) fn x25519_pair() -> Option<X25519Pair> {
-    with(Bench::x25519_pair).flatten()
-}
-
-impl Bench {
+impl Workspace {
     fn counts(&mut self) -> BatchCounts {
-        let shares = self.shares.there().map_or((0, true), |pool| (pool.level(), pool.is_locked()));
-        let scratch = self.raise.there().is_none_or(|raise| raise.is_locked());
-        let signatures = self.signatures.there().is_none_or(|memory| memory.is_locked());
-        BatchCounts { pool_level: shares.0, is_locked: shares.1 && scratch && signatures, ..self.counts }
+        let pool = self.pairs.get().map_or((0, true), |pool| (pool.level(), pool.is_locked()));
+        let scratch = self.rsa.get().is_none_or(|workspace| workspace.is_locked());
+        let signatures = self.signatures.get().is_none_or(|memory| memory.is_locked());
+        BatchCounts { pool_level: pool.0, is_locked: pool.1 && scratch && signatures, ..self.counts }
     }
 
     fn count_size(&mut self, kind: JobKind, count: usize) {
@@ -303,28 +291,28 @@ impl Bench {
         match kernel {
             // The kernels for RSA and P-256 keep nothing from one batch to the next.
             Kernel::Rsa | Kernel::P256 => {}
-            Kernel::X25519 => self.shares.there().into_iter().for_each(|pool| pool.clear()),
+            Kernel::X25519 => self.pairs.get().into_iter().for_each(|pool| pool.clear()),
         }
     }
 
     fn rsa(&mut self, jobs: &[Job]) -> Vec<Option<Outcome>> {
-        let Some(raise) = self.raise.made(|| Raise::new().map(Box::new)) else { return Vec::new() };
+        let Some(workspace) = self.rsa.get_or_make(|| RsaWorkspace::new().map(Box::new)) else { return Vec::new() };
         let operations: Vec<_> = jobs.iter().filter_map(Job::rsa_operation).collect();
         if operations.len() != jobs.len() {
             return Vec::new();
         }
-        let raised = raise.raise(self.ifma, &mut self.chance, &operations);
-        if raised.bad > 0 {
-            self.counts.bad_lanes += u64::from(raised.bad);
-            self.batching.count_bad(raised.bad);
+        let results = workspace.run(self.ifma, &mut self.rng, &operations);
+        if results.bad > 0 {
+            self.counts.bad_lanes += u64::from(results.bad);
+            self.batching.count_bad(results.bad);
         }
-        let mut outputs = raised.outputs;
+        let mut outputs = results.outputs;
         // Every result has been checked with the public exponent; this comparison with AWS-LC is for the checks
         // themselves.
         if let Some(lane) = self.next_checked(0, jobs.len())
             && let (Some(output), (key, _, input)) = (&outputs[lane], operations[lane])
         {
-            let right = key.rsa_raw(input).is_ok_and(|reference| *reference == **output);
+            let right = key.rsa_raw(input).is_some_and(|reference| *reference == **output);
             if !self.checked(Kernel::Rsa, right) {
                 return Vec::new();
             }
@@ -368,12 +356,12 @@ impl Bench {
         if operations.len() != jobs.len() || jobs.len() > P256_MAX {
             return Vec::new();
         }
-        let Some(memory) = self.signatures.made(Locked::new) else { return Vec::new() };
+        let Some(memory) = self.signatures.get_or_make(Locked::new) else { return Vec::new() };
         let signed: Vec<_> = operations.iter().map(|(_, scalar, digest)| (*scalar, *digest)).collect();
         let signatures = match memory.sign(self.ifma, &signed) {
             Ok(signatures) => signatures,
-            Err(Unsigned::Chance) => return Vec::new(),
-            Err(Unsigned::Kernel) => {
+            Err(SignError::Random) => return Vec::new(),
+            Err(SignError::Kernel) => {
                 self.checked(Kernel::P256, false);
                 return Vec::new();
             }
@@ -401,11 +389,11 @@ impl Bench {
         if !self.batching.is_usable(Kernel::X25519) {
             return None;
         }
-        if self.shares.made(Locked::new)?.level() == 0 {
+        if self.pairs.get_or_make(Locked::new)?.level() == 0 {
             self.counts.pool_misses += 1;
-            self.make_shares()?;
+            self.make_pairs()?;
         }
-        let pair = self.shares.there()?.take()?;
+        let pair = self.pairs.get()?.take()?;
         self.counts.in_lanes[Work::X25519Pair as usize] += 1;
         Some(pair)
     }
@@ -413,13 +401,13 @@ impl Bench {
     fn prepare(&mut self, work: Work) {
         match work {
             Work::Rsa => {
-                self.raise.made(|| Raise::new().map(Box::new));
+                self.rsa.get_or_make(|| RsaWorkspace::new().map(Box::new));
             }
             Work::P256Signature => {
-                self.signatures.made(Locked::new);
+                self.signatures.get_or_make(Locked::new);
             }
             Work::X25519Pair => {
-                self.make_shares();
+                self.make_pairs();
             }
             // Needs nothing.
             Work::X25519 => {}
@@ -427,22 +415,22 @@ impl Bench {
     }
 
     fn refill(&mut self) -> bool {
-        let has_room = self.shares.there().is_some_and(|pool| pool.level() + REFILL <= POOL_MAX);
-        has_room && self.make_shares().is_some()
+        let has_room = self.pairs.get().is_some_and(|pool| pool.level() + REFILL <= POOL_MAX);
+        has_room && self.make_pairs().is_some()
     }
 
-    fn make_shares(&mut self) -> Option<()> {
+    fn make_pairs(&mut self) -> Option<()> {
         if !self.batching.is_usable(Kernel::X25519) {
             return None;
         }
         let due = self.next_checked(2, REFILL);
-        match self.shares.made(Locked::new)?.refill(self.ifma, &mut self.chance, due) {
+        match self.pairs.get_or_make(Locked::new)?.refill(self.ifma, &mut self.rng, due) {
             Ok(()) => {
                 self.counts.checks_passed += u64::from(due.is_some());
                 Some(())
             }
-            Err(Unfilled::Chance) => None,
-            Err(Unfilled::Kernel) => {
+            Err(RefillError::Random) => None,
+            Err(RefillError::Kernel) => {
                 self.checked(Kernel::X25519, false);
                 None
             }

@@ -6,7 +6,7 @@ use crate::scheme::Hash;
 
 /// EMSA-PKCS1-v1_5 (RFC 8017 §9.2): `00 01 FF… 00 DigestInfo`. None if the modulus is too short for it.
 pub(crate) fn pkcs1(hash: Hash, digest: &[u8], modulus_len: usize) -> Option<Box<[u8]>> {
-    let info = digest_info(hash);
+    let info = hash.digest_info();
     let tail = info.len() + digest.len();
     // Two bytes in front, eight of padding at least, one between.
     if modulus_len < tail + 11 {
@@ -19,18 +19,6 @@ pub(crate) fn pkcs1(hash: Hash, digest: &[u8], modulus_len: usize) -> Option<Box
     rest[..info.len()].copy_from_slice(info);
     rest[info.len()..].copy_from_slice(digest);
     Some(block)
-}
-
-/// The DER in front of the digest (RFC 8017 §9.2, note 1).
-pub(crate) fn digest_info(hash: Hash) -> &'static [u8] {
-    match hash {
-        Hash::Md5Sha1 => &[],
-        Hash::Sha1 => b"\x30\x21\x30\x09\x06\x05\x2b\x0e\x03\x02\x1a\x05\x00\x04\x14",
-        Hash::Sha224 => b"\x30\x2d\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x04\x05\x00\x04\x1c",
-        Hash::Sha256 => b"\x30\x31\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01\x05\x00\x04\x20",
-        Hash::Sha384 => b"\x30\x41\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x02\x05\x00\x04\x30",
-        Hash::Sha512 => b"\x30\x51\x30\x0d\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x03\x05\x00\x04\x40",
-    }
 }
 
 /// EMSA-PSS (RFC 8017 §9.1.1) for a modulus whose top bit is the top bit of its first byte, which is so for every

@@ -5,10 +5,9 @@ use std::fmt;
 use propylon_lanes::{p256, rsa};
 use zeroize::Zeroizing;
 
-use crate::awslc;
-use crate::batch::{self, Work};
-use crate::key::{LanesKey, PrivateKey, RemoteKey};
-use crate::kind::KeyKind;
+use crate::encoding;
+use crate::key::{Key, LanesKey, PrivateKey, RemoteKey};
+use crate::kind::{KeyError, KeyKind};
 use crate::scheme::Scheme;
 
 /// Work with a private key. To be done once; a job that is dropped is not done.
@@ -81,28 +80,6 @@ impl Job {
         }
     }
 
-    /// Does the work on this thread, by AWS-LC: it is alone. A remote key's can not be: `Unavailable`.
-    pub fn run(self) -> Outcome {
-        match self {
-            Job::Rsa { key, block } => {
-                batch::count_awslc(Work::Rsa);
-                key.rsa_raw(&block)
-            }
-            Job::Ecdsa { key, digest } => {
-                if key.kind() == KeyKind::P256 {
-                    batch::count_awslc(Work::P256Signature);
-                }
-                key.ecdsa(&digest)
-            }
-            Job::Ed25519 { key, message } => key.ed25519(&message),
-            Job::X25519 { secret, peer } => {
-                batch::count_awslc(Work::X25519);
-                awslc::x25519(&secret, &peer).ok_or(JobError::BadShare)
-            }
-            Job::Remote { .. } => Err(JobError::Unavailable),
-        }
-    }
-
     /// The operands of an RSA operation for the kernel; absent for another job, and for a key that the kernel does
     /// not take.
     pub(crate) fn rsa_operation(&self) -> Option<(&PrivateKey, &rsa::Key, &[u8])> {
@@ -122,6 +99,46 @@ impl Job {
         }
     }
 }
+
+impl Key {
+    /// The job that signs `input`, whose meaning [`Scheme`] defines.
+    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
+        match self {
+            Key::Local(key) => key.job(scheme, input),
+            Key::Remote(key) => {
+                key.kind.check(scheme, input.len())?;
+                Ok(Job::Remote { key: key.clone(), scheme, input: input.into() })
+            }
+        }
+    }
+}
+
+impl PrivateKey {
+    /// See [`Key::job`].
+    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
+        self.kind().check(scheme, input.len())?;
+        let key = self.clone();
+        let modulus_len = match self.kind() {
+            KeyKind::Rsa { bytes } => usize::from(bytes),
+            _ => 0,
+        };
+        let encoded = |block: Option<Box<[u8]>>| block.ok_or(KeyError::WrongLength);
+        Ok(match scheme {
+            Scheme::RsaPkcs1(hash) => Job::Rsa { key, block: encoded(encoding::pkcs1(hash, input, modulus_len))? },
+            Scheme::RsaPss(hash) => Job::Rsa { key, block: encoded(encoding::pss(hash, input, modulus_len))? },
+            Scheme::RsaRaw => {
+                let mut block = vec![0; modulus_len].into_boxed_slice();
+                block[modulus_len - input.len()..].copy_from_slice(input);
+                Job::Rsa { key, block }
+            }
+            Scheme::Ecdsa(_) => Job::Ecdsa { key, digest: input[..input.len().min(DIGEST_BYTES_MAX)].into() },
+            Scheme::Ed25519 => Job::Ed25519 { key, message: input.into() },
+        })
+    }
+}
+
+/// Longer digests are cut by ECDSA anyway: no order is longer than 66 bytes.
+const DIGEST_BYTES_MAX: usize = 66;
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

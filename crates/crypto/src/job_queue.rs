@@ -1,8 +1,8 @@
-//! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
+//! The queue in which a core's jobs gather during a turn of its event loop, to be done in batches at the turn's end.
 //!
-//! Nothing waits for company: the queue's driver calls [`JobQueue::leave`] when everything that was ready has had its
-//! turn, and a kind of work that fills its lanes leaves at once. Jobs that leave are done by `crate::batch`,
-//! together where that is cheaper.
+//! No job waits for others to come: the queue's driver calls [`JobQueue::run_gathered`] when everything that was ready
+//! has had its turn, and jobs of a kind that fill the lanes are done at once. Jobs are done by `crate::batch`, in
+//! batches where these are cheaper.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,12 +17,12 @@ use crate::job::{Job, JobError, JobKind, Outcome};
 #[derive(Clone)]
 pub struct JobQueue(Rc<RefCell<Inner>>);
 
-/// A job that was handed in. It is a future of what comes of it; dropped, it takes its job back.
-pub struct Pending(Hold);
+/// A submitted job: the future of its outcome. Dropping it cancels the job.
+pub struct Pending(State);
 
-enum Hold {
-    At(JobQueue, usize),
-    /// Answered without waiting.
+enum State {
+    Queued(JobQueue, usize),
+    /// The outcome is known; absent once it has been taken.
     Answered(Option<Outcome>),
 }
 
@@ -32,13 +32,13 @@ pub struct JobQueueCounts {
     pub submitted: u64,
     /// Done, well or not.
     pub done: u64,
-    /// Taken back before they were done.
+    /// Cancelled before they were done.
     pub cancelled: u64,
     /// Jobs that were not taken: [`JobQueue::JOBS_MAX`] were there.
     pub refused: u64,
-    /// Departures; `done` over these is how much company a job had.
-    pub departures: u64,
-    /// Departures that did not wait for the turn's end.
+    /// Runs of the gathered jobs of one kind; `done` divided by these is the mean number of jobs in a run.
+    pub runs: u64,
+    /// Runs that did not wait for the turn's end, since the lanes were full.
     pub full: u64,
 }
 
@@ -46,28 +46,28 @@ pub struct JobQueueCounts {
 struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Slots whose jobs have not left, by kind, in the order in which they came. Some may have been taken back.
+    /// Slots whose jobs are not being done yet, by kind, in their order of arrival. Some may have been cancelled.
     gathered: [Vec<usize>; JobKind::ALL.len()],
     waiting: usize,
-    /// Waker of the task that is to call `leave`.
-    leaver: Option<Waker>,
+    /// Waker of the task that calls `run_gathered`.
+    runner: Option<Waker>,
     counts: JobQueueCounts,
 }
 
 enum Slot {
     Free,
     Gathered(Job, Option<Waker>),
-    /// Taken back, but still named in `gathered`.
-    TakenBack,
+    /// Cancelled, but still named in `gathered`.
+    Cancelled,
     /// The job is being done.
-    Leaving(Option<Waker>),
-    /// The job is being done, and nobody waits for it any more.
+    Running(Option<Waker>),
+    /// The job is being done, and its outcome is not awaited any more.
     Abandoned,
     Done(Outcome),
 }
 
 impl JobQueue {
-    /// Jobs at a queue at once, those that are done and not looked at among them: as many as handshakes may be parked.
+    /// Jobs in a queue at once, with those whose outcome was not taken yet: as many as handshakes may be parked.
     pub const JOBS_MAX: usize = 4096 + 256;
 
     #[must_use]
@@ -75,7 +75,7 @@ impl JobQueue {
         JobQueue(Rc::default())
     }
 
-    /// Hands a job in. When there is no room the answer, `Unavailable`, is there at once.
+    /// Submits a job. When there is no room its outcome is `Unavailable` at once.
     #[must_use]
     pub fn submit(&self, job: Job) -> Pending {
         let mut inner = self.0.borrow_mut();
@@ -90,19 +90,19 @@ impl JobQueue {
         inner.waiting += 1;
         inner.counts.submitted += 1;
         let full = inner.gathered[kind].len() >= batch::full_at(job_kind);
-        let leaver = if full { None } else { inner.leaver.take() };
+        let runner = if full { None } else { inner.runner.take() };
         drop(inner);
-        if let Some(leaver) = leaver {
-            leaver.wake();
+        if let Some(runner) = runner {
+            runner.wake();
         }
         if full {
-            self.depart(job_kind);
+            self.run_kind(job_kind);
             self.0.borrow_mut().counts.full += 1;
         }
-        Pending(Hold::At(self.clone(), slot))
+        Pending(State::Queued(self.clone(), slot))
     }
 
-    /// Jobs that have not left.
+    /// Jobs that are not being done yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.borrow().waiting
@@ -113,37 +113,37 @@ impl JobQueue {
         self.0.borrow().counts
     }
 
-    /// Polls for work, for the task that calls [`JobQueue::leave`]: ready when there is something to leave, and woken
-    /// by the first job to come.
+    /// Polls for work, for the task that calls [`JobQueue::run_gathered`]: ready when jobs have gathered, and woken by
+    /// the first job to come.
     pub fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.waiting > 0 {
             return Poll::Ready(());
         }
-        inner.leaver = Some(context.waker().clone());
+        inner.runner = Some(context.waker().clone());
         Poll::Pending
     }
 
-    /// Does all that has gathered, and wakes those who wait for it. Returns how many jobs there were.
-    pub fn leave(&self) -> usize {
-        JobKind::ALL.iter().map(|kind| self.depart(*kind)).sum()
+    /// Does all gathered jobs, and wakes the tasks that wait for them. Returns the number of jobs.
+    pub fn run_gathered(&self) -> usize {
+        JobKind::ALL.iter().map(|kind| self.run_kind(*kind)).sum()
     }
 
     /// Does the jobs of one kind. The queue is not borrowed while they are done or anybody is woken: either may come
     /// back to it.
-    fn depart(&self, kind: JobKind) -> usize {
+    fn run_kind(&self, kind: JobKind) -> usize {
         let mut inner = self.0.borrow_mut();
         let slots = std::mem::take(&mut inner.gathered[kind as usize]);
         let jobs: Vec<(usize, Job)> = slots.into_iter().filter_map(|slot| Some((slot, inner.take(slot)?))).collect();
         inner.waiting -= jobs.len();
-        inner.counts.departures += u64::from(!jobs.is_empty());
+        inner.counts.runs += u64::from(!jobs.is_empty());
         drop(inner);
         let count = jobs.len();
         if count == 0 {
             return 0;
         }
-        for part in batch::sorted(kind, jobs) {
-            // A task that was woken by the parts before may have taken other jobs back.
+        for part in batch::partition(kind, jobs) {
+            // A task that was woken by the parts before may have cancelled other jobs.
             let awaited = |(slot, _): &(usize, Job)| self.0.borrow_mut().is_awaited(*slot);
             let (part, given_up): (Vec<_>, Vec<_>) = part.into_iter().partition(awaited);
             drop(given_up);
@@ -161,7 +161,7 @@ impl JobQueue {
     fn poll(&self, slot: usize, context: &Context<'_>) -> Poll<Outcome> {
         let mut inner = self.0.borrow_mut();
         match &mut inner.slots[slot] {
-            Slot::Gathered(_, waker) | Slot::Leaving(waker) => {
+            Slot::Gathered(_, waker) | Slot::Running(waker) => {
                 let known = waker.as_ref().is_some_and(|known| known.will_wake(context.waker()));
                 // Dropped when the queue is no longer borrowed: a waker may be the last hold on a task.
                 let replaced = if known { None } else { waker.replace(context.waker().clone()) };
@@ -173,15 +173,15 @@ impl JobQueue {
                 // The slot is cleared when its holder lets go.
                 Poll::Ready(std::mem::replace(outcome, Err(JobError::Cancelled)))
             }
-            Slot::Free | Slot::TakenBack | Slot::Abandoned => unreachable!("a slot belongs to one holder at a time"),
+            Slot::Free | Slot::Cancelled | Slot::Abandoned => unreachable!("a slot belongs to one holder at a time"),
         }
     }
 
-    fn take_back(&self, slot: usize) {
+    fn cancel(&self, slot: usize) {
         let mut inner = self.0.borrow_mut();
         let next = match &inner.slots[slot] {
-            Slot::Gathered(..) => Slot::TakenBack,
-            Slot::Leaving(_) => Slot::Abandoned,
+            Slot::Gathered(..) => Slot::Cancelled,
+            Slot::Running(_) => Slot::Abandoned,
             _ => return inner.clear(slot),
         };
         // The job and the waker are dropped when the queue is no longer borrowed.
@@ -221,7 +221,7 @@ impl Inner {
     fn take(&mut self, slot: usize) -> Option<Job> {
         match std::mem::replace(&mut self.slots[slot], Slot::Free) {
             Slot::Gathered(job, waker) => {
-                self.slots[slot] = Slot::Leaving(waker);
+                self.slots[slot] = Slot::Running(waker);
                 Some(job)
             }
             _ => {
@@ -231,9 +231,9 @@ impl Inner {
         }
     }
 
-    /// Whether anybody waits for a job that is leaving. If nobody does any more, its slot becomes free.
+    /// Whether a running job's outcome is awaited. If it is not any more, its slot becomes free.
     fn is_awaited(&mut self, slot: usize) -> bool {
-        let awaited = matches!(self.slots[slot], Slot::Leaving(_));
+        let awaited = matches!(self.slots[slot], Slot::Running(_));
         if !awaited {
             self.clear(slot);
         }
@@ -243,7 +243,7 @@ impl Inner {
     fn finish(&mut self, slot: usize, outcome: Outcome) -> Option<Waker> {
         self.counts.done += 1;
         match std::mem::replace(&mut self.slots[slot], Slot::Done(outcome)) {
-            Slot::Leaving(waker) => waker,
+            Slot::Running(waker) => waker,
             _ => {
                 self.clear(slot);
                 None
@@ -256,7 +256,7 @@ impl Pending {
     /// A pending job whose outcome is known already.
     #[must_use]
     pub fn answered(outcome: Outcome) -> Pending {
-        Pending(Hold::Answered(Some(outcome)))
+        Pending(State::Answered(Some(outcome)))
     }
 }
 
@@ -264,25 +264,25 @@ impl Future for Pending {
     type Output = Outcome;
 
     /// # Panics
-    /// When it has answered before.
+    /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
-            Hold::At(job_queue, slot) => match job_queue.poll(*slot, context) {
+            State::Queued(job_queue, slot) => match job_queue.poll(*slot, context) {
                 Poll::Ready(outcome) => {
-                    self.0 = Hold::Answered(None);
+                    self.0 = State::Answered(None);
                     Poll::Ready(outcome)
                 }
                 Poll::Pending => Poll::Pending,
             },
-            Hold::Answered(outcome) => Poll::Ready(outcome.take().expect("asked again after it had answered")),
+            State::Answered(outcome) => Poll::Ready(outcome.take().expect("polled again after it was ready")),
         }
     }
 }
 
-impl Drop for Hold {
+impl Drop for State {
     fn drop(&mut self) {
-        if let Hold::At(job_queue, slot) = self {
-            job_queue.take_back(*slot);
+        if let State::Queued(job_queue, slot) = self {
+            job_queue.cancel(*slot);
         }
     }
 }
@@ -329,21 +329,21 @@ mod tests {
     }
 
     #[test]
-    fn jobs_wait_for_the_departure_and_each_is_answered_with_its_own_outcome() {
+    fn jobs_wait_for_the_run_and_each_has_its_own_outcome() {
         let job_queue = JobQueue::new();
         let (woken, waker) = counter();
         let (jobs, expected): (Vec<_>, Vec<_>) = (0..5).map(|_| agreement()).unzip();
         let mut pending: Vec<Pending> = jobs.into_iter().map(|job| job_queue.submit(job)).collect();
         assert!(pending.iter_mut().all(|pending| poll(pending, &waker).is_pending()));
-        assert_eq!(job_queue.leave(), 5);
+        assert_eq!(job_queue.run_gathered(), 5);
         assert_eq!(woken.0.load(Ordering::Relaxed), 5);
         for (pending, expected) in pending.iter_mut().zip(expected).rev() {
             assert_eq!(*answer(pending).expect("an agreement"), expected);
         }
         drop(pending);
         let counts = job_queue.counts();
-        assert_eq!(counts, JobQueueCounts { submitted: 5, done: 5, departures: 1, ..JobQueueCounts::default() });
-        assert_eq!(job_queue.leave(), 0);
+        assert_eq!(counts, JobQueueCounts { submitted: 5, done: 5, runs: 1, ..JobQueueCounts::default() });
+        assert_eq!(job_queue.run_gathered(), 0);
     }
 
     #[test]
@@ -356,7 +356,7 @@ mod tests {
         let _second = job_queue.submit(agreement().0);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert!(job_queue.poll_gathered(&mut context).is_ready());
-        job_queue.leave();
+        job_queue.run_gathered();
         assert!(job_queue.poll_gathered(&mut context).is_pending());
     }
 
@@ -375,7 +375,7 @@ mod tests {
         let kept = job_queue.submit(agreement().0);
         drop(job_queue.submit(agreement().0));
         assert_eq!(job_queue.waiting(), 1);
-        assert_eq!(job_queue.leave(), 1);
+        assert_eq!(job_queue.run_gathered(), 1);
         drop(kept);
         assert_eq!(job_queue.counts().cancelled, 1);
         // The dropped job's slot is free again, and so is that of the one whose answer was not looked at.
@@ -390,9 +390,9 @@ mod tests {
         assert_eq!(answer(&mut job_queue.submit(bad_agreement())).err(), Some(JobError::Unavailable));
         assert_eq!(job_queue.counts().refused, 1);
         drop(answered);
-        job_queue.leave();
+        job_queue.run_gathered();
         let mut again = job_queue.submit(bad_agreement());
-        job_queue.leave();
+        job_queue.run_gathered();
         assert_eq!(answer(&mut again).err(), Some(JobError::BadShare));
     }
 
@@ -419,13 +419,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_woken_may_come_back_to_the_desk() {
+    fn a_task_that_is_woken_may_submit_another_job() {
         let busybody = Arc::new(Busybody(std::sync::Mutex::new(None)));
         let waker = Waker::from(Arc::clone(&busybody));
         DESK.with(|job_queue| {
             let mut pending = job_queue.submit(bad_agreement());
             assert!(poll(&mut pending, &waker).is_pending());
-            job_queue.leave();
+            job_queue.run_gathered();
             assert!(busybody.0.lock().expect("nobody panics with it").is_some());
         });
     }
@@ -450,10 +450,10 @@ mod tests {
                         assert_eq!(*outcome.expect("an agreement"), pending.swap_remove(index).1);
                     }
                 }
-                _ => drop(job_queue.leave()),
+                _ => drop(job_queue.run_gathered()),
             }
         }
-        job_queue.leave();
+        job_queue.run_gathered();
         for (mut pending, expected) in pending.drain(..) {
             assert_eq!(*answer(&mut pending).expect("an agreement"), expected);
         }

@@ -12,9 +12,8 @@ use propylon_lanes::{p256, rsa};
 use zeroize::Zeroizing;
 
 use crate::awslc;
-use crate::batch;
-use crate::encoding;
-use crate::job::{Job, JobError, Outcome};
+use crate::batch_rng;
+use crate::der::Der;
 use crate::kind::{KeyError, KeyKind};
 use crate::scheme::Scheme;
 use crate::verify;
@@ -56,7 +55,7 @@ static KEYS: AtomicU64 = AtomicU64::new(0);
 /// A private key that somebody else holds. Clones are the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
-    /// Position of the signer in the configuration, or [`RemoteKey::BESIDE`].
+    /// Position of the signer in the configuration, or [`RemoteKey::KEY_PROCESS`].
     pub signer: u16,
     pub ski: Ski,
     pub kind: KeyKind,
@@ -80,22 +79,11 @@ impl Key {
             Key::Remote(key) => key.ski,
         }
     }
-
-    /// The job that signs `input`, whose meaning [`Scheme`] defines.
-    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
-        match self {
-            Key::Local(key) => key.job(scheme, input),
-            Key::Remote(key) => {
-                key.kind.check(scheme, input.len())?;
-                Ok(Job::Remote { key: key.clone(), scheme, input: input.into() })
-            }
-        }
-    }
 }
 
 impl RemoteKey {
-    /// Signer position that stands for the process which holds this process's keys beside it ([`crate::key_process`]).
-    pub const BESIDE: u16 = u16::MAX;
+    /// Signer position that stands for the engine's key process ([`crate::key_process`]).
+    pub const KEY_PROCESS: u16 = u16::MAX;
 
     /// The key of a certificate with this SubjectPublicKeyInfo (RFC 5280 §4.1), in DER.
     pub fn new(signer: u16, public: &[u8]) -> Result<RemoteKey, KeyError> {
@@ -141,7 +129,7 @@ impl PrivateKey {
         }
         let public = key.public_info().ok_or(KeyError::Malformed)?;
         let ski = ski_of(&public).ok_or(KeyError::Malformed)?;
-        batch::stir(der);
+        batch_rng::add_key(der);
         let id = KEYS.fetch_add(1, Ordering::Relaxed);
         Ok(PrivateKey(Arc::new(Inner { key, kind, public, ski, id, lanes: OnceLock::new() })))
     }
@@ -179,34 +167,13 @@ impl PrivateKey {
         &self.0.public
     }
 
-    /// See [`Key::job`].
-    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
-        self.0.kind.check(scheme, input.len())?;
-        let key = self.clone();
-        let modulus_len = match self.0.kind {
-            KeyKind::Rsa { bytes } => usize::from(bytes),
-            _ => 0,
-        };
-        let encoded = |block: Option<Box<[u8]>>| block.ok_or(KeyError::WrongLength);
-        Ok(match scheme {
-            Scheme::RsaPkcs1(hash) => Job::Rsa { key, block: encoded(encoding::pkcs1(hash, input, modulus_len))? },
-            Scheme::RsaPss(hash) => Job::Rsa { key, block: encoded(encoding::pss(hash, input, modulus_len))? },
-            Scheme::RsaRaw => {
-                let mut block = vec![0; modulus_len].into_boxed_slice();
-                block[modulus_len - input.len()..].copy_from_slice(input);
-                Job::Rsa { key, block }
-            }
-            Scheme::Ecdsa(_) => Job::Ecdsa { key, digest: input[..input.len().min(DIGEST_BYTES_MAX)].into() },
-            Scheme::Ed25519 => Job::Ed25519 { key, message: input.into() },
-        })
-    }
-
-    pub(crate) fn rsa_raw(&self, block: &[u8]) -> Outcome {
+    /// The RSA private operation. Absent if AWS-LC refuses it; likewise below.
+    pub(crate) fn rsa_raw(&self, block: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         // AWS-LC refuses zero, whose power is zero.
         if block.iter().all(|byte| *byte == 0) {
-            return Ok(Zeroizing::new(block.to_vec()));
+            return Some(Zeroizing::new(block.to_vec()));
         }
-        self.0.key.rsa_raw(block).ok_or(JobError::Refused)
+        self.0.key.rsa_raw(block)
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -229,7 +196,11 @@ impl PrivateKey {
                 let key = rsa::Key::new(&rsa::Parts::from_pkcs1_der(&numbers)?).ok()?;
                 Some(LanesKey::Rsa(Box::new(key)))
             }
-            KeyKind::P256 => Some(LanesKey::P256(p256::SecretScalar::new(&*self.0.key.p256_scalar()?)?)),
+            KeyKind::P256 => {
+                let mut number = Zeroizing::new([0; 32]);
+                let key = self.0.key.write_p256_scalar(&mut number).then(|| p256::SecretScalar::new(&number))?;
+                Some(LanesKey::P256(key?))
+            }
             KeyKind::P384 | KeyKind::P521 | KeyKind::Ed25519 => None,
         };
         self.0.lanes.get_or_init(make).as_ref()
@@ -240,23 +211,20 @@ impl PrivateKey {
         self.0.key.ecdsa_verifies(digest, signature)
     }
 
-    pub(crate) fn ecdsa(&self, digest: &[u8]) -> Outcome {
-        self.0.key.ecdsa(digest).ok_or(JobError::Refused)
+    pub(crate) fn ecdsa(&self, digest: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        self.0.key.ecdsa(digest)
     }
 
-    pub(crate) fn ed25519(&self, message: &[u8]) -> Outcome {
-        self.0.key.ed25519(message).ok_or(JobError::Refused)
+    pub(crate) fn ed25519(&self, message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        self.0.key.ed25519(message)
     }
 }
 
-/// Longer digests are cut by ECDSA anyway: no order is longer than 66 bytes.
-const DIGEST_BYTES_MAX: usize = 66;
-
 /// Skips to the contents of the BIT STRING in `SEQUENCE { AlgorithmIdentifier, BIT STRING }`.
 fn ski_of(info: &[u8]) -> Option<Ski> {
-    let (_, body, _) = element(info)?;
-    let (_, _, rest) = element(body)?;
-    let (_, bits, _) = element(rest)?;
+    let mut body = Der(Der(info).any()?.1);
+    body.any()?;
+    let (_, bits) = body.any()?;
     digest(&SHA1_FOR_LEGACY_USE_ONLY, bits.get(1..)?).as_ref().try_into().ok()
 }
 
@@ -269,20 +237,20 @@ fn public_kind(info: &[u8]) -> Option<Result<KeyKind, KeyError>> {
     const P384: &[u8] = &[0x2b, 0x81, 4, 0, 0x22];
     const P521: &[u8] = &[0x2b, 0x81, 4, 0, 0x23];
     const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
-    let (_, body, _) = element(info)?;
-    let (_, algorithm, rest) = element(body)?;
-    let (_, name, parameters) = element(algorithm)?;
+    let mut body = Der(Der(info).any()?.1);
+    let mut algorithm = Der(body.any()?.1);
+    let (_, name) = algorithm.any()?;
     let kind = match name {
         RSA => {
-            let (_, bits, _) = element(rest)?;
-            let (_, numbers, _) = element(bits.get(1..)?)?;
-            let (_, modulus, _) = element(numbers)?;
+            let (_, bits) = body.any()?;
+            let (_, numbers) = Der(bits.get(1..)?).any()?;
+            let (_, modulus) = Der(numbers).any()?;
             let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
             let bytes = u16::try_from(modulus.len() - zeros).ok()?;
             let supported = (KeyKind::RSA_BYTES_MIN..=KeyKind::RSA_BYTES_MAX).contains(&bytes);
             supported.then_some(KeyKind::Rsa { bytes })
         }
-        EC => match element(parameters)?.1 {
+        EC => match algorithm.any()?.1 {
             P256 => Some(KeyKind::P256),
             P384 => Some(KeyKind::P384),
             P521 => Some(KeyKind::P521),
@@ -292,21 +260,6 @@ fn public_kind(info: &[u8]) -> Option<Result<KeyKind, KeyError>> {
         _ => None,
     };
     Some(kind.ok_or(KeyError::Unsupported))
-}
-
-/// One DER element: tag, contents, what follows.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
-    let (len, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)
-        }
-        _ => return None,
-    };
-    let (body, rest) = rest.split_at_checked(len)?;
-    Some((tag, body, rest))
 }
 
 impl fmt::Debug for PrivateKey {
@@ -320,6 +273,8 @@ mod tests {
     use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 
     use super::*;
+    use crate::encoding;
+    use crate::job::JobError;
     use crate::scheme::Hash;
 
     const MESSAGE: &[u8] = b"what is signed";

@@ -1,9 +1,9 @@
-//! Keys beside this process: a process of its own holds them, signs with them and reads the files that they are in,
-//! so that the process that faces the network has none (`docs/decisions/0039-isolated-keys.md`).
+//! Keys in a process of their own: it holds them, signs with them and reads their files, so that the process that faces
+//! the network has none (`docs/decisions/0039-isolated-keys.md`).
 //!
-//! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server
-//! ([`crate::keyless`]), with keys that have [`RemoteKey::BESIDE`](crate::RemoteKey::BESIDE) for their signer.
-//! `wire` has the messages.
+//! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server ([`crate::keyless`]),
+//! with keys that have [`RemoteKey::KEY_PROCESS`](crate::RemoteKey::KEY_PROCESS) for their signer. `wire` has the
+//! messages.
 
 mod kept;
 mod wire;
@@ -29,23 +29,23 @@ use crate::key::Ski;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Pause in which nothing more is asked of a process that has not answered: the thread that waits has other work as
 /// well.
-const AWAY_REST: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Reads files with keys, by the process that holds these.
 pub struct KeyFiles {
-    line: Mutex<Line>,
-    /// Accounts with authorities that the process was told of at its start.
+    channel: Mutex<Channel>,
+    /// Accounts with authorities that the key process knows since its start.
     accounts: BTreeSet<String>,
     /// Number of files that were read so far.
     stamp: AtomicU64,
 }
 
-struct Line {
+struct Channel {
     /// Socket to the process. Keeps messages apart, whatever its type is called here.
     socket: UnixDatagram,
     next_id: u32,
-    /// End of the pause in which the process, having failed to answer, is not asked.
-    rests_until: Option<Instant>,
+    /// Time before which the process, having failed to answer, is not asked again.
+    retry_at: Option<Instant>,
     buffer: Box<[u8]>,
 }
 
@@ -55,7 +55,7 @@ pub enum Failure {
     /// The file is at fault.
     Unread(Unread),
     /// The key process does not answer.
-    Away,
+    Unavailable,
 }
 
 impl From<Failure> for io::Error {
@@ -66,7 +66,7 @@ impl From<Failure> for io::Error {
             Failure::Unread(Unread::Failed(why)) => io::Error::other(why),
             Failure::Unread(Unread::Other) => io::Error::other("it holds something else"),
             Failure::Unread(why) => io::Error::other(format!("{why:?}")),
-            Failure::Away => io::Error::other("the key process does not answer"),
+            Failure::Unavailable => io::Error::other("the key process does not answer"),
         }
     }
 }
@@ -76,15 +76,15 @@ impl KeyFiles {
     #[must_use]
     pub fn new(socket: OwnedFd, accounts: BTreeSet<String>) -> KeyFiles {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
-        let line = Line { socket: socket.into(), next_id: 0, rests_until: None, buffer };
-        KeyFiles { line: Mutex::new(line), accounts, stamp: AtomicU64::new(0) }
+        let channel = Channel { socket: socket.into(), next_id: 0, retry_at: None, buffer };
+        KeyFiles { channel: Mutex::new(channel), accounts, stamp: AtomicU64::new(0) }
     }
 
     /// Returns when the process answers for the first time; an error where it has ended before, or takes longer.
-    pub fn wait_until_here(&self, patience: Duration) -> io::Result<()> {
-        let mut line = self.line();
+    pub fn wait_until_ready(&self, patience: Duration) -> io::Result<()> {
+        let mut channel = self.channel();
         let deadline = Instant::now() + patience;
-        while line.receive(deadline)? != HERE.len() {}
+        while channel.receive(deadline)? != HERE.len() {}
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl KeyFiles {
         let stamp = self.next_stamp();
         match self.ask(&Question::Read { path: path.into(), stamp })? {
             Answer::File(file) => Ok(file),
-            _ => Err(Failure::Away),
+            _ => Err(Failure::Unavailable),
         }
     }
 
@@ -119,7 +119,7 @@ impl KeyFiles {
     fn bytes(&self, question: &Question) -> Result<Vec<u8>, Failure> {
         match self.ask(question)? {
             Answer::Bytes(bytes) => Ok(bytes),
-            _ => Err(Failure::Away),
+            _ => Err(Failure::Unavailable),
         }
     }
 
@@ -157,30 +157,74 @@ impl KeyFiles {
         self.ask(&Question::Store).map(drop)
     }
 
-    fn ask(&self, question: &Question) -> Result<Answer, Failure> {
-        let mut line = self.line();
-        if line.rests_until.is_some_and(|until| Instant::now() < until) {
-            return Err(Failure::Away);
+    /// Has a key made and kept. Returns its SubjectPublicKeyInfo, DER, by which it is known from then on.
+    pub fn generate(&self, account: &str, key: NewKey) -> Result<Vec<u8>, Failure> {
+        self.bytes(&Question::Generate { account: account.into(), key })
+    }
+
+    /// The public part of a certificate's key, as of a file with nothing but that.
+    pub fn read_kept(&self, key: &KeptKey) -> Result<KeyFile, Failure> {
+        let stamp = self.next_stamp();
+        match self.ask(&Question::ReadKept { key: key.clone(), stamp })? {
+            Answer::File(file) => Ok(file),
+            _ => Err(Failure::Unavailable),
         }
-        match line.ask(question) {
+    }
+
+    /// Signs what a request for a certificate says (RFC 2986 §4.1), by a certificate's key and with SHA-256.
+    pub fn sign_csr(&self, key: &KeptKey, info: &[u8]) -> Result<Vec<u8>, Failure> {
+        fits(info.len())?;
+        self.bytes(&Question::SignCsr { key: key.clone(), info: info.into() })
+    }
+
+    /// Signs a request to an authority (RFC 8555 §6.2), by an account's key: ES256, both numbers of 32 bytes. One that
+    /// no order takes is refused.
+    pub fn sign_request(&self, key: &KeptKey, header: &str, payload: &str) -> Result<Vec<u8>, Failure> {
+        fits(header.len() + payload.len())?;
+        let (key, header, payload) = (key.clone(), header.into(), payload.into());
+        self.bytes(&Question::SignRequest { key, header, payload })
+    }
+
+    /// Removes a key. Its signatures end once it is forgotten with others that are not in use.
+    pub fn remove_kept(&self, key: &KeptKey) -> Result<(), Failure> {
+        self.ask(&Question::RemoveKept(key.clone())).map(drop)
+    }
+
+    /// The names of all keys of an account, and of the certificates that were ordered by it.
+    pub fn kept(&self, account: &str) -> Result<Vec<KeptKey>, Failure> {
+        let names = self.bytes(&Question::Kept(account.into()))?;
+        Ok(String::from_utf8_lossy(&names).lines().filter_map(KeptKey::parse).collect())
+    }
+
+    fn ask(&self, question: &Question) -> Result<Answer, Failure> {
+        let mut channel = self.channel();
+        if channel.retry_at.is_some_and(|until| Instant::now() < until) {
+            return Err(Failure::Unavailable);
+        }
+        match channel.ask(question) {
             Ok(Answer::Unread(why)) => Err(Failure::Unread(why)),
             Ok(answer) => {
-                line.rests_until = None;
+                channel.retry_at = None;
                 Ok(answer)
             }
             Err(_) => {
-                line.rests_until = Some(Instant::now() + AWAY_REST);
-                Err(Failure::Away)
+                channel.retry_at = Some(Instant::now() + RETRY_PAUSE);
+                Err(Failure::Unavailable)
             }
         }
     }
 
-    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn channel(&self) -> std::sync::MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+/// Whether so many bytes, with names and lengths around them, fit into one message.
+fn fits(bytes: usize) -> Result<(), Failure> {
+    if bytes <= MESSAGE_BYTES_MAX - 512 { Ok(()) } else { Err(Failure::Unread(Unread::TooLong)) }
+}
+
+impl Channel {
     /// Asks, and asks again if the process was started anew meanwhile: the one before has taken the question with it.
     fn ask(&mut self, question: &Question) -> io::Result<Answer> {
         let deadline = Instant::now() + ANSWER_WAIT;
@@ -277,7 +321,7 @@ mod tests {
             answer(&process, third, &Answer::Unread(Unread::Missing));
             next(&process)
         });
-        files.wait_until_here(ANSWER_WAIT).expect("it is there");
+        files.wait_until_ready(ANSWER_WAIT).expect("it is there");
         assert_eq!(files.read(Path::new("/a")).expect("a file").certificates, [vec![5; 100_000]]);
         assert!(matches!(files.response(Path::new("/b")), Err(Failure::Unread(Unread::Missing))));
         assert_eq!(files.stamp(), 1);
@@ -291,9 +335,9 @@ mod tests {
         drop(process);
         let started = Instant::now();
         for _ in 0..100 {
-            assert!(matches!(files.read(Path::new("/a")), Err(Failure::Away)));
+            assert!(matches!(files.read(Path::new("/a")), Err(Failure::Unavailable)));
         }
-        assert!(files.wait_until_here(ANSWER_WAIT).is_err());
+        assert!(files.wait_until_ready(ANSWER_WAIT).is_err());
         assert!(started.elapsed() < ANSWER_WAIT);
     }
 }

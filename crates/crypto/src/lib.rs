@@ -5,9 +5,11 @@
 //! of the job decides whether something else does it, and when. [`JobQueue`] is where one core's jobs gather; [`batch`]
 //! is how many are done at once, and what is made ahead of them.
 
-#[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
+#[allow(unsafe_code, reason = "functions of AWS-LC that its safe crate does not have")]
 mod awslc;
 pub mod batch;
+mod batch_rng;
+pub mod der;
 mod encoding;
 mod exposure;
 mod job;

@@ -11,18 +11,38 @@ use propylon_lanes::{p256, rsa};
 /// Only for types of which that is true.
 pub(crate) unsafe trait Blank {}
 
-// SAFETY: integers.
-unsafe impl Blank for [u8; 32] {}
+// SAFETY: an integer.
+unsafe impl Blank for u8 {}
+// SAFETY: an integer.
+unsafe impl Blank for usize {}
+// SAFETY: nothing but blank things.
+unsafe impl<T: Blank, const N: usize> Blank for [T; N] {}
 // SAFETY: an array of integers, in a structure without anything else.
 unsafe impl Blank for rsa::Scratch {}
 // SAFETY: arrays of vectors of integers, in structures without anything else.
 unsafe impl Blank for p256::Scratch {}
 // SAFETY: integers, and a `bool` that is false when it is zero: `PairSlot::EMPTY` has no other bits.
 unsafe impl Blank for p256::PairSlot {}
-// SAFETY: arrays of integers, and of blank things.
-unsafe impl Blank for crate::batch::signatures::Signatures {}
-// SAFETY: numbers, arrays of blank things.
-unsafe impl Blank for crate::batch::pools::Shares {}
+
+/// Declares a structure of fields that are all [`Blank`], which makes it `Blank` as well.
+macro_rules! blank_struct {
+    ($(#[$about:meta])* $visibility:vis struct $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        $visibility struct $name {
+            $($field: $type,)*
+        }
+
+        const _: () = {
+            const fn assert_blank<T: $crate::locked::Blank>() {}
+            $(assert_blank::<$type>();)*
+        };
+
+        // SAFETY: the compiler has just seen that every field is blank.
+        #[allow(unsafe_code, reason = "the fields are proof")]
+        unsafe impl $crate::locked::Blank for $name {}
+    };
+}
+pub(crate) use blank_struct;
 
 /// A value on pages of its own, zero at first. Belongs to one thread.
 pub(crate) struct Locked<T: Blank> {

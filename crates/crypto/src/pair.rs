@@ -3,7 +3,6 @@
 use zeroize::Zeroizing;
 
 use crate::awslc;
-use crate::batch::{self, Work};
 use crate::job::Job;
 
 /// An ephemeral secret and its share, to be used once.
@@ -18,15 +17,6 @@ impl X25519Pair {
         let mut pair = X25519Pair { secret: Zeroizing::new([0; 32]), share: [0; 32] };
         awslc::x25519_pair(&mut pair.secret, &mut pair.share);
         pair
-    }
-
-    /// Draws a pair that this thread's bench has made ahead, if it has a bench, or a new one.
-    #[must_use]
-    pub fn draw() -> X25519Pair {
-        batch::x25519_pair().unwrap_or_else(|| {
-            batch::count_awslc(Work::X25519Pair);
-            X25519Pair::generate()
-        })
     }
 
     pub(crate) fn of(secret: Zeroizing<[u8; 32]>, share: [u8; 32]) -> X25519Pair {

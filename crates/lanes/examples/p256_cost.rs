@@ -45,6 +45,49 @@ impl Row {
     }
 }
 
+/// The rows of the table.
+struct Table {
+    aws_sign: Row,
+    aws_keygen: Row,
+    pairs: Vec<Row>,
+    publics: Vec<Row>,
+    online: Row,
+    hashing: Row,
+    check: Row,
+    aws_ecdh: Row,
+    ecdh: Row,
+}
+
+impl Table {
+    fn new() -> Table {
+        Table {
+            aws_sign: Row::new("aws-lc: sign (with SHA-256 of 64 bytes)"),
+            aws_keygen: Row::new("aws-lc: key pair with public key"),
+            pairs: BATCHES.iter().map(|size| Row::new(format!("nonce pair, batch {size}"))).collect(),
+            publics: BATCHES.iter().map(|size| Row::new(format!("public key, batch {size}"))).collect(),
+            online: Row::new("sign with a pair, and DER"),
+            hashing: Row::new("SHA-256 of 64 bytes (aws-lc)"),
+            check: Row::new("self-test, whole"),
+            aws_ecdh: Row::new("aws-lc: ECDH"),
+            ecdh: Row::new("ECDH, eight at once"),
+        }
+    }
+
+    fn print(mut self) {
+        let (signing, generating) = (self.aws_sign.median(), self.aws_keygen.median());
+        self.aws_sign.print(signing);
+        self.pairs.iter_mut().for_each(|row| row.print(signing));
+        self.online.print(signing);
+        self.hashing.print(signing);
+        self.aws_keygen.print(generating);
+        self.publics.iter_mut().for_each(|row| row.print(generating));
+        let agreeing = self.aws_ecdh.median();
+        self.aws_ecdh.print(agreeing);
+        self.ecdh.print(agreeing);
+        self.check.print(agreeing);
+    }
+}
+
 fn random_scalars(random: &mut fastrand::Rng, count: usize) -> Vec<[u8; 32]> {
     let mut draw = || core::array::from_fn(|_| random.u8(..));
     std::iter::repeat_with(&mut draw).filter(is_scalar).take(count).collect()
@@ -74,72 +117,54 @@ fn main() {
     let ours = SecretScalar::new(&scalars[0]).expect("a scalar in range");
     let message = [7; 64];
 
-    let mut aws_sign = Row::new("aws-lc: sign (with SHA-256 of 64 bytes)");
-    let mut aws_keygen = Row::new("aws-lc: key pair with public key");
-    let mut pairs: Vec<_> = BATCHES.iter().map(|size| Row::new(format!("nonce pair, batch {size}"))).collect();
-    let mut publics: Vec<_> = BATCHES.iter().map(|size| Row::new(format!("public key, batch {size}"))).collect();
-    let mut online = Row::new("sign with a pair, and DER");
-    let mut hashing = Row::new("SHA-256 of 64 bytes (aws-lc)");
-    let mut check = Row::new("self-test, whole");
-    let mut aws_ecdh = Row::new("aws-lc: ECDH");
-    let mut ecdh = Row::new("ECDH, eight at once");
+    let mut table = Table::new();
     let peer = keys_of(ifma, &scalars, &mut scratch);
     for _ in 0..ROUNDS {
-        aws_ecdh.run(8, || {
+        table.aws_ecdh.run(8, || {
             for (scalar, point) in scalars.iter().zip(&peer) {
                 let key = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, scalar).expect("a key");
                 let point = agreement::UnparsedPublicKey::new(&agreement::ECDH_P256, point);
                 agreement::agree(&key, point, (), |secret| Ok(std::hint::black_box(secret[0]))).expect("a secret");
             }
         });
-        ecdh.run(8, || {
+        table.ecdh.run(8, || {
             let ours = scalars[..8].try_into().expect("eight");
             assert_eq!(agree(ifma, ours, &peer, &mut scratch, &mut [[0; 32]; 8]), 0);
         });
-        aws_sign.run(8, || {
+        table.aws_sign.run(8, || {
             for _ in 0..8 {
                 std::hint::black_box(theirs.sign(&chance, &message).expect("a signature"));
             }
         });
-        aws_keygen.run(8, || {
+        table.aws_keygen.run(8, || {
             for _ in 0..8 {
                 let key = agreement::PrivateKey::generate(&agreement::ECDH_P256).expect("a key");
                 std::hint::black_box(key.compute_public_key().expect("its public key"));
             }
         });
-        for (row, size) in pairs.iter_mut().zip(BATCHES) {
+        for (row, size) in table.pairs.iter_mut().zip(BATCHES) {
             let mut drawn = scalars[..size].to_vec();
             row.run(size, || nonce_pairs(ifma, &mut drawn, &mut scratch, &mut slots[..size]).expect("good scalars"));
         }
-        for (row, size) in publics.iter_mut().zip(BATCHES) {
+        for (row, size) in table.publics.iter_mut().zip(BATCHES) {
             row.run(size, || {
                 public_keys(ifma, &scalars[..size], &mut scratch, &mut keys[..size]).expect("good scalars");
             });
         }
-        check.run(1, || assert!(self_test(ifma)));
+        table.check.run(1, || assert!(self_test(ifma)));
         let hash = digest::digest(&digest::SHA256, &message);
         let hash = std::hint::black_box(hash.as_ref());
-        online.run(BATCH_MAX, || {
+        table.online.run(BATCH_MAX, || {
             for slot in &mut slots {
                 let signature = sign(&ours, hash, slot.take().expect("a full slot")).expect("s is not 0");
                 std::hint::black_box(DerSignature::new(&signature).as_bytes());
             }
         });
-        hashing.run(64, || {
+        table.hashing.run(64, || {
             for _ in 0..64 {
                 std::hint::black_box(digest::digest(&digest::SHA256, std::hint::black_box(&message)));
             }
         });
     }
-    let (signing, generating) = (aws_sign.median(), aws_keygen.median());
-    aws_sign.print(signing);
-    pairs.iter_mut().for_each(|row| row.print(signing));
-    online.print(signing);
-    hashing.print(signing);
-    aws_keygen.print(generating);
-    publics.iter_mut().for_each(|row| row.print(generating));
-    let agreeing = aws_ecdh.median();
-    aws_ecdh.print(agreeing);
-    ecdh.print(agreeing);
-    check.print(agreeing);
+    table.print();
 }

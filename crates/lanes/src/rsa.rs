@@ -13,6 +13,7 @@
     allow(dead_code, reason = "elsewhere keys are checked, and nothing is raised")
 )]
 
+mod batch;
 mod blinding;
 mod der;
 #[cfg(target_arch = "x86_64")]
@@ -22,32 +23,19 @@ mod known;
 mod natural;
 #[cfg(target_arch = "x86_64")]
 mod operation;
+mod scratch;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{JOBS_MAX, JOBS_PER_PASS, Job};
 pub use blinding::{Blinding, Renewal, USES_MAX};
 pub use key::{Key, Parts, Size, Unsuitable};
 pub use known::self_test;
+pub use scratch::Scratch;
 
 use crate::Ifma;
-use crate::wipe::{Blank, wipe, wipe_stack};
-
-/// Operations that one call takes at most.
-pub const JOBS_MAX: usize = 8;
-/// Operations that fit into one pass: a second pass costs as much again.
-pub const JOBS_PER_PASS: usize = 4;
-
-/// One private-key operation: output := input^d mod n.
-pub struct Job<'a> {
-    /// The key; lanes of one call may share it.
-    pub key: &'a Key,
-    /// A pair for this key with uses left; no two lanes may share it, which `&mut` sees to.
-    pub blinding: &'a mut Blinding,
-    /// Big-endian, as long as the modulus and less than it.
-    pub input: &'a [u8],
-    /// Big-endian, as long as the modulus. All zeros unless the operation succeeded.
-    pub output: &'a mut [u8],
-}
+use crate::wipe::wipe_stack;
+use batch::Batch;
 
 /// The outcome of the jobs of a call: bit i stands for job i, no bit for success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -66,55 +54,6 @@ impl Report {
     #[must_use]
     pub fn all_done(self) -> bool {
         self.bad == 0 && self.refused == 0
-    }
-}
-
-/// One 64-bit word for each of the eight lanes.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Lanes(pub [u64; 8]);
-
-// SAFETY: zero is a value of an array of integers.
-unsafe impl Blank for Lanes {}
-
-impl Lanes {
-    const ZERO: Lanes = Lanes([0; 8]);
-}
-
-const SCRATCH_LANES: usize = scratch_lanes(Size::Rsa4096);
-
-/// Vectors that an operation needs: see `operation::Space`, which divides them.
-const fn scratch_lanes(size: Size) -> usize {
-    46 * size.half_limbs() + 44
-}
-
-/// Room for the intermediate values of a call: 118 KiB, of which RSA-2048 uses 60. Too large for a small stack: keep
-/// one per thread. Holds nothing but zeros between calls.
-pub struct Scratch {
-    space: [Lanes; SCRATCH_LANES],
-}
-
-impl Scratch {
-    /// Empty room.
-    #[must_use]
-    pub const fn new() -> Scratch {
-        Scratch { space: [Lanes::ZERO; SCRATCH_LANES] }
-    }
-
-    fn wipe(&mut self, size: Size) {
-        wipe(&mut self.space[..scratch_lanes(size)]);
-    }
-}
-
-impl Default for Scratch {
-    fn default() -> Scratch {
-        Scratch::new()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        self.wipe(Size::Rsa4096);
     }
 }
 
@@ -170,50 +109,6 @@ pub fn renew_blindings(ifma: Ifma, scratch: &mut Scratch, renewals: &mut [Renewa
         });
     }
     report
-}
-
-impl Job<'_> {
-    fn is_acceptable(&self) -> bool {
-        let length = self.key.size.modulus_bytes();
-        self.input.len() == length
-            && self.output.len() == length
-            && self.blinding.serves(self.key)
-            && self.key.modulus.exceeds(self.input)
-    }
-}
-
-/// The jobs of a call that are to be done: which of them each lane takes.
-#[derive(Clone, Copy, Default)]
-struct Batch {
-    jobs: [usize; JOBS_MAX],
-    count: usize,
-}
-
-impl Batch {
-    fn push(&mut self, job: usize) {
-        self.jobs[self.count] = job;
-        self.count += 1;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Whether p and q halves go side by side, in one pass.
-    fn is_paired(&self) -> bool {
-        self.count <= JOBS_PER_PASS
-    }
-
-    /// The job of each lane. Idle lanes repeat the first; lanes 4 to 7 repeat lanes 0 to 3 in a paired batch.
-    fn by_lane(&self) -> [usize; 8] {
-        let width = if self.is_paired() { JOBS_PER_PASS } else { JOBS_MAX };
-        core::array::from_fn(|lane| self.jobs[if lane % width < self.count { lane % width } else { 0 }])
-    }
-
-    /// The jobs in the order of the lanes that have their results.
-    fn active(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.jobs.into_iter().take(self.count).enumerate()
-    }
 }
 
 /// Stack that an operation uses at most, roughly twice.

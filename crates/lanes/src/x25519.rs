@@ -13,6 +13,8 @@ mod table;
 #[cfg(target_arch = "x86_64")]
 mod two;
 
+pub use self_test::self_test;
+
 /// Operations of one pass.
 pub const LANES: usize = 8;
 /// Bytes of a scalar, a public key and a shared secret.
@@ -72,13 +74,6 @@ pub fn public_keys(ifma: Ifma, scalars: &[[u8; KEY_BYTES]], publics: &mut [[u8; 
     return x86::public_keys(ifma, scalars, publics);
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("{ifma:?}: there is no proof of IFMA on other processors")
-}
-
-/// Whether known answers come out right in every lane of both kernels, and the table is whole. About half a
-/// millisecond, once at the start; if false, none of the functions above may be used.
-#[must_use]
-pub fn self_test(ifma: Ifma) -> bool {
-    self_test::run(ifma)
 }
 
 #[cfg(target_arch = "x86_64")]

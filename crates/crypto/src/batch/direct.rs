@@ -1,19 +1,19 @@
-//! Batches for threads without a desk, to which jobs come by other ways: how many go together, and doing them.
+//! Batches for threads without a [`JobQueue`](crate::JobQueue): the size of a batch, and doing one.
 
-use super::{Kernel, Work, plan, run, sorted, with};
+use super::{Kernel, Work, partition, plan, run, with};
 use crate::job::{Job, JobKind, Outcome};
 use crate::kind::KeyKind;
 
-/// Has this thread's bench take what `work` needs now, and not when it is first asked for it: for a process that denies
-/// itself the system calls in between. Nothing without a bench.
+/// Allocates the memory that `work` needs in this thread's workspace now, and not at its first use: for a process that
+/// denies itself the system calls in between. Does nothing without a workspace.
 pub fn prepare(work: Work) {
-    with(|bench| bench.prepare(work));
+    with(|workspace| workspace.prepare(work));
 }
 
-/// How many jobs of the sort of `job` this thread does well to do together; 1 if each may as well be done alone.
+/// The size of a batch for jobs like `job` on this thread; 1 where a batch is no cheaper than single jobs.
 #[must_use]
-pub fn company(job: &Job) -> usize {
-    let usable = |kernel| with(|bench| bench.batching.is_usable(kernel)).unwrap_or(false);
+pub fn batch_size(job: &Job) -> usize {
+    let usable = |kernel| with(|workspace| workspace.batching.is_usable(kernel)).unwrap_or(false);
     match job {
         Job::Rsa { key, .. } if has_lanes(key.kind()) && usable(Kernel::Rsa) => plan::RSA_PASS,
         Job::X25519 { .. } if usable(Kernel::X25519) => plan::LANES,
@@ -24,7 +24,7 @@ pub fn company(job: &Job) -> usize {
 
 /// Whether two jobs can share a pass of the lanes.
 #[must_use]
-pub fn go_together(one: &Job, other: &Job) -> bool {
+pub fn can_share_batch(one: &Job, other: &Job) -> bool {
     match (one, other) {
         (Job::Rsa { key: one, .. }, Job::Rsa { key: other, .. }) => one.kind() == other.kind(),
         (Job::X25519 { .. }, Job::X25519 { .. }) => true,
@@ -50,7 +50,7 @@ pub fn run_all(jobs: Vec<Job>) -> Vec<Outcome> {
     }
     let mut placed: Vec<(usize, Outcome)> = Vec::with_capacity(count);
     for (kind, jobs) in JobKind::ALL.into_iter().zip(of_kind).filter(|(_, jobs)| !jobs.is_empty()) {
-        for part in sorted(kind, jobs) {
+        for part in partition(kind, jobs) {
             let (places, jobs): (Vec<usize>, Vec<Job>) = part.into_iter().unzip();
             placed.extend(places.into_iter().zip(run(kind, jobs)));
         }

@@ -1,11 +1,12 @@
-//! Whether the process has lanes, and whether they can be trusted: known answers at the start, and no second chance.
+//! Whether the process has lanes, and whether they can be trusted: known answers at the start, and none is used again
+//! after a wrong result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use propylon_lanes::{Ifma, p256, x25519};
 
-use super::raise::Raise;
+use super::rsa_workspace::RsaWorkspace;
 
 /// RSA results that do not lead back to their input, in the whole life of the process, before the kernel is not
 /// used any more. The first may have been a particle; the next is a processor, or memory, that is broken or under
@@ -82,7 +83,7 @@ impl Batching {
         }
     }
 
-    /// Whether work of this kind is better off in company, at this moment.
+    /// Whether the kernel is in use at this moment, so that a batch is cheaper than single jobs.
     #[must_use]
     pub fn is_usable(&self, kernel: Kernel) -> bool {
         self.good[kernel as usize].load(Ordering::Relaxed)
@@ -120,7 +121,7 @@ pub(super) fn ifma() -> Option<Ifma> {
 
 /// Runs the self-tests, in the order of [`Kernel::ALL`].
 fn self_tests(ifma: Ifma) -> [bool; Kernel::ALL.len()] {
-    let rsa = (cfg!(not(test)) || Ifma::detect().is_some()).then(Raise::new).flatten();
+    let rsa = (cfg!(not(test)) || Ifma::detect().is_some()).then(RsaWorkspace::new).flatten();
     let rsa = rsa.is_some_and(|mut raise| propylon_lanes::rsa::self_test(ifma, raise.scratch()));
     [rsa, x25519::self_test(ifma), p256::self_test(ifma)]
 }

@@ -1,4 +1,4 @@
-//! How many jobs go together, and when one goes alone: the crossovers, as measured.
+//! Sizes of batches, and which jobs are done alone: the crossovers, as measured.
 //!
 //! A pass of the lanes costs the same however many of them are used, so one job alone is AWS-LC's, and few jobs are
 //! better off in fewer passes. `docs/decisions/0016-batches.md` has the figures; the examples of `propylon-lanes`
@@ -10,10 +10,10 @@ use propylon_lanes::rsa;
 pub const LANES: usize = 8;
 /// X25519 agreements from which on the lanes are the cheaper place.
 pub const X25519_MIN: usize = 2;
-/// Signatures on P-256 from which on the lanes are the cheaper place.
+/// SignatureWorkspace on P-256 from which on the lanes are the cheaper place.
 pub const P256_MIN: usize = 2;
-/// Signatures on P-256 that are made at once: four groups of lanes share two inversions. More would make the first
-/// to come wait for little gain.
+/// SignatureWorkspace on P-256 that are made at once: four groups of lanes share two inversions. More would make the
+/// first to come wait for little gain.
 pub const P256_MAX: usize = 4 * LANES;
 /// RSA operations from which on the lanes are the cheaper place.
 pub const RSA_MIN: usize = 2;

@@ -12,6 +12,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::plan::P256_MAX;
 use crate::awslc;
+use crate::locked::blank_struct;
 
 /// Longer digests are cut before they are jobs.
 const DIGEST_BYTES_MAX: usize = 66;
@@ -29,26 +30,28 @@ pub(crate) type Signature = [u8; 64];
 
 /// The reason why there are no signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unsigned {
+pub(crate) enum SignError {
     /// No random bytes could be had.
-    Chance,
+    Random,
     /// The kernel refuses what it should take.
     Kernel,
 }
 
-/// The working memory of a batch; empty, which is all zero, between batches.
-pub(crate) struct Signatures {
-    points: p256::Scratch,
-    fresh: [[u8; FRESH_BYTES]; P256_MAX],
-    hashed: [u8; HASHED_BYTES_MAX],
-    wide: [u8; 64],
-    nonces: [[u8; 32]; P256_MAX],
-    pairs: [p256::PairSlot; P256_MAX],
+blank_struct! {
+    /// The working memory of a batch; empty, which is all zero, between batches.
+    pub(crate) struct SignatureWorkspace {
+        points: p256::Scratch,
+        fresh: [[u8; FRESH_BYTES]; P256_MAX],
+        hashed: [u8; HASHED_BYTES_MAX],
+        wide: [u8; 64],
+        nonces: [[u8; 32]; P256_MAX],
+        pairs: [p256::PairSlot; P256_MAX],
+    }
 }
 
-impl Signatures {
+impl SignatureWorkspace {
     /// Signs the operations, at most [`P256_MAX`]. One result for each; absent where AWS-LC has to sign.
-    pub fn sign(&mut self, ifma: Ifma, operations: &[Operation<'_>]) -> Result<Vec<Option<Signature>>, Unsigned> {
+    pub fn sign(&mut self, ifma: Ifma, operations: &[Operation<'_>]) -> Result<Vec<Option<Signature>>, SignError> {
         self.sign_with(ifma, operations, |bytes| rand::fill(bytes).is_ok())
     }
 
@@ -58,12 +61,12 @@ impl Signatures {
         ifma: Ifma,
         operations: &[Operation<'_>],
         mut draw: impl FnMut(&mut [u8]) -> bool,
-    ) -> Result<Vec<Option<Signature>>, Unsigned> {
+    ) -> Result<Vec<Option<Signature>>, SignError> {
         let batch = Batch(self);
         // A scalar that the formulas cannot do spoils its batch: once in 2^248. Twice is a defect.
         for _ in 0..2 {
             if !draw(batch.0.fresh[..operations.len()].as_flattened_mut()) {
-                return Err(Unsigned::Chance);
+                return Err(SignError::Random);
             }
             if batch.0.make_pairs(ifma, operations) {
                 let pairs = batch.0.pairs.iter_mut().map(p256::PairSlot::take);
@@ -71,7 +74,7 @@ impl Signatures {
                 return Ok(operations.iter().zip(pairs).map(sign).collect());
             }
         }
-        Err(Unsigned::Kernel)
+        Err(SignError::Kernel)
     }
 
     fn make_pairs(&mut self, ifma: Ifma, operations: &[Operation<'_>]) -> bool {
@@ -122,7 +125,7 @@ impl Signatures {
 }
 
 /// The memory while it is used: wiped at the end, also when a panic is it.
-struct Batch<'a>(&'a mut Signatures);
+struct Batch<'a>(&'a mut SignatureWorkspace);
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
@@ -151,7 +154,7 @@ mod tests {
 
     /// One machine as it was when its memory was copied: the same keys, and a generator that goes on alike.
     fn restored(ifma: Ifma, keys: &[p256::SecretScalar], digests: &[Vec<u8>], seed: u64) -> Vec<Signature> {
-        let mut memory: Box<Locked<Signatures>> = Box::new(Locked::new().expect("memory"));
+        let mut memory: Box<Locked<SignatureWorkspace>> = Box::new(Locked::new().expect("memory"));
         let mut random = fastrand::Rng::with_seed(seed);
         let draw = |bytes: &mut [u8]| {
             random.fill(bytes);
@@ -205,7 +208,7 @@ mod tests {
             .collect();
         assert!(rs[0][..32] != rs[1][..32] && rs[0][..32] != rs[2][..32] && rs[1][..32] != rs[2][..32]);
         // One batch, with a generator that is stuck: digests alone tell the nonces apart.
-        let mut memory: Box<Locked<Signatures>> = Box::new(Locked::new().expect("memory"));
+        let mut memory: Box<Locked<SignatureWorkspace>> = Box::new(Locked::new().expect("memory"));
         let digests: Vec<[u8; 32]> = (0..P256_MAX as u8).map(|byte| [byte; 32]).collect();
         let operations: Vec<Operation<'_>> = digests.iter().map(|digest| (&keys[0], &digest[..])).collect();
         let signatures = memory.sign_with(ifma, &operations, |bytes| {
@@ -224,9 +227,9 @@ mod tests {
     fn without_random_bytes_nothing_is_signed() {
         let Some(ifma) = lanes() else { return };
         let key = key(&mut fastrand::Rng::with_seed(7));
-        let mut memory: Box<Locked<Signatures>> = Box::new(Locked::new().expect("memory"));
+        let mut memory: Box<Locked<SignatureWorkspace>> = Box::new(Locked::new().expect("memory"));
         let result = memory.sign_with(ifma, &[(&key, &[7; 32])], |_| false);
-        assert_eq!(result.err(), Some(Unsigned::Chance));
+        assert_eq!(result.err(), Some(SignError::Random));
         assert!(memory.is_wiped());
     }
 }

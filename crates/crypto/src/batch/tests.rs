@@ -1,5 +1,5 @@
-//! The desk and the bench together, with every result compared with AWS-LC's. Without the lanes' instructions the same
-//! promises are kept by AWS-LC alone.
+//! The job queue and the workspace together, with every result compared with AWS-LC's. Without the lanes' instructions
+//! the same promises are kept by AWS-LC alone.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -21,8 +21,8 @@ const RSA: [&[u8]; 6] = [
     include_bytes!("exponent-3.der"),
 ];
 
-/// Installs a bench on this test's thread. False where there is nothing to be installed.
-fn bench() -> (Arc<Batching>, bool) {
+/// Installs a workspace on this test's thread. False where there is nothing to be installed.
+fn workspace() -> (Arc<Batching>, bool) {
     let batching = Batching::start();
     install(&batching);
     let there = [Kernel::X25519, Kernel::P256].iter().all(|kernel| batching.state(*kernel) == KernelState::Used);
@@ -32,7 +32,7 @@ fn bench() -> (Arc<Batching>, bool) {
 
 /// The same for RSA, of which there is no emulation.
 fn bench_with_rsa() -> (Arc<Batching>, bool) {
-    let (batching, _) = bench();
+    let (batching, _) = workspace();
     let there = propylon_lanes::Ifma::detect().is_some();
     assert_eq!(batching.state(Kernel::Rsa) == KernelState::Used, there, "the known answers are given");
     (batching, there)
@@ -90,7 +90,7 @@ fn operation(keys: &[PrivateKey], random: &mut fastrand::Rng) -> (Job, Outcome) 
     };
     let job = job.expect("a job");
     let Job::Rsa { key, block } = &job else { unreachable!("an RSA key has RSA jobs") };
-    let expected = key.rsa_raw(block);
+    let expected = key.rsa_raw(block).ok_or(JobError::Refused);
     (job, expected)
 }
 
@@ -107,7 +107,7 @@ fn any_order(rounds: usize, random: &mut fastrand::Rng, mut next: impl FnMut(&mu
         for _ in 0..random.usize(..3).min(waiting.len()) {
             drop(waiting.swap_remove(random.usize(..waiting.len())));
         }
-        job_queue.leave();
+        job_queue.run_gathered();
         for (mut pending, expected) in waiting.drain(..) {
             let outcome = answer(&mut pending).expect("what has left is answered");
             assert_eq!(outcome, expected);
@@ -121,7 +121,7 @@ fn any_order(rounds: usize, random: &mut fastrand::Rng, mut next: impl FnMut(&mu
 
 #[test]
 fn twenty_thousand_agreements_are_those_of_awslc() {
-    let (_, there) = bench();
+    let (_, there) = workspace();
     any_order(3_200, &mut random(), agreement);
     if let (Some(counts), true) = (counts(), there) {
         assert!(counts.in_lanes[Work::X25519 as usize] > 10_000, "{counts:?}");
@@ -154,7 +154,7 @@ fn thousands_of_signatures_with_one_key_outlast_many_blindings() {
 #[test]
 fn thousands_of_signatures_verify_and_no_nonce_comes_twice() {
     const SIGNATURES: u64 = 5_000;
-    let (_, there) = bench();
+    let (_, there) = workspace();
     let (keys, mut random) = ([p256(), p256(), p256()], random());
     let (mut nonces, mut alone) = (HashSet::new(), 0);
     let mut signed = 0;
@@ -190,7 +190,7 @@ fn thousands_of_signatures_verify_and_no_nonce_comes_twice() {
 
 #[test]
 fn signatures_gather_at_the_desk_and_one_alone_is_awslcs() {
-    let (_, there) = bench();
+    let (_, there) = workspace();
     let (key, job_queue) = (p256(), JobQueue::new());
     let other = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
     let other = PrivateKey::from_der(other.serialized_der()).expect("a key");
@@ -199,7 +199,7 @@ fn signatures_gather_at_the_desk_and_one_alone_is_awslcs() {
         let submit = |key: &PrivateKey| job_queue.submit(key.job(Scheme::Ecdsa(Hash::Sha256), &digest).expect("a job"));
         let mut pending: Vec<(&PrivateKey, Pending)> = (0..count).map(|_| (&key, submit(&key))).collect();
         pending.insert(count / 2, (&other, submit(&other)));
-        job_queue.leave();
+        job_queue.run_gathered();
         for (key, pending) in &mut pending {
             let signature = answer(pending).expect("what has left is answered").expect("a signature");
             assert!(key.verifies(&digest, &signature));
@@ -216,7 +216,7 @@ fn signatures_gather_at_the_desk_and_one_alone_is_awslcs() {
 
 #[test]
 fn five_thousand_pairs_agree_and_no_share_comes_twice() {
-    let (_, there) = bench();
+    let (_, there) = workspace();
     let mut shares = HashSet::new();
     for _ in 0..5_000 {
         let pair = X25519Pair::draw();
@@ -232,7 +232,7 @@ fn five_thousand_pairs_agree_and_no_share_comes_twice() {
 
 #[test]
 fn a_pool_is_filled_once_it_is_used_and_never_beyond_its_bound() {
-    let (_, there) = bench();
+    let (_, there) = workspace();
     assert!(!refill(), "nobody has asked for anything yet");
     drop(X25519Pair::draw());
     let refills = (0..100).filter(|_| refill()).count();
@@ -245,27 +245,27 @@ fn a_pool_is_filled_once_it_is_used_and_never_beyond_its_bound() {
 
 #[test]
 fn what_was_taken_out_is_wiped_from_the_pool() {
-    if !bench().1 {
+    if !workspace().1 {
         return;
     }
     for _ in 0..REFILL {
         drop(X25519Pair::draw());
     }
-    let wiped = with(|bench| bench.shares.there().is_some_and(|pool| pool.is_empty_and_wiped()));
+    let wiped = with(|workspace| workspace.pairs.get().is_some_and(|pool| pool.is_empty_and_wiped()));
     assert_eq!(wiped, Some(true));
 }
 
 #[test]
 fn a_child_finds_the_pool_empty() {
-    if !bench().1 {
+    if !workspace().1 {
         return;
     }
     drop(X25519Pair::draw());
     let ready = |counts: BatchCounts| counts.pool_level > 0;
     assert!(counts().is_some_and(ready));
     let empty = in_a_child(|| {
-        let ask = |bench: &mut Bench| {
-            bench.shares.there().is_some_and(|pool| pool.is_empty_and_wiped() && pool.take().is_none())
+        let ask = |workspace: &mut Workspace| {
+            workspace.pairs.get().is_some_and(|pool| pool.is_empty_and_wiped() && pool.take().is_none())
         };
         with(ask) == Some(true)
     });
@@ -275,7 +275,7 @@ fn a_child_finds_the_pool_empty() {
 
 #[test]
 fn a_wrong_signature_that_is_looked_at_is_not_released_and_was_the_last() {
-    let (batching, there) = bench();
+    let (batching, there) = workspace();
     if !there {
         return;
     }
@@ -292,26 +292,26 @@ fn a_wrong_signature_that_is_looked_at_is_not_released_and_was_the_last() {
     for _ in 0..60 {
         assert!(signed(&[1; 32]));
     }
-    let counts = counts().expect("a bench");
+    let counts = counts().expect("a workspace");
     assert_eq!((counts.checks_failed, counts.in_lanes[Work::P256Signature as usize]), (1, 0));
     assert_eq!(batching.state(Kernel::X25519), KernelState::Used, "the others go on");
 }
 
 #[test]
 fn a_wrong_agreement_that_is_looked_at_is_not_released_and_was_the_last() {
-    let (batching, there) = bench();
+    let (batching, there) = workspace();
     if !there {
         return;
     }
     faults::FLIP.set(true);
     any_order(50, &mut random(), |random| agreement_with(bytes(random)));
     assert_eq!(batching.state(Kernel::X25519), KernelState::Failed);
-    assert_eq!(counts().expect("a bench").checks_failed, 1);
+    assert_eq!(counts().expect("a workspace").checks_failed, 1);
 }
 
 #[test]
 fn a_wrong_share_that_is_looked_at_is_not_released_and_was_the_last() {
-    let (batching, there) = bench();
+    let (batching, there) = workspace();
     if !there {
         return;
     }
@@ -323,7 +323,7 @@ fn a_wrong_share_that_is_looked_at_is_not_released_and_was_the_last() {
         assert_eq!(awslc::x25519_share(&secret), share);
     }
     assert_eq!(batching.state(Kernel::X25519), KernelState::Failed);
-    assert_eq!(with(|bench| bench.shares.there().map(|pool| pool.is_empty_and_wiped())), Some(Some(true)));
+    assert_eq!(with(|workspace| workspace.pairs.get().map(|pool| pool.is_empty_and_wiped())), Some(Some(true)));
 }
 
 #[test]
@@ -337,13 +337,13 @@ fn a_bad_lane_is_done_again_and_the_second_one_was_the_last() {
         faults::BAD_LANES.set(bad);
         let (jobs, expected): (Vec<Job>, Vec<Outcome>) = (0..3).map(|_| operation(&keys[..1], &mut random)).unzip();
         let pending: Vec<Pending> = jobs.into_iter().map(|job| job_queue.submit(job)).collect();
-        job_queue.leave();
+        job_queue.run_gathered();
         for (mut pending, expected) in pending.into_iter().zip(expected) {
             assert_eq!(answer(&mut pending), Some(expected));
         }
         assert_eq!(batching.state(Kernel::Rsa), state);
     }
-    assert_eq!(counts().expect("a bench").bad_lanes, 2);
+    assert_eq!(counts().expect("a workspace").bad_lanes, 2);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn keys_go_to_the_kernels_that_take_them() {
 }
 
 #[test]
-fn a_job_taken_back_while_others_of_its_departure_are_done_is_not_done() {
+fn a_job_cancelled_while_others_of_its_run_are_done_is_not_done() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Wake;
 
@@ -385,15 +385,15 @@ fn a_job_taken_back_while_others_of_its_departure_are_done_is_not_done() {
     let mut first = job_queue.submit(first);
     LATER.set(Some(job_queue.submit(later)));
     assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&canceller)))).is_pending());
-    // Each job is a part of its own without a bench.
-    job_queue.leave();
+    // Each job is a part of its own without a workspace.
+    job_queue.run_gathered();
     assert!(canceller.0.load(Ordering::Relaxed));
     assert_eq!((job_queue.counts().done, job_queue.counts().cancelled), (1, 1));
 }
 
 #[test]
 fn jobs_of_every_sort_done_at_once_have_their_own_outcomes_in_their_order() {
-    let (_, there) = bench();
+    let (_, there) = workspace();
     let mut random = random();
     let (keys, curve) = (rsa_keys(), p256());
     prepare(Work::Rsa);
@@ -429,16 +429,16 @@ fn jobs_of_every_sort_done_at_once_have_their_own_outcomes_in_their_order() {
 }
 
 #[test]
-fn only_jobs_of_one_sort_and_size_go_together_and_none_without_a_bench() {
+fn only_jobs_of_one_kind_and_size_share_a_batch_and_none_without_a_workspace() {
     let keys = rsa_keys();
     let job = |key: &PrivateKey| key.job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
     let (small, alike, large) = (job(&keys[0]), job(&keys[1]), job(&keys[4]));
     let curve = p256().job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
-    assert!(go_together(&small, &alike));
-    assert!(!go_together(&small, &large) && !go_together(&small, &curve) && go_together(&curve, &curve));
-    assert_eq!((company(&small), company(&curve)), (1, 1));
-    let (batching, _) = bench();
+    assert!(can_share_batch(&small, &alike));
+    assert!(!can_share_batch(&small, &large) && !can_share_batch(&small, &curve) && can_share_batch(&curve, &curve));
+    assert_eq!((batch_size(&small), batch_size(&curve)), (1, 1));
+    let (batching, _) = workspace();
     let together = |kernel, count| if batching.is_usable(kernel) { count } else { 1 };
     let expected = (together(Kernel::Rsa, plan::RSA_PASS), together(Kernel::P256, P256_MAX));
-    assert_eq!((company(&small), company(&curve)), expected);
+    assert_eq!((batch_size(&small), batch_size(&curve)), expected);
 }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 
-use super::{Answer, Failure, KeyFile, KeyFiles, MESSAGE_BYTES_MAX, Question, Unread};
 use crate::key::Ski;
 
 /// A key's name: whose account it is or was made by, and its public part. It is what its file is called.
@@ -117,52 +116,6 @@ fn hexadecimal(text: &str) -> Option<Ski> {
 pub(super) fn is_account(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=ACCOUNT_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
-}
-
-impl KeyFiles {
-    /// Has a key made and kept. Returns its SubjectPublicKeyInfo, DER, by which it is known from then on.
-    pub fn generate(&self, account: &str, key: NewKey) -> Result<Vec<u8>, Failure> {
-        self.bytes(&Question::Generate { account: account.into(), key })
-    }
-
-    /// The public part of a certificate's key, as of a file with nothing but that.
-    pub fn read_kept(&self, key: &KeptKey) -> Result<KeyFile, Failure> {
-        let stamp = self.next_stamp();
-        match self.ask(&Question::ReadKept { key: key.clone(), stamp })? {
-            Answer::File(file) => Ok(file),
-            _ => Err(Failure::Away),
-        }
-    }
-
-    /// Signs what a request for a certificate says (RFC 2986 §4.1), by a certificate's key and with SHA-256.
-    pub fn sign_csr(&self, key: &KeptKey, info: &[u8]) -> Result<Vec<u8>, Failure> {
-        fits(info.len())?;
-        self.bytes(&Question::SignCsr { key: key.clone(), info: info.into() })
-    }
-
-    /// Signs a request to an authority (RFC 8555 §6.2), by an account's key: ES256, both numbers of 32 bytes. One that
-    /// no order takes is refused.
-    pub fn sign_request(&self, key: &KeptKey, header: &str, payload: &str) -> Result<Vec<u8>, Failure> {
-        fits(header.len() + payload.len())?;
-        let (key, header, payload) = (key.clone(), header.into(), payload.into());
-        self.bytes(&Question::SignRequest { key, header, payload })
-    }
-
-    /// Removes a key. Its signatures end once it is forgotten with others that are not in use.
-    pub fn remove_kept(&self, key: &KeptKey) -> Result<(), Failure> {
-        self.ask(&Question::RemoveKept(key.clone())).map(drop)
-    }
-
-    /// The names of all keys of an account, and of the certificates that were ordered by it.
-    pub fn kept(&self, account: &str) -> Result<Vec<KeptKey>, Failure> {
-        let names = self.bytes(&Question::Kept(account.into()))?;
-        Ok(String::from_utf8_lossy(&names).lines().filter_map(KeptKey::parse).collect())
-    }
-}
-
-/// Whether so many bytes, with names and lengths around them, fit into one message.
-fn fits(bytes: usize) -> Result<(), Failure> {
-    if bytes <= MESSAGE_BYTES_MAX - 512 { Ok(()) } else { Err(Failure::Unread(Unread::TooLong)) }
 }
 
 #[cfg(test)]

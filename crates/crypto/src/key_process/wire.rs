@@ -27,11 +27,11 @@ pub const SECTIONS_MAX: usize = 4096;
 
 /// Sent on every socket by a key process that begins to answer there.
 pub const HERE: &[u8] = b"h";
-/// Sent on the sockets for signatures by whoever starts key processes, when one has ended.
+/// Sent on the sockets for signatures by the supervisor of key processes, when one has ended.
 pub const GONE: &[u8] = b"g";
 
-/// Messages between a key process and whoever has started it. At its start they tell all that it has to know; the
-/// first, which is `Begin`, carries files.
+/// Messages between a key process and its supervisor. At its start they hold all settings; the first, which is `Begin`,
+/// carries files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Order {
     Begin(Setup),
@@ -45,9 +45,9 @@ pub enum Order {
     Account(String),
     /// No key of that file is held any more.
     Removed(PathBuf),
-    /// Question whether it goes on; the same is the answer.
+    /// Heartbeat; the answer is the same message.
     Beat,
-    /// End of what is told.
+    /// End of the startup messages.
     End,
 }
 
@@ -115,7 +115,7 @@ pub struct Secret(Zeroizing<Vec<u8>>);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct KeyFile {
     /// Device, inode, size, and when it was modified and changed, in nanoseconds since 1970.
-    pub look: [u64; 5],
+    pub file_stamp: [u64; 5],
     /// Whether every account may read or change the file.
     pub open_to_all: bool,
     /// Whether the file has a DSA key.
@@ -348,7 +348,7 @@ impl Answer {
         match self {
             Answer::File(file) => {
                 writer.byte(b'f').flag(file.open_to_all).flag(file.has_dsa);
-                for number in file.look {
+                for number in file.file_stamp {
                     writer.long(number);
                 }
                 writer.number(file.certificates.len() as u32).number(file.keys.len() as u32);
@@ -540,7 +540,7 @@ impl<'a> Reader<'a> {
 
     fn file(&mut self) -> Result<KeyFile, Malformed> {
         let mut file = KeyFile { open_to_all: self.flag()?, has_dsa: self.flag()?, ..KeyFile::default() };
-        for number in &mut file.look {
+        for number in &mut file.file_stamp {
             *number = self.long()?;
         }
         let (certificates, keys) = (self.number()? as usize, self.number()? as usize);
@@ -569,7 +569,7 @@ mod tests {
 
     fn file() -> KeyFile {
         KeyFile {
-            look: [1, 2, 3, u64::MAX, 5],
+            file_stamp: [1, 2, 3, u64::MAX, 5],
             open_to_all: true,
             has_dsa: false,
             certificates: vec![vec![7; 60_000], vec![8]],

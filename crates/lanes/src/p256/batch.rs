@@ -3,11 +3,12 @@
 
 use super::bytes::{gather, scatter};
 use super::field::{self, Factor};
+use super::limits::{BatchError, LANES};
 use super::order::{self, N};
 use super::point::{Sum, add_window, begin, even, recode};
+use super::signature::PairSlot;
 use super::table::ROWS;
 use super::wipe::{Plain, wipe, wipe_traces};
-use super::{BatchError, LANES, PairSlot};
 use crate::Ifma;
 
 /// Working memory of a group of eight while its batch runs.

@@ -2,8 +2,8 @@
 
 use core::arch::x86_64::{__m512i, _mm512_and_si512, _mm512_or_si512, _mm512_slli_epi64, _mm512_srli_epi64};
 
-use super::LANES;
 use super::field::{Factor, LIMB_MASK, Vector, all};
+use super::limits::LANES;
 use super::scalar;
 use super::wipe::wipe;
 

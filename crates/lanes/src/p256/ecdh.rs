@@ -18,9 +18,10 @@ use super::field::{
     self, Factor, LIMB_BITS, LIMBS, ONE, P, R_SQUARED, Vector, all, multiply, product_and_eight_squares,
     sum_of_products,
 };
+use super::limits::LANES;
 use super::point::{Sum, add_affine, make_odd};
+use super::scalar::is_scalar;
 use super::wipe::{Plain, wipe, wipe_traces};
-use super::{LANES, is_scalar};
 use crate::Ifma;
 
 const WINDOW_BITS: usize = 5;

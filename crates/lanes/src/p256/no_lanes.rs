@@ -1,7 +1,8 @@
 //! Stands in for `batch` where there are no lanes: an `Ifma` cannot exist there, so nothing here is ever called.
 
+use super::limits::BatchError;
+use super::signature::PairSlot;
 use super::wipe::Plain;
-use super::{BatchError, PairSlot};
 use crate::Ifma;
 
 #[derive(Clone, Copy)]
@@ -26,6 +27,10 @@ impl Group {
 
 pub fn impossible<T>(_: Ifma) -> T {
     unreachable!("an Ifma exists on x86-64 only")
+}
+
+pub fn self_test(ifma: Ifma) -> bool {
+    impossible(ifma)
 }
 
 pub fn nonce_pairs(ifma: Ifma, _: &[[u8; 32]], _: &mut [Group], _: &mut [PairSlot]) -> Result<(), BatchError> {

@@ -1,5 +1,7 @@
 //! One number mod the order n of the curve: four 64-bit words, plain arithmetic, constant time.
 
+use super::wipe::wipe;
+
 /// n, least word first.
 pub const N: [u64; 4] = [0xf3b9_cac2_fc63_2551, 0xbce6_faad_a717_9e84, 0xffff_ffff_ffff_ffff, 0xffff_ffff_0000_0000];
 /// 2^512 mod n.
@@ -9,6 +11,33 @@ pub const R_SQUARED: [u64; 4] =
 const QUOTIENT_FACTOR: u64 = 0xccd1_c8aa_ee00_bc4f;
 
 pub type Scalar = [u64; 4];
+
+/// Whether 1 ≤ scalar ≤ n − 1, for drawing by rejection (FIPS 186-5 A.3.2). Constant time, by borrow.
+#[must_use]
+pub fn is_scalar(bytes: &[u8; 32]) -> bool {
+    let mut number = from_bytes(bytes);
+    let (mut less, below) = subtract(&number, &N);
+    let some = or_of_words(&number);
+    wipe(&mut number);
+    wipe(&mut less);
+    // The top bit of x | −x says whether x is anything but zero.
+    ((some | some.wrapping_neg()) >> 63) & below & 1 == 1
+}
+
+/// The value of 512 bits mod n. If nobody can predict the bits, it is uniform to within 2^-256 (FIPS 186-5 §A.2.1
+/// asks for 64 bits more than n has). Absent, with a probability of 2^-256, if it is 0. Constant time.
+#[must_use]
+pub fn scalar_of(wide: &[u8; 64]) -> Option<[u8; 32]> {
+    let mut halves = [[0; 32]; 2];
+    halves.as_flattened_mut().copy_from_slice(wide);
+    let [mut high, mut low] = [from_bytes(&halves[0]), from_bytes(&halves[1])];
+    let mut reduced = reduced_wide(&high, &low);
+    let bytes = to_bytes(&reduced);
+    let is_zero = or_of_words(&reduced) == 0;
+    halves.iter_mut().for_each(wipe);
+    [&mut high, &mut low, &mut reduced].into_iter().for_each(wipe);
+    (!is_zero).then_some(bytes)
+}
 
 #[inline]
 pub fn from_bytes(bytes: &[u8; 32]) -> Scalar {

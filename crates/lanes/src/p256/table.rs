@@ -6,8 +6,8 @@
 
 use core::arch::x86_64::{__m512i, _mm512_mask_blend_epi64, _mm512_permutex2var_epi64, _mm512_test_epi64_mask};
 
-use super::LANES;
 use super::field::{Factor, LIMBS, Vector, all};
+use super::limits::LANES;
 
 pub const WINDOW_BITS: usize = 7;
 /// 37 windows of 7 bits cover 259 bits, more than the 256 of a scalar.

@@ -3,7 +3,7 @@
 //! Everything works on blocks of ten limbs, of which one stays in registers while the other operand streams past ten
 //! sliding accumulators. Columns are not carried before the end: a column gathers at most 4·limbs terms of 52 bits.
 
-use super::Lanes;
+use super::scratch::Lanes;
 use crate::multiply::{multiply_add_high, multiply_add_low};
 use core::arch::x86_64::{
     __m512i, _mm_cvtsi64_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512,

@@ -1,9 +1,11 @@
 //! The life of a batch of operations: blind, raise mod p and mod q, put together, unblind, check, write out.
 
+use super::batch::{Batch, Job};
 use super::blinding::{Blinding, Renewal, USES_MAX};
 use super::kernel::{self, BLOCK, Modulus, POWERS};
 use super::key::{EXPONENT_WORDS_MAX, Key, Prime, Size};
-use super::{Batch, Job, Lanes, Scratch, natural, scratch_lanes};
+use super::natural;
+use super::scratch::{Lanes, Scratch, scratch_lanes};
 use crate::wipe::wipe_registers;
 
 /// A window of the exponent.

@@ -361,6 +361,7 @@ fn a_key_may_be_shared_by_threads_and_does_not_print_its_secrets() {
 
 #[cfg(target_arch = "x86_64")]
 mod arithmetic {
+    use super::super::scratch::Lanes;
     use super::super::{kernel, natural};
     use super::*;
 

@@ -3,7 +3,7 @@
 //! Seeds come from AWS-LC's generator, which the system seeds, and from a secret that all private keys of the
 //! process have gone into. So an attacker who could predict the system's random numbers and knows none of the keys
 //! does not know what is made here either. The secret is no protection against a copy of the machine, which has it
-//! as well: the nonces of signatures are not made here ([`signatures`](super::signatures)).
+//! as well: the nonces of signatures are not made here ([`signatures`](crate::batch::signatures)).
 
 use std::sync::Mutex;
 
@@ -15,11 +15,11 @@ use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rand;
 use zeroize::Zeroizing;
 
-/// Secret that all keys so far have gone into, in the order in which they came.
+/// Secret that all keys so far are mixed into, in their order of arrival.
 static KEYS: Mutex<[u8; 32]> = Mutex::new([0; 32]);
 
-/// Has a private key's encoding go into the secret.
-pub(crate) fn stir(key: &[u8]) {
+/// Mixes a private key's encoding into the secret.
+pub(crate) fn add_key(key: &[u8]) {
     let mut keys = KEYS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut context = Context::new(&SHA256);
     context.update(&*keys);
@@ -28,14 +28,14 @@ pub(crate) fn stir(key: &[u8]) {
 }
 
 /// One thread's source of batches of random bytes.
-pub(crate) struct Chance {
+pub(crate) struct BatchRng {
     secret: Zeroizing<[u8; 32]>,
     batches: u64,
 }
 
-impl Chance {
-    pub fn new() -> Chance {
-        Chance { secret: Zeroizing::new([0; 32]), batches: 0 }
+impl BatchRng {
+    pub fn new() -> BatchRng {
+        BatchRng { secret: Zeroizing::new([0; 32]), batches: 0 }
     }
 
     /// Fills `bytes`. A failure is one of the system: then nothing may be made of them.
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn no_batch_is_like_another_and_no_block_repeats() {
-        let (mut one, mut other) = (Chance::new(), Chance::new());
+        let (mut one, mut other) = (BatchRng::new(), BatchRng::new());
         let mut blocks = std::collections::HashSet::new();
-        for chance in [&mut one, &mut other] {
+        for rng in [&mut one, &mut other] {
             for _ in 0..50 {
                 let mut bytes = [0; 2048];
-                chance.fill(&mut bytes).expect("random bytes");
+                rng.fill(&mut bytes).expect("random bytes");
                 for block in bytes.chunks(16) {
                     assert!(blocks.insert(block.to_vec()), "a block has come twice");
                 }
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn bits_are_about_as_often_set_as_not() {
         let mut bytes = vec![0; 1 << 16];
-        Chance::new().fill(&mut bytes).expect("random bytes");
+        BatchRng::new().fill(&mut bytes).expect("random bytes");
         let ones: u32 = bytes.iter().map(|byte| byte.count_ones()).sum();
         // Eight standard deviations either way.
         assert!((1 << 18) - 2900 < ones && ones < (1 << 18) + 2900, "{ones}");
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_key_changes_the_secret() {
         let before = *KEYS.lock().expect("nobody panics with it");
-        stir(b"a key");
+        add_key(b"a key");
         assert_ne!(*KEYS.lock().expect("nobody panics with it"), before);
     }
 }

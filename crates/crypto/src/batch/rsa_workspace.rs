@@ -1,10 +1,10 @@
-//! RSA in the lanes: the working memory, and each key's blindings.
+//! RSA in the lanes: the working memory, and the blindings of each key.
 
 use propylon_lanes::{Ifma, rsa};
 use zeroize::Zeroizing;
 
-use super::chance::Chance;
 use super::plan::RSA_PASS;
+use crate::batch_rng::BatchRng;
 use crate::key::PrivateKey;
 use crate::locked::Locked;
 
@@ -13,14 +13,14 @@ const KEYS_MAX: usize = 64;
 /// Random bytes that the longest modulus asks for.
 const RANDOM_BYTES_MAX: usize = 512 + 16;
 
-pub(crate) struct Raise {
+pub(crate) struct RsaWorkspace {
     scratch: Locked<rsa::Scratch>,
     blindings: Vec<Blindings>,
     calls: u64,
 }
 
 /// The outcome of a call.
-pub(crate) struct Raised {
+pub(crate) struct RsaResults {
     /// Results by job; absent where the job is to be done elsewhere.
     pub outputs: Vec<Option<Zeroizing<Vec<u8>>>>,
     /// Results that did not lead back to their input.
@@ -68,10 +68,10 @@ impl Blindings {
     }
 }
 
-impl Raise {
+impl RsaWorkspace {
     /// Makes the working memory; absent if there is none to be had.
-    pub fn new() -> Option<Raise> {
-        Some(Raise { scratch: Locked::new()?, blindings: Vec::new(), calls: 0 })
+    pub fn new() -> Option<RsaWorkspace> {
+        Some(RsaWorkspace { scratch: Locked::new()?, blindings: Vec::new(), calls: 0 })
     }
 
     pub fn scratch(&mut self) -> &mut rsa::Scratch {
@@ -83,12 +83,12 @@ impl Raise {
     }
 
     /// Does operations with up to [`RSA_PASS`] keys of one size, each with its input as long as the modulus.
-    pub fn raise(&mut self, ifma: Ifma, chance: &mut Chance, jobs: &[(&PrivateKey, &rsa::Key, &[u8])]) -> Raised {
+    pub fn run(&mut self, ifma: Ifma, rng: &mut BatchRng, jobs: &[(&PrivateKey, &rsa::Key, &[u8])]) -> RsaResults {
         self.calls += 1;
         let places: Vec<usize> = jobs.iter().map(|(key, ..)| self.place(key.id())).collect();
         let mut lent: Vec<_> = places.iter().map(|place| self.blindings[*place].take()).collect();
         if lent.iter().any(|blinding| blinding.needs_random()) {
-            self.renew(ifma, chance, jobs, &places, &mut lent);
+            self.renew(ifma, rng, jobs, &places, &mut lent);
         }
         let mut outputs: Vec<_> = jobs.iter().map(|(.., input)| Zeroizing::new(vec![0; input.len()])).collect();
         let mut calls: Vec<rsa::Job<'_>> = (jobs.iter().zip(&mut lent).zip(&mut outputs))
@@ -103,7 +103,7 @@ impl Raise {
         let report = rsa::Report { bad: report.bad | super::faults::bad_lanes(), ..report };
         let done = |lane: usize| (report.bad | report.refused) >> lane & 1 == 0;
         let outputs = outputs.into_iter().enumerate().map(|(lane, output)| done(lane).then_some(output)).collect();
-        Raised { outputs, bad: report.bad.count_ones() }
+        RsaResults { outputs, bad: report.bad.count_ones() }
     }
 
     /// Renews the lent blindings that are worn out. A pass does [`RSA_PASS`] of them for the price of one, so
@@ -112,7 +112,7 @@ impl Raise {
     fn renew(
         &mut self,
         ifma: Ifma,
-        chance: &mut Chance,
+        rng: &mut BatchRng,
         jobs: &[(&PrivateKey, &rsa::Key, &[u8])],
         places: &[usize],
         lent: &mut [Box<rsa::Blinding>],
@@ -128,7 +128,7 @@ impl Raise {
             others.extend(self.blindings[places[index]].take_worn().map(|other| (index, other)));
         }
         let mut random = Zeroizing::new(vec![0; RSA_PASS * RANDOM_BYTES_MAX]);
-        if chance.fill(&mut random).is_ok() {
+        if rng.fill(&mut random).is_ok() {
             let lent = lent.iter_mut().enumerate().filter(|(_, blinding)| blinding.needs_random());
             let others = others.iter_mut().map(|(index, blinding)| (*index, blinding));
             let mut renewals: Vec<rsa::Renewal<'_>> = (lent.chain(others).zip(random.chunks(RANDOM_BYTES_MAX)))
@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn blindings_of_many_keys_are_bounded_and_those_used_last_are_kept() {
-        let Some(mut raise) = Raise::new() else { panic!("no memory") };
+        let Some(mut workspace) = RsaWorkspace::new() else { panic!("no memory") };
         for key in 0..1000 {
-            raise.calls += 1;
-            raise.place(key);
-            raise.place(7);
+            workspace.calls += 1;
+            workspace.place(key);
+            workspace.place(7);
         }
-        assert_eq!(raise.blindings.len(), KEYS_MAX);
-        assert!(raise.blindings.iter().any(|blindings| blindings.key == 7));
-        assert!(raise.blindings.iter().any(|blindings| blindings.key == 999));
+        assert_eq!(workspace.blindings.len(), KEYS_MAX);
+        assert!(workspace.blindings.iter().any(|blindings| blindings.key == 7));
+        assert!(workspace.blindings.iter().any(|blindings| blindings.key == 999));
     }
 
     #[test]

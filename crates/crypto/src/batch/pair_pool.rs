@@ -1,4 +1,4 @@
-//! Pools of what one core has made ahead: ephemeral pairs for X25519. Each is taken out once, and its place is wiped.
+//! Pool of ephemeral X25519 pairs that one core has made ahead. Each is taken out once, and its place is wiped.
 //!
 //! Pairs live on pages that a child of the process finds empty ([`Locked`](crate::locked::Locked)); the pool's
 //! level lives there too, so that the child knows. All-zero bytes are an empty pool. A copy of the whole machine is
@@ -10,8 +10,9 @@ use aws_lc_rs::error::Unspecified;
 use propylon_lanes::{Ifma, x25519};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::chance::Chance;
 use crate::awslc;
+use crate::batch_rng::BatchRng;
+use crate::locked::blank_struct;
 use crate::pair::X25519Pair;
 
 /// The most that a pool holds.
@@ -21,27 +22,29 @@ pub const REFILL: usize = 64;
 
 /// The reason why a pool was not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfilled {
+pub(crate) enum RefillError {
     /// No random bytes could be had.
-    Chance,
+    Random,
     /// The kernel's results are not what they should be, or it refuses what it should take.
     Kernel,
 }
 
-impl From<Unspecified> for Unfilled {
-    fn from(_: Unspecified) -> Unfilled {
-        Unfilled::Chance
+impl From<Unspecified> for RefillError {
+    fn from(_: Unspecified) -> RefillError {
+        RefillError::Random
     }
 }
 
-/// X25519 secrets and their shares.
-pub(crate) struct Shares {
-    level: usize,
-    secrets: [[u8; 32]; POOL_MAX],
-    shares: [[u8; 32]; POOL_MAX],
+blank_struct! {
+    /// X25519 secrets and their shares.
+    pub(crate) struct PairPool {
+        level: usize,
+        secrets: [[u8; 32]; POOL_MAX],
+        shares: [[u8; 32]; POOL_MAX],
+    }
 }
 
-impl Shares {
+impl PairPool {
     pub fn level(&self) -> usize {
         self.level
     }
@@ -54,18 +57,18 @@ impl Shares {
     }
 
     /// Adds [`REFILL`], if there is room. `checked`: one of them is compared with AWS-LC's.
-    pub fn refill(&mut self, ifma: Ifma, chance: &mut Chance, checked: Option<usize>) -> Result<(), Unfilled> {
+    pub fn refill(&mut self, ifma: Ifma, rng: &mut BatchRng, checked: Option<usize>) -> Result<(), RefillError> {
         const { assert!(REFILL <= x25519::KEYS_MAX) };
         let range = self.level..self.level + REFILL;
         let Some(secrets) = self.secrets.get_mut(range.clone()) else { return Ok(()) };
-        chance.fill(secrets.as_flattened_mut())?;
+        rng.fill(secrets.as_flattened_mut())?;
         x25519::public_keys(ifma, secrets, &mut self.shares[range]);
         #[cfg(test)]
         self.shares.iter_mut().skip(self.level).for_each(|share| super::faults::flip(share));
         let right = |place| awslc::x25519_share(&self.secrets[place]) == self.shares[place];
         if !checked.is_none_or(|index| right(self.level + index)) {
             self.clear();
-            return Err(Unfilled::Kernel);
+            return Err(RefillError::Kernel);
         }
         self.level += REFILL;
         Ok(())
@@ -82,7 +85,7 @@ impl Shares {
     }
 }
 
-impl Drop for Shares {
+impl Drop for PairPool {
     fn drop(&mut self) {
         self.clear();
     }
