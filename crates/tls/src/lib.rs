@@ -18,21 +18,20 @@ mod handshake;
 pub mod hello;
 mod parking;
 mod provider;
+mod reasons;
 mod records;
 mod session;
 mod tickets;
 mod upstream;
 
 pub use certificates::credential::NameMatch;
-pub use certificates::dated::{Dated, DatedKind, Nearness, step_between};
+pub use certificates::dated::{Dated, DatedKind, ExpiryStep, step_between};
 pub use certificates::finding::{Finding, Severity};
 pub use certificates::identity::Identity;
 pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, sweep_ready};
 #[cfg(any(test, fuzzing))]
 pub use certificates::load::fuzz;
-pub use certificates::load::{
-    KEY_BESIDE_AUTHORITIES, NOT_THERE_YET, find_ordered_keys_in, hold_keys_beside, key_files,
-};
+pub use certificates::load::{KEY_AMONG_AUTHORITIES, NOT_THERE_YET, find_ordered_keys_in, key_files, use_key_process};
 pub use certificates::profile::{Profile, SHOWN_MAX, Served};
 pub use certificates::watch::Stamp;
 pub use handshake::challenge::{ChallengeCertificate, publish_challenges};
@@ -43,9 +42,9 @@ pub use hello::ja4::Ja4;
 pub use parking::fiber::{PARKING_STACK_BYTES, parking_stack_high_water_bytes};
 pub use parking::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use provider::exchange::KeyPairs;
-pub use provider::facts::{Facts, Group, IdUse, Resumption, Scheme, Unopened};
+pub use provider::facts::{Facts, Group, Resumption, Scheme, SessionIdUse, TicketRefusal};
 pub use records::Opened;
-pub use records::failure::Failure;
+pub use records::failure::{Failure, FailureReason};
 #[doc(hidden)]
 pub use records::lowered_limit;
 pub use records::suite::{Suite, Version};
@@ -53,4 +52,7 @@ pub use session::Session;
 pub use session::acceptor::{Acceptor, AcceptorParts};
 pub use tickets::{KeyFileError, Tickets};
 pub use upstream::link::{Link, LinkError, LinkProfile};
-pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamProfile, UpstreamSession};
+pub use upstream::{
+    Connector, UpstreamFacts, UpstreamFailure, UpstreamFailureReason, UpstreamHandshake, UpstreamProfile,
+    UpstreamSession,
+};

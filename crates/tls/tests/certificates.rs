@@ -80,11 +80,11 @@ fn strict_sni_refuses_a_name_that_no_certificate_stands_for_and_a_client_that_se
         assert!(served(&acceptor, client(), "a.wild.example").0.is_some());
         for name in ["other.example", "wild.example", "a.b.wild.example"] {
             let (failure, out) = refused(&acceptor, client(), name);
-            assert_eq!((failure.reason, out.as_slice()), ("no-certificate", &UNRECOGNIZED_NAME[..]), "{name}");
+            assert_eq!((failure.reason.label(), out.as_slice()), ("no-certificate", &UNRECOGNIZED_NAME[..]), "{name}");
         }
         // An address is no name: the client sends none.
         let (failure, out) = refused(&acceptor, client(), "192.0.2.1");
-        assert_eq!((failure.reason, out.as_slice()), ("no-certificate", &without_name[..]));
+        assert_eq!((failure.reason.label(), out.as_slice()), ("no-certificate", &without_name[..]));
     }
     let (failure, _) = refused(&acceptor, Client::new(), "other.example");
     assert!(failure.detail.contains("other.example"), "{failure}");
@@ -134,7 +134,7 @@ fn a_policy_of_ones_own_is_offered_as_it_is_written() {
     let acceptor = acceptor_of(&profile);
     let dialogue = Dialogue::established(&acceptor, &Client::new().config());
     assert_eq!(dialogue.session.facts().version, Version::Tls12);
-    assert_eq!(refused(&acceptor, Client::tls13(), NAME).0.reason, "version");
+    assert_eq!(refused(&acceptor, Client::tls13(), NAME).0.reason.label(), "version");
 }
 
 #[test]

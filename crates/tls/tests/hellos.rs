@@ -181,7 +181,7 @@ fn a_hello_that_a_handshake_fails_at_leaves_name_and_fingerprint_behind() {
     let hello = s_client(&["-tls1_2", "-cipher", "ECDHE-RSA-AES128-SHA", "-servername", "Shop.Example"]);
     let mut session = acceptor.accept();
     let failure = session.handshake(&mut hello.clone(), &mut Vec::new()).unwrap_err();
-    assert_eq!(failure.reason, "no-shared-cipher");
+    assert_eq!(failure.reason.label(), "no-shared-cipher");
     let known = session.hello_info().unwrap();
     assert_eq!(
         (known.server_name.as_deref(), known.ja4.as_deref().copied()),

@@ -306,7 +306,7 @@ fn who_shows_nothing_is_refused_where_it_is_required_and_unknown_where_it_is_not
     {
         let stage = Stage::new(ClientAuthMode::Required);
         let (failure, told) = refused(&stage.acceptor(&tickets()), &showing(client(), None));
-        assert_eq!((failure.reason, told), ("client-certificate-missing", alert));
+        assert_eq!((failure.reason.label(), told), ("client-certificate-missing", alert));
         let stage = Stage::new(ClientAuthMode::Optional);
         let (acceptor, config) = (stage.acceptor(&tickets()), showing(client(), None));
         assert_eq!(visit(&acceptor, &config), (false, None));
@@ -357,7 +357,7 @@ fn each_kind_of_wrong_certificate_has_its_alert_and_its_word() {
             ];
             for (credentials, reason, alert) in cases {
                 let (failure, told) = refused(&acceptor, &showing(client(), Some(&credentials)));
-                assert_eq!((failure.reason, told), (reason, alert), "{}", failure.detail);
+                assert_eq!((failure.reason.label(), told), (reason, alert), "{}", failure.detail);
             }
             let good = showing(client(), Some(&ours.client(|_| {})));
             assert!(visit(&acceptor, &good).1.is_some());
@@ -373,7 +373,7 @@ fn more_certificates_than_depth_allows_are_refused() {
     let mut credentials = middle.client(|_| {});
     credentials.chain.push(middle.der.clone());
     let (failure, _) = refused(&stage.acceptor(&tickets()), &showing(Client::tls13(), Some(&credentials)));
-    assert_eq!(failure.reason, "client-certificate-too-large");
+    assert_eq!(failure.reason.label(), "client-certificate-too-large");
     let direct = stage.authority.client(|_| {});
     assert!(visit(&stage.acceptor(&tickets()), &showing(Client::tls13(), Some(&direct))).1.is_some());
 }
@@ -387,7 +387,7 @@ fn what_a_missing_or_overdue_list_means_is_the_configurations_to_say() {
     let credentials = stage.authority.client(|_| {});
     let config = showing(Client::tls13(), Some(&credentials));
     let (failure, alert) = refused(&stage.acceptor(&tickets()), &config);
-    assert_eq!((failure.reason, alert), ("client-certificate-crl-expired", AlertDescription::UnknownCA));
+    assert_eq!((failure.reason.label(), alert), ("client-certificate-crl-expired", AlertDescription::UnknownCA));
     stage.auth().crl_expired = Leniency::Allow;
     let acceptor = stage.acceptor(&tickets());
     assert!(visit(&acceptor, &config).1.is_some());
@@ -399,7 +399,7 @@ fn what_a_missing_or_overdue_list_means_is_the_configurations_to_say() {
     let credentials = stage.authority.client(|_| {});
     let config = showing(Client::tls13(), Some(&credentials));
     let (failure, alert) = refused(&stage.acceptor(&tickets()), &config);
-    assert_eq!((failure.reason, alert), ("client-certificate-revocation-unknown", AlertDescription::UnknownCA));
+    assert_eq!((failure.reason.label(), alert), ("client-certificate-revocation-unknown", AlertDescription::UnknownCA));
     stage.auth().crl_missing = Leniency::Allow;
     assert!(visit(&stage.acceptor(&tickets()), &config).1.is_some());
 }
@@ -418,7 +418,7 @@ fn a_list_may_be_about_the_clients_own_certificate_alone() {
     let mut credentials = middle.client(|_| {});
     credentials.chain.push(middle.der.clone());
     let config = showing(Client::tls13(), Some(&credentials));
-    assert_eq!(refused(&stage.acceptor(&tickets()), &config).0.reason, "client-certificate-revocation-unknown");
+    assert_eq!(refused(&stage.acceptor(&tickets()), &config).0.reason.label(), "client-certificate-revocation-unknown");
     stage.auth().crl_scope = CrlScope::Leaf;
     assert!(visit(&stage.acceptor(&tickets()), &config).1.is_some());
 }
@@ -438,13 +438,13 @@ fn a_ticket_does_not_outlive_the_rules_it_was_given_under() {
         // The client that has shown nothing must not come in by its ticket once a certificate is required.
         stage.auth().mode = ClientAuthMode::Required;
         let strict = stage.acceptor(&tickets);
-        assert_eq!(refused(&strict, &nobody).0.reason, "client-certificate-missing");
+        assert_eq!(refused(&strict, &nobody).0.reason.label(), "client-certificate-missing");
         assert!(!visit(&strict, &somebody).0);
         assert!(visit(&strict, &somebody).0);
 
         let list = stage.authority.crl(&[SERIAL], OffsetDateTime::now_utc() + Duration::days(1));
         stage.crl("crl.pem", list);
-        assert_eq!(refused(&stage.acceptor(&tickets), &somebody).0.reason, "client-certificate-revoked");
+        assert_eq!(refused(&stage.acceptor(&tickets), &somebody).0.reason.label(), "client-certificate-revoked");
     }
 }
 
@@ -458,7 +458,7 @@ fn a_ticket_does_not_outlive_an_authority_whose_successor_has_its_name() {
         assert_eq!(comes_back, [false, true]);
         stage.directory.write("ca.pem", &Authority::new("Clients").pem);
         let (failure, _) = refused(&stage.acceptor(&tickets), &config);
-        assert!(failure.reason.starts_with("client-certificate-"), "{}", failure.reason);
+        assert!(failure.reason.label().starts_with("client-certificate-"), "{}", failure.reason.label());
     }
 }
 
@@ -472,7 +472,7 @@ fn a_ticket_of_a_profile_that_asked_for_nothing_opens_no_door_when_it_asks() {
         assert_eq!(visit(&stage.acceptor(&tickets), &nobody), (false, None));
         assert_eq!(visit(&stage.acceptor(&tickets), &nobody), (true, None));
         stage.profile.client_auth = auth;
-        assert_eq!(refused(&stage.acceptor(&tickets), &nobody).0.reason, "client-certificate-missing");
+        assert_eq!(refused(&stage.acceptor(&tickets), &nobody).0.reason.label(), "client-certificate-missing");
     }
 }
 
@@ -572,7 +572,7 @@ fn a_list_that_openssl_makes_without_being_told_of_extensions_is_refused_with_th
         stage.auth().crl = vec![Trust { path, at }];
         let (failure, alert) = refused(&stage.acceptor(&tickets()), &showing(Client::tls13(), Some(&revoked)));
         assert_eq!(
-            (failure.reason, alert),
+            (failure.reason.label(), alert),
             ("client-certificate-revoked", AlertDescription::CertificateRevoked),
             "{name}"
         );
@@ -603,7 +603,7 @@ fn a_chain_of_six_intermediates_is_verified_and_a_longer_one_is_not() {
         let config = showing(client(), Some(&chain_below(&stage.authority, 7)));
         let mut dialogue = Dialogue::new(&acceptor, &config, NAME);
         let failure = shake_parked(&mut dialogue).unwrap_err();
-        assert!(failure.reason.starts_with("client-certificate-"), "{failure}");
+        assert!(failure.reason.label().starts_with("client-certificate-"), "{failure}");
     }
 }
 
@@ -628,7 +628,7 @@ fn what_is_wrong_with_a_clients_certificate_is_told_in_words() {
         (&stranger, "client-certificate-unknown-ca", "the certificate's chain leads to no authority that is trusted"),
     ] {
         let (failure, _) = refused(&acceptor, &showing(Client::tls13(), Some(credentials)));
-        assert_eq!((failure.reason, failure.detail.as_str()), (reason, detail));
+        assert_eq!((failure.reason.label(), failure.detail.as_str()), (reason, detail));
     }
 }
 
@@ -644,7 +644,7 @@ fn authorities_and_lists_may_be_folders_and_der() {
     let der = rustls::pki_types::CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
     stage.crl("crl.der", &der[..]);
     let config = showing(Client::tls13(), Some(&stage.authority.client(|_| {})));
-    assert_eq!(refused(&stage.acceptor(&tickets()), &config).0.reason, "client-certificate-revoked");
+    assert_eq!(refused(&stage.acceptor(&tickets()), &config).0.reason.label(), "client-certificate-revoked");
 }
 
 #[test]

@@ -369,11 +369,11 @@ fn work_that_fails_is_our_fault_and_a_bad_share_the_clients() {
                     continue;
                 }
                 let alert = if error == JobError::BadShare { ILLEGAL_PARAMETER } else { INTERNAL_ERROR };
-                assert_eq!(visit.end.unwrap().unwrap_err().reason, reason);
+                assert_eq!(visit.end.unwrap().unwrap_err().reason.label(), reason);
                 assert_eq!(visit.refusal, Some(rustls::Error::AlertReceived(alert.into())), "{error:?} at {at}");
                 let mut out = Vec::new();
                 let later = visit.dialogue.session.resume(Err(error), &mut [], &mut out);
-                assert_eq!(later.unwrap_err().reason, "over");
+                assert_eq!(later.unwrap_err().reason.label(), "over");
             }
         }
     }
@@ -508,7 +508,7 @@ fn what_arrives_while_a_handshake_is_parked_waits_and_is_then_looked_at() {
     while visit.end.is_none() {
         visit.step(Job::run);
     }
-    assert_eq!(visit.end.unwrap().unwrap_err().reason, "decrypt-error");
+    assert_eq!(visit.end.unwrap().unwrap_err().reason.label(), "decrypt-error");
     core.assert_empty();
 }
 
@@ -519,8 +519,8 @@ fn a_parked_session_answers_nothing_else_and_stays_parked() {
     let mut out = Vec::new();
     let session: &mut Session = &mut visit.dialogue.session;
     assert!(session.take_job().is_none());
-    assert_eq!(session.handshake(&mut [22, 3, 3], &mut out).unwrap_err().reason, "over");
-    assert_eq!(session.open(&mut [0; 20], 0..20, &mut out).unwrap_err().reason, "over");
+    assert_eq!(session.handshake(&mut [22, 3, 3], &mut out).unwrap_err().reason.label(), "over");
+    assert_eq!(session.open(&mut [0; 20], 0..20, &mut out).unwrap_err().reason.label(), "over");
     assert_eq!(session.seal(b"early", &mut [0; 100]), 0);
     session.rest();
     session.close(&mut out);
@@ -544,7 +544,7 @@ fn a_panic_in_a_callback_ends_its_own_handshake_and_no_other() {
     unlucky.step(Job::run);
     KeyPairs::draw_from(X25519Pair::generate);
     let failure = unlucky.end.take().unwrap().unwrap_err();
-    assert_eq!((failure.reason, failure.detail.as_str()), ("internal", "no pair today"));
+    assert_eq!((failure.reason.label(), failure.detail.as_str()), ("internal", "no pair today"));
     assert_eq!(unlucky.refusal, Some(rustls::Error::AlertReceived(INTERNAL_ERROR.into())));
     while neighbour.end.is_none() {
         neighbour.step(Job::run);

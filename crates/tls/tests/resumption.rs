@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::*;
 use propylon_config::Resumption;
-use propylon_tls::{Group, IdUse, Tickets, Unopened};
+use propylon_tls::{Group, SessionIdUse, TicketRefusal, Tickets};
 use rustls::client::{
     ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls12Resumption, Tls13ClientSessionValue,
 };
@@ -256,9 +256,9 @@ fn a_client_without_tickets_comes_back_by_its_session_id_on_another_core() {
         assert_eq!(facts.resumption.issued, 0);
         facts.resumed
     };
-    assert!(!outcome(IdUse::Kept));
-    assert!(outcome(IdUse::Found));
-    assert!(outcome(IdUse::Found));
+    assert!(!outcome(SessionIdUse::Kept));
+    assert!(outcome(SessionIdUse::Found));
+    assert!(outcome(SessionIdUse::Found));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn without_tickets_tls_1_2_falls_back_to_session_ids() {
     let acceptor = acceptor_with(Resumption { tickets: 0, ..Resumption::default() });
     let config = Client::tls12().config();
     let given = Dialogue::established(&acceptor, &config).session.facts().resumption;
-    assert_eq!((given.issued, given.session_id), (0, Some(IdUse::Kept)));
+    assert_eq!((given.issued, given.session_id), (0, Some(SessionIdUse::Kept)));
     assert!(visit(&acceptor, &config));
     let config = Client::tls13().config();
     assert_eq!([visit(&acceptor, &config), visit(&acceptor, &config)], [false, false]);
@@ -328,9 +328,9 @@ fn why_a_ticket_is_of_no_use_is_known() {
         let tickets = Arc::new(Tickets::new());
         assert_eq!(refused(&load(&public).acceptor(&tickets)), None);
         assert_eq!(refused(&load(&public).acceptor(&tickets)), None);
-        assert_eq!(refused(&load(&internal).acceptor(&tickets)), Some(Unopened::Damaged));
+        assert_eq!(refused(&load(&internal).acceptor(&tickets)), Some(TicketRefusal::Damaged));
         let others = Arc::new(Tickets::new());
-        assert_eq!(refused(&load(&internal).acceptor(&others)), Some(Unopened::UnknownKey));
+        assert_eq!(refused(&load(&internal).acceptor(&others)), Some(TicketRefusal::UnknownKey));
     }
 }
 
@@ -404,5 +404,5 @@ fn early_data_is_skipped_and_the_handshake_goes_on() {
 #[test]
 fn there_is_an_end_to_the_early_data_that_is_skipped() {
     let failure = early_data(200_000, 16_384).unwrap_err();
-    assert_eq!(failure.reason, "decrypt-error", "{failure}");
+    assert_eq!(failure.reason.label(), "decrypt-error", "{failure}");
 }

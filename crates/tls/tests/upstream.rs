@@ -286,7 +286,7 @@ fn a_certificate_that_will_not_do_ends_the_handshake_and_the_server_is_told_why(
             let config = Arc::new(server_config(issuer, params, &[version]));
             let mut dialogue = Dialogue::new(&connector, &config, 100);
             let failure = dialogue.shake().unwrap_err();
-            assert_eq!(failure.reason, reason, "{failure}");
+            assert_eq!(failure.reason.label(), reason, "{failure}");
             let told = dialogue.server.process_new_packets();
             assert!(matches!(told, Err(rustls::Error::AlertReceived(_))), "{reason}: {told:?}");
             assert!(dialogue.session.is_none() && dialogue.handshake.advance(&mut [], &mut Vec::new()).is_err());
@@ -388,8 +388,8 @@ fn what_is_no_tls_or_an_alert_has_its_own_reason() {
         let mut session = connector.connect(0).unwrap();
         session.advance(&mut [], &mut Vec::new()).unwrap();
         let failure = session.advance(&mut bytes.to_vec(), &mut Vec::new()).unwrap_err();
-        assert_eq!(failure.reason, reason, "{failure}");
-        assert!(!failure.advice().is_empty() && UpstreamFailure::REASONS.contains(&failure.reason));
+        assert_eq!(failure.reason.label(), reason, "{failure}");
+        assert!(!failure.advice().is_empty());
     }
 }
 

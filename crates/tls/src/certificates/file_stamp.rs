@@ -1,4 +1,4 @@
-//! A file's metadata (inode, size, times), by which an unchanged file is told without being read.
+//! A file's metadata (inode, size, times), by which an unchanged file is recognised without being read.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -127,7 +127,7 @@ impl Ready {
     }
 
     fn replace(&mut self, slot: Slot) -> usize {
-        // The hand goes round once at most: then all marks are cleared.
+        // The clock's hand makes one turn at most: then all marks are cleared.
         while std::mem::take(&mut self.slots[self.hand].asked_for) {
             self.hand = (self.hand + 1) % self.slots.len();
         }

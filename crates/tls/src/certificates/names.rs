@@ -86,6 +86,6 @@ fn defaults(credentials: &[Arc<Credential>]) -> Box<[u32]> {
     let is_default = |index: usize| if marked { credentials[index].default } else { index == 0 };
     let chosen = (0..credentials.len()).filter(|&index| is_default(index));
     let names: HashSet<&str> = chosen.flat_map(|index| credentials[index].names()).collect();
-    let beside = |index: &usize| is_default(*index) || credentials[*index].names().any(|name| names.contains(name));
-    (0..credentials.len()).filter(beside).map(|index| index as u32).collect()
+    let is_listed = |index: &usize| is_default(*index) || credentials[*index].names().any(|name| names.contains(name));
+    (0..credentials.len()).filter(is_listed).map(|index| index as u32).collect()
 }

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::names::Names;
 use crate::certificates::client_auth::ClientTrust;
 use crate::certificates::credential::{Credential, NameMatch, Validity};
-use crate::certificates::dated::{Dated, DatedKind, Nearness, seconds, step_between};
+use crate::certificates::dated::{Dated, DatedKind, ExpiryStep, seconds, step_between};
 use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load;
 use crate::provider::{Use, use_of};
@@ -190,7 +190,7 @@ impl Profile {
 
     /// Objects of the profile that have come a step nearer to their end between `last` and `now`, in seconds since
     /// 1970; at most `max`, those that expire first.
-    pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, Nearness)> {
+    pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, ExpiryStep)> {
         let certificates = self.credentials.iter().filter_map(|credential| {
             let Validity { not_before, not_after } = credential.material.validity;
             Some((credential, step_between(Some(not_before), not_after, last, now)?))

@@ -6,19 +6,19 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerInco
 use crate::certificates::client_auth::TooLarge;
 use crate::certificates::wording;
 use crate::provider::captured::Fault;
-use crate::records::failure::Failure;
+use crate::records::failure::{Failure, FailureReason as Reason};
 use crate::records::wire::Alert;
 
 /// Failure for a job that failed; none where the library's own error is right.
 pub(super) fn failure_of(fault: Fault) -> Option<Failure> {
     let (reason, detail) = match fault {
-        Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
+        Fault::Busy => (Reason::Busy, "as many handshakes wait for the signer as may".into()),
         Fault::Job(JobError::BadShare) => return None,
-        Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
-        Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
-        Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
-        Fault::Job(error @ JobError::NotSigned) => ("signer-refused", error.to_string()),
-        Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
+        Fault::Job(error @ JobError::Refused) => (Reason::Internal, error.to_string()),
+        Fault::Job(error @ JobError::TimedOut) => (Reason::SignerTimeout, error.to_string()),
+        Fault::Job(error @ JobError::Unavailable) => (Reason::SignerUnavailable, error.to_string()),
+        Fault::Job(error @ JobError::NotSigned) => (Reason::SignerRefused, error.to_string()),
+        Fault::Job(error @ JobError::Cancelled) => (Reason::Over, error.to_string()),
     };
     Some(Failure::new(reason, detail))
 }
@@ -26,9 +26,9 @@ pub(super) fn failure_of(fault: Fault) -> Option<Failure> {
 /// Alert for failures for which the library sends none.
 pub(super) fn alert_of(failure: &Failure) -> Alert {
     match failure.reason {
-        "decrypt-error" => Alert::BadRecordMac,
-        "flood" | "protocol-violation" | "unexpected-message" => Alert::UnexpectedMessage,
-        "internal" => Alert::InternalError,
+        Reason::DecryptError => Alert::BadRecordMac,
+        Reason::Flood | Reason::ProtocolViolation | Reason::UnexpectedMessage => Alert::UnexpectedMessage,
+        Reason::Internal => Alert::InternalError,
         _ => Alert::DecodeError,
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn alert_of(failure: &Failure) -> Alert {
 pub(super) fn use_tls12_alert(failure: &Failure, out: &mut [u8]) {
     const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
     const HANDSHAKE_FAILURE: u8 = 40;
-    if failure.reason == "client-certificate-missing"
+    if failure.reason == Reason::ClientCertificateMissing
         && out.ends_with(&CERTIFICATE_REQUIRED)
         && let Some(description) = out.last_mut()
     {
@@ -52,36 +52,36 @@ impl From<Error> for Failure {
     }
 }
 
-fn reason(error: &Error) -> &'static str {
+fn reason(error: &Error) -> Reason {
     match error {
-        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => "unexpected-message",
+        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => Reason::UnexpectedMessage,
         Error::InvalidMessage(why) => match why {
-            InvalidMessage::MessageTooLarge | InvalidMessage::HandshakePayloadTooLarge => "record-overflow",
-            InvalidMessage::UnexpectedMessage(_) => "unexpected-message",
-            _ => "bad-record",
+            InvalidMessage::MessageTooLarge | InvalidMessage::HandshakePayloadTooLarge => Reason::RecordOverflow,
+            InvalidMessage::UnexpectedMessage(_) => Reason::UnexpectedMessage,
+            _ => Reason::BadRecord,
         },
-        Error::PeerSentOversizedRecord => "record-overflow",
-        Error::DecryptError => "decrypt-error",
+        Error::PeerSentOversizedRecord => Reason::RecordOverflow,
+        Error::DecryptError => Reason::DecryptError,
         Error::PeerIncompatible(why) => match why {
             PeerIncompatible::Tls12NotOffered
             | PeerIncompatible::Tls12NotOfferedOrEnabled
             | PeerIncompatible::SupportedVersionsExtensionRequired
-            | PeerIncompatible::ServerDoesNotSupportTls12Or13 => "version",
+            | PeerIncompatible::ServerDoesNotSupportTls12Or13 => Reason::Version,
             PeerIncompatible::NoKxGroupsInCommon
             | PeerIncompatible::KeyShareExtensionRequired
-            | PeerIncompatible::NamedGroupsExtensionRequired => "no-shared-group",
+            | PeerIncompatible::NamedGroupsExtensionRequired => Reason::NoSharedGroup,
             PeerIncompatible::NoSignatureSchemesInCommon | PeerIncompatible::SignatureAlgorithmsExtensionRequired => {
-                "no-shared-signature"
+                Reason::NoSharedSignature
             }
-            PeerIncompatible::NoCipherSuitesInCommon => "no-shared-cipher",
-            _ => "protocol-violation",
+            PeerIncompatible::NoCipherSuitesInCommon => Reason::NoSharedCipher,
+            _ => Reason::ProtocolViolation,
         },
         Error::PeerMisbehaved(why) => match why {
             rustls::PeerMisbehaved::TooManyEmptyFragments
             | rustls::PeerMisbehaved::TooManyKeyUpdateRequests
             | rustls::PeerMisbehaved::TooManyRenegotiationRequests
-            | rustls::PeerMisbehaved::TooManyWarningAlertsReceived => "flood",
-            _ => "protocol-violation",
+            | rustls::PeerMisbehaved::TooManyWarningAlertsReceived => Reason::Flood,
+            _ => Reason::ProtocolViolation,
         },
         Error::AlertReceived(
             AlertDescription::CertificateUnknown
@@ -90,33 +90,33 @@ fn reason(error: &Error) -> &'static str {
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnsupportedCertificate,
-        ) => "certificate-unknown",
-        Error::AlertReceived(_) => "peer-alert",
-        Error::NoCertificatesPresented => "client-certificate-missing",
+        ) => Reason::CertificateUnknown,
+        Error::AlertReceived(_) => Reason::PeerAlert,
+        Error::NoCertificatesPresented => Reason::ClientCertificateMissing,
         Error::InvalidCertificate(why) => client_certificate(why),
-        Error::InvalidCertRevocationList(_) => "client-certificate-revocation-unknown",
-        Error::NoApplicationProtocol => "no-application-protocol",
-        _ => "internal",
+        Error::InvalidCertRevocationList(_) => Reason::ClientCertificateRevocationUnknown,
+        Error::NoApplicationProtocol => Reason::NoApplicationProtocol,
+        _ => Reason::Internal,
     }
 }
 
 /// Reason for a bad certificate, which towards a server is a client's.
-fn client_certificate(why: &CertificateError) -> &'static str {
+fn client_certificate(why: &CertificateError) -> Reason {
     match why {
-        CertificateError::UnknownIssuer => "client-certificate-unknown-ca",
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "client-certificate-expired",
+        CertificateError::UnknownIssuer => Reason::ClientCertificateUnknownCa,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Reason::ClientCertificateExpired,
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "client-certificate-not-yet-valid"
+            Reason::ClientCertificateNotYetValid
         }
-        CertificateError::Revoked => "client-certificate-revoked",
-        CertificateError::UnknownRevocationStatus => "client-certificate-revocation-unknown",
+        CertificateError::Revoked => Reason::ClientCertificateRevoked,
+        CertificateError::UnknownRevocationStatus => Reason::ClientCertificateRevocationUnknown,
         CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
-            "client-certificate-crl-expired"
+            Reason::ClientCertificateCrlExpired
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "client-certificate-purpose"
+            Reason::ClientCertificatePurpose
         }
-        CertificateError::Other(other) if other.0.is::<TooLarge>() => "client-certificate-too-large",
-        _ => "client-certificate-bad",
+        CertificateError::Other(other) if other.0.is::<TooLarge>() => Reason::ClientCertificateTooLarge,
+        _ => Reason::ClientCertificateBad,
     }
 }

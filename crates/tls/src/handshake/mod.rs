@@ -20,7 +20,7 @@ use crate::hello::info::{ClientHelloInfo, Ja4Scanner};
 use crate::parking::{JobRouting, PendingKeyExchange};
 use crate::provider::captured::{self, CapturedSecrets};
 use crate::provider::facts::{Facts, Group, Resumption};
-use crate::records::failure::Failure;
+use crate::records::failure::{Failure, FailureReason};
 use crate::records::protection::Protection;
 use crate::records::suite::{Suite, Version};
 use crate::records::wire::{
@@ -190,7 +190,7 @@ impl Handshake {
                 b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
                 _ => "not a TLS record",
             };
-            return Err(Failure::new("not-tls", format!("first byte {first:#04x}: {what}")));
+            return Err(Failure::new(FailureReason::NotTls, format!("first byte {first:#04x}: {what}")));
         }
         // The library parses a message before it checks whether that message is expected.
         if let [HANDSHAKE, 3, _, _, _, message, ..] = *buffer
@@ -199,7 +199,7 @@ impl Handshake {
         {
             return Err(self.refuse(
                 Alert::UnexpectedMessage,
-                "unexpected-message",
+                FailureReason::UnexpectedMessage,
                 "a handshake begins with a hello",
                 out,
             ));
@@ -226,7 +226,7 @@ impl Handshake {
 
     fn refuse_version(&self, minor: u8, out: &mut Vec<u8>) -> Failure {
         out.extend_from_slice(&PROTOCOL_VERSION);
-        Failure::new("version", format!("the client speaks no later version than {}", old_version(minor)))
+        Failure::new(FailureReason::Version, format!("the client speaks no later version than {}", old_version(minor)))
     }
 
     /// Checks a record's header, for which the library has a single error, decode_error.
@@ -241,24 +241,34 @@ impl Handshake {
             (true, _) => PAYLOAD_MAX,
         };
         if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&kind) {
-            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a record of no known type", out));
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                FailureReason::UnexpectedMessage,
+                "a record of no known type",
+                out,
+            ));
         }
         if payload > payload_max {
-            return Err(self.refuse(Alert::RecordOverflow, "record-overflow", "a record is too long", out));
+            return Err(self.refuse(Alert::RecordOverflow, FailureReason::RecordOverflow, "a record is too long", out));
         }
         // Once there are keys only alerts may be in the clear, of a client that has not derived them (RFC 8446 §5).
         if kind == HANDSHAKE && self.is_tls13() && self.has_its_keys() {
-            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a message in the clear", out));
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                FailureReason::UnexpectedMessage,
+                "a message in the clear",
+                out,
+            ));
         }
         // The library would wait for more after a close_notify (RFC 8446 §6.1).
         if let &[ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = record {
-            return Err(Failure::new("peer-alert", "the client has closed the session before it began"));
+            return Err(Failure::new(FailureReason::PeerAlert, "the client has closed the session before it began"));
         }
         // RFC 8446 §5.1, §5.4; an encrypted one would have its tag.
         if payload == 0 && kind != APPLICATION_DATA {
             return Err(self.refuse(
                 Alert::UnexpectedMessage,
-                "unexpected-message",
+                FailureReason::UnexpectedMessage,
                 "a record with nothing in it",
                 out,
             ));
@@ -267,7 +277,7 @@ impl Handshake {
     }
 
     /// Ends the handshake with an alert of ours, encrypted if the client expects that.
-    fn refuse(&mut self, alert: Alert, reason: &'static str, detail: &str, out: &mut Vec<u8>) -> Failure {
+    fn refuse(&mut self, alert: Alert, reason: FailureReason, detail: &str, out: &mut Vec<u8>) -> Failure {
         const FATAL: u8 = 2;
         let message = [FATAL, alert as u8];
         match self.sealing() {
@@ -353,7 +363,7 @@ impl Handshake {
                 (alert, "the client names no server, and strict_sni wants it to".into())
             }
         };
-        (alert, Failure::new("no-certificate", detail))
+        (alert, Failure::new(FailureReason::NoCertificate, detail))
     }
 
     /// Use of tickets and session IDs so far, for the callbacks of the next call.

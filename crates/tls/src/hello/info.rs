@@ -4,7 +4,7 @@ use crate::certificates::identity::Identity;
 use crate::hello::client_hello::Peeker;
 use crate::hello::ja4::Ja4;
 
-/// Facts that a client has told of itself, kept in a box and dropped where nobody needs it, to keep idle connections
+/// Facts of a client's hello, kept in a box and dropped where nobody needs it, to keep idle connections
 /// small. Rare fields are boxed once more, since the server name often has to be kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHelloInfo {

@@ -14,7 +14,7 @@ use rustls::KeyLog;
 use zeroize::Zeroizing;
 
 use super::compression::PerCore;
-use super::facts::{IdUse, Scheme, Unopened};
+use super::facts::{Scheme, SessionIdUse, TicketRefusal};
 use crate::records::secrets::{RecordKeys, Secret, TrafficSecrets};
 
 #[derive(Default)]
@@ -61,8 +61,8 @@ pub(crate) struct Resumption {
     pub tried: u8,
     /// Tickets issued.
     pub issued: u8,
-    pub refused: Option<Unopened>,
-    pub session_id: Option<IdUse>,
+    pub refused: Option<TicketRefusal>,
+    pub session_id: Option<SessionIdUse>,
     /// ID under which the session was stored during this call.
     pub kept: Option<SessionId>,
 }

@@ -27,13 +27,13 @@ pub struct Resumption {
     /// Tickets given to the client.
     pub issued: u8,
     /// Reason why the last ticket that was rejected could not be used.
-    pub refused: Option<Unopened>,
-    pub session_id: Option<IdUse>,
+    pub refused: Option<TicketRefusal>,
+    pub session_id: Option<SessionIdUse>,
 }
 
 /// Reason why a ticket was not used: a full handshake follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unopened {
+pub enum TicketRefusal {
     /// The ticket's key is not known: it has been retired, or is another server's.
     UnknownKey,
     /// The ticket does not authenticate: it was modified, or made for a profile with another name or other client
@@ -43,21 +43,21 @@ pub enum Unopened {
     Expired,
 }
 
-impl Unopened {
-    pub const ALL: [Unopened; 3] = [Unopened::UnknownKey, Unopened::Damaged, Unopened::Expired];
+impl TicketRefusal {
+    pub const ALL: [TicketRefusal; 3] = [TicketRefusal::UnknownKey, TicketRefusal::Damaged, TicketRefusal::Expired];
 
     pub fn name(self) -> &'static str {
         match self {
-            Unopened::UnknownKey => "unknown-key",
-            Unopened::Damaged => "damaged",
-            Unopened::Expired => "expired",
+            TicketRefusal::UnknownKey => "unknown-key",
+            TicketRefusal::Damaged => "damaged",
+            TicketRefusal::Expired => "expired",
         }
     }
 }
 
 /// Use of a session ID in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdUse {
+pub enum SessionIdUse {
     /// The session was stored for the client to resume.
     Kept,
     /// The client has resumed a stored session.
@@ -66,14 +66,14 @@ pub enum IdUse {
     Missed,
 }
 
-impl IdUse {
-    pub const ALL: [IdUse; 3] = [IdUse::Kept, IdUse::Found, IdUse::Missed];
+impl SessionIdUse {
+    pub const ALL: [SessionIdUse; 3] = [SessionIdUse::Kept, SessionIdUse::Found, SessionIdUse::Missed];
 
     pub fn name(self) -> &'static str {
         match self {
-            IdUse::Kept => "kept",
-            IdUse::Found => "found",
-            IdUse::Missed => "missed",
+            SessionIdUse::Kept => "kept",
+            SessionIdUse::Found => "found",
+            SessionIdUse::Missed => "missed",
         }
     }
 }

@@ -1,59 +1,67 @@
-//! Failures of sessions: one word for the metrics, one sentence for the log.
+//! Failures of sessions with clients: a reason for the metrics, a sentence for the log.
+
+use crate::reasons::reasons;
+
+reasons! {
+    /// Reason why a handshake with a client, or the session that followed it, ended.
+    FailureReason {
+        BadRecord = "bad-record";
+        /// As many handshakes wait for the signer as may.
+        Busy = "busy";
+        /// The client has said by an alert that it does not accept our certificate.
+        CertificateUnknown = "certificate-unknown";
+        ClientCertificateBad = "client-certificate-bad";
+        ClientCertificateCrlExpired = "client-certificate-crl-expired";
+        ClientCertificateExpired = "client-certificate-expired";
+        ClientCertificateMissing = "client-certificate-missing";
+        ClientCertificateNotYetValid = "client-certificate-not-yet-valid";
+        ClientCertificatePurpose = "client-certificate-purpose";
+        ClientCertificateRevocationUnknown = "client-certificate-revocation-unknown";
+        ClientCertificateRevoked = "client-certificate-revoked";
+        ClientCertificateTooLarge = "client-certificate-too-large";
+        ClientCertificateUnknownCa = "client-certificate-unknown-ca";
+        DecryptError = "decrypt-error";
+        Flood = "flood";
+        /// An error of the engine or of the TLS library, not of the client.
+        Internal = "internal";
+        /// The session's keys have protected as much as they may (RFC 8446 §5.5).
+        KeysExhausted = "keys-exhausted";
+        NoApplicationProtocol = "no-application-protocol";
+        NoCertificate = "no-certificate";
+        NoSharedCipher = "no-shared-cipher";
+        NoSharedGroup = "no-shared-group";
+        NoSharedSignature = "no-shared-signature";
+        NotTls = "not-tls";
+        /// The session had ended before, or its handshake was not in the state that the call needs.
+        Over = "over";
+        PeerAlert = "peer-alert";
+        ProtocolViolation = "protocol-violation";
+        RecordOverflow = "record-overflow";
+        SignerRefused = "signer-refused";
+        SignerTimeout = "signer-timeout";
+        SignerUnavailable = "signer-unavailable";
+        UnexpectedMessage = "unexpected-message";
+        /// The client speaks no version that the profile has.
+        Version = "version";
+    }
+}
 
 /// Failure that ends a session. An alert for the peer, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One of [`Failure::REASONS`].
-    pub reason: &'static str,
+    pub reason: FailureReason,
     /// Sentence for the log, without secrets.
     pub detail: String,
 }
 
 impl Failure {
-    /// Every `reason`, for metrics that want their label sets made at start.
-    pub const REASONS: &'static [&'static str] = &[
-        "bad-record",
-        "busy",
-        "certificate-unknown",
-        "client-certificate-bad",
-        "client-certificate-crl-expired",
-        "client-certificate-expired",
-        "client-certificate-missing",
-        "client-certificate-not-yet-valid",
-        "client-certificate-purpose",
-        "client-certificate-revocation-unknown",
-        "client-certificate-revoked",
-        "client-certificate-too-large",
-        "client-certificate-unknown-ca",
-        "decrypt-error",
-        "flood",
-        "internal",
-        "keys-exhausted",
-        "no-application-protocol",
-        "no-certificate",
-        "no-shared-cipher",
-        "no-shared-group",
-        "no-shared-signature",
-        "not-tls",
-        "over",
-        "peer-alert",
-        "protocol-violation",
-        "record-overflow",
-        "signer-refused",
-        "signer-timeout",
-        "signer-unavailable",
-        "unexpected-message",
-        "version",
-    ];
-
-    pub(crate) fn new(reason: &'static str, detail: impl Into<String>) -> Failure {
-        debug_assert!(Self::REASONS.contains(&reason));
+    pub fn new(reason: FailureReason, detail: impl Into<String>) -> Failure {
         Failure { reason, detail: detail.into() }
     }
 
     /// Whether the peer is to be sent an alert: it is not where it has ended the session by an alert itself.
     pub(crate) fn owes_alert(&self) -> bool {
-        !matches!(self.reason, "peer-alert" | "certificate-unknown")
+        !matches!(self.reason, FailureReason::PeerAlert | FailureReason::CertificateUnknown)
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) mod wire;
 
 use std::ops::Range;
 
-use failure::Failure;
+use failure::{Failure, FailureReason};
 use messages::{BadMessage, Message, Messages};
 use protection::{OpenError, Protection};
 use secrets::{RecordKeys, Secret, TrafficSecrets};
@@ -75,31 +75,35 @@ pub(crate) enum Peer<'a> {
 struct SessionError {
     /// Alert for the peer; none where the peer has ended the session by an alert itself.
     alert: Option<Alert>,
-    reason: &'static str,
+    reason: FailureReason,
     detail: String,
 }
 
 impl SessionError {
-    fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> SessionError {
+    fn new(alert: Alert, reason: FailureReason, detail: impl Into<String>) -> SessionError {
         SessionError { alert: Some(alert), reason, detail: detail.into() }
     }
 
     fn unexpected(detail: &str) -> SessionError {
-        SessionError::new(Alert::UnexpectedMessage, "unexpected-message", detail)
+        SessionError::new(Alert::UnexpectedMessage, FailureReason::UnexpectedMessage, detail)
     }
 }
 
 impl From<OpenError> for SessionError {
     fn from(error: OpenError) -> SessionError {
         match error {
-            OpenError::Forged => SessionError::new(Alert::BadRecordMac, "decrypt-error", "a record does not decrypt"),
-            OpenError::TooLong => {
-                SessionError::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
+            OpenError::Forged => {
+                SessionError::new(Alert::BadRecordMac, FailureReason::DecryptError, "a record does not decrypt")
             }
+            OpenError::TooLong => SessionError::new(
+                Alert::RecordOverflow,
+                FailureReason::RecordOverflow,
+                "a record's plaintext is too long",
+            ),
             OpenError::NoType => SessionError::unexpected("a record is nothing but padding"),
             OpenError::OutOfNumbers => {
                 let detail = "the peer has used up the numbers of its records";
-                SessionError::new(Alert::UnexpectedMessage, "keys-exhausted", detail)
+                SessionError::new(Alert::UnexpectedMessage, FailureReason::KeysExhausted, detail)
             }
         }
     }
@@ -138,7 +142,7 @@ impl Records {
         let sealing = Protection::new(version, suite, ours, keys.sealing);
         let opening = Protection::new(version, suite, theirs, keys.opening);
         let (Some(sealing), Some(opening)) = (sealing, opening) else {
-            return Err(Failure::new("internal", "keys of an unknown suite"));
+            return Err(Failure::new(FailureReason::Internal, "keys of an unknown suite"));
         };
         debug_assert!(sealing.is_consistent() && opening.is_consistent());
         Ok(Records {
@@ -223,7 +227,9 @@ impl Records {
         self.records_without_data += 1;
         match self.records_without_data > RECORDS_WITHOUT_DATA_MAX {
             false => Ok(()),
-            true => Err(SessionError::new(Alert::UnexpectedMessage, "flood", "too many records without data")),
+            true => {
+                Err(SessionError::new(Alert::UnexpectedMessage, FailureReason::Flood, "too many records without data"))
+            }
         }
     }
 
@@ -241,7 +247,11 @@ impl Records {
             return Err(SessionError::unexpected("a record type that cannot come after the handshake"));
         }
         if major != 3 {
-            return Err(SessionError::new(Alert::DecodeError, "bad-record", "a record of another protocol"));
+            return Err(SessionError::new(
+                Alert::DecodeError,
+                FailureReason::BadRecord,
+                "a record of another protocol",
+            ));
         }
         let payload = usize::from(u16::from_be_bytes([high, low]));
         let max = match self.version {
@@ -249,7 +259,11 @@ impl Records {
             Version::Tls12 => PAYLOAD_MAX,
         };
         if payload > max {
-            return Err(SessionError::new(Alert::RecordOverflow, "record-overflow", "a record is too long"));
+            return Err(SessionError::new(
+                Alert::RecordOverflow,
+                FailureReason::RecordOverflow,
+                "a record is too long",
+            ));
         }
         let len = HEADER_LEN + payload;
         Ok((bytes.len() >= len).then_some(len))
@@ -276,7 +290,11 @@ impl Records {
             return Err(SessionError::unexpected("an empty alert"));
         }
         let &[level, description] = message else {
-            return Err(SessionError::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
+            return Err(SessionError::new(
+                Alert::DecodeError,
+                FailureReason::BadRecord,
+                "an alert is not two bytes long",
+            ));
         };
         if description == Alert::CloseNotify as u8 {
             self.end = true;
@@ -290,7 +308,11 @@ impl Records {
         if harmless {
             return Ok(());
         }
-        Err(SessionError { alert: None, reason: "peer-alert", detail: format!("the peer sent alert {description}") })
+        Err(SessionError {
+            alert: None,
+            reason: FailureReason::PeerAlert,
+            detail: format!("the peer sent alert {description}"),
+        })
     }
 
     fn handshake(&mut self, peer: &mut Peer<'_>, message: &[u8], out: &mut Vec<u8>) -> Result<(), SessionError> {
@@ -314,9 +336,11 @@ impl Records {
             Err(BadMessage::Unexpected) => {
                 Err(SessionError::unexpected("a handshake message that cannot come after the handshake"))
             }
-            Err(BadMessage::Malformed) => {
-                Err(SessionError::new(Alert::DecodeError, "bad-record", "a message after the handshake is malformed"))
-            }
+            Err(BadMessage::Malformed) => Err(SessionError::new(
+                Alert::DecodeError,
+                FailureReason::BadRecord,
+                "a message after the handshake is malformed",
+            )),
         }
     }
 
@@ -333,9 +357,11 @@ impl Records {
                 self.apply_key_update(request, out)
             }
             [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
-            [KEY_UPDATE, ..] => {
-                Err(SessionError::new(Alert::DecodeError, "bad-record", "a key update is not one byte long"))
-            }
+            [KEY_UPDATE, ..] => Err(SessionError::new(
+                Alert::DecodeError,
+                FailureReason::BadRecord,
+                "a key update is not one byte long",
+            )),
             _ => Err(SessionError::unexpected("a handshake message that cannot come after the handshake")),
         }
     }
@@ -349,7 +375,7 @@ impl Records {
             REQUESTED => self.send_key_update(out),
             _ => {
                 let detail = "a key update asks for what there is not";
-                return Err(SessionError::new(Alert::IllegalParameter, "protocol-violation", detail));
+                return Err(SessionError::new(Alert::IllegalParameter, FailureReason::ProtocolViolation, detail));
             }
         }
         self.opening.update();

@@ -59,7 +59,7 @@ impl Pair {
             assert_eq!(opened.consumed, bytes.len());
             buffer[..opened.plain].to_vec()
         });
-        (plain.map_err(|failure| failure.reason), out)
+        (plain.map_err(|failure| failure.reason.label()), out)
     }
 
     /// Sends the server one record.
@@ -380,7 +380,7 @@ fn a_record_is_refused_by_its_header_if_it_is_longer_than_may_be() {
         let open = |len: u16| {
             let [high, low] = len.to_be_bytes();
             let opened = Pair::new(kind).server.open(&mut [23, 3, 3, high, low], 0..5, &mut Vec::new());
-            opened.map(|opened| opened.consumed).map_err(|failure| failure.reason)
+            opened.map(|opened| opened.consumed).map_err(|failure| failure.reason.label())
         };
         assert_eq!(open(longest), Ok(0), "{kind:?}: the rest may come");
         assert_eq!(open(longest + 1), Err("record-overflow"), "{kind:?}");
@@ -562,7 +562,7 @@ fn from_server(pair: &mut Pair, messages: &mut Messages, content: u8, plain: &[u
     let mut record = pair.record(content, plain);
     let (len, mut out) = (record.len(), Vec::new());
     let opened = pair.server.open_from(&mut Peer::Server(messages), &mut record, 0..len, &mut out);
-    let plain = opened.map(|opened| record[..opened.plain].to_vec()).map_err(|failure| failure.reason);
+    let plain = opened.map(|opened| record[..opened.plain].to_vec()).map_err(|failure| failure.reason.label());
     (plain, pair.read(out))
 }
 

@@ -12,7 +12,7 @@ use crate::handshake::{Handshake, INTERNAL_ERROR};
 use crate::hello::class::HelloClass;
 use crate::hello::info::ClientHelloInfo;
 use crate::provider::facts::Facts;
-use crate::records::failure::Failure;
+use crate::records::failure::{Failure, FailureReason};
 use crate::records::wire::{HEADER_LEN, PAYLOAD_MAX};
 use crate::records::{Opened, Records};
 
@@ -56,12 +56,12 @@ impl Session {
     /// When the step is `Read` or `Write` and the buffer is full, it must grow, up to [`Session::WANT_MAX`].
     pub fn handshake(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         let State::Handshake(handshake) = &mut self.state else {
-            return Err(Failure::new("over", "no handshake is in progress"));
+            return Err(Failure::new(FailureReason::Over, "no handshake is in progress"));
         };
         handshake.begin_challenge(buffer);
         let progress = match handshake.bytes_to_park(buffer) {
             None => handshake.advance(buffer, out),
-            Some(copied) => return self.handshake_aside(copied, buffer, out),
+            Some(copied) => return self.handshake_on_fiber(copied, buffer, out),
         };
         self.conclude(progress, buffer)
     }
@@ -90,12 +90,11 @@ impl Session {
             State::Parked(parked) => parked,
             other => {
                 self.state = other;
-                return Err(Failure::new("over", "no handshake is parked"));
+                return Err(Failure::new(FailureReason::Over, "no handshake is parked"));
             }
         };
         let before = out.len();
-        let copied = parked.copied;
-        let (consumed, step) = self.finish_run(parked.resume(outcome), copied, buffer, out)?;
+        let (consumed, step) = self.finish_run(parked.resume(outcome), buffer, out)?;
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
@@ -106,30 +105,29 @@ impl Session {
     }
 
     /// Advances the handshake on a fiber, with a copy of the records.
-    fn handshake_aside(
+    fn handshake_on_fiber(
         &mut self,
         copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
-            return Err(Failure::new("over", "no handshake is in progress"));
+            return Err(Failure::new(FailureReason::Over, "no handshake is in progress"));
         };
         let Some(routing) = handshake.routing.clone() else {
-            return Err(Failure::new("internal", "a handshake without a way aside"));
+            return Err(Failure::new(FailureReason::Internal, "a handshake that cannot be parked"));
         };
         // This check needs incomplete records as well.
         handshake.check_start(buffer, out)?;
         let records = buffer[..copied].to_vec();
         let result =
-            Parked::begin(&routing, copied, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
-        self.finish_run(result, copied, buffer, out)
+            Parked::begin(&routing, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
+        self.finish_run(result, buffer, out)
     }
 
     fn finish_run(
         &mut self,
         result: RunResult<DetachedHandshake<Handshake, Failure>>,
-        copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), Failure> {
@@ -139,18 +137,18 @@ impl Session {
                 Ok((0, Step::Work))
             }
             RunResult::Finished(end) => {
-                out.extend_from_slice(&end.out);
-                // The library moves the parts of a message together in its buffer, and expects to find them there.
-                let Some(front) = buffer.get_mut(..copied) else {
-                    return Err(Failure::new("internal", "the buffer has shrunk while the handshake was parked"));
+                let Some((handshake, progress)) = end.reattach(buffer, out) else {
+                    return Err(Failure::new(
+                        FailureReason::Internal,
+                        "the buffer has shrunk while the handshake was parked",
+                    ));
                 };
-                front.copy_from_slice(&end.records);
-                self.state = State::Handshake(end.handshake);
-                self.conclude(end.progress, buffer)
+                self.state = State::Handshake(handshake);
+                self.conclude(progress, buffer)
             }
             RunResult::Panicked(message) => {
                 out.extend_from_slice(&INTERNAL_ERROR);
-                Err(Failure::new("internal", message))
+                Err(Failure::new(FailureReason::Internal, message))
             }
         }
     }
@@ -192,7 +190,7 @@ impl Session {
     /// lie before the cipher range or at its start. Answers to the client (key updates, alerts) are appended to `out`.
     pub fn open(&mut self, buffer: &mut [u8], cipher: Range<usize>, out: &mut Vec<u8>) -> Result<Opened, Failure> {
         let State::Established(established) = &mut self.state else {
-            return Err(Failure::new("over", "the session is not established"));
+            return Err(Failure::new(FailureReason::Over, "the session is not established"));
         };
         let opened = established.records.open(buffer, cipher, out);
         if opened.is_err() {

@@ -115,7 +115,7 @@ impl KeyFile {
     /// nothing has changed. A fault of the file is returned once, and not again until it changes; what prevents a
     /// rotation is returned once a minute.
     pub fn rotate_if_due(&mut self, ring: &Ring, now: u64) -> Result<Option<Ring>, KeyFileError> {
-        let (stamp, news) = match self.stamp() {
+        let (stamp, read) = match self.stamp() {
             Ok(stamp) if stamp.is_some() && stamp != self.seen => {
                 self.seen = stamp;
                 (stamp, self.read(now)?.filter(|read| !read.same_keys(ring)))
@@ -124,14 +124,14 @@ impl KeyFile {
             Err(error) => return self.rate_limited(error, now),
         };
         let Some(period) = self.period else {
-            return Ok(news);
+            return Ok(read);
         };
-        let is_due = stamp.is_none() || news.as_ref().unwrap_or(ring).is_due(now);
+        let is_due = stamp.is_none() || read.as_ref().unwrap_or(ring).is_due(now);
         if !is_due || now < self.retry_at {
-            return Ok(news);
+            return Ok(read);
         }
         match self.rotate(ring, period, now) {
-            Ok(rotated) => Ok(rotated.or(news)),
+            Ok(rotated) => Ok(rotated.or(read)),
             Err(error) => self.rate_limited(error, now),
         }
     }
@@ -214,7 +214,7 @@ impl KeyFile {
 
     /// Takes the lock, which is held until the file is closed; none if another process has it.
     fn lock(&self) -> Result<Option<File>, KeyFileError> {
-        let path = beside(&self.target(), ".lock");
+        let path = with_suffix(&self.target(), ".lock");
         let file = open_lock(&path).map_err(|error| self.failed("its lock file cannot be opened", &error))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
@@ -226,7 +226,7 @@ impl KeyFile {
     /// Replaces the file; the lock must be held.
     fn replace(&mut self, ring: &Ring) -> Result<(), KeyFileError> {
         let target = self.target();
-        let new = beside(&target, ".new");
+        let new = with_suffix(&target, ".new");
         let written = write_new(&new, &written(ring)).and_then(|()| fs::rename(&new, &target));
         if let Err(error) = written {
             let _ = fs::remove_file(&new);
@@ -281,9 +281,9 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(ending);
+    name.push(suffix);
     name.into()
 }
 

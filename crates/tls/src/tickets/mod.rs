@@ -18,7 +18,7 @@ use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use crate::provider::captured;
-use crate::provider::facts::Unopened;
+use crate::provider::facts::TicketRefusal;
 use file::KeyFile;
 pub use file::KeyFileError;
 use ring::Ring;
@@ -30,9 +30,9 @@ pub(crate) const SESSION_SECONDS_MAX: u64 = 24 * 3600;
 /// Limit of tickets tried in one handshake. A ClientHello has room for a thousand, which would cost more to open than a
 /// handshake; clients send one or two, and once more after a HelloRetryRequest.
 const TRIED_MAX: u8 = 8;
-/// Limit of the lifetime that clients are told.
+/// Limit of the lifetime in tickets, in seconds.
 const LIFETIME_SECONDS_MAX: u64 = SESSION_SECONDS_MAX;
-/// Lifetime that clients are told where another program rotates the keys: as with our own.
+/// Lifetime in tickets where another program rotates the keys, in seconds: as with our own.
 const LIFETIME_SECONDS: u64 = 2 * PERIOD_SECONDS;
 const PERIOD_SECONDS: u64 = 6 * 3600;
 
@@ -99,18 +99,18 @@ impl Tickets {
     pub fn rotate_if_due(&self, now: SystemTime) -> Result<bool, KeyFileError> {
         let now = seconds(now);
         let ring = self.ring.load_full();
-        let news = match &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner) {
+        let next_ring = match &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner) {
             Source::Memory { period_seconds } => Ok(ring.is_due(now).then(|| ring.rotated(now, *period_seconds))),
             Source::File(file) => file.rotate_if_due(&ring, now),
         };
-        let changed = matches!(news, Ok(Some(_)));
-        let next = news.as_ref().ok().and_then(Option::clone);
+        let changed = matches!(next_ring, Ok(Some(_)));
+        let next = next_ring.as_ref().ok().and_then(Option::clone);
         let latest = next.as_ref().unwrap_or(&ring);
         // The sealing key is changed on time even if the file is faulty.
         if let Some(next) = latest.advanced(now).or(next) {
             self.ring.store(Arc::new(next));
         }
-        news.map(|_| changed)
+        next_ring.map(|_| changed)
     }
 
     /// Rotates the keys at once.
@@ -124,12 +124,12 @@ impl Tickets {
         self.ring.load().seal(context, born, state)
     }
 
-    fn open(&self, context: &[u8], ticket: &[u8], now: u64) -> Result<(u64, Vec<u8>), Unopened> {
+    fn open(&self, context: &[u8], ticket: &[u8], now: u64) -> Result<(u64, Vec<u8>), TicketRefusal> {
         let (born, state) = self.ring.load().open(context, ticket)?;
         // The subtraction saturates: clocks of engines that share keys may differ a little.
         match now.saturating_sub(born) < SESSION_SECONDS_MAX {
             true => Ok((born, state)),
-            false => Err(Unopened::Expired),
+            false => Err(TicketRefusal::Expired),
         }
     }
 }
@@ -245,7 +245,7 @@ mod tests {
             assert_eq!(tickets.open(b"public", &ticket, NOW), Ok((NOW, b"state".to_vec())));
             tickets.rotate();
         }
-        assert_eq!(tickets.open(b"public", &ticket, NOW), Err(Unopened::UnknownKey));
+        assert_eq!(tickets.open(b"public", &ticket, NOW), Err(TicketRefusal::UnknownKey));
     }
 
     #[test]
@@ -260,15 +260,15 @@ mod tests {
         tickets.rotate_if_due(at(NOW + 2 * PERIOD_SECONDS)).unwrap();
         assert!(tickets.open(b"", &ticket, NOW).is_ok());
         tickets.rotate_if_due(at(NOW + 3 * PERIOD_SECONDS)).unwrap();
-        assert_eq!(tickets.open(b"", &ticket, NOW), Err(Unopened::UnknownKey));
+        assert_eq!(tickets.open(b"", &ticket, NOW), Err(TicketRefusal::UnknownKey));
     }
 
     #[test]
     fn a_ticket_is_worth_nothing_at_another_profile_or_another_process() {
         let ours = tickets();
         let ticket = ours.seal(b"public", NOW, b"state").unwrap();
-        assert_eq!(ours.open(b"internal", &ticket, NOW), Err(Unopened::Damaged));
-        assert_eq!(tickets().open(b"public", &ticket, NOW), Err(Unopened::UnknownKey));
+        assert_eq!(ours.open(b"internal", &ticket, NOW), Err(TicketRefusal::Damaged));
+        assert_eq!(tickets().open(b"public", &ticket, NOW), Err(TicketRefusal::UnknownKey));
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let tickets = tickets();
         let ticket = tickets.seal(b"", NOW - SESSION_SECONDS_MAX, b"state").unwrap();
         assert!(tickets.open(b"", &ticket, NOW - 1).is_ok());
-        assert_eq!(tickets.open(b"", &ticket, NOW), Err(Unopened::Expired));
+        assert_eq!(tickets.open(b"", &ticket, NOW), Err(TicketRefusal::Expired));
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
             assert!(tickets.open(b"", &damaged, NOW).is_err(), "byte {at}");
             assert!(tickets.open(b"", &ticket[..at], NOW).is_err(), "cut at {at}");
         }
-        assert_eq!(tickets.open(b"", &[0; 70_000], NOW), Err(Unopened::Damaged));
+        assert_eq!(tickets.open(b"", &[0; 70_000], NOW), Err(TicketRefusal::Damaged));
     }
 
     #[test]

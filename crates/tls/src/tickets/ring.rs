@@ -8,7 +8,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use zeroize::Zeroizing;
 
-use crate::provider::facts::Unopened;
+use crate::provider::facts::TicketRefusal;
 
 /// Lengths of the secret behind a key's name: 32 bytes as we make them, 64 as from `openssl rand -base64 80`.
 pub(super) const SECRET_LENS: [usize; 2] = [32, 64];
@@ -154,14 +154,14 @@ impl Ring {
     }
 
     /// Opens a ticket: when its session began, and its state.
-    pub fn open(&self, context: &[u8], ticket: &[u8]) -> Result<(u64, Vec<u8>), Unopened> {
+    pub fn open(&self, context: &[u8], ticket: &[u8]) -> Result<(u64, Vec<u8>), TicketRefusal> {
         if ticket.len() > TICKET_BYTES_MAX {
-            return Err(Unopened::Damaged);
+            return Err(TicketRefusal::Damaged);
         }
-        let (name, sealed) = ticket.split_first_chunk::<NAME_LEN>().ok_or(Unopened::UnknownKey)?;
-        let key = self.named(name).ok_or(Unopened::UnknownKey)?;
-        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>().ok_or(Unopened::Damaged)?;
-        key.open(context, *nonce, sealed).ok_or(Unopened::Damaged)
+        let (name, sealed) = ticket.split_first_chunk::<NAME_LEN>().ok_or(TicketRefusal::UnknownKey)?;
+        let key = self.named(name).ok_or(TicketRefusal::UnknownKey)?;
+        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>().ok_or(TicketRefusal::Damaged)?;
+        key.open(context, *nonce, sealed).ok_or(TicketRefusal::Damaged)
     }
 
     /// Finds a key by its name. All names are compared, each in constant time, so that timing reveals nothing about

@@ -13,7 +13,7 @@ use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
 use crate::provider::captured::{self, SessionId};
-use crate::provider::facts::IdUse;
+use crate::provider::facts::SessionIdUse;
 
 /// Limit of a stored session's age; in memory for longer, its keys would be worth more to a thief.
 pub(crate) const KEPT_SECONDS: u64 = 3600;
@@ -186,7 +186,7 @@ impl StoresServerSessions for Store {
         let kept = self.sessions.keep(id, seconds(SystemTime::now()), state);
         if kept {
             captured::record(|captured| {
-                captured.resumption.session_id = Some(IdUse::Kept);
+                captured.resumption.session_id = Some(SessionIdUse::Kept);
                 captured.resumption.kept = Some(id);
             });
         }
@@ -198,10 +198,10 @@ impl StoresServerSessions for Store {
         let found = id.and_then(|id| self.sessions.find(&id, seconds(SystemTime::now())));
         captured::record(|captured| match &found {
             Some((born, _)) => {
-                captured.resumption.session_id = Some(IdUse::Found);
+                captured.resumption.session_id = Some(SessionIdUse::Found);
                 captured.resumption.born = Some(*born);
             }
-            None => captured.resumption.session_id = Some(IdUse::Missed),
+            None => captured.resumption.session_id = Some(SessionIdUse::Missed),
         });
         found.map(|(_, state)| state)
     }

@@ -1,86 +1,98 @@
-//! Failures of TLS with servers: one word for metrics and clients, one sentence for the log, and a remedy.
+//! Failures of TLS with servers: a reason for metrics and clients, a sentence for the log, and a remedy.
 
 use propylon_crypto::JobError;
 use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::certificates::wording;
 use crate::provider::captured::Fault;
-use crate::records::failure::Failure;
+use crate::reasons::reasons;
+use crate::records::failure::{Failure, FailureReason};
+use UpstreamFailureReason as Reason;
+
+reasons! {
+    /// Reason why a handshake with a server, or the session that followed it, ended.
+    UpstreamFailureReason {
+        CertificateBad = "certificate-bad";
+        CertificateExpired = "certificate-expired";
+        CertificateNameMismatch = "certificate-name-mismatch";
+        CertificateNotYetValid = "certificate-not-yet-valid";
+        CertificateUntrusted = "certificate-untrusted";
+        /// The key of the client certificate has not signed, which is no fault of the server's.
+        ClientCertificateUnsigned = "client-certificate-unsigned";
+        /// The server has ended the session by an alert.
+        Alert = "tls-alert";
+        /// The session failed after its handshake, or the engine broke its own rules.
+        Failure = "tls-failure";
+        HandshakeFailed = "tls-handshake-failed";
+        NotSpoken = "tls-not-spoken";
+    }
+}
 
 /// Failure that ends a session with a server. An alert, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamFailure {
-    /// One of [`UpstreamFailure::REASONS`].
-    pub reason: &'static str,
+    pub reason: UpstreamFailureReason,
     /// Sentence for the log, without secrets.
     pub detail: String,
 }
 
 impl UpstreamFailure {
-    /// Reason where the client certificate's key has not signed: no fault of the server's.
-    pub const UNSIGNED: &'static str = "client-certificate-unsigned";
-
-    /// Every `reason`, for metrics that want their label sets made at start.
-    pub const REASONS: &'static [&'static str] = &[
-        "certificate-bad",
-        "certificate-expired",
-        "certificate-name-mismatch",
-        "certificate-not-yet-valid",
-        "certificate-untrusted",
-        Self::UNSIGNED,
-        "tls-alert",
-        "tls-failure",
-        "tls-handshake-failed",
-        "tls-not-spoken",
-    ];
-
-    pub(crate) fn new(reason: &'static str, detail: impl Into<String>) -> UpstreamFailure {
-        debug_assert!(Self::REASONS.contains(&reason));
+    pub fn new(reason: UpstreamFailureReason, detail: impl Into<String>) -> UpstreamFailure {
         UpstreamFailure { reason, detail: detail.into() }
     }
 
     /// The server closed the connection before the handshake was over.
     pub fn closed() -> UpstreamFailure {
-        UpstreamFailure::new("tls-handshake-failed", "the server has closed the connection in the handshake")
+        UpstreamFailure::new(Reason::HandshakeFailed, "the server has closed the connection in the handshake")
     }
 
     /// Failure of a handshake for want of a signature.
     pub(crate) fn of_fault(fault: Fault) -> Option<UpstreamFailure> {
         match fault {
-            Fault::Busy => Some(UpstreamFailure::new(Self::UNSIGNED, "as many handshakes wait for signatures as may")),
+            Fault::Busy => Some(UpstreamFailure::unsigned("as many handshakes wait for signatures as may")),
             Fault::Job(JobError::BadShare) => None,
-            Fault::Job(error) => Some(UpstreamFailure::new(Self::UNSIGNED, error.to_string())),
+            Fault::Job(error) => Some(UpstreamFailure::unsigned(error.to_string())),
         }
     }
 
     /// The handshake's time was over while it waited for a signature.
     pub fn unsigned_in_time() -> UpstreamFailure {
-        UpstreamFailure::new(Self::UNSIGNED, JobError::TimedOut.to_string())
+        UpstreamFailure::unsigned(JobError::TimedOut.to_string())
+    }
+
+    fn unsigned(detail: impl Into<String>) -> UpstreamFailure {
+        UpstreamFailure::new(Reason::ClientCertificateUnsigned, detail)
     }
 
     /// Whether the failure is ours, not the server's.
     pub fn is_own(&self) -> bool {
-        self.reason == Self::UNSIGNED
+        self.reason == Reason::ClientCertificateUnsigned
     }
 
     /// Remedy for operators.
     pub fn advice(&self) -> &'static str {
         match self.reason {
-            "certificate-untrusted" => "name the authority that signed its certificate in the backend's tls.ca",
-            "certificate-name-mismatch" => "set the backend's tls.server_name to a name that its certificate is for",
-            "certificate-expired" => "renew its certificate, or set this machine's clock",
-            "certificate-not-yet-valid" => "set this machine's clock, or the one that issued its certificate",
-            "certificate-bad" => "issue its certificate again as X.509 version 3, for server authentication",
-            "tls-not-spoken" => "use its TLS port, or remove `tls` from the backend",
-            Self::UNSIGNED => "see what became of the key process (keys.isolate)",
-            "tls-alert" => "its own log says what it does not like; it may want a client certificate (tls.certificate)",
-            _ => "see what versions and suites it speaks: openssl s_client -connect shows them",
+            Reason::CertificateUntrusted => "name the authority that signed its certificate in the backend's tls.ca",
+            Reason::CertificateNameMismatch => {
+                "set the backend's tls.server_name to a name that its certificate is for"
+            }
+            Reason::CertificateExpired => "renew its certificate, or set this machine's clock",
+            Reason::CertificateNotYetValid => "set this machine's clock, or the one that issued its certificate",
+            Reason::CertificateBad => "issue its certificate again as X.509 version 3, for server authentication",
+            Reason::NotSpoken => "use its TLS port, or remove `tls` from the backend",
+            Reason::ClientCertificateUnsigned => "see what became of the key process (keys.isolate)",
+            Reason::Alert => {
+                "its own log says what it does not like; it may want a client certificate (tls.certificate)"
+            }
+            Reason::HandshakeFailed | Reason::Failure => {
+                "see what versions and suites it speaks: openssl s_client -connect shows them"
+            }
         }
     }
 
     /// Whether the server is to be sent an alert: it is not where it has sent one.
     pub(crate) fn owes_alert(&self) -> bool {
-        self.reason != "tls-alert"
+        self.reason != Reason::Alert
     }
 }
 
@@ -102,28 +114,28 @@ impl From<Error> for UpstreamFailure {
 /// Failure of an established session.
 impl From<Failure> for UpstreamFailure {
     fn from(failure: Failure) -> UpstreamFailure {
-        let reason = if failure.reason == "peer-alert" { "tls-alert" } else { "tls-failure" };
+        let reason = if failure.reason == FailureReason::PeerAlert { Reason::Alert } else { Reason::Failure };
         UpstreamFailure::new(reason, failure.detail)
     }
 }
 
-fn reason(error: &Error) -> &'static str {
+fn reason(error: &Error) -> UpstreamFailureReason {
     match error {
-        Error::AlertReceived(AlertDescription::CloseNotify) => "tls-handshake-failed",
-        Error::AlertReceived(_) => "tls-alert",
+        Error::AlertReceived(AlertDescription::CloseNotify) => Reason::HandshakeFailed,
+        Error::AlertReceived(_) => Reason::Alert,
         Error::InvalidCertificate(why) => certificate(why),
-        _ => "tls-handshake-failed",
+        _ => Reason::HandshakeFailed,
     }
 }
 
-fn certificate(why: &CertificateError) -> &'static str {
+fn certificate(why: &CertificateError) -> UpstreamFailureReason {
     match why {
-        CertificateError::UnknownIssuer => "certificate-untrusted",
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "certificate-expired",
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "certificate-not-yet-valid",
+        CertificateError::UnknownIssuer => Reason::CertificateUntrusted,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Reason::CertificateExpired,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Reason::CertificateNotYetValid,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "certificate-name-mismatch"
+            Reason::CertificateNameMismatch
         }
-        _ => "certificate-bad",
+        _ => Reason::CertificateBad,
     }
 }

@@ -8,7 +8,7 @@ use rustls::{Error, HandshakeKind};
 use rustls_pki_types::ServerName;
 
 use super::facts::UpstreamFacts;
-use super::failure::UpstreamFailure;
+use super::failure::{UpstreamFailure, UpstreamFailureReason};
 use crate::handshake::append;
 use crate::handshake::step::Step;
 use crate::parking::JobRouting;
@@ -99,7 +99,10 @@ impl Handshake {
             b'H' => "it looks like plain HTTP",
             _ => "that is no TLS record",
         };
-        Err(UpstreamFailure::new("tls-not-spoken", format!("the server's first byte is {first:#04x}: {what}")))
+        Err(UpstreamFailure::new(
+            UpstreamFailureReason::NotSpoken,
+            format!("the server's first byte is {first:#04x}: {what}"),
+        ))
     }
 
     /// Passes records to the library. Returns the bytes that it has consumed.

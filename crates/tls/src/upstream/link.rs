@@ -157,7 +157,7 @@ impl Link {
             let ended = receive(&mut connection, &records, &mut plain);
             Received { connection, plain, ended }
         };
-        let result = Parked::begin(routing, 0, turn);
+        let result = Parked::begin(routing, turn);
         self.finish_run(result, plain)
     }
 
@@ -382,7 +382,7 @@ mod tests {
                 Err(JobError::TimedOut)
             };
             let error = talk(&mut link, &mut server(&config), late).expect_err("no signature");
-            assert!(error.is_unsigned() && error.to_string().contains(UpstreamFailure::UNSIGNED), "{error}");
+            assert!(error.is_unsigned() && error.to_string().contains("client-certificate-unsigned"), "{error}");
             assert_eq!(jobs, counted);
         }
         assert_eq!((one.counts().remote, none.counts().refused), (0, 1));

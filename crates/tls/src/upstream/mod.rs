@@ -26,7 +26,7 @@ use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::load;
 use crate::parking::{Deferral, JobRouting, Parking};
 pub use facts::UpstreamFacts;
-pub use failure::UpstreamFailure;
+pub use failure::{UpstreamFailure, UpstreamFailureReason};
 pub use session::{UpstreamHandshake, UpstreamSession};
 use store::Store;
 

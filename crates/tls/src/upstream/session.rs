@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
 use super::facts::UpstreamFacts;
-use super::failure::UpstreamFailure;
+use super::failure::{UpstreamFailure, UpstreamFailureReason};
 use super::handshake::Handshake;
 use crate::handshake::parked::{DetachedHandshake, Parked, RunResult};
 use crate::handshake::step::Step;
@@ -72,8 +72,8 @@ impl UpstreamHandshake {
         let Some(routing) = handshake.routing.clone() else { return Err(not_in_progress()) };
         let records = buffer[..copied].to_vec();
         let result =
-            Parked::begin(&routing, copied, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
-        self.finish_run(result, copied, buffer, out)
+            Parked::begin(&routing, move || DetachedHandshake::advance(handshake, records, Handshake::advance));
+        self.finish_run(result, buffer, out)
     }
 
     /// See [`Session::take_job`](crate::Session::take_job).
@@ -98,8 +98,8 @@ impl UpstreamHandshake {
                 return Err(not_in_progress());
             }
         };
-        let (before, copied) = (out.len(), parked.copied);
-        let (consumed, step) = self.finish_run(parked.resume(outcome), copied, buffer, out)?;
+        let before = out.len();
+        let (consumed, step) = self.finish_run(parked.resume(outcome), buffer, out)?;
         if matches!(step, Step::Done | Step::Work) {
             return Ok((consumed, step));
         }
@@ -112,7 +112,6 @@ impl UpstreamHandshake {
     fn finish_run(
         &mut self,
         result: RunResult<Detached>,
-        copied: usize,
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), UpstreamFailure> {
@@ -122,19 +121,16 @@ impl UpstreamHandshake {
                 Ok((0, Step::Work))
             }
             RunResult::Finished(end) => {
-                out.extend_from_slice(&end.out);
-                // The library moves the parts of a message together in its buffer, and expects to find them there.
-                let Some(front) = buffer.get_mut(..copied) else {
+                let Some((handshake, progress)) = end.reattach(buffer, out) else {
                     return Err(UpstreamFailure::new(
-                        "tls-failure",
+                        UpstreamFailureReason::Failure,
                         "the buffer has shrunk while the handshake was parked",
                     ));
                 };
-                front.copy_from_slice(&end.records);
-                self.state = State::Handshake(end.handshake);
-                self.conclude(end.progress)
+                self.state = State::Handshake(handshake);
+                self.conclude(progress)
             }
-            RunResult::Panicked(message) => Err(UpstreamFailure::new("tls-failure", message)),
+            RunResult::Panicked(message) => Err(UpstreamFailure::new(UpstreamFailureReason::Failure, message)),
         }
     }
 
@@ -168,7 +164,7 @@ impl UpstreamSession {
         out: &mut Vec<u8>,
     ) -> Result<Opened, UpstreamFailure> {
         let Some(established) = &mut self.0 else {
-            return Err(UpstreamFailure::new("tls-failure", "the session has failed"));
+            return Err(UpstreamFailure::new(UpstreamFailureReason::Failure, "the session has failed"));
         };
         let Established { records, messages, .. } = &mut **established;
         let opened = records.open_from(&mut Peer::Server(messages), buffer, cipher, out);
@@ -230,5 +226,5 @@ impl UpstreamSession {
 }
 
 fn not_in_progress() -> UpstreamFailure {
-    UpstreamFailure::new("tls-failure", "no handshake is in progress")
+    UpstreamFailure::new(UpstreamFailureReason::Failure, "no handshake is in progress")
 }

@@ -45,7 +45,7 @@ impl Holder {
         let pair = KeyPair::generate_for(kind).expect("a key");
         let certificate = CertificateParams::new(["engine".to_owned()]).expect("a name").signed_by(&pair, &authority);
         let key = PrivateKey::from_der(&pair.serialize_der()).expect("a key");
-        let remote = RemoteKey::new(RemoteKey::BESIDE, key.public_info()).expect("a key");
+        let remote = RemoteKey::new(RemoteKey::KEY_PROCESS, key.public_info()).expect("a key");
         let chain = vec![certificate.expect("a certificate").der().clone()];
         Holder { authority, key, remote, chain }
     }
@@ -231,7 +231,7 @@ fn without_a_signature_a_handshake_fails_and_the_server_is_not_blamed() {
             };
             let mut dialogue = Dialogue::new(&connector, &config, usize::MAX);
             let failure = dialogue.run(|_| Err(JobError::TimedOut)).expect_err("no signature");
-            assert_eq!((failure.reason, failure.is_own()), ("client-certificate-unsigned", true));
+            assert_eq!((failure.reason.label(), failure.is_own()), ("client-certificate-unsigned", true));
             assert!(failure.detail.contains(detail), "{failure}");
             assert_eq!(dialogue.jobs, jobs);
             assert!(dialogue.handshake.advance(&mut [], &mut Vec::new()).is_err());

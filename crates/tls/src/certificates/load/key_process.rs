@@ -11,8 +11,9 @@ use super::trouble::{self, Trouble};
 static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
 
 /// Has files of certificates and keys read by the key process behind `files`, which keeps the keys; handshakes wait for
-/// its signatures ([`RemoteKey::BESIDE`](propylon_crypto::RemoteKey::BESIDE)). To be called before any file is loaded.
-pub fn hold_keys_beside(files: Arc<KeyFiles>) {
+/// its signatures ([`RemoteKey::KEY_PROCESS`](propylon_crypto::RemoteKey::KEY_PROCESS)). To be called before any file
+/// is loaded.
+pub fn use_key_process(files: Arc<KeyFiles>) {
     let _ = KEY_FILES.set(files);
 }
 

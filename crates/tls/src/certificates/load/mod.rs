@@ -21,7 +21,7 @@ use std::time::SystemTime;
 
 use propylon_config::TlsProfile;
 
-pub use key_process::{find_ordered_keys_in, hold_keys_beside, key_files};
+pub use key_process::{find_ordered_keys_in, key_files, use_key_process};
 #[cfg(test)]
 pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
@@ -29,7 +29,7 @@ pub(crate) use ocsp::ocsp_path;
 pub use profile::NOT_THERE_YET;
 use profile::{Entry, Item, Loading};
 use trouble::Trouble;
-pub use trust::KEY_BESIDE_AUTHORITIES;
+pub use trust::KEY_AMONG_AUTHORITIES;
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
 

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
 use propylon_config::Certificate;
+use propylon_crypto::der::Der;
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
@@ -23,9 +24,9 @@ const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 /// Path of the response for a chain: as configured, or beside the chain, as with HAProxy.
 pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
     certificate.ocsp.clone().unwrap_or_else(|| {
-        let mut beside = chain.as_os_str().to_owned();
-        beside.push(".ocsp");
-        beside.into()
+        let mut path = chain.as_os_str().to_owned();
+        path.push(".ocsp");
+        path.into()
     })
 }
 
@@ -215,43 +216,6 @@ fn seconds(text: &[u8]) -> Option<i64> {
     let date = time::Date::from_calendar_date(text[..4].parse().ok()?, month, part(6..8)?).ok()?;
     let time = time::Time::from_hms(part(8..10)?, part(10..12)?, part(12..14)?).ok()?;
     Some(time::PrimitiveDateTime::new(date, time).assume_utc().unix_timestamp())
-}
-
-/// Reader of DER, one element after the other.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    fn next_is(&self, tag: u8) -> bool {
-        self.0.first() == Some(&tag)
-    }
-
-    /// The content of the next element, which must be of this kind.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
-        let (found, content) = self.any()?;
-        (found == tag).then_some(content)
-    }
-
-    /// The content of the next element; nothing may follow it.
-    fn only(mut self, tag: u8) -> Option<&'a [u8]> {
-        let content = self.take(tag)?;
-        self.0.is_empty().then_some(content)
-    }
-
-    fn any(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (len, rest) = match first {
-            0..=0x7f => (usize::from(first), rest),
-            0x81..=0x83 => {
-                let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                (bytes.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), rest)
-            }
-            _ => return None,
-        };
-        let (content, rest) = rest.split_at_checked(len)?;
-        self.0 = rest;
-        Some((tag, content))
-    }
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
         certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
         keys: file.keys.into_iter().map(found_in_key_process).collect(),
         open_to_all: file.open_to_all,
-        file_stamp: FileStamp::of_numbers(file.look, SystemTime::now()),
+        file_stamp: FileStamp::of_numbers(file.file_stamp, SystemTime::now()),
     })
 }
 
@@ -107,12 +107,12 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
 /// Name under which the key of a chain's first certificate is stored.
 fn kept_key(path: &Path, contents: &Contents) -> Option<KeptKey> {
     let public = chain::public_keys(&contents.certificates).into_iter().next()?;
-    let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
+    let ski = RemoteKey::new(RemoteKey::KEY_PROCESS, &public).ok()?.ski;
     KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
 }
 
 fn found_in_key_process(public: Option<Vec<u8>>) -> FoundKey {
-    let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
+    let key = public.and_then(|public| RemoteKey::new(RemoteKey::KEY_PROCESS, &public).ok());
     key.map_or(FoundKey::Unusable, FoundKey::KeyProcess)
 }
 

@@ -22,7 +22,7 @@ use crate::certificates::finding::{Finding, Severity};
 use crate::certificates::wording;
 
 /// Finding that is a warning, and an error in a process that must have no keys.
-pub const KEY_BESIDE_AUTHORITIES: &str = "there is a private key beside the authorities";
+pub const KEY_AMONG_AUTHORITIES: &str = "there is a private key beside the authorities";
 /// Limit of a file of revocation lists. Large authorities' have some 100,000 entries of 40 bytes each.
 const CRL_BYTES_MAX: u64 = 64 << 20;
 
@@ -77,7 +77,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
         }
         if !contents.keys.is_empty() {
             let fix = "keep an authority's private key away from servers";
-            let what = KEY_BESIDE_AUTHORITIES;
+            let what = KEY_AMONG_AUTHORITIES;
             // With a key process, this process must have no key.
             troubles.push(match key_process::key_files() {
                 None => Trouble::warning(&file, what, fix),

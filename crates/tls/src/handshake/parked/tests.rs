@@ -287,7 +287,7 @@ fn at_its_bound_remote_work_fails_at_once_and_local_work_of_others_goes_on() {
     let mut parked: Vec<Talk> = (0..2).map(|_| Talk::new(&remote, &routing, client(VERSIONS[1], false))).collect();
     parked.iter_mut().for_each(|talk| park(talk).unwrap());
     let mut third = Talk::new(&remote, &routing, client(VERSIONS[1], false));
-    assert_eq!(park(&mut third).unwrap_err().reason, "busy");
+    assert_eq!(park(&mut third).unwrap_err().reason.label(), "busy");
     assert_eq!(third.client.process_new_packets().unwrap_err(), Error::AlertReceived(80.into()));
     assert_eq!((parking.counts().remote, parking.counts().refused), (2, 1));
     let local = server(Key::Local(identity.local.clone()), &identity.certificate, false);
@@ -308,7 +308,7 @@ fn without_room_for_parking_a_remote_key_signs_nothing() {
     let mut hello = Vec::new();
     client(VERSIONS[1], false).write_tls(&mut hello).unwrap();
     let mut out = Vec::new();
-    assert_eq!(session.handshake(&mut hello, &mut out).unwrap_err().reason, "signer-unavailable");
+    assert_eq!(session.handshake(&mut hello, &mut out).unwrap_err().reason.label(), "signer-unavailable");
     assert_eq!(out, [21, 3, 3, 0, 2, 2, 80]);
-    assert_eq!(session.resume(Err(JobError::Refused), &mut hello, &mut out).unwrap_err().reason, "over");
+    assert_eq!(session.resume(Err(JobError::Refused), &mut hello, &mut out).unwrap_err().reason.label(), "over");
 }
