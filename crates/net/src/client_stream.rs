@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use propylon_tls::{Failure, Session};
+use propylon_tls::{Failure, FailureReason, Session};
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::socket::Socket;
@@ -66,7 +66,8 @@ impl ClientStream {
                 if let Some(fill) = self.open(inbox, wire)? {
                     return Poll::Ready(Ok(fill));
                 }
-                // An answer of TLS itself, and no request whose answer it could go out with. An error shows again at the read.
+                // An answer of TLS itself, and no request whose answer it could go out with. An error shows again at
+                // the read.
                 if wire.len() > staged {
                     let _ = self.poll_flush(context, buffers, wire);
                 }
@@ -89,7 +90,8 @@ impl ClientStream {
                 }
             };
             if count == 0 {
-                // On TLS an end without close_notify is a truncation (RFC 8446 §6.1); whoever needs the rest will notice.
+                // On TLS an end without close_notify is a truncation (RFC 8446 §6.1); whoever needs the rest will
+                // notice.
                 self.ended = true;
                 return Poll::Ready(Ok(Fill::End));
             }
@@ -108,8 +110,8 @@ impl ClientStream {
         let mut answer = Vec::new();
         let result = session.open(window, sealed, &mut answer);
         if wire.len() + answer.len() > WIRE_BYTES_MAX {
-            let detail = "the client has more answers coming than it reads".to_string();
-            return Err(ReadError::Tls(Failure { reason: "flood", detail }));
+            let detail = "the client has more answers coming than it reads";
+            return Err(ReadError::Tls(Failure::new(FailureReason::Flood, detail)));
         }
         if !answer.is_empty() {
             wire.extend(&answer);
@@ -124,8 +126,8 @@ impl ClientStream {
         })
     }
 
-    /// Puts `plain` on the wire buffer, sealed if this is a TLS connection. All or nothing of it, and nothing from there on,
-    /// when the session's key is worn out: [`ClientStream::poll_flush`] fails then.
+    /// Puts `plain` on the wire buffer, sealed if this is a TLS connection. All or nothing of it, and nothing from
+    /// there on, when the session's key is worn out: [`ClientStream::poll_flush`] fails then.
     pub fn stage(&mut self, plain: &[u8], buffers: &BufferPool, wire: &mut Buffer) {
         if plain.len() > RECORD_BYTES_MAX {
             buffers.equip_large(wire);

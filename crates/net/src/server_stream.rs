@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use propylon_crypto::{Job, Outcome};
-use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamHandshake, UpstreamSession};
+use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamFailureReason, UpstreamHandshake, UpstreamSession};
 
 use crate::buffer::{Buffer, BufferPool, LARGE_BYTES};
 use crate::client_stream::SEAL_BYTES_MAX;
@@ -16,8 +16,8 @@ use crate::socket::Socket;
 
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
-/// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have to
-/// be moved.
+/// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have
+/// to be moved.
 const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
@@ -57,9 +57,9 @@ impl ServerStream {
         ServerStream { socket, tls: None, reset: false }
     }
 
-    /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits.
-    /// Returns how many readable bytes came; 0 is the end that the server announced. On TLS an end that was not announced is
-    /// an error, since anybody could have made it (RFC 8446 §6.1).
+    /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits. Returns
+    /// how many readable bytes came; 0 is the end that the server announced. On TLS an end that was not announced is an
+    /// error, since anybody could have made it (RFC 8446 §6.1).
     pub fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
@@ -198,6 +198,11 @@ impl ServerStream {
         self.tls.as_ref().is_some_and(|tls| tls.session.is_wearing())
     }
 
+    /// Whether a write has met the server's reset.
+    pub fn has_met_reset(&self) -> bool {
+        self.reset
+    }
+
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -286,7 +291,7 @@ impl Tls {
         if !said.is_empty() {
             if self.wire.len() + said.len() > WIRE_BYTES_MAX {
                 let detail = "the server has more answers coming than it reads";
-                return Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() }));
+                return Err(self.fail(UpstreamFailure::new(UpstreamFailureReason::Failure, detail)));
             }
             buffers.equip_small(&mut self.wire);
             self.wire.extend(&said);
@@ -331,7 +336,7 @@ impl Tls {
                 self.stage_close(buffers);
                 let _ = self.poll_flush(socket, context, buffers);
                 let detail = "the keys of the session are worn out, or it is closed";
-                return Poll::Ready(Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() })));
+                return Poll::Ready(Err(self.fail(UpstreamFailure::new(UpstreamFailureReason::Failure, detail))));
             }
             self.wire.filled(sealed);
             taken += piece.len();
@@ -377,8 +382,8 @@ impl Tls {
         !is_over && self.early.is_idle()
     }
 
-    /// Something has come to a connection that waits for a request. Tickets and key updates may; true if there was nothing
-    /// else.
+    /// Something has come to a connection that waits for a request. Tickets and key updates may; true if there was
+    /// nothing else.
     fn absorb_unasked(&mut self, socket: &mut Socket) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let mut heard = Buffer::default();

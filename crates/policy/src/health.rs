@@ -293,7 +293,8 @@ impl Servers {
                 self.change(server, Server::release);
             }
         }
-        // With thousands of servers a look at all of them for each probe would be a square. Only ejections bind one to the others.
+        // With thousands of servers a look at all of them for each probe would be a square. Only ejections bind one to
+        // the others.
         if self.tally.ejected > 0 {
             let state = &self.all[server];
             if state.judged() == state.verdict { Vec::new() } else { self.commit(now) }
@@ -346,7 +347,8 @@ impl Servers {
         self.commit(now)
     }
 
-    /// New requests go elsewhere from now on, for this reason, or may come again. To be followed by [`Servers::review`].
+    /// New requests go elsewhere from now on, for this reason, or may come again. To be followed by
+    /// [`Servers::review`].
     pub fn set_drain(&mut self, server: usize, draining: Option<Reason>) {
         self.all[server].draining = draining;
     }
@@ -486,8 +488,8 @@ impl Servers {
     }
 }
 
-/// Servers whose success rate is below that of all others together by [`FEW_GAP`]. Of few servers, two above all, a standard
-/// deviation says nothing: it grows with the one that is bad.
+/// Servers whose success rate is below that of all others together by [`FEW_GAP`]. Of few servers, two above all, a
+/// standard deviation says nothing: it grows with the one that is bad.
 fn far_below(rates: &[(usize, f64)]) -> Vec<(usize, Reason)> {
     let sum: f64 = rates.iter().map(|(_, rate)| rate).sum();
     let others = |rate: f64| (sum - rate) / (rates.len() as f64 - 1.0);

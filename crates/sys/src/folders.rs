@@ -1,5 +1,5 @@
-//! Folders through which files are come by: what a process that confines itself names in place of the files, because a file
-//! that is replaced is another file under the same name.
+//! Folders through which files are come by: what a process that confines itself names in place of the files, because a
+//! file that is replaced is another file under the same name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ const BROAD: &[&str] =
 const BROAD_BELOW: &[&str] = &["/usr/lib", "/usr/local", "/usr/share", "/var/lib", "/var/log", "/var/run", "/var/tmp"];
 
 /// Folders to which this process has confined itself, without links.
-static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
+static REACHABLE_FOLDERS: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
 
-/// The folders through which a file is come by: its own, that of each link on the way, and that of what they lead to. Of a
-/// folder itself, and those that links in it lead to. Not those of folders that are links.
+/// The folders through which a file is come by: its own, that of each link on the way, and that of what they lead to.
+/// For a folder these are its own and those that links in it lead to; not those of folders that are links.
 pub fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
     if !path.is_dir() {
         return folders_of_file(path);
@@ -71,15 +71,16 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     one.is_some() && one == identity(other)
 }
 
-/// Notes what this process has confined itself to, for [`is_out_of_reach`]. The first word counts: it cannot be widened.
-pub fn note_reach(folders: BTreeSet<PathBuf>) {
-    let _ = REACH.set(folders);
+/// Sets the folders that this process has confined itself to, for [`is_out_of_reach`]. The first call counts:
+/// confinement cannot be widened.
+pub fn set_reachable_folders(folders: BTreeSet<PathBuf>) {
+    let _ = REACHABLE_FOLDERS.set(folders);
 }
 
-/// Whether this process has confined itself to folders that `path` does not lead to: then an error on opening it is its own
-/// doing, and not that of the file's mode.
+/// Whether this process has confined itself to folders that `path` does not lead to: then an error on opening it is its
+/// own doing, and not that of the file's mode.
 pub fn is_out_of_reach(path: &Path) -> bool {
-    REACH.get().is_some_and(|folders| !is_beneath(folders, path))
+    REACHABLE_FOLDERS.get().is_some_and(|folders| !is_beneath(folders, path))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Messages between processes of one machine that carry open files, and what is asked about such files.
 //!
-//! The sockets are of the kind that keeps messages apart (SOCK_SEQPACKET), so a message and its files arrive together or
-//! not at all.
+//! The sockets are of the kind that keeps messages apart (SOCK_SEQPACKET), so a message and its files arrive together
+//! or not at all.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,9 +33,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Connections that wait for their accept.
 const BACKLOG: i32 = 16;
 
-/// Listens at `path`, for this account and root alone; `owner`, if the process is to become that, and is root now. A socket that
-/// was left behind by a process that is gone is replaced in one step; `ErrorKind::AddrInUse` if somebody listens there, or if
-/// there is something else.
+/// Listens at `path`, for this account and root alone; `owner`, if the process is to become that, and is root now. A
+/// socket that was left behind by a process that is gone is replaced in one step; `ErrorKind::AddrInUse` if somebody
+/// listens there, or if there is something else.
 pub fn listen_messages(path: &Path, owner: Option<&Account>) -> io::Result<OwnedFd> {
     if let Ok(metadata) = fs::symlink_metadata(path)
         && (!metadata.file_type().is_socket() || connect_messages(path, Duration::ZERO).is_ok())
@@ -50,14 +50,14 @@ pub fn listen_messages(path: &Path, owner: Option<&Account>) -> io::Result<Owned
     // The file gets the socket's own mode at its bind: there is no moment with another one.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     socket.bind(&SockAddr::unix(draft)?)?;
-    let settle = || -> io::Result<()> {
+    let configure = || -> io::Result<()> {
         socket.listen(BACKLOG)?;
         if let Some(account) = owner {
             chown(draft, Some(account.uid), Some(account.gid))?;
         }
         fs::rename(draft, path)
     };
-    settle().inspect_err(|_| {
+    configure().inspect_err(|_| {
         let _ = fs::remove_file(draft);
     })?;
     Ok(socket.into())
@@ -108,8 +108,8 @@ pub fn send_message(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>])
     }
 }
 
-/// The next message and its files, close-on-exec from their first moment. A message of no bytes: the other end has closed.
-/// `ErrorKind::InvalidData` if it, or what came with it, is too long.
+/// The next message and its files, close-on-exec from their first moment. A message of no bytes: the other end has
+/// closed. `ErrorKind::InvalidData` if it, or what came with it, is too long.
 pub fn receive_message(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_MESSAGE_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -143,8 +143,8 @@ pub fn try_send_message(socket: impl AsFd, message: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The next message, without the files that it may carry; 0: the other end has closed. Never waits: `WouldBlock` where there
-/// is none. Of one that is longer than the buffer the rest is lost.
+/// The next message, without the files that it may carry; 0: the other end has closed. Never waits: `WouldBlock` where
+/// there is none. Of one that is longer than the buffer the rest is lost.
 pub fn try_receive_message(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(recv(socket, buffer, RecvFlags::DONTWAIT)?.0)
 }

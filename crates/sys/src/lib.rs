@@ -1,4 +1,4 @@
-//! System calls behind safe doors: each does one thing, decides nothing and knows no runtime.
+//! System calls as safe functions: each does one thing, decides nothing and knows no runtime.
 //!
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
@@ -19,20 +19,20 @@ mod wiping;
 pub use activation::{Activated, take_activated};
 pub use calls::{Argument, CallFilter, CallFilterError, Confined};
 pub use cores::{allowed_cores, pin_to_core};
-pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, note_reach};
+pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, set_reachable_folders};
 pub use handover::{
     FILES_PER_MESSAGE_MAX, MESSAGE_BYTES_MAX, ProcessWatch, accept_messages, connect_messages, is_peer_trusted,
     listen_messages, message_listener, message_pair, peer_process, receive_message, send_message, set_nonblocking,
     shares_port, tcp_listener, try_receive_message, try_send_message, unix_listener,
 };
 pub use line_queue::{LINES_WAITING_BYTES_MAX, LineQueue};
-pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
+pub use memory::{MemoryGroup, machine_memory_bytes, release_memory};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
-    files_limit, is_clock_synchronised, keep_files_to_itself, leave_signals_to_others, lock_memory, lower_priority,
-    name_process, no_core_dumps, no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes,
-    thread_cpu, trace_and_let_go,
+    block_signals, close_files_on_exec, files_limit, is_clock_synchronised, lock_memory, lower_priority, name_process,
+    no_core_dumps, no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes, thread_cpu,
+    try_trace,
 };
 pub use socket::{
     ListenOptions, accept, bind_advice, check_free, connect, connect_result, listen, listen_unix, local_address,

@@ -1,4 +1,4 @@
-//! Lines for a file that may not be read: whoever has one never waits, a thread of the queue's own does.
+//! Lines for a file whose reader may be slow or gone: threads that log never wait, the queue's own thread does.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,8 @@ pub const LINES_WAITING_BYTES_MAX: usize = 256 * 1024;
 /// A pipe takes so much whole or not at all (pipe(7)): lines of several processes do not mix in it.
 const WRITE_BYTES_MAX: usize = 4096;
 
-/// Lines on their way to a file, in order. One that finds no room is lost whole, and a line in its place says how many were.
+/// Lines on their way to a file, in order. One that finds no room is lost whole, and a line in its place says how many
+/// were.
 pub struct LineQueue {
     state: Mutex<State>,
     /// The thread has something to do.
@@ -25,7 +26,7 @@ pub struct LineQueue {
     /// Lines lost, ever.
     lost: AtomicU64,
     /// The line that says how many were lost.
-    told: fn(u64) -> String,
+    describe_loss: fn(u64) -> String,
 }
 
 struct State {
@@ -37,15 +38,15 @@ struct State {
 }
 
 impl LineQueue {
-    /// `told` says in a line that so many were lost.
-    pub const fn new(told: fn(u64) -> String) -> LineQueue {
+    /// `describe_loss` makes the line that says how many were lost.
+    pub const fn new(describe_loss: fn(u64) -> String) -> LineQueue {
         let state = State { has_writer: false, is_writing: false, waiting: Vec::new(), missing: 0 };
         LineQueue {
             state: Mutex::new(state),
             filled: Condvar::new(),
             emptied: Condvar::new(),
             lost: AtomicU64::new(0),
-            told,
+            describe_loss,
         }
     }
 
@@ -83,7 +84,8 @@ impl LineQueue {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, or `patience` is up: a reader that has stopped reading keeps nobody from ending.
+    /// Waits until everything is written, or `patience` is up: a reader that has stopped reading keeps nobody from
+    /// ending.
     pub fn flush(&self, patience: Duration) {
         let until = Instant::now() + patience;
         let mut state = self.state();
@@ -109,7 +111,7 @@ impl LineQueue {
             state.is_writing = true;
             let (lines, missing) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.missing));
             drop(state);
-            if failed > 0 && outlet.write((self.told)(failed).as_bytes()).is_ok() {
+            if failed > 0 && outlet.write((self.describe_loss)(failed).as_bytes()).is_ok() {
                 failed = 0;
             }
             for some in in_pieces(&lines) {
@@ -119,7 +121,7 @@ impl LineQueue {
                     self.lost.fetch_add(count, Ordering::Relaxed);
                 }
             }
-            if missing > 0 && outlet.write((self.told)(missing).as_bytes()).is_err() {
+            if missing > 0 && outlet.write((self.describe_loss)(missing).as_bytes()).is_err() {
                 // Counted as lost already.
                 failed += missing;
             }

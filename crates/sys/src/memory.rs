@@ -117,13 +117,14 @@ fn narrowest(root: &Path, path: &str, kind: Kind, machine_bytes: u64) -> Option<
     found
 }
 
-/// Gives the kernel back what the calling thread's allocators keep for later, and what other threads have laid down.
+/// Releases memory to the kernel that the calling thread's allocators hold for later, and that other threads have
+/// freed.
 ///
-/// The allocator does so by itself as well, but only while memory is asked for: a thread that has become idle would keep
-/// the memory of its busiest hour. There are two: Rust's, which is mimalloc where the program says so, and C's, by which the
-/// cryptographic library lives. Looks at every page that they have: milliseconds, not for a busy moment.
+/// The allocator does so by itself as well, but only while memory is allocated: a thread that has become idle would
+/// keep the memory of its busiest hour. There are two: Rust's, which is mimalloc where the program says so, and C's,
+/// which the cryptographic library uses. A call visits every page that they have, which takes milliseconds.
 #[allow(unsafe_code)]
-pub fn give_memory_back() {
+pub fn release_memory() {
     // SAFETY: mi_collect(3) may be called at any time, by any thread, and touches no block that is in use.
     unsafe { mi_collect(true) };
     #[cfg(target_env = "gnu")]

@@ -33,9 +33,9 @@ const CORE_BYTES: u64 = 1;
 /// Private keys must never reach a core dump, nor a debugger of the same user.
 ///
 /// The limit and the flag guard each other: a limit can be lifted by root, and the kernel sets the flag again where an
-/// account changes (as `fs.suid_dumpable` has it), for which [`crate::drop_privileges`] makes up. From then on `/proc/self`
-/// belongs to root: after `drop_privileges` files like `/proc/self/fd` cannot be listed any more, while `statm`, `status`
-/// and `task` stay readable.
+/// account changes (as `fs.suid_dumpable` has it), for which [`crate::drop_privileges`] makes up. From then on
+/// `/proc/self` belongs to root: after `drop_privileges` files like `/proc/self/fd` cannot be listed any more, while
+/// `statm`, `status` and `task` stay readable.
 pub fn no_core_dumps() -> io::Result<()> {
     let least = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
     // The starter of the process may have set the hard limit to 0 already, and only root can raise it.
@@ -43,11 +43,11 @@ pub fn no_core_dumps() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Has signals that are sent to the process delivered to other threads than this one. A handler's frame, which holds all of
-/// the registers, would go on the stack that this thread happens to run on, and that may be a small one.
+/// Blocks signals in this thread, so that those sent to the process are delivered to other threads. A handler's frame,
+/// which holds all registers, would go on the stack that this thread happens to run on, and that may be a small one.
 ///
 /// Signals that the thread brings upon itself (SIGSEGV and its like) still come to it.
-pub fn leave_signals_to_others() -> io::Result<()> {
+pub fn block_signals() -> io::Result<()> {
     // SAFETY: the set is written by sigfillset before it is read, and belongs to this call.
     #[allow(unsafe_code)]
     let refused = unsafe {
@@ -79,14 +79,15 @@ pub fn lock_memory() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Memory is taken by the page of 4 KiB from here on, whatever the allocator asks for: in pages of 2 MiB a hundred connections
-/// would take as much as a thousand, and what is left of a crowd would keep nearly all of what the crowd took.
+/// Memory is taken by the page of 4 KiB from here on, whatever the allocator asks for: in pages of 2 MiB a hundred
+/// connections would take as much as a thousand, and what is left of a crowd would keep nearly all of what the crowd
+/// took.
 pub fn no_huge_pages() -> io::Result<()> {
     Ok(disable_transparent_huge_pages(true)?)
 }
 
-/// Names the calling thread: on the main thread, the process as `ps -o comm` and `top` show it. Of more than 15 bytes the
-/// kernel keeps the first 15.
+/// Names the calling thread: on the main thread, the process as `ps -o comm` and `top` show it. Of more than 15 bytes
+/// the kernel keeps the first 15.
 pub fn name_process(name: &CStr) -> io::Result<()> {
     Ok(set_name(name)?)
 }
@@ -96,9 +97,9 @@ pub fn no_new_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Files that this process has, those that came with its start among them, do not go on to programs that it starts; standard
-/// input, output and error do. An error of a kernel before 5.11, which cannot.
-pub fn keep_files_to_itself() -> io::Result<()> {
+/// Marks all files of this process, inherited ones among them, to be closed in programs that it starts; standard input,
+/// output and error stay open. An error on kernels before 5.11, which cannot.
+pub fn close_files_on_exec() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: the call takes three numbers and touches no memory; which file has which number stays as it is.
     #[allow(unsafe_code)]
@@ -142,8 +143,8 @@ fn page_bytes() -> u64 {
 
 /// Whether somebody keeps the kernel's clock right (NTP, PTP or the host); none where it cannot be asked.
 pub fn is_clock_synchronised() -> Option<bool> {
-    // Nothing is set where no mode is named, so that it takes no rights.
-    // SAFETY: `timex` is a C struct of numbers, for which zeros are values; the kernel writes into it and keeps no pointer.
+    // Nothing is set where no mode is named, so that it takes no rights. SAFETY: `timex` is a C struct of numbers, for
+    // which zeros are values; the kernel writes into it and keeps no pointer.
     #[allow(unsafe_code)]
     let (state, clock) = unsafe {
         let mut clock: libc::timex = std::mem::zeroed();
@@ -152,8 +153,8 @@ pub fn is_clock_synchronised() -> Option<bool> {
     (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0)
 }
 
-/// Asks to trace another process, and lets go of it at once. Whoever may, may read its memory.
-pub fn trace_and_let_go(pid: u32) -> io::Result<()> {
+/// Traces another process, and detaches at once: a process that may do that may read the other's memory.
+pub fn try_trace(pid: u32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let none = std::ptr::null_mut::<libc::c_void>();
     // SAFETY: neither request reads or writes memory of this process: address and data mean nothing to them.
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn a_thread_that_leaves_signals_to_others_keeps_its_own() {
         thread::spawn(|| {
-            leave_signals_to_others().unwrap();
+            block_signals().unwrap();
             let status = fs::read_to_string("/proc/thread-self/status").unwrap();
             let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
             let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
