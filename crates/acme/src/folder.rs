@@ -22,7 +22,7 @@ pub(crate) struct Folder {
 pub(crate) struct Lock(#[expect(dead_code, reason = "held for as long as it is open")] File);
 
 /// Metadata of a file, by which a change shows without reading it.
-pub(crate) type Look = (u64, i64, i64, u64);
+pub(crate) type FileStamp = (u64, i64, i64, u64);
 
 /// Answers that are read of one folder, at most: as many as one account could have outstanding, and some that
 /// nobody has cleared away.
@@ -124,13 +124,13 @@ impl Folder {
         answers
     }
 
-    /// Changes whenever a challenge's file comes or goes.
-    pub fn answers_look(&self) -> Option<Look> {
-        look(&self.challenges())
+    /// Stamp of the challenges' folder, which changes with every file that is made or removed there.
+    pub fn answers_stamp(&self) -> Option<FileStamp> {
+        file_stamp(&self.challenges())
     }
 }
 
-pub(crate) fn look(path: &Path) -> Option<Look> {
+pub(crate) fn file_stamp(path: &Path) -> Option<FileStamp> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }
@@ -167,7 +167,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Out of the way, for somebody to look at. Returns where it is now.
+/// Renames a broken file, so that an operator can look at it. Returns its new path.
 pub(crate) fn set_aside(path: &Path, now: i64) -> io::Result<PathBuf> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".broken-{now}"));
@@ -257,11 +257,11 @@ mod tests {
         let answer = |token: &str, until| {
             Answer::new("a.test", token, &format!("{token}.thumb"), AcmeChallenge::Http, until).unwrap()
         };
-        let before = other.answers_look();
+        let before = other.answers_stamp();
         one.write_answer(&answer("b", 100)).unwrap();
         one.write_answer(&answer("a", 200)).unwrap();
         fs::write(scratch.0.join("challenges/c.json"), "junk").unwrap();
-        assert_ne!(other.answers_look(), before);
+        assert_ne!(other.answers_stamp(), before);
         assert_eq!(other.answers(50, false), [answer("a", 200), answer("b", 100)]);
         assert_eq!(other.answers(150, false), [answer("a", 200)]);
         assert_eq!(one.answers(150, true), [answer("a", 200)]);

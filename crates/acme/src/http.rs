@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::beside::AccountKey;
+use crate::key_process::AccountKey;
 
 /// Time limit from looking up the name to the last byte of the answer.
 const REQUEST_TIME: Duration = Duration::from_secs(30);

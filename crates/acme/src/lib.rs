@@ -9,10 +9,11 @@
 //! authority.
 
 mod answer;
-mod beside;
 mod chain;
 mod folder;
 mod http;
+mod issuer;
+mod key_process;
 mod order;
 mod plan;
 mod record;
@@ -21,6 +22,7 @@ mod renewer;
 mod status;
 
 pub use answer::Answer;
+pub use issuer::{Issuer, Wanted, issuers};
 pub use order::{Complaint, check};
-pub use renewer::{Issuer, Publish, Renewer, Wanted, issuers};
+pub use renewer::{Publish, Renewer};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

@@ -19,12 +19,12 @@ use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use zeroize::Zeroizing;
 
 use crate::answer::Answer;
-use crate::beside::{AccountKey, CertificateKey, Credentials, External, Spent};
 use crate::chain;
 use crate::folder::{self, Folder};
 use crate::http::Http;
+use crate::issuer::Wanted;
+use crate::key_process::{AccountKey, CertificateKey, Credentials, External, Spent};
 use crate::refusal::Refusal;
-use crate::renewer::Wanted;
 
 /// Polling until the authority has decided on the challenges, and again until it has made the certificate.
 const PATIENCE: RetryPolicy =
@@ -66,7 +66,7 @@ pub(crate) struct OrderJob<'a> {
     /// The process that has all keys, where that is another one.
     pub keys: Option<&'static KeyFiles>,
     pub spent: &'a Spent,
-    /// The certificate that is to be replaced, where the authority wants to hear of it.
+    /// The certificate that is to be replaced, where the authority wants to know it.
     pub replaces: Option<CertificateDer<'static>>,
     pub now: i64,
 }
@@ -104,7 +104,7 @@ pub(crate) async fn obtain(
 /// The account that is kept, or a new one, which then is kept.
 pub(crate) async fn account(job: &OrderJob<'_>) -> Result<Party, Refusal> {
     if let Some(keys) = job.keys {
-        return account_beside(job, keys).await;
+        return account_of_key_process(job, keys).await;
     }
     let (acme, http) = (job.acme, job.http);
     let parse = |bytes: &[u8]| serde_json::from_slice(bytes).ok();
@@ -121,7 +121,7 @@ pub(crate) async fn account(job: &OrderJob<'_>) -> Result<Party, Refusal> {
 }
 
 /// The same with a key that another process has.
-async fn account_beside(job: &OrderJob<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
+async fn account_of_key_process(job: &OrderJob<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
     let (acme, http) = (job.acme, job.http);
     let party = |account, key: &AccountKey| Party { account, thumbprint: Some(key.thumbprint()) };
     let key_of = |credentials: &Credentials| AccountKey::of(keys, &acme.name, &credentials.public_key()?, None);
@@ -312,11 +312,11 @@ async fn finish(job: &OrderJob<'_>, order: &mut Order) -> Result<Zeroizing<Strin
     let new = if key_type == KeyType::Rsa { NewKey::Rsa2048 } else { NewKey::P256 };
     // A key that no certificate comes of is removed with others that are not in use.
     let make = move || CertificateKey::generate(keys, &account, new);
-    let beside = |error: tokio::task::JoinError| Refusal::new(error.to_string());
-    let key = tokio::task::spawn_blocking(make).await.map_err(beside)??;
+    let failed = |error: tokio::task::JoinError| Refusal::new(error.to_string());
+    let key = tokio::task::spawn_blocking(make).await.map_err(failed)??;
     job.spent.add(&key.key);
     let sign = move || Ok::<_, Refusal>((request(&names, &key)?, key.public));
-    let (request, public) = tokio::task::spawn_blocking(sign).await.map_err(beside)??;
+    let (request, public) = tokio::task::spawn_blocking(sign).await.map_err(failed)??;
     certify(&job.wanted.names, job.now, order, &request, &public).await.map(Zeroizing::new)
 }
 

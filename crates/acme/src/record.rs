@@ -25,6 +25,15 @@ pub(crate) struct Attempts {
     pub problem: String,
 }
 
+/// The failure of an attempt. Times are seconds since 1970.
+#[derive(Clone, Copy)]
+pub(crate) struct FailedAttempt<'a> {
+    pub why: &'a str,
+    pub now: i64,
+    /// Time before which the authority wants no other attempt.
+    pub retry_after: Option<i64>,
+}
+
 impl Record {
     pub fn of(&self, file: &str) -> Option<&Attempts> {
         self.attempts.get(file)
@@ -49,8 +58,9 @@ impl Record {
         attempts.problem = "the process ended before the order did".into();
     }
 
-    /// The attempt that has begun has failed.
-    pub fn fail(&mut self, file: &str, why: &str, retry: Duration, now: i64, retry_after: Option<i64>, chance: f64) {
+    /// Records that the attempt that has begun has failed.
+    pub fn fail(&mut self, file: &str, failed: FailedAttempt<'_>, retry: Duration, chance: f64) {
+        let FailedAttempt { why, now, retry_after } = failed;
         let attempts = self.attempts.entry(file.into()).or_default();
         attempts.next = plan::next_attempt(attempts.failures.max(1), retry, now, retry_after, chance);
         attempts.problem = why.into();
@@ -93,7 +103,7 @@ mod tests {
     fn one_certificate_that_fails_does_not_hold_up_another_and_success_forgets() {
         let mut record = Record::default();
         record.begin("a", RETRY, 100, 0.0);
-        record.fail("a", "no", RETRY, 110, Some(50_000), 0.0);
+        record.fail("a", FailedAttempt { why: "no", now: 110, retry_after: Some(50_000) }, RETRY, 0.0);
         assert_eq!(record.may_try_at("a", 20, 200), 50_000);
         assert_eq!(record.may_try_at("b", 20, 200), 200);
         assert_eq!(record.of("a").unwrap().problem, "no");

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use instant_acme::CertificateIdentifier;
-use propylon_config::{Acme, CertificateSource, Config, KeyType};
 use propylon_crypto::key_process::{Failure, KeptKey, KeyFiles, Purpose};
 use rustls_pki_types::CertificateDer;
 use tokio::runtime::Builder;
@@ -17,37 +16,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
-use crate::beside::{self, Spent};
 use crate::chain::{self, Held, PEM_BYTES_MAX};
-use crate::folder::{self, Folder, Lock, Look};
+use crate::folder::{self, FileStamp, Folder, Lock};
 use crate::http::Http;
+use crate::issuer::{Issuer, Wanted};
+use crate::key_process::{self, Spent};
 use crate::order::{self, OrderJob};
 use crate::plan;
-use crate::record::Record;
+use crate::record::{FailedAttempt, Record};
 use crate::refusal::Refusal;
 use crate::status::{CertificateStatus, Counts, IssuerStatus, State};
 
-/// One `[acme.NAME]` section, and the certificates that are ordered by it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issuer {
-    /// The account.
-    pub acme: Acme,
-    /// Certificates to order, each file once, in the order of the configuration.
-    pub wanted: Vec<Wanted>,
-}
-
-/// A certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Names that the certificate is for.
-    pub names: Vec<String>,
-    /// Type of the certificate's key.
-    pub key_type: KeyType,
-    /// File that the certificate is kept in, with its key.
-    pub file: PathBuf,
-}
-
-/// Is told of all challenges that are outstanding, whenever others are.
+/// Publishes all outstanding challenges, whenever they have changed.
 pub type Publish = Box<dyn Fn(&[Answer]) + Send + Sync>;
 
 /// The thread's handle, and there is none before something is ordered. It ends soon after this is dropped.
@@ -56,15 +36,15 @@ pub struct Renewer {
     thread: Mutex<Option<watch::Sender<Vec<Issuer>>>>,
 }
 
-/// Interval at which folders are looked at: for challenges of other processes, and for files that have been written.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which folders are checked: for challenges of other processes, and for files that have been written.
+const TICK: Duration = Duration::from_secs(1);
 /// Pause before an account whose task has panicked begins anew.
 const RESTART_WAIT: Duration = Duration::from_secs(30);
-/// Number of looks after which a process without the lock asks for it again.
-const LOCK_LOOKS: u64 = 5;
-/// Looks from one search for keys without a use to the next. A key of this process's own that two of them find is
+/// Number of ticks after which a process without the lock asks for it again.
+const LOCK_TICKS: u64 = 5;
+/// Ticks from one search for keys without a use to the next. A key of this process's own that two of them find is
 /// removed: until then somebody may serve a certificate that has been replaced.
-const UNUSED_LOOKS: u64 = 20;
+const UNUSED_TICKS: u64 = 20;
 /// Time for which nothing refers to a certificate's key of another time before it is removed.
 const UNUSED_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 const AWAY: &str = "the key process does not answer";
@@ -76,27 +56,8 @@ const ORDER_TIME: Duration = Duration::from_secs(600);
 const SUGGESTION: i64 = 6 * plan::HOUR;
 const SUGGESTION_RANGE: std::ops::RangeInclusive<i64> = plan::HOUR..=24 * plan::HOUR;
 
-/// The certificates that a configuration orders, by account; accounts that order nothing are left out.
-pub fn issuers(config: &Config) -> Vec<Issuer> {
-    let mut issuers: Vec<Issuer> =
-        config.acmes.iter().map(|acme| Issuer { acme: acme.clone(), wanted: Vec::new() }).collect();
-    let mut known = BTreeSet::new();
-    for certificate in config.tls.iter().flat_map(|tls| &tls.certificates) {
-        let CertificateSource::Ordered(ordered) = &certificate.source else { continue };
-        let Some(issuer) = issuers.get_mut(ordered.acme.0) else { continue };
-        for (key_type, file) in &ordered.files {
-            if known.insert(file.clone()) {
-                let names = ordered.names.clone();
-                issuer.wanted.push(Wanted { names, key_type: *key_type, file: file.clone() });
-            }
-        }
-    }
-    issuers.retain(|issuer| !issuer.wanted.is_empty());
-    issuers
-}
-
 impl Renewer {
-    /// Makes a keeper that orders nothing yet. With `keys`, another process makes and holds all keys, and is asked.
+    /// Makes a renewer that orders nothing yet. With `keys`, another process makes and holds all keys, and is asked.
     pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Renewer {
         Renewer {
             shared: Arc::new(Shared { publish, keys, spent: Spent::default(), inner: Mutex::default() }),
@@ -260,8 +221,8 @@ struct Account {
     record: Record,
     /// State of the certificates' files, by path.
     kept: HashMap<PathBuf, Kept>,
-    answers_look: Option<Look>,
-    looks: u64,
+    answers_stamp: Option<FileStamp>,
+    ticks: u64,
     counts: Counts,
     trouble: Option<String>,
     unused: Unused,
@@ -291,7 +252,7 @@ impl Unused {
 /// State of one certificate's file.
 #[derive(Default)]
 struct Kept {
-    look: Option<Look>,
+    stamp: Option<FileStamp>,
     seen: bool,
     held: Option<Held>,
     /// The authority's window, and when to ask for it again.
@@ -308,8 +269,8 @@ impl Account {
             lock: None,
             record: Record::default(),
             kept: HashMap::new(),
-            answers_look: None,
-            looks: 0,
+            answers_stamp: None,
+            ticks: 0,
             counts: Counts::default(),
             trouble: None,
             unused: Unused::default(),
@@ -320,9 +281,9 @@ impl Account {
         loop {
             self.adopt(configured.borrow_and_update().clone());
             self.work().await;
-            self.looks += 1;
+            self.ticks += 1;
             tokio::select! {
-                () = sleep(LOOK) => {}
+                () = sleep(TICK) => {}
                 changed = configured.changed() => if changed.is_err() { return },
             }
         }
@@ -338,21 +299,21 @@ impl Account {
         self.issuer = issuer;
     }
 
-    /// Takes one look, and makes one order at most.
+    /// Checks the folder and the files once, and makes one order at most.
     async fn work(&mut self) {
         let now = now();
-        if self.lock.is_none() && self.looks.is_multiple_of(LOCK_LOOKS) {
+        if self.lock.is_none() && self.ticks.is_multiple_of(LOCK_TICKS) {
             let taken = self.take_over(now);
             self.note_trouble(taken);
         }
         for wanted in self.issuer.wanted.clone() {
-            self.look(&wanted, now);
+            self.check_file(&wanted, now);
         }
         let is_owner = self.lock.is_some();
-        let answers_look = self.folder.answers_look();
-        // The regular look finds answers that are over: nothing else than the time shows them.
-        if answers_look != self.answers_look || self.looks.is_multiple_of(60) {
-            self.answers_look = answers_look;
+        let answers_stamp = self.folder.answers_stamp();
+        // The regular check finds answers that are over: nothing but the time shows them.
+        if answers_stamp != self.answers_stamp || self.ticks.is_multiple_of(60) {
+            self.answers_stamp = answers_stamp;
             self.shared.publish(&self.issuer.acme.name, self.folder.answers(now, is_owner));
         }
         self.report(None, now);
@@ -363,7 +324,7 @@ impl Account {
             self.report(None, self::now());
         } else if is_owner {
             self.ask_for_suggestion(now).await;
-            if self.looks.is_multiple_of(UNUSED_LOOKS) {
+            if self.ticks.is_multiple_of(UNUSED_TICKS) {
                 self.remove_unused();
             }
         }
@@ -374,7 +335,7 @@ impl Account {
         let Some(keys) = self.shared.keys else { return };
         let name = &self.issuer.acme.name;
         // A file that cannot be read may have a use for one.
-        let found = beside::unused(keys, name, &self.issuer.acme.state).unwrap_or_default();
+        let found = key_process::unused(keys, name, &self.issuer.acme.state).unwrap_or_default();
         for key in self.unused.removable(found, &self.shared.spent.all(), Instant::now()) {
             match keys.remove_kept(&key) {
                 Ok(()) => {
@@ -422,10 +383,10 @@ impl Account {
 
     /// Looks whether the file has changed, and what it holds now. With the lock, a file that cannot be used is set
     /// aside.
-    fn look(&mut self, wanted: &Wanted, now: i64) {
+    fn check_file(&mut self, wanted: &Wanted, now: i64) {
         let kept = self.kept.entry(wanted.file.clone()).or_default();
-        let look = folder::look(&wanted.file);
-        if kept.seen && kept.look == look {
+        let stamp = folder::file_stamp(&wanted.file);
+        if kept.seen && kept.stamp == stamp {
             return;
         }
         let bytes = match folder::read(&wanted.file, PEM_BYTES_MAX) {
@@ -443,7 +404,7 @@ impl Account {
                 let own = match keys.kept(name) {
                     Ok(own) => own,
                     // The key process may be there later.
-                    Err(Failure::Away) => return self.note_trouble(Err(AWAY.into())),
+                    Err(Failure::Unavailable) => return self.note_trouble(Err(AWAY.into())),
                     Err(failure) => {
                         return self.note_trouble(Err(format!("{UNREAD}{}", std::io::Error::from(failure))));
                     }
@@ -451,11 +412,11 @@ impl Account {
                 if self.trouble.as_deref().is_some_and(|trouble| trouble == AWAY || trouble.starts_with(UNREAD)) {
                     self.trouble = None;
                 }
-                let keeps = |public: &[u8]| beside::keeps(&own, name, public);
+                let keeps = |public: &[u8]| key_process::keeps(&own, name, public);
                 bytes.map(|bytes| chain::check_kept(&bytes, &wanted.names, now, keeps))
             }
         };
-        *kept = Kept { look, seen: true, ..Kept::default() };
+        *kept = Kept { stamp, seen: true, ..Kept::default() };
         match checked {
             None => {}
             Some(Ok(held)) => kept.held = Some(held),
@@ -468,7 +429,7 @@ impl Account {
             }
             Some(Err(_)) => {}
         }
-        if look.is_some() {
+        if stamp.is_some() {
             self.shared.lock().changed.insert(wanted.file.clone());
         }
     }
@@ -507,13 +468,14 @@ impl Account {
                 self.counts.succeeded += 1;
                 self.record.succeed(&key(wanted));
                 log::info!("acme \"{}\": the certificate for {} is there", acme.name, wanted.names.join(", "));
-                self.look(wanted, now);
+                self.check_file(wanted, now);
             }
             Err(refusal) => {
                 self.counts.failed += 1;
                 self.counts.rate_limited += u64::from(refusal.rate_limited);
                 let chance = fastrand::f64();
-                self.record.fail(&key(wanted), &refusal.why, acme.retry, now, retry_after, chance);
+                let failed = FailedAttempt { why: &refusal.why, now, retry_after };
+                self.record.fail(&key(wanted), failed, acme.retry, chance);
                 let wait = self.attempt_at(wanted, now).saturating_sub(now);
                 let names = wanted.names.join(", ");
                 self.say(format!("{names}: {}; next attempt in {wait} s; what is served stays", refusal.why));
@@ -574,7 +536,7 @@ impl Account {
 
     /// A chain has taken the place of another: the one key is in use from now on, and the other is not.
     fn spend(&self, before: Option<&[u8]>, chain: &[u8]) {
-        let name = |public: Vec<u8>| beside::name(&self.issuer.acme.name, &public, Purpose::Certificate);
+        let name = |public: Vec<u8>| key_process::name(&self.issuer.acme.name, &public, Purpose::Certificate);
         if let Some(key) = before.and_then(chain::public_key_of).and_then(name) {
             self.shared.spent.add(&key);
         }
@@ -668,6 +630,7 @@ mod tests {
     use propylon_config::Source;
 
     use super::*;
+    use crate::issuer::issuers;
 
     fn ordered() -> Vec<Issuer> {
         let text = "[listener.web]\nbind = '127.0.0.1:443'\ntls = 'public'\n[[route]]\nrespond = { status = 200 }\n\

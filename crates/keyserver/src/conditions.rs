@@ -9,8 +9,8 @@ use propylon_metrics::conditions::{Condition, Conditions, above, rises};
 
 /// Interval at which the metrics are looked at.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Labels that say where something is, in the order in which they are told.
-const PLACES: &[&str] = &["line", "token"];
+/// Labels that say where something is, in the order of the log.
+const PLACES: &[&str] = &["queue", "token"];
 
 /// The rows. If several rows name the same metric, the first one that fits a series applies to it.
 pub const TABLE: &[Condition] = &[
@@ -90,7 +90,7 @@ pub const TABLE: &[Condition] = &[
     )
     .told_elsewhere(),
     rises(
-        "keyserver-line-late",
+        "keyserver-queue-late",
         "propylon_keyserver_refused_total",
         Problem,
         "operations are refused: they have waited for as long as `timeout` allows",
@@ -202,11 +202,11 @@ mod tests {
             list.iter().map(|each| format!("{} {}", each["name"], each["place"])).collect::<Vec<String>>()
         };
         assert!(at(0).is_empty());
-        column.increment(telemetry.lines[0].refused);
+        column.increment(telemetry.queues[0].refused);
         column.set(telemetry.tokens[0].stuck, 2);
         let told = at(1);
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].starts_with("\"keyserver-queue-full\" \"line "), "{told:?}");
+        assert!(told[0].starts_with("\"keyserver-queue-full\" \"queue "), "{told:?}");
         assert_eq!(told[1], "\"keyserver-token-stuck\" \"token \\\"hsm\\\"\"");
         column.set(telemetry.tokens[0].stuck, 0);
         assert_eq!(at(2).len(), 1);

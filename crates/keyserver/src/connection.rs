@@ -23,14 +23,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::access::{Access, ClientId, Grant};
+use crate::core::Core;
 use crate::kernels;
-use crate::line::Task;
 use crate::rate::Rate;
 use crate::request::{self, Answer};
-use crate::signing::{self, Crew, Note, Place, Turned};
-use crate::telemetry::{Denied, End, LineMetrics};
+use crate::signing::{self, Overflow, Place};
+use crate::task::{ConnectionEvent, Task, ThreadKind};
+use crate::telemetry::{Denied, End, QueueMetrics};
 use crate::transport::{Received, Transport};
-use crate::worker::Desk;
 
 /// Time limit from accept to the end of the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,11 +51,11 @@ const MESSAGES_PER_TURN_MAX: usize = 8;
 const TURNS_MAX: usize = 4;
 /// Longer than any wait.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Room for results, and for being told to drain or to make room.
-const NOTES_MAX: usize = REQUESTS_IN_WORK_MAX + 2;
+/// Events that wait for a connection: its results, a drain and an eviction.
+const EVENTS_MAX: usize = REQUESTS_IN_WORK_MAX + 2;
 
 pub struct Connection {
-    desk: Rc<Desk>,
+    core: Rc<Core>,
     serial: u64,
     transport: Transport,
     /// Absent until the handshake is done.
@@ -69,11 +69,11 @@ pub struct Connection {
     /// Time at which the bytes that the client has not taken yet were sealed.
     sealed_at: Option<Instant>,
     in_work: usize,
-    notes: mpsc::Receiver<Note>,
-    reply_to: mpsc::Sender<Note>,
+    events: mpsc::Receiver<ConnectionEvent>,
+    reply_to: mpsc::Sender<ConnectionEvent>,
     /// Time of the accept, then of the last whole frame.
-    heard_at: Instant,
-    /// The client has said its last.
+    received_at: Instant,
+    /// The client has closed its side.
     is_at_end: bool,
     is_draining: bool,
     is_displaced: bool,
@@ -82,24 +82,24 @@ pub struct Connection {
 
 impl Connection {
     pub fn new(
-        desk: Rc<Desk>,
+        core: Rc<Core>,
         serial: u64,
         stream: TcpStream,
         config: Arc<ServerConfig>,
     ) -> Result<Connection, rustls::Error> {
-        Ok(Connection::of(desk, serial, Transport::tls(stream, config)?, None))
+        Ok(Connection::of(core, serial, Transport::tls(stream, config)?, None))
     }
 
     /// Makes the connection to the engine whose key process this is: it may use all keys that are here.
-    pub fn beside(desk: Rc<Desk>, serial: u64, socket: OwnedFd) -> io::Result<Connection> {
+    pub fn to_engine(core: Rc<Core>, serial: u64, socket: OwnedFd) -> io::Result<Connection> {
         let all = Access::new([Grant { keys: None, operations: Operations::DEFAULT }]);
-        Ok(Connection::of(desk, serial, Transport::pair(socket)?, Some(all)))
+        Ok(Connection::of(core, serial, Transport::engine(socket)?, Some(all)))
     }
 
-    fn of(desk: Rc<Desk>, serial: u64, transport: Transport, access: Option<Access>) -> Connection {
-        let (reply_to, notes) = mpsc::channel(NOTES_MAX);
+    fn of(core: Rc<Core>, serial: u64, transport: Transport, access: Option<Access>) -> Connection {
+        let (reply_to, events) = mpsc::channel(EVENTS_MAX);
         Connection {
-            desk,
+            core,
             serial,
             transport,
             access,
@@ -109,9 +109,9 @@ impl Connection {
             replies: Vec::new(),
             sealed_at: None,
             in_work: 0,
-            notes,
+            events,
             reply_to,
-            heard_at: Instant::now(),
+            received_at: Instant::now(),
             is_at_end: false,
             is_draining: false,
             is_displaced: false,
@@ -119,8 +119,8 @@ impl Connection {
         }
     }
 
-    /// The channel on which this connection is sent notes.
-    pub fn ear(&self) -> mpsc::Sender<Note> {
+    /// Sender of events to this connection.
+    pub fn events(&self) -> mpsc::Sender<ConnectionEvent> {
         self.reply_to.clone()
     }
 
@@ -129,7 +129,7 @@ impl Connection {
     }
 
     pub async fn run(mut self) -> End {
-        let mut timer = pin!(sleep_until(self.heard_at + HANDSHAKE_TIMEOUT));
+        let mut timer = pin!(sleep_until(self.received_at + HANDSHAKE_TIMEOUT));
         let end = poll_fn(|cx| self.poll(cx, timer.as_mut())).await;
         self.close();
         end
@@ -149,13 +149,13 @@ impl Connection {
 
     /// Takes one turn; returns whether anything was done, in which case another turn may find more to do.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
-        let was_told = self.hear(cx);
+        let has_events = self.take_events(cx);
         if self.is_displaced {
             return Err(End::HandshakeDisplaced);
         }
         let has_read = self.may_read() && self.read(cx)?;
         // A read is one message there. What has come goes together, and wakes the engine's core once.
-        let mut reads = usize::from(has_read && self.transport.is_pair());
+        let mut reads = usize::from(has_read && self.transport.is_engine());
         while (1..MESSAGES_PER_TURN_MAX).contains(&reads) && !self.is_at_end && self.read(cx)? {
             reads += 1;
         }
@@ -166,25 +166,25 @@ impl Connection {
         if let Some(end) = self.is_done() {
             return Err(end);
         }
-        Ok(was_told || has_read || has_answered || has_written)
+        Ok(has_events || has_read || has_answered || has_written)
     }
 
     /// Results of other threads become replies.
-    fn hear(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut was_told = false;
-        while let Poll::Ready(Some(note)) = self.notes.poll_recv(cx) {
-            was_told = true;
-            match note {
-                Note::Done { id, result } => {
+    fn take_events(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut has_events = false;
+        while let Poll::Ready(Some(event)) = self.events.poll_recv(cx) {
+            has_events = true;
+            match event {
+                ConnectionEvent::Done { id, result } => {
                     self.in_work -= 1;
                     self.reply(id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
                 }
-                Note::Drain => self.is_draining = true,
+                ConnectionEvent::Drain => self.is_draining = true,
                 // A certificate may have been shown meanwhile; then the connection stays.
-                Note::MakeRoom => self.is_displaced |= self.access.is_none(),
+                ConnectionEvent::Evict => self.is_displaced |= self.access.is_none(),
             }
         }
-        was_told
+        has_events
     }
 
     fn may_read(&mut self) -> bool {
@@ -193,7 +193,7 @@ impl Connection {
         }
         let stop = !self.has_room() || self.decoder.has_message();
         if stop && !self.is_read_stopped {
-            self.desk.column.increment(self.desk.telemetry.stopped_reading);
+            self.core.column.increment(self.core.telemetry.stopped_reading);
         }
         self.is_read_stopped = stop;
         !stop
@@ -205,8 +205,8 @@ impl Connection {
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
-        let desk = Rc::clone(&self.desk);
-        let mut scratch = desk.scratch.borrow_mut();
+        let core = Rc::clone(&self.core);
+        let mut scratch = core.scratch.borrow_mut();
         let count = match self.transport.poll_read(cx, &mut scratch.bytes) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Err(_)) => return Err(self.broken()),
@@ -244,14 +244,14 @@ impl Connection {
         let certificate = self.transport.peer_certificate();
         // A handshake without a certificate does not succeed; should one ever do, it grants nothing.
         let nothing = (Access::default(), None);
-        let shared = &self.desk.shared;
+        let shared = &self.core.shared;
         self.client = certificate.map_or(ClientId(0), |certificate| ClientId::of(certificate));
         let (access, rate) = certificate.map_or(nothing, |certificate| shared.rules.access(certificate));
-        self.heard_at = Instant::now();
-        self.rate = rate.map(|rate| shared.rates.of(self.client, rate, self.heard_at.into_std()));
+        self.received_at = Instant::now();
+        self.rate = rate.map(|rate| shared.rates.of(self.client, rate, self.received_at.into_std()));
         self.access = Some(access);
-        self.desk.has_come_in(self.serial);
-        self.desk.column.increment(self.desk.telemetry.handshakes);
+        self.core.handshake_is_over(self.serial);
+        self.core.column.increment(self.core.telemetry.handshakes);
     }
 
     /// Does what the requests that are there ask for, as far as there is room.
@@ -259,8 +259,8 @@ impl Connection {
         if self.access.is_none() || !self.decoder.has_message() {
             return Ok(false);
         }
-        let desk = Rc::clone(&self.desk);
-        let scratch = &mut *desk.scratch.borrow_mut();
+        let core = Rc::clone(&self.core);
+        let scratch = &mut *core.scratch.borrow_mut();
         let now = Instant::now();
         let mut result = Ok(false);
         let long = |jobs: &[Job]| jobs.iter().filter(|job| job.kind() == JobKind::Rsa).count();
@@ -281,13 +281,13 @@ impl Connection {
             let p256 = scratch.jobs.iter().filter(|job| job.kind() == JobKind::Ecdsa).count();
             let rsa = long(&scratch.jobs);
             scratch.outcomes = kernels::run_together(std::mem::take(&mut scratch.jobs));
-            desk.telemetry.kernels.report(&desk.column, &mut scratch.seen, p256 as u64, rsa as u64);
+            core.telemetry.kernels.report(&core.column, &mut scratch.seen, p256 as u64, rsa as u64);
         }
         for (id, outcome) in scratch.ids.drain(..).zip(scratch.outcomes.drain(..)) {
             let result = outcome.as_ref().map(|signature| signature.as_slice()).map_err(|error| *error);
             self.reply(id, result.map_err(signing::error_code));
         }
-        self.heard_at = now;
+        self.received_at = now;
         result
     }
 
@@ -299,11 +299,11 @@ impl Connection {
             // Framing is lost after a malformed frame: there is no request id to answer to.
             Err(_) => return Err(End::Malformed),
         };
-        let desk = &self.desk;
+        let core = &self.core;
         let nothing = Access::default();
         let access = self.access.as_ref().unwrap_or(&nothing);
-        let (asked, answer) = request::answer(&message, &desk.shared.keys.load(), access);
-        desk.column.increment(desk.telemetry.requests[asked as usize]);
+        let (asked, answer) = request::answer(&message, &core.shared.keys.load(), access);
+        core.column.increment(core.telemetry.requests[asked as usize]);
         let id = message.id;
         match answer {
             Answer::Pong => {
@@ -313,11 +313,11 @@ impl Connection {
             }
             Answer::Error(code) => self.reply(id, Err(code)),
             Answer::Denied => {
-                desk.column.increment(desk.telemetry.denied[Denied::Operation as usize]);
+                core.column.increment(core.telemetry.denied[Denied::Operation as usize]);
                 self.reply(id, Err(Answer::DENIED));
             }
             Answer::Job(_) if self.rate.as_ref().is_some_and(|rate| !rate.allows(now.into_std())) => {
-                desk.column.increment(desk.telemetry.denied[Denied::Rate as usize]);
+                core.column.increment(core.telemetry.denied[Denied::Rate as usize]);
                 // The same error as for a full queue: an engine then asks another key server.
                 self.reply(id, Err(ErrorCode::Internal));
             }
@@ -326,16 +326,16 @@ impl Connection {
                     ids.push(id);
                     jobs.push(job);
                 }
-                Place::There(crew) => self.hand_on(now, crew, id, job),
+                Place::Thread(kind) => self.hand_on(now, kind, id, job),
                 Place::Token(token) => self.hand_to_token(now, token, id, job),
             },
         }
         Ok(true)
     }
 
-    /// A core of the engine beside this process waits for nobody but itself, and has no line.
+    /// An engine's core waits for its own operations alone, so that its connection needs no queue.
     fn place(&self, job: &Job) -> Place {
-        if self.transport.is_pair() { Place::Here } else { signing::place(job) }
+        if self.transport.is_engine() { Place::Here } else { signing::place(job) }
     }
 
     fn task(&self, now: Instant, timeout: Duration, id: u32, job: Job) -> Task {
@@ -343,36 +343,36 @@ impl Connection {
         Task { id, client: self.client, job, since, deadline: since + timeout, reply_to: self.reply_to.clone() }
     }
 
-    fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: Job) {
-        let desk = &self.desk;
-        let task = self.task(now, desk.timeout, id, job);
-        let numbers = &desk.telemetry.lines[crew as usize];
+    fn hand_on(&mut self, now: Instant, kind: ThreadKind, id: u32, job: Job) {
+        let core = &self.core;
+        let task = self.task(now, core.timeout, id, job);
+        let numbers = &core.telemetry.queues[kind as usize];
         // The gauge rises before the task can be taken: it must not fall below zero.
-        desk.column.raise(numbers.waiting);
+        core.column.raise(numbers.waiting);
         self.in_work += 1;
-        let result = desk.lines.push(crew, task);
+        let result = core.queues.push(kind, task);
         self.count(numbers, result);
     }
 
     /// Queues the operation for a hardware module's token; otherwise as [`Connection::hand_on`].
     fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: Job) {
-        let desk = &self.desk;
-        let task = self.task(now, desk.tokens.timeout(token).unwrap_or(desk.timeout), id, job);
-        let numbers = &desk.telemetry.tokens[token].line;
-        desk.column.raise(numbers.waiting);
+        let core = &self.core;
+        let task = self.task(now, core.tokens.timeout(token).unwrap_or(core.timeout), id, job);
+        let numbers = &core.telemetry.tokens[token].queue;
+        core.column.raise(numbers.waiting);
         self.in_work += 1;
-        let result = desk.tokens.push(token, task);
+        let result = core.tokens.push(token, task);
         self.count(numbers, result);
     }
 
-    /// Counts a refusal or a displacement. The refused operation, this one or another, is answered by a note like
+    /// Counts a refusal or a displacement. The refused operation, this one or another, is answered by a event like
     /// any other result.
-    fn count(&self, numbers: &LineMetrics, pushed: Result<(), Turned>) {
+    fn count(&self, numbers: &QueueMetrics, pushed: Result<(), Overflow>) {
         if let Err(turned) = pushed {
-            self.desk.column.lower(numbers.waiting);
-            self.desk.column.increment(match turned {
-                Turned::Away => numbers.refused,
-                Turned::OutAnother => numbers.displaced,
+            self.core.column.lower(numbers.waiting);
+            self.core.column.increment(match turned {
+                Overflow::Refused => numbers.refused,
+                Overflow::Displaced => numbers.displaced,
             });
         }
     }
@@ -381,7 +381,7 @@ impl Connection {
         let message = match &result {
             Ok(signature) => Message { id, opcode: Some(opcode::SUCCESS), payload: signature, ..Message::default() },
             Err(code) => {
-                self.desk.column.increment(self.desk.telemetry.errors[*code as usize - 1]);
+                self.core.column.increment(self.core.telemetry.errors[*code as usize - 1]);
                 Message { id, opcode: Some(opcode::ERROR), payload: &[*code as u8], ..Message::default() }
             }
         };
@@ -446,24 +446,24 @@ impl Connection {
     }
 
     fn deadline(&self, now: Instant) -> (Instant, End) {
-        let idle = self.desk.idle_timeout;
-        if self.transport.is_pair() {
+        let idle = self.core.idle_timeout;
+        if self.transport.is_engine() {
             // The socket to the engine lasts as long as the engine does, and the engine may be idle for as long as
             // it likes.
             return (now + FOREVER, End::Idle);
         }
         if self.access.is_none() {
-            (self.heard_at + HANDSHAKE_TIMEOUT, End::HandshakeTimeout)
+            (self.received_at + HANDSHAKE_TIMEOUT, End::HandshakeTimeout)
         } else if let Some(sealed_at) = self.sealed_at {
             (sealed_at + WRITE_TIMEOUT, End::Slow)
         } else if self.in_work > 0 {
             (now + idle, End::Idle)
         } else {
-            (self.heard_at + idle, End::Idle)
+            (self.received_at + idle, End::Idle)
         }
     }
 
-    /// Says so, if the client can hear it at once.
+    /// Sends close_notify, if the client takes it at once.
     fn close(&mut self) {
         self.transport.close();
     }

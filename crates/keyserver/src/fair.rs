@@ -30,7 +30,7 @@ struct Waiting<T> {
     tasks: VecDeque<(u64, T)>,
 }
 
-/// The outcome of putting a task into a line.
+/// The outcome of putting a task into a queue.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pushed<T> {
     Taken,
@@ -91,12 +91,12 @@ impl<T> FairQueue<T> {
     }
 
     /// The first task that fits, among so many that are looked at: the client's that has had the least before others'.
-    pub fn pop_company(&mut self, looks: usize, fits: impl Fn(&T) -> bool) -> Option<T> {
+    pub fn pop_matching(&mut self, examined_max: usize, fits: impl Fn(&T) -> bool) -> Option<T> {
         let places = self.order.iter().flat_map(|(_, client)| {
             let tasks = self.clients[client].tasks.iter().enumerate();
             tasks.map(move |(at, (_, task))| (*client, at, task))
         });
-        let (client, at, _) = places.take(looks).find(|(_, _, task)| fits(task))?;
+        let (client, at, _) = places.take(examined_max).find(|(_, _, task)| fits(task))?;
         self.take(client, at)
     }
 
@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(queue.pop(), Some(10));
         let odd = |task: &u64| task % 2 == 1;
         // The second client has had nothing yet.
-        assert_eq!(queue.pop_company(8, odd), Some(41));
-        assert_eq!(queue.pop_company(1, odd), Some(21));
-        assert_eq!(queue.pop_company(8, odd), None);
+        assert_eq!(queue.pop_matching(8, odd), Some(41));
+        assert_eq!(queue.pop_matching(1, odd), Some(21));
+        assert_eq!(queue.pop_matching(8, odd), None);
         assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(30), Some(12), None));
     }
 
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(4), Some(5), None));
     }
 
-    /// Clients of every temper at one thread: those that fill the line, those that ask for one thing at a time, those
+    /// Clients of every temper at one thread: those that fill the queue, those that ask for one thing at a time, those
     /// whose operations are dear, those that come and go.
     #[test]
     fn in_any_mix_nobody_who_waits_gets_less_than_its_share_of_the_time() {

@@ -2,13 +2,13 @@
 //! that do nothing else, so that a module that hangs delays only requests for its own keys, and those not for long.
 //!
 //! `token` is a token and how one logs in to it, `public` what its keys are, `operation` what is asked of it,
-//! `desk` the line that operations wait in, and `seat` a thread with a session. Why it is so:
+//! `queue` the queue that operations wait in, and `session_thread` a thread with a session. Why it is so:
 //! docs/decisions/0024-pkcs11.md.
 
-mod desk;
 mod operation;
 mod public;
-mod seat;
+mod queue;
+mod session_thread;
 mod token;
 
 use std::io;
@@ -21,11 +21,11 @@ use propylon_crypto::Key;
 use propylon_metrics::Column;
 
 use crate::keys::TokenFault;
-use crate::line::Task;
-use crate::signing::Turned;
+use crate::signing::Overflow;
+use crate::task::Task;
 use crate::telemetry::TokenMetrics;
 
-use seat::Seat;
+use session_thread::SessionThread;
 use token::{Modules, Token};
 
 /// The configured ones. Clones are the same.
@@ -70,24 +70,24 @@ impl Tokens {
     ) -> io::Result<()> {
         for (number, (token, metrics)) in self.0.iter().zip(metrics).enumerate() {
             for index in 0..token.sessions() {
-                let seat = Seat::new(Arc::clone(token), index, metrics, column());
+                let thread = SessionThread::new(Arc::clone(token), index, metrics, column());
                 let ready = Arc::clone(ready);
                 thread::Builder::new()
                     .name(format!("token-{number}-{index}"))
-                    .spawn(move || seat.work_or_die(&ready))?;
+                    .spawn(move || thread.work_or_die(&ready))?;
             }
             let (token, column, ready) = (Arc::clone(token), column(), Arc::clone(ready));
             thread::Builder::new().name(format!("token-{number}-clock")).spawn(move || {
                 ready.wait();
-                token.desk.keep_time(metrics, &column);
+                token.queue.run_clock(metrics, &column);
             })?;
         }
         Ok(())
     }
 
     /// Has the keys looked for again; [`Tokens::have_changed`] tells when that has brought something.
-    pub fn look_again(&self) {
-        self.0.iter().for_each(|token| token.desk.ask_for_a_look());
+    pub fn request_scan(&self) {
+        self.0.iter().for_each(|token| token.queue.request_scan());
     }
 
     /// Whether the tokens have other keys than when this was last asked.
@@ -97,9 +97,9 @@ impl Tokens {
         self.0.iter().filter(|token| changed(token)).count() > 0
     }
 
-    /// Puts an operation into its token's line; one that does not wait is answered with a refusal.
-    pub fn push(&self, token: usize, task: Task) -> Result<(), Turned> {
-        self.0[token].desk.push(task)
+    /// Puts an operation into its token's queue; one that does not wait is answered with a refusal.
+    pub fn push(&self, token: usize, task: Task) -> Result<(), Overflow> {
+        self.0[token].queue.push(task)
     }
 
     /// Time limit for an operation, where the configuration sets one for this token.

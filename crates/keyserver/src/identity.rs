@@ -13,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::shelf::secret_text;
+use crate::key_files::secret_text;
 
 /// The reason why there is no identity, and the file at fault.
 #[derive(Debug)]

@@ -2,15 +2,15 @@
 //! for its cores, each of which has a socket of its own to it. Nobody else can speak to it.
 //! (`docs/decisions/0039-isolated-keys.md`)
 //!
-//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files`
+//! `supervisor` is the process that starts it, and starts it again; `startup` the messages at its start; `files`
 //! what it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign; `pair` a socket
 //! that it signs by.
 
 mod authority;
-mod brief;
 mod files;
 mod kept;
-mod pair;
+mod startup;
+mod store;
 mod supervisor;
 
 use std::collections::BTreeSet;
@@ -28,19 +28,20 @@ use propylon_metrics::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-pub use brief::Brief;
-pub use files::unfit_store;
-pub use pair::Pair;
+pub use crate::message_socket::MessageSocket;
+pub use startup::Startup;
+pub use store::unfit as unfit_store;
 pub use supervisor::supervise;
 
 use crate::access::Rules;
+use crate::core::{Command, Shared};
 use crate::hsm::Tokens;
 use crate::kernels::Kernels;
 use crate::logger::{self, Flush};
 use crate::sandbox;
-use crate::signing::Lines;
+use crate::signing::TaskQueues;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Shared, Worker};
+use crate::worker::{self, Worker};
 use files::Files;
 
 /// Time that an operation may wait for its turn: longer than an engine waits for it.
@@ -50,7 +51,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub fn serve(log: fn(u8)) -> ExitCode {
     let _flush = Flush;
     let prepared = prepare(log);
-    let outcome = prepared.and_then(|(brief, supervisor)| run(brief, supervisor));
+    let outcome = prepared.and_then(|(startup, supervisor)| run(startup, supervisor));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
@@ -61,16 +62,16 @@ pub fn serve(log: fn(u8)) -> ExitCode {
 }
 
 /// The first steps of both processes.
-fn prepare(log: fn(u8)) -> Result<(Brief, OwnedFd), String> {
+fn prepare(log: fn(u8)) -> Result<(Startup, OwnedFd), String> {
     // Core dumps go first: no key has been read yet.
     propylon_sys::no_core_dumps().map_err(|error| format!("core dumps cannot be turned off: {error}"))?;
     propylon_sys::wipe_freed_memory();
     let starter = io::stdin().as_fd().try_clone_to_owned();
     let starter = starter.map_err(|error| format!("standard input is not there: {error}"))?;
-    let brief = Brief::receive(&starter).map_err(|error| format!("it has not been told what to do: {error}"))?;
-    log(brief.setup.level);
+    let startup = Startup::receive(&starter).map_err(|error| format!("it has not been told what to do: {error}"))?;
+    log(startup.setup.level);
     ignore_signals().map_err(|error| format!("signals cannot be had: {error}"))?;
-    Ok((brief, starter))
+    Ok((startup, starter))
 }
 
 /// Ignores signals that are sent to all processes of this program's name, or of a terminal: they are meant for the
@@ -86,11 +87,11 @@ fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
-fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
-    let Brief { setup, files: mut sockets, folders, accounts, paths } = brief;
+fn run(startup: Startup, supervisor: OwnedFd) -> Result<(), String> {
+    let Startup { setup, files: mut sockets, folders, accounts, paths } = startup;
     let store = setup.store.as_deref();
     let unfit = store.and_then(|store| {
-        let (error, store) = (files::prepare_store(store).err()?, store.display());
+        let (error, store) = (store::prepare(store).err()?, store.display());
         log::error!(
             "keys.store {store}: {error}; certificates cannot be uploaded, nor ordered, until it is given to the account that serves \
              (install -d -o USER -m 700 {store}); a folder that is made for that takes a restart of the engine"
@@ -101,14 +102,15 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     if setup.sandbox {
         confine(folders, store)?;
     }
-    logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
+    logger::start_writer().map_err(|error| format!("a thread cannot be started: {error}"))?;
     // The threads are started before keys are read, which may take its time.
-    let doors = Arc::new(OnceLock::new());
-    let heard = supervisor.try_clone().and_then(|supervisor| watch_supervisor(supervisor, Arc::clone(&doors)));
-    heard.map_err(|error| format!("a thread cannot be started: {error}"))?;
-    let desk = sockets.remove(0);
+    let command_senders = Arc::new(OnceLock::new());
+    let watched =
+        supervisor.try_clone().and_then(|supervisor| watch_supervisor(supervisor, Arc::clone(&command_senders)));
+    watched.map_err(|error| format!("a thread cannot be started: {error}"))?;
+    let questions = sockets.remove(0);
     let mut files = Files::new(&setup, accounts, Some(supervisor));
-    unfit.into_iter().for_each(|why| files.keep_nothing_new(why));
+    unfit.into_iter().for_each(|why| files.refuse_new_files(why));
     let is_first = paths.is_empty();
     for path in paths {
         if let Answer::Unread(why) = files.read(&path, 0) {
@@ -117,14 +119,14 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     }
     let shared = Arc::new(Shared::new(files.keys(), None, Rules::new(Vec::new()), usize::MAX, sockets.len()));
     let started = start(&setup, &shared, sockets).map_err(|error| format!("a thread cannot be started: {error}"))?;
-    let _ = doors.set(started);
-    if setup.sandbox && !sandbox::confine_calls_beside(store.is_some())? {
+    let _ = command_senders.set(started);
+    if setup.sandbox && !sandbox::confine_calls_of_key_process(store.is_some())? {
         log::warn!("key process: seccomp: not enforced: no filter is known for this processor");
     }
     if !is_first {
         log::info!("key process: keys that were read again: {}", files.count());
     }
-    answer(desk, files, &shared).map_err(|error| format!("the engine cannot be answered: {error}"))
+    answer(questions, files, &shared).map_err(|error| format!("the engine cannot be answered: {error}"))
 }
 
 /// Confines the process; called before there is a second thread, and before a key is read.
@@ -139,25 +141,25 @@ fn confine(folders: Vec<PathBuf>, store: Option<&Path>) -> Result<(), String> {
 /// Starts all threads, and returns when each has what it needs. They live as long as the process. Each core of the
 /// engine has one: what that core would do itself, had it the keys, waits for no other's work, and to hand it on
 /// costs two wakes.
-fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<Doors> {
+fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<CommandSenders> {
     let count = sockets.len();
     let (telemetry, store) = Telemetry::new(count + 1, &[]);
     let kernels = Kernels::start(setup.batch, setup.batch);
     let ready = Arc::new(Barrier::new(count + 1));
-    let lines = Lines::start(&kernels, telemetry, Vec::new(), Vec::new(), &ready)?;
+    let queues = TaskQueues::start(&kernels, telemetry, Vec::new(), Vec::new(), &ready)?;
     let tokens = Tokens::open(&[]).map_err(|fault| io::Error::other(fault.what))?;
-    let mut doors = Vec::new();
-    for (index, pair) in sockets.into_iter().enumerate() {
-        let (door, orders) = worker::door();
-        doors.push(door.clone());
+    let mut command_senders = Vec::new();
+    for (index, socket) in sockets.into_iter().enumerate() {
+        let (sender, commands) = worker::command_channel();
+        command_senders.push(sender.clone());
         let worker = Worker {
             index,
             shared: Arc::clone(shared),
             listeners: Vec::new(),
-            pair: Some(pair),
-            orders,
-            doors: vec![door],
-            lines: lines.clone(),
+            engine: Some(socket),
+            commands,
+            command_senders: vec![sender],
+            queues: queues.clone(),
             tokens: tokens.clone(),
             kernels: kernels.clone(),
             column: Store::column(&store, index),
@@ -174,16 +176,16 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
         })?;
     }
     ready.wait();
-    Ok(doors)
+    Ok(command_senders)
 }
 
-/// The order channel of each core's thread.
-type Doors = Vec<mpsc::Sender<worker::Order>>;
+/// Sender of commands to each core's thread.
+type CommandSenders = Vec<mpsc::Sender<Command>>;
 
-/// Hears the supervisor: where it is gone, nobody is there any more who would be served, or who would start
-/// another. Its beats are answered where every thread that signs has gone on since the one before; while keys are
-/// read there are none.
-fn watch_supervisor(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Result<()> {
+/// Receives from the supervisor, and exits when it has ended: the engine has ended then too, and nothing would start
+/// another key process. Its beats are answered where every thread that signs has gone on since the one before; while
+/// keys are read there are none.
+fn watch_supervisor(supervisor: OwnedFd, command_senders: Arc<OnceLock<CommandSenders>>) -> io::Result<()> {
     let wait = move || {
         let (mut beat, mut buffer) = (Arc::new(()), [0; 16]);
         loop {
@@ -198,9 +200,9 @@ fn watch_supervisor(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Res
                         continue;
                     }
                     beat = Arc::new(());
-                    for door in doors.get().into_iter().flatten() {
+                    for sender in command_senders.get().into_iter().flatten() {
                         // The channel has room: the thread has taken the last beat.
-                        let _ = door.try_send(worker::Order::Beat(Arc::clone(&beat)));
+                        let _ = sender.try_send(Command::Beat(Arc::clone(&beat)));
                     }
                     let _ = propylon_sys::try_send_message(&supervisor, &Order::Beat.to_bytes());
                 }
@@ -212,15 +214,15 @@ fn watch_supervisor(supervisor: OwnedFd, doors: Arc<OnceLock<Doors>>) -> io::Res
 }
 
 /// Answers questions about files, until nobody asks any more.
-fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
+fn answer(socket: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
     // Sending must not wait where nobody listens: an engine may not ask for weeks, and this process come and go.
-    propylon_sys::set_nonblocking(&desk, true)?;
-    let _ = propylon_sys::try_send_message(&desk, HERE);
-    propylon_sys::set_nonblocking(&desk, false)?;
-    let desk = UnixDatagram::from(desk);
+    propylon_sys::set_nonblocking(&socket, true)?;
+    let _ = propylon_sys::try_send_message(&socket, HERE);
+    propylon_sys::set_nonblocking(&socket, false)?;
+    let socket = UnixDatagram::from(socket);
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     loop {
-        let length = desk.recv(&mut buffer)?;
+        let length = socket.recv(&mut buffer)?;
         if length == 0 {
             return Ok(());
         }
@@ -233,7 +235,7 @@ fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
             shared.keys.store(Arc::new(files.keys()));
         }
         for message in answer.messages(id) {
-            desk.send(&message)?;
+            socket.send(&message)?;
         }
     }
 }

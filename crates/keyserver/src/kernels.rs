@@ -25,7 +25,7 @@ pub enum Role {
     Curves,
     Rsa,
     /// All operations that one core of an engine asks for.
-    Beside,
+    Engine,
 }
 
 /// The kernels that are used here, each with what it does.
@@ -70,8 +70,8 @@ impl Kernels {
     pub fn install(&self, role: Role) {
         // Wiping of freed memory is turned on at run time: in an engine's program it is off unless asked for.
         propylon_sys::wipe_freed_memory();
-        let signs = self.ecdsa && matches!(role, Role::Links | Role::Beside);
-        let raises = self.rsa && matches!(role, Role::Rsa | Role::Beside);
+        let signs = self.ecdsa && matches!(role, Role::Links | Role::Engine);
+        let raises = self.rsa && matches!(role, Role::Rsa | Role::Engine);
         if signs || raises {
             batch::install(&self.batching);
         }

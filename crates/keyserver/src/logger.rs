@@ -1,7 +1,7 @@
 //! The process's log: one line a message on standard error, with its time, its level and the process, for the `log`
 //! crate's macros.
 //!
-//! Until [`write_aside`], the thread that logs a line writes it, and waits until it is written. From then on no
+//! Until [`start_writer`], the thread that logs a line writes it, and waits until it is written. From then on no
 //! thread waits: threads that serve must not stop because nobody reads standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -84,13 +84,13 @@ pub fn start(program: &'static str, level: propylon_config::Level) {
 }
 
 /// Starts the thread that writes lines from here on, which is confined as the caller is; panics are logged as well.
-pub fn write_aside() -> io::Result<()> {
+pub fn start_writer() -> io::Result<()> {
     QUEUE.start(io::stderr().as_fd().try_clone_to_owned()?)?;
     panic::set_hook(Box::new(log_panic));
     Ok(())
 }
 
-/// Panics of this process's threads since [`write_aside`], those included that are contained.
+/// Panics of this process's threads since [`start_writer`], those included that are contained.
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }

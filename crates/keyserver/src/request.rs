@@ -6,7 +6,7 @@ use propylon_crypto::{Hash, Job, Scheme};
 
 use crate::access::Access;
 use crate::keys::Keys;
-use crate::telemetry::Asked;
+use crate::telemetry::RequestKind;
 
 /// The outcome of looking at a request.
 pub enum Answer {
@@ -25,11 +25,11 @@ impl Answer {
 
 /// Judges the opcode first, then the key, then whether the two go together: a request with several mistakes is told the
 /// same one as by the stock server.
-pub fn answer(message: &Message<'_>, keys: &Keys, access: &Access) -> (Asked, Answer) {
+pub fn answer(message: &Message<'_>, keys: &Keys, access: &Access) -> (RequestKind, Answer) {
     let scheme = match operation(message.opcode) {
         Ok(Asking::Private(scheme)) => scheme,
-        Ok(Asking::Ping) => return (Asked::Ping, Answer::Pong),
-        Err(code) => return (Asked::Other, Answer::Error(code)),
+        Ok(Asking::Ping) => return (RequestKind::Ping, Answer::Pong),
+        Err(code) => return (RequestKind::Other, Answer::Error(code)),
     };
     let answer = match &message.ski {
         None => Answer::Error(ErrorCode::Internal),
@@ -43,7 +43,7 @@ pub fn answer(message: &Message<'_>, keys: &Keys, access: &Access) -> (Asked, An
             }
         },
     };
-    (Asked::of(scheme), answer)
+    (RequestKind::of(scheme), answer)
 }
 
 /// The operation's name in configurations.

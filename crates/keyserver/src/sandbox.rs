@@ -14,7 +14,7 @@ use landlock::{
 };
 use propylon_config::keyserver::KeyServer;
 use propylon_sys::{
-    Argument, CallFilter, CallFilterError, Confined, folders_of, is_broad, is_out_of_reach, note_reach,
+    Argument, CallFilter, CallFilterError, Confined, folders_of, is_broad, is_out_of_reach, set_reachable_folders,
 };
 
 /// The Landlock ABI that the kernel is asked for; an older kernel enforces what it has.
@@ -43,7 +43,7 @@ pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
         .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))?;
     if enforced != NOT_ENFORCED {
         let changeable = changeable.iter().filter_map(|path| std::fs::canonicalize(path).ok());
-        note_reach(readable.into_iter().chain(changeable).collect());
+        set_reachable_folders(readable.into_iter().chain(changeable).collect());
     }
     Ok(enforced)
 }
@@ -88,17 +88,17 @@ fn restrict(
     })
 }
 
-/// Adds to `told`, the error for a file that cannot be opened, whether Landlock is the cause: the kernel's error is
+/// Adds to `error`, the error for a file that cannot be opened, whether Landlock is the cause: the kernel's error is
 /// the same for a file that its mode keeps away.
-pub fn explained(path: &Path, told: impl Display) -> String {
+pub fn explained(path: &Path, error: impl Display) -> String {
     match std::fs::canonicalize(path) {
         Ok(leads) if is_out_of_reach(path) => {
             let leads = leads.display();
             format!(
-                "{told}: Landlock keeps this process from {leads}, in whose folder nothing was at its start: restart it"
+                "{error}: Landlock keeps this process from {leads}, in whose folder nothing was at its start: restart it"
             )
         }
-        _ => told.to_string(),
+        _ => error.to_string(),
     }
 }
 
@@ -120,11 +120,11 @@ pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
 }
 
 /// The same of the key process of an engine, which writes files where it has a folder of uploads.
-pub fn confine_calls_beside(writes: bool) -> Result<bool, String> {
-    apply(&beside(writes)).map_err(|error| format!("seccomp: {error}"))
+pub fn confine_calls_of_key_process(writes: bool) -> Result<bool, String> {
+    apply(&key_process_calls(writes)).map_err(|error| format!("seccomp: {error}"))
 }
 
-fn beside(writes: bool) -> CallFilter {
+fn key_process_calls(writes: bool) -> CallFilter {
     let calls = allowed().kill(&deadly(false));
     if !writes {
         return calls;
@@ -235,79 +235,88 @@ fn deadly(has_modules: bool) -> Vec<i64> {
     calls.into_iter().filter(is_meant).collect()
 }
 
-/// Found by tracing the server while it served, read changed keys, answered its admin address, drained and ended; and
-/// what allocators, threads that end and a panic need beside that.
+/// Calls of links.
+const LINKS: &[i64] = &[
+    libc::SYS_accept4,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_close,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_ioctl,
+    libc::SYS_fcntl,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+];
+/// Calls on files. Opening is allowed for reading alone.
+const FILES: &[i64] = &[
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstat,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    // Resolves links, to know a file by one name and to say whether it is out of reach (behind `..` faccessat).
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getcwd,
+];
+/// Calls on memory. mlock is not among them: `Kernels::install` has locked before what the kernels need.
+const MEMORY: &[i64] = &[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
+/// Calls of threads, of clocks and for random numbers.
+const THREADS: &[i64] = &[
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_membarrier,
+    libc::SYS_rseq,
+    libc::SYS_set_robust_list,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_restart_syscall,
+];
+/// Calls of signals, of a panic and of the process's end.
+const END: &[i64] = &[
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+/// Calls of older system libraries, which other processors never had.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[i64] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_stat, libc::SYS_lstat, libc::SYS_readlink];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[i64] = &[];
+
+/// The filter of a server: calls that were found by tracing it while it served, read changed keys, answered its admin
+/// address, drained and ended; and those of allocators, of threads that end and of a panic.
 fn allowed() -> CallFilter {
-    let calls = [
-        // Links.
-        libc::SYS_accept4,
-        libc::SYS_read,
-        libc::SYS_readv,
-        libc::SYS_recvfrom,
-        libc::SYS_recvmsg,
-        libc::SYS_write,
-        libc::SYS_writev,
-        libc::SYS_sendto,
-        libc::SYS_sendmsg,
-        libc::SYS_shutdown,
-        libc::SYS_close,
-        libc::SYS_getpeername,
-        libc::SYS_getsockname,
-        libc::SYS_getsockopt,
-        libc::SYS_setsockopt,
-        libc::SYS_ioctl,
-        libc::SYS_fcntl,
-        libc::SYS_epoll_ctl,
-        libc::SYS_epoll_pwait,
-        libc::SYS_epoll_pwait2,
-        // Files.
-        libc::SYS_newfstatat,
-        libc::SYS_statx,
-        libc::SYS_fstat,
-        libc::SYS_getdents64,
-        libc::SYS_lseek,
-        // Resolves links, to know a file by one name and to say whether it is out of reach (behind `..` faccessat).
-        libc::SYS_readlinkat,
-        libc::SYS_faccessat,
-        libc::SYS_faccessat2,
-        libc::SYS_getcwd,
-        // Memory. Not mlock: what the kernels lock is taken before, by `Kernels::install`.
-        libc::SYS_brk,
-        libc::SYS_munmap,
-        libc::SYS_mremap,
-        libc::SYS_madvise,
-        // Threads, time and chance.
-        libc::SYS_futex,
-        libc::SYS_sched_yield,
-        libc::SYS_sched_getaffinity,
-        libc::SYS_membarrier,
-        libc::SYS_rseq,
-        libc::SYS_set_robust_list,
-        libc::SYS_getpid,
-        libc::SYS_gettid,
-        libc::SYS_clock_gettime,
-        libc::SYS_clock_nanosleep,
-        libc::SYS_nanosleep,
-        libc::SYS_gettimeofday,
-        libc::SYS_getrandom,
-        libc::SYS_restart_syscall,
-        // Signals, a panic, the end.
-        libc::SYS_rt_sigaction,
-        libc::SYS_rt_sigprocmask,
-        libc::SYS_rt_sigreturn,
-        libc::SYS_sigaltstack,
-        libc::SYS_tgkill,
-        libc::SYS_exit,
-        libc::SYS_exit_group,
-    ];
-    #[cfg(target_arch = "x86_64")]
-    const OLD: &[i64] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_stat, libc::SYS_lstat, libc::SYS_readlink];
-    #[cfg(not(target_arch = "x86_64"))]
-    const OLD: &[i64] = &[];
     let unset = |mask: i32| [vec![Argument::Masked { argument: 2, mask, value: 0 }]];
     let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
     CallFilter::default()
-        .allow(&calls)
+        .allow(LINKS)
+        .allow(FILES)
+        .allow(MEMORY)
+        .allow(THREADS)
+        .allow(END)
         .allow(OLD)
         // Memory that code could be written to is never run.
         .allow_with(libc::SYS_mmap, unset(libc::PROT_EXEC))
@@ -322,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
-        for filter in [beside(false), beside(true)] {
+        for filter in [key_process_calls(false), key_process_calls(true)] {
             assert_eq!(filter.contradictions(), [0; 0]);
             filter.check().expect("programs");
         }
@@ -363,7 +372,7 @@ mod tests {
         let (own, others) = (store.clone(), other.clone());
         let outcome = confined(move || {
             let status = confine_to(&BTreeSet::from([others.clone()]), Some(&own)).expect("a ruleset");
-            beside(true).apply(Confined::ThisThread).expect("a filter");
+            key_process_calls(true).apply(Confined::ThisThread).expect("a filter");
             let write = |folder: &Path| -> std::io::Result<()> {
                 let mut file = std::fs::File::create_new(folder.join("draft"))?;
                 std::io::Write::write_all(&mut file, b"key")?;

@@ -1,5 +1,5 @@
-//! The life of the server: what it needs is read and bound, privileges are dropped, threads start, and files are looked
-//! at until a signal ends it.
+//! The life of the server: files are read, addresses bound and privileges dropped, threads start, and files are watched
+//! until a signal ends it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,23 +23,24 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::access::Rules;
 use crate::admin;
 use crate::conditions::{self, LOOK_INTERVAL};
+use crate::core::{Command, Shared};
 use crate::hsm::Tokens;
 use crate::identity;
 use crate::kernels::Kernels;
+use crate::key_files::{self, Change, KeyFiles, Watched};
 use crate::keys::{Keys, Origin};
 use crate::logger;
 use crate::sandbox;
-use crate::shelf::{self, Change, Shelf, Watched};
-use crate::signing::Lines;
+use crate::signing::TaskQueues;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Order, Shared, Worker};
+use crate::worker::{self, Worker};
 
-/// Interval at which files are looked at.
+/// Interval at which files are checked for changes.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Files that are gone of which each has a line of its own.
-const GONE_TOLD_MAX: usize = 10;
-/// Interval at which the end of the workers is looked for while draining.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const GONE_LOGGED_MAX: usize = 10;
+/// Interval at which workers are checked for their end while draining.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Links, curves, RSA; each has a column of the metrics.
 pub const THREADS_PER_CORE: usize = 3;
 
@@ -49,21 +50,21 @@ pub struct Failure(pub String);
 
 struct Server {
     config: KeyServer,
-    shelf: Shelf,
+    key_files: KeyFiles,
     tokens: Tokens,
     /// The identity and the authority.
     links: Watched,
     shared: Arc<Shared>,
     column: Column,
     telemetry: &'static Telemetry,
-    crew: Crew,
+    workers: WorkerThreads,
     view: Rc<admin::View>,
 }
 
-/// The threads of the links, and where each is told things.
-struct Crew {
-    doors: Vec<mpsc::Sender<Order>>,
-    workers: Vec<JoinHandle<()>>,
+/// The workers' threads, and the senders of their commands.
+struct WorkerThreads {
+    command_senders: Vec<mpsc::Sender<Command>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// Serves until a signal ends it.
@@ -71,28 +72,28 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     harden(&config);
     let tls = identity::load(&config.server).map_err(|fault| Failure(fault.to_string()))?;
     let identity = &config.server.identity.path;
-    if shelf::is_open_to_all(identity) && !config.server.allow_world_readable_keys {
-        let fix = shelf::Wrong::OpenToAll.fix();
+    if key_files::is_open_to_all(identity) && !config.server.allow_world_readable_keys {
+        let fix = key_files::Wrong::OpenToAll.fix();
         return Err(Failure(format!("{}: {OPEN_TO_ALL}; {fix}", identity.display())));
     }
     let links = Watched::new([config.server.identity.path.clone(), config.server.ca.path.clone()]);
-    let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
+    let mut key_files = KeyFiles::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
     // All files must be good at the start: nothing is in service yet that a bad one would have to leave in place.
-    if let Some(fault) = shelf.look().faults.first() {
-        return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
+    if let Some(fault) = key_files.rescan().faults.first() {
+        return Err(Failure(format!("{}; {}", describe(fault), fault.what.fix())));
     }
-    for (path, _) in shelf.open_to_all() {
+    for (path, _) in key_files.open_to_all() {
         log::warn!("{}: {OPEN_TO_ALL}; chmod o= it", path.display());
     }
     // Modules are opened before confinement: a module may look for files that Landlock keeps from it afterwards,
     // and logging in may want another account's rights.
     let tokens = Tokens::open(&config.tokens).map_err(|fault| Failure(format!("{}; {}", fault.what, fault.fix)))?;
     let rules = Rules::new(config.clients.clone());
-    let keys = served(&shelf, &tokens, &rules);
+    let keys = served(&key_files, &tokens, &rules);
     let count = worker_count(config.server.workers);
     let (sockets, admin) = bind(&config, count)?;
     confine(&config)?;
-    logger::write_aside().map_err(Failure::threads)?;
+    logger::start_writer().map_err(Failure::threads)?;
 
     log::info!("serves {} keys on {count} cores", keys.len());
     let main = THREADS_PER_CORE * count;
@@ -102,20 +103,22 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let shared = Arc::new(Shared::new(keys, Some(tls), rules, config.server.connections_max, count));
     let kernels = Kernels::start(config.ecdsa_batch, config.rsa_batch);
     kernels.log_state();
-    let crew = start(&config, &kernels, &tokens, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
+    let threads =
+        Threads { config: &config, kernels: &kernels, tokens: &tokens, shared: &shared, telemetry, store: &store };
+    let workers = threads.start(sockets).map_err(Failure::threads)?;
     let states = column.clone();
     let refresh = Box::new(move || telemetry.kernels.report_states(&states, &kernels));
     let view = Rc::new(admin::View { store, refresh, is_draining: Cell::new(false) });
-    let server = Server { config, shelf, tokens, links, shared, column, telemetry, crew, view };
+    let server = Server { config, key_files, tokens, links, shared, column, telemetry, workers, view };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
     LocalSet::new().block_on(&runtime, server.life(admin))
 }
 
 /// The keys to be served. If a key is in a file and in a module, the file's is taken.
-fn served(shelf: &Shelf, tokens: &Tokens, rules: &Rules) -> Keys {
+fn served(key_files: &KeyFiles, tokens: &Tokens, rules: &Rules) -> Keys {
     let in_tokens = tokens.found();
     let in_tokens = in_tokens.iter().map(|(key, name)| (key.clone(), Origin::Token(name)));
-    Keys::new(shelf.found().chain(in_tokens), &rules.references())
+    Keys::new(key_files.found().chain(in_tokens), &rules.references())
 }
 
 /// A name for each token, unique even if two have the same label.
@@ -128,49 +131,54 @@ fn token_names(config: &KeyServer) -> Vec<String> {
     names
 }
 
-/// Starts all threads, and returns when each has what it needs.
-fn start(
-    config: &KeyServer,
-    kernels: &Kernels,
-    tokens: &Tokens,
-    shared: &Arc<Shared>,
-    sockets: Vec<Vec<TcpListener>>,
+/// Inputs of the threads of a server.
+struct Threads<'a> {
+    config: &'a KeyServer,
+    kernels: &'a Kernels,
+    tokens: &'a Tokens,
+    shared: &'a Arc<Shared>,
     telemetry: &'static Telemetry,
-    store: &Arc<Store>,
-) -> io::Result<Crew> {
-    let count = sockets.len();
-    let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
-    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1 + tokens.threads()));
-    let mut next = THREADS_PER_CORE * count;
-    let column_of_token = || {
-        next += 1;
-        Store::column(store, next)
-    };
-    tokens.start(&telemetry.tokens, column_of_token, &ready)?;
-    let lines = Lines::start(kernels, telemetry, columns(1), columns(2), &ready)?;
-    let (doors, orders): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::door()).unzip();
-    let mut workers = Vec::new();
-    let of_each = sockets.into_iter().zip(orders).zip(columns(0)).enumerate();
-    for (index, ((listeners, orders), column)) in of_each {
-        let worker = Worker {
-            index,
-            shared: Arc::clone(shared),
-            listeners,
-            pair: None,
-            orders,
-            doors: doors.clone(),
-            lines: lines.clone(),
-            tokens: tokens.clone(),
-            kernels: kernels.clone(),
-            column,
-            telemetry,
-            idle_timeout: config.server.idle_timeout,
-            timeout: config.server.timeout,
+    store: &'a Arc<Store>,
+}
+
+impl Threads<'_> {
+    /// Starts all threads, and returns when each has what it needs.
+    fn start(&self, sockets: Vec<Vec<TcpListener>>) -> io::Result<WorkerThreads> {
+        let &Threads { config, kernels, tokens, telemetry, store, .. } = self;
+        let count = sockets.len();
+        let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
+        let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1 + tokens.threads()));
+        let mut next = THREADS_PER_CORE * count;
+        let column_of_token = || {
+            next += 1;
+            Store::column(store, next)
         };
-        workers.push(start_worker(worker, Arc::clone(&ready))?);
+        tokens.start(&telemetry.tokens, column_of_token, &ready)?;
+        let queues = TaskQueues::start(kernels, telemetry, columns(1), columns(2), &ready)?;
+        let (command_senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::command_channel()).unzip();
+        let mut threads = Vec::new();
+        let of_each = sockets.into_iter().zip(receivers).zip(columns(0)).enumerate();
+        for (index, ((listeners, commands), column)) in of_each {
+            let worker = Worker {
+                index,
+                shared: Arc::clone(self.shared),
+                listeners,
+                engine: None,
+                commands,
+                command_senders: command_senders.clone(),
+                queues: queues.clone(),
+                tokens: tokens.clone(),
+                kernels: kernels.clone(),
+                column,
+                telemetry,
+                idle_timeout: config.server.idle_timeout,
+                timeout: config.server.timeout,
+            };
+            threads.push(start_worker(worker, Arc::clone(&ready))?);
+        }
+        ready.wait();
+        Ok(WorkerThreads { command_senders, threads })
     }
-    ready.wait();
-    Ok(Crew { doors, workers })
 }
 
 fn start_worker(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()>> {
@@ -269,8 +277,9 @@ impl Server {
         }
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut looks, mut conditions, started) = (interval(LOOK_INTERVAL), conditions::watch(), Instant::now());
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut condition_ticks, mut conditions, started) =
+            (interval(LOOK_INTERVAL), conditions::watch(), Instant::now());
+        condition_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lines_lost = 0;
         log::info!("propylon-keyserver {} runs", env!("CARGO_PKG_VERSION"));
         loop {
@@ -279,17 +288,17 @@ impl Server {
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
                     // New keys are seen at one of the next ticks: nothing here waits for a module.
-                    self.tokens.look_again();
-                    self.look(true);
+                    self.tokens.request_scan();
+                    self.reload(true);
                 }
-                _ = looks.tick() => {
+                _ = condition_ticks.tick() => {
                     lines_lost = self.count_lost_lines(lines_lost);
                     conditions.look(&self.view.store, started.elapsed(), SystemTime::now());
                 }
                 _ = ticks.tick() => {
-                    self.look_at_tokens();
+                    self.publish_new_tokens();
                     if self.config.keys.watch {
-                        self.look(false);
+                        self.reload(false);
                     }
                 }
             }
@@ -305,22 +314,23 @@ impl Server {
         now
     }
 
-    /// Takes over what has changed; what is wrong changes nothing. `asked`: somebody waits for an answer in the log.
-    fn look(&mut self, asked: bool) {
-        let Change { any, faults, gone } = self.shelf.look();
+    /// Takes changed files over; faults change nothing and are logged. `asked`: a signal has asked, and the log answers
+    /// even if nothing has changed.
+    fn reload(&mut self, asked: bool) {
+        let Change { any, faults, gone } = self.key_files.rescan();
         for fault in &faults {
             self.column.increment(self.telemetry.reload_faults);
             let kept = if fault.kept { "; the keys that were in it stay in service" } else { "" };
-            let told = sandbox::explained(&fault.path, format!("{}: {}", fault.path.display(), fault.what));
-            log::warn!("{told}{kept}; {}", fault.what.fix());
+            let what = sandbox::explained(&fault.path, describe(fault));
+            log::warn!("{what}{kept}; {}", fault.what.fix());
         }
-        for (path, keys) in gone.iter().take(GONE_TOLD_MAX) {
+        for (path, keys) in gone.iter().take(GONE_LOGGED_MAX) {
             let keys = if *keys == 1 { "the key that was in it is" } else { "the keys that were in it are" };
             let fix = "put it back, if engines still have its certificate";
             log::warn!("{} is gone, and {keys} served no more; {fix}", path.display());
         }
-        if gone.len() > GONE_TOLD_MAX {
-            log::warn!("{} more files are gone with their keys", gone.len() - GONE_TOLD_MAX);
+        if gone.len() > GONE_LOGGED_MAX {
+            log::warn!("{} more files are gone with their keys", gone.len() - GONE_LOGGED_MAX);
         }
         if any {
             self.publish();
@@ -335,22 +345,22 @@ impl Server {
                 }
                 Err(fault) => {
                     self.column.increment(self.telemetry.reload_faults);
-                    let told = sandbox::explained(&fault.named.path, &fault);
-                    log::warn!("{told}; the identity stays what it was");
+                    let what = sandbox::explained(&fault.named.path, &fault);
+                    log::warn!("{what}; the identity stays what it was");
                 }
             }
         }
     }
 
     /// Publishes the keys again if the tokens' threads have found others than before.
-    fn look_at_tokens(&mut self) {
+    fn publish_new_tokens(&mut self) {
         if self.tokens.have_changed() {
             self.publish();
         }
     }
 
     fn publish(&mut self) {
-        let keys = served(&self.shelf, &self.tokens, &self.shared.rules);
+        let keys = served(&self.key_files, &self.tokens, &self.shared.rules);
         self.column.set(self.telemetry.keys, keys.len() as i64);
         self.column.increment(self.telemetry.reloads);
         log::info!("serves {} keys now", keys.len());
@@ -362,18 +372,18 @@ impl Server {
         self.view.is_draining.set(true);
         self.column.set(self.telemetry.draining, 1);
         let deadline = Instant::now() + self.config.server.drain_timeout;
-        for door in &self.crew.doors {
-            let _ = door.try_send(Order::Drain);
+        for sender in &self.workers.command_senders {
+            let _ = sender.try_send(Command::Drain);
         }
-        while self.crew.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < deadline {
-            sleep(DRAIN_LOOK).await;
+        while self.workers.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
+            sleep(DRAIN_POLL_INTERVAL).await;
         }
         log::info!("ends");
     }
 }
 
-/// A fault of a key file, told in one line.
-pub fn told(fault: &shelf::Fault) -> String {
+/// Description of a key file's fault, in one line.
+pub fn describe(fault: &key_files::Fault) -> String {
     format!("{}: {}", fault.path.display(), fault.what)
 }
 

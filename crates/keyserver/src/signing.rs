@@ -14,7 +14,8 @@ use propylon_metrics::Column;
 
 use crate::fair::Pushed;
 use crate::kernels::{self, Kernels, Role, Seen};
-use crate::line::{Line, Task};
+use crate::task::{ConnectionEvent, Task, ThreadKind};
+use crate::task_queue::TaskQueue;
 use crate::telemetry::{Telemetry, micros};
 
 /// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s. A client
@@ -32,58 +33,37 @@ const SHORT_MESSAGE_BYTES: usize = 4096;
 pub enum Place {
     /// The thread that has read the request.
     Here,
-    There(Crew),
+    Thread(ThreadKind),
     /// A hardware module, by its position in the configuration.
     Token(usize),
 }
 
-/// Threads that jobs wait for in a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crew {
-    Curves,
-    Rsa,
-}
-
-/// The lines by which the threads of the links hand jobs to the others, which end with the last clone.
+/// The queues of the threads that do expensive work. They end with the last clone.
 #[derive(Clone)]
-pub struct Lines(Arc<Ends>);
+pub struct TaskQueues(Arc<Queues>);
 
-struct Ends {
-    curves: Line,
-    rsa: Line,
+struct Queues {
+    curves: TaskQueue,
+    rsa: TaskQueue,
 }
 
-/// The reason why a task, this one or another, does not wait.
+/// The task that a full queue has no place for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum Overflow {
     /// The task was turned away: all places are taken.
-    Away,
+    Refused,
     /// Another task was displaced, because this client has fewer places.
-    OutAnother,
+    Displaced,
 }
-
-/// A message to a connection from another thread or another connection.
-pub enum Note {
-    Done {
-        id: u32,
-        result: Result<Signature, ErrorCode>,
-    },
-    /// Finish what is in progress, and end.
-    Drain,
-    /// End now: another needs the place, and no certificate has been shown.
-    MakeRoom,
-}
-
-pub type Signature = zeroize::Zeroizing<Vec<u8>>;
 
 /// The place for a job, by what it costs: P-256 and Ed25519 take some 20 µs, which is what waking a thread up costs.
 pub fn place(job: &Job) -> Place {
     match job {
         Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
         Job::Ed25519 { message, .. } if message.len() <= SHORT_MESSAGE_BYTES => Place::Here,
-        Job::Rsa { .. } => Place::There(Crew::Rsa),
+        Job::Rsa { .. } => Place::Thread(ThreadKind::Rsa),
         Job::Remote { key, .. } => Place::Token(key.signer.into()),
-        _ => Place::There(Crew::Curves),
+        _ => Place::Thread(ThreadKind::Curves),
     }
 }
 
@@ -107,71 +87,72 @@ fn cost(job: &Job) -> u64 {
     }
 }
 
-impl Lines {
+impl TaskQueues {
     /// Starts as many threads of each kind as there are columns for them; each waits for `ready` when it has what it
-    /// needs. They end when the last `Lines` is dropped.
+    /// needs. They end when the last `TaskQueues` is dropped.
     pub fn start(
         kernels: &Kernels,
         telemetry: &'static Telemetry,
         curves_columns: Vec<Column>,
         rsa_columns: Vec<Column>,
         ready: &Arc<Barrier>,
-    ) -> io::Result<Lines> {
-        let ends = Ends { curves: Line::new(QUEUE_TASKS_MAX), rsa: Line::new(QUEUE_TASKS_MAX) };
-        let of = |crew, line: &Line, column| {
-            let (kernels, line) = (kernels.clone(), line.clone());
-            Hand { crew, kernels, line, column, telemetry }
+    ) -> io::Result<TaskQueues> {
+        let queues = Queues { curves: TaskQueue::new(QUEUE_TASKS_MAX), rsa: TaskQueue::new(QUEUE_TASKS_MAX) };
+        let of = |kind, queue: &TaskQueue, column| {
+            let (kernels, queue) = (kernels.clone(), queue.clone());
+            SigningThread { kind, kernels, queue, column, telemetry }
         };
-        let curves_hands = curves_columns.into_iter().map(|column| of(Crew::Curves, &ends.curves, column));
-        let rsa_hands = rsa_columns.into_iter().map(|column| of(Crew::Rsa, &ends.rsa, column));
+        let curves_hands = curves_columns.into_iter().map(|column| of(ThreadKind::Curves, &queues.curves, column));
+        let rsa_hands = rsa_columns.into_iter().map(|column| of(ThreadKind::Rsa, &queues.rsa, column));
         for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
-            let name = format!("{}-{index}", hand.crew.name());
+            let name = format!("{}-{index}", hand.kind.name());
             let ready = Arc::clone(ready);
             thread::Builder::new().name(name).spawn(move || hand.work_or_die(&ready))?;
         }
-        Ok(Lines(Arc::new(ends)))
+        Ok(TaskQueues(Arc::new(queues)))
     }
 
-    /// Puts a task into its line. Whichever does not wait is answered with a refusal.
-    pub fn push(&self, crew: Crew, task: Task) -> Result<(), Turned> {
-        let line = match crew {
-            Crew::Curves => &self.0.curves,
-            Crew::Rsa => &self.0.rsa,
+    /// Puts a task into its queue. Whichever does not wait is answered with a refusal.
+    pub fn push(&self, kind: ThreadKind, task: Task) -> Result<(), Overflow> {
+        let queue = match kind {
+            ThreadKind::Curves => &self.0.curves,
+            ThreadKind::Rsa => &self.0.rsa,
         };
-        match line.push(cost(&task.job), task) {
+        match queue.push(cost(&task.job), task) {
             Pushed::Taken => Ok(()),
             Pushed::InsteadOf(other) => {
                 other.refuse();
-                Err(Turned::OutAnother)
+                Err(Overflow::Displaced)
             }
             Pushed::Refused(task) => {
                 task.refuse();
-                Err(Turned::Away)
+                Err(Overflow::Refused)
             }
         }
     }
 }
 
-impl Drop for Ends {
+impl Drop for Queues {
     fn drop(&mut self) {
         self.curves.end();
         self.rsa.end();
     }
 }
 
-/// One thread at a line.
-struct Hand {
-    crew: Crew,
+/// A thread that does the tasks of a queue.
+struct SigningThread {
+    kind: ThreadKind,
     kernels: Kernels,
-    line: Line,
+    queue: TaskQueue,
     column: Column,
     telemetry: &'static Telemetry,
 }
 
-impl Hand {
-    /// A line with nobody at it would swallow what is put into it: then a restart is better.
+impl SigningThread {
+    /// Runs until the queue ends. A panic ends the process: without its thread, a queue would keep its tasks until they
+    /// time out.
     fn work_or_die(self, ready: &Barrier) {
-        let name = self.crew.name();
+        let name = self.kind.name();
         if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
             log::error!("a thread for {name} has failed by a bug in Propylon: please report it; the process ends");
             log::logger().flush();
@@ -180,10 +161,10 @@ impl Hand {
     }
 
     fn work(self, ready: &Barrier) {
-        if let Err(error) = propylon_sys::lower_priority(self.crew.niceness()) {
-            log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.crew.name());
+        if let Err(error) = propylon_sys::lower_priority(self.kind.niceness()) {
+            log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.kind.name());
         }
-        self.kernels.install(self.crew.role());
+        self.kernels.install(self.kind.role());
         ready.wait();
         let mut seen = Seen::default();
         self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
@@ -193,12 +174,12 @@ impl Hand {
     }
 
     fn gather(&self) -> Option<Vec<Task>> {
-        let wanted = |task: &Task| batch::company(&task.job);
-        self.line.take(wanted, |first, task| batch::go_together(&first.job, &task.job))
+        let wanted = |task: &Task| batch::batch_size(&task.job);
+        self.queue.take(wanted, |first, task| batch::can_share_batch(&first.job, &task.job))
     }
 
     fn finish(&self, batch: Vec<Task>, seen: &mut Seen) {
-        let numbers = &self.telemetry.lines[self.crew as usize];
+        let numbers = &self.telemetry.queues[self.kind as usize];
         let now = Instant::now();
         let mut places = Vec::with_capacity(batch.len());
         let mut jobs = Vec::with_capacity(batch.len());
@@ -213,37 +194,28 @@ impl Hand {
                 jobs.push(task.job);
             }
         }
-        let rsa = if self.crew == Crew::Rsa { jobs.len() as u64 } else { 0 };
+        let rsa = if self.kind == ThreadKind::Rsa { jobs.len() as u64 } else { 0 };
         let outcomes = kernels::run_together(jobs);
         self.telemetry.kernels.report(&self.column, seen, 0, rsa);
         for ((id, reply_to), outcome) in places.into_iter().zip(outcomes) {
             // The channel has room: a connection has no more in work than it holds.
-            let _ = reply_to.try_send(Note::Done { id, result: outcome.map_err(error_code) });
+            let _ = reply_to.try_send(ConnectionEvent::Done { id, result: outcome.map_err(error_code) });
         }
     }
 }
 
-impl Crew {
-    pub const ALL: [Crew; 2] = [Crew::Curves, Crew::Rsa];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Crew::Curves => "curves",
-            Crew::Rsa => "rsa",
-        }
-    }
-
+impl ThreadKind {
     fn role(self) -> Role {
         match self {
-            Crew::Curves => Role::Curves,
-            Crew::Rsa => Role::Rsa,
+            ThreadKind::Curves => Role::Curves,
+            ThreadKind::Rsa => Role::Rsa,
         }
     }
 
     fn niceness(self) -> u8 {
         match self {
-            Crew::Curves => CURVES_NICENESS,
-            Crew::Rsa => RSA_NICENESS,
+            ThreadKind::Curves => CURVES_NICENESS,
+            ThreadKind::Rsa => RSA_NICENESS,
         }
     }
 }
@@ -264,14 +236,14 @@ mod tests {
         PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read")
     }
 
-    fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<Note>) -> Task {
+    fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<ConnectionEvent>) -> Task {
         let job = key(&rcgen::PKCS_ECDSA_P384_SHA384).job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
         Task { id, client: ClientId(1), job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
     }
 
-    fn results(notes: &mut mpsc::Receiver<Note>) -> Vec<(u32, Option<ErrorCode>)> {
+    fn results(events: &mut mpsc::Receiver<ConnectionEvent>) -> Vec<(u32, Option<ErrorCode>)> {
         let mut results = Vec::new();
-        while let Ok(Note::Done { id, result }) = notes.try_recv() {
+        while let Ok(ConnectionEvent::Done { id, result }) = events.try_recv() {
             results.push((id, result.err()));
         }
         results
@@ -283,24 +255,29 @@ mod tests {
         let digest = Scheme::Ecdsa(Hash::Sha256);
         assert_eq!(place_of(&rcgen::PKCS_ECDSA_P256_SHA256, digest, &[7; 32]), Place::Here);
         assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 100]), Place::Here);
-        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::There(Crew::Curves));
-        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::There(Crew::Curves));
-        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::There(Crew::Rsa));
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::Thread(ThreadKind::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::Thread(ThreadKind::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::Thread(ThreadKind::Rsa));
     }
 
     #[test]
     fn an_operation_whose_time_is_up_is_refused_and_one_whose_client_is_gone_is_not_done() {
         let (telemetry, store) = Telemetry::new(1, &[]);
         let column = Store::column(&store, 0);
-        let hand =
-            Hand { crew: Crew::Curves, kernels: Kernels::start(false, false), line: Line::new(1), column, telemetry };
-        let (reply_to, mut notes) = mpsc::channel(8);
+        let hand = SigningThread {
+            kind: ThreadKind::Curves,
+            kernels: Kernels::start(false, false),
+            queue: TaskQueue::new(1),
+            column,
+            telemetry,
+        };
+        let (reply_to, mut events) = mpsc::channel(8);
         let (gone, _) = mpsc::channel(8);
         let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(600));
         let batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
         hand.finish(batch, &mut Seen::default());
-        assert_eq!(results(&mut notes), [(1, Some(ErrorCode::Internal)), (2, None)]);
-        let numbers = &telemetry.lines[Crew::Curves as usize];
+        assert_eq!(results(&mut events), [(1, Some(ErrorCode::Internal)), (2, None)]);
+        let numbers = &telemetry.queues[ThreadKind::Curves as usize];
         assert_eq!((store.count(numbers.expired), store.distribution(numbers.wait).count), (1, 3));
     }
 
@@ -313,19 +290,19 @@ mod tests {
         let kernels = Kernels::start(false, true);
         kernels.install(Role::Rsa);
         let is_used = kernels.state(batch::Kernel::Rsa) == batch::KernelState::Used;
-        let line = Line::new(32);
+        let queue = TaskQueue::new(32);
         let column = Store::column(&store, 0);
-        let hand = Hand { crew: Crew::Rsa, kernels, line: line.clone(), column, telemetry };
-        let (reply_to, mut notes) = mpsc::channel(32);
+        let hand = SigningThread { kind: ThreadKind::Rsa, kernels, queue: queue.clone(), column, telemetry };
+        let (reply_to, mut events) = mpsc::channel(32);
         let keys = RSA.map(|der| PrivateKey::from_der(der).expect("a key that can be read"));
         let sizes = [0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1];
         let (since, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(600));
         for (id, size) in (0..).zip(sizes) {
             let job = keys[size].job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
             let task = Task { id, client: ClientId(1), job, since, deadline, reply_to: reply_to.clone() };
-            assert!(matches!(line.push(1, task), Pushed::Taken));
+            assert!(matches!(queue.push(1, task), Pushed::Taken));
         }
-        line.end();
+        queue.end();
         let (mut seen, mut batches) = (Seen::default(), Vec::new());
         while let Some(batch) = hand.gather() {
             batches.push(batch.iter().map(|task| task.id).collect::<Vec<_>>());
@@ -336,22 +313,22 @@ mod tests {
         } else {
             assert_eq!(batches, (0..14).map(|id| vec![id]).collect::<Vec<_>>());
         }
-        let mut done = results(&mut notes);
+        let mut done = results(&mut events);
         done.sort_unstable_by_key(|(id, _)| *id);
         assert_eq!(done, (0..14).map(|id| (id, None)).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_line_that_is_full_refuses_and_makes_room_for_those_who_have_less() {
-        let lines = Lines(Arc::new(Ends { curves: Line::new(2), rsa: Line::new(2) }));
-        let (reply_to, mut notes) = mpsc::channel(8);
-        let push = |crew, id, client| {
-            lines.push(crew, Task { client: ClientId(client), ..task(id, Instant::now(), &reply_to) })
+        let queues = TaskQueues(Arc::new(Queues { curves: TaskQueue::new(2), rsa: TaskQueue::new(2) }));
+        let (reply_to, mut events) = mpsc::channel(8);
+        let push = |kind, id, client| {
+            queues.push(kind, Task { client: ClientId(client), ..task(id, Instant::now(), &reply_to) })
         };
-        let taken = (0..3).map(|id| push(Crew::Rsa, id, 1));
-        assert_eq!(taken.collect::<Vec<_>>(), [Ok(()), Ok(()), Err(Turned::Away)]);
-        assert_eq!(push(Crew::Rsa, 3, 2), Err(Turned::OutAnother));
-        assert_eq!(push(Crew::Curves, 4, 1), Ok(()));
-        assert_eq!(results(&mut notes), [(2, Some(ErrorCode::Internal)), (1, Some(ErrorCode::Internal))]);
+        let taken = (0..3).map(|id| push(ThreadKind::Rsa, id, 1));
+        assert_eq!(taken.collect::<Vec<_>>(), [Ok(()), Ok(()), Err(Overflow::Refused)]);
+        assert_eq!(push(ThreadKind::Rsa, 3, 2), Err(Overflow::Displaced));
+        assert_eq!(push(ThreadKind::Curves, 4, 1), Ok(()));
+        assert_eq!(results(&mut events), [(2, Some(ErrorCode::Internal)), (1, Some(ErrorCode::Internal))]);
     }
 }

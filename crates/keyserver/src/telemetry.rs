@@ -8,9 +8,9 @@ use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 
 use crate::kernels::KernelMetrics;
-use crate::signing::Crew;
+use crate::task::ThreadKind;
 
-/// Upper bounds of what waiting in a line takes, in microseconds: 50 µs to 5 s.
+/// Upper bounds of waits in queues, in microseconds: 50 µs to 5 s.
 const WAIT_BOUNDS: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000,
@@ -25,14 +25,14 @@ pub struct Telemetry {
     pub handshakes: Counter,
     /// Connections that have ended, indexed by [`End`].
     pub ended: [Counter; 10],
-    /// Requests, indexed by [`Asked`].
+    /// Requests, indexed by [`RequestKind`].
     pub requests: [Counter; 5],
     /// Requests denied, indexed by [`Denied`].
     pub denied: [Counter; 2],
     /// Error replies, indexed by error byte, from 1.
     pub errors: [Counter; 11],
-    /// The lines' metrics, indexed by [`Crew`].
-    pub lines: [LineMetrics; 2],
+    /// The queues' metrics, indexed by [`ThreadKind`].
+    pub queues: [QueueMetrics; 2],
     /// The tokens' metrics, indexed by position of the `[[pkcs11]]` section.
     pub tokens: Vec<TokenMetrics>,
     pub kernels: KernelMetrics,
@@ -45,10 +45,10 @@ pub struct Telemetry {
     pub draining: Gauge,
 }
 
-pub struct LineMetrics {
+pub struct QueueMetrics {
     pub waiting: Gauge,
     pub refused: Counter,
-    /// Tasks that gave up their place to a client that had fewer in the line.
+    /// Tasks that gave up their place to a client that had fewer in the queue.
     pub displaced: Counter,
     pub expired: Counter,
     pub wait: Histogram,
@@ -57,7 +57,7 @@ pub struct LineMetrics {
 /// Metrics of a hardware module.
 #[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody writes them"))]
 pub struct TokenMetrics {
-    pub line: LineMetrics,
+    pub queue: QueueMetrics,
     /// Threads that are logged in.
     pub sessions: Gauge,
     /// Threads whose module has not come back in time.
@@ -86,7 +86,7 @@ pub enum TokenOutcome {
 
 /// The kind of operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestKind {
     Rsa,
     Ecdsa,
     Ed25519,
@@ -135,12 +135,12 @@ const ENDS: [(End, &str); 10] = [
     (End::Drained, "drained"),
 ];
 
-impl Asked {
-    pub fn of(scheme: Scheme) -> Asked {
+impl RequestKind {
+    pub fn of(scheme: Scheme) -> RequestKind {
         match scheme {
-            Scheme::RsaPkcs1(_) | Scheme::RsaPss(_) | Scheme::RsaRaw => Asked::Rsa,
-            Scheme::Ecdsa(_) => Asked::Ecdsa,
-            Scheme::Ed25519 => Asked::Ed25519,
+            Scheme::RsaPkcs1(_) | Scheme::RsaPss(_) | Scheme::RsaRaw => RequestKind::Rsa,
+            Scheme::Ecdsa(_) => RequestKind::Ecdsa,
+            Scheme::Ed25519 => RequestKind::Ed25519,
         }
     }
 }
@@ -155,28 +155,9 @@ impl Telemetry {
     }
 
     fn register(registry: &mut Registry, tokens: &[String]) -> Telemetry {
+        let (ended, requests) = (ended_counters(registry), request_counters(registry));
+        let (denied, errors) = (denied_counters(registry), error_counters(registry));
         let counter = |registry: &mut Registry, name: &str, help: &str| registry.counter(name, help, &[]);
-        let requests = ["rsa", "ecdsa", "ed25519", "ping", "other"].map(|operation| {
-            let help = "Requests decoded, by what they ask for.";
-            registry.counter("propylon_keyserver_requests_total", help, &[("operation", operation)])
-        });
-        let errors = ErrorCode::ALL.map(|code| {
-            let help = "Error replies, by the byte in them.";
-            let byte = format!("0x{:02x}", code as u8);
-            registry.counter(
-                "propylon_keyserver_errors_total",
-                help,
-                &[("code", &byte), ("meaning", &code.to_string())],
-            )
-        });
-        let denied = ["operation", "rate"].map(|reason| {
-            let help = "Operations that clients may not ask for, by reason: not this one, or not as often.";
-            registry.counter("propylon_keyserver_denied_total", help, &[("reason", reason)])
-        });
-        let ended = ENDS.map(|(_, reason)| {
-            let help = "Connections ended, by reason.";
-            registry.counter("propylon_keyserver_connections_ended_total", help, &[("reason", reason)])
-        });
         let gauge = |registry: &mut Registry, name: &str, help: &str| registry.gauge(name, help, &[]);
         Telemetry {
             connections: gauge(registry, "propylon_keyserver_connections", "Connections open."),
@@ -197,7 +178,7 @@ impl Telemetry {
             requests,
             denied,
             errors,
-            lines: Crew::ALL.map(|crew| LineMetrics::register(registry, crew.name())),
+            queues: ThreadKind::ALL.map(|kind| QueueMetrics::register(registry, kind.name())),
             tokens: tokens.iter().map(|token| TokenMetrics::register(registry, token)).collect(),
             kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
@@ -228,17 +209,50 @@ impl Telemetry {
     }
 }
 
-impl LineMetrics {
-    pub fn register(registry: &mut Registry, line: &str) -> LineMetrics {
-        let labels = [("line", line)];
-        let refused_help = "Operations refused, by reason: the line was full, or full and a client with fewer needed the \
+/// Counters of requests, in the order of [`RequestKind`].
+fn request_counters(registry: &mut Registry) -> [Counter; 5] {
+    ["rsa", "ecdsa", "ed25519", "ping", "other"].map(|operation| {
+        let help = "Requests decoded, by what they ask for.";
+        registry.counter("propylon_keyserver_requests_total", help, &[("operation", operation)])
+    })
+}
+
+/// Counters of error replies, by error byte, from 1.
+fn error_counters(registry: &mut Registry) -> [Counter; 11] {
+    ErrorCode::ALL.map(|code| {
+        let help = "Error replies, by the byte in them.";
+        let byte = format!("0x{:02x}", code as u8);
+        registry.counter("propylon_keyserver_errors_total", help, &[("code", &byte), ("meaning", &code.to_string())])
+    })
+}
+
+/// Counters of denied requests, in the order of [`Denied`].
+fn denied_counters(registry: &mut Registry) -> [Counter; 2] {
+    ["operation", "rate"].map(|reason| {
+        let help = "Operations that clients may not ask for, by reason: not this one, or not as often.";
+        registry.counter("propylon_keyserver_denied_total", help, &[("reason", reason)])
+    })
+}
+
+/// Counters of ended connections, in the order of [`End`].
+fn ended_counters(registry: &mut Registry) -> [Counter; 10] {
+    ENDS.map(|(_, reason)| {
+        let help = "Connections ended, by reason.";
+        registry.counter("propylon_keyserver_connections_ended_total", help, &[("reason", reason)])
+    })
+}
+
+impl QueueMetrics {
+    pub fn register(registry: &mut Registry, queue: &str) -> QueueMetrics {
+        let labels = [("queue", queue)];
+        let refused_help = "Operations refused, by reason: the queue was full, or full and a client with fewer needed the \
             place, or their time was up before their turn.";
         let mut refused = |reason| {
-            let labels = [("line", line), ("reason", reason)];
+            let labels = [("queue", queue), ("reason", reason)];
             registry.counter("propylon_keyserver_refused_total", refused_help, &labels)
         };
         let (full, displaced, expired) = (refused("full"), refused("displaced"), refused("expired"));
-        LineMetrics {
+        QueueMetrics {
             waiting: registry.gauge("propylon_keyserver_waiting", "Operations that wait for a thread.", &labels),
             refused: full,
             displaced,
@@ -267,7 +281,7 @@ impl TokenMetrics {
         });
         let gauge = |registry: &mut Registry, what: &str, help: &str| registry.gauge(what, help, &labels);
         TokenMetrics {
-            line: LineMetrics::register(registry, &format!("pkcs11:{token}")),
+            queue: QueueMetrics::register(registry, &format!("pkcs11:{token}")),
             sessions: gauge(
                 registry,
                 "propylon_keyserver_token_sessions",

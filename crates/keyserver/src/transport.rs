@@ -15,7 +15,7 @@ use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::isolated::Pair;
+use crate::message_socket::MessageSocket;
 
 /// Replies sealed at once: three records, and what the kernel usually takes in one call.
 const SEALED_BYTES_MAX: usize = 48 * 1024;
@@ -26,8 +26,8 @@ pub enum Transport {
         tls: Box<ServerConnection>,
     },
     /// A socket pair to the engine; each message is of whole frames.
-    Pair {
-        pair: Pair,
+    Engine {
+        socket: MessageSocket,
         unsent: Vec<u8>,
     },
 }
@@ -48,25 +48,25 @@ impl Transport {
     }
 
     /// Makes a transport of a nonblocking socket that keeps messages apart.
-    pub fn pair(socket: OwnedFd) -> io::Result<Transport> {
-        Ok(Transport::Pair { pair: Pair::new(socket)?, unsent: Vec::new() })
+    pub fn engine(socket: OwnedFd) -> io::Result<Transport> {
+        Ok(Transport::Engine { socket: MessageSocket::new(socket)?, unsent: Vec::new() })
     }
 
-    pub fn is_pair(&self) -> bool {
-        matches!(self, Transport::Pair { .. })
+    pub fn is_engine(&self) -> bool {
+        matches!(self, Transport::Engine { .. })
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
         match self {
             Transport::Tls { stream, .. } => stream.peer_addr().ok(),
-            Transport::Pair { .. } => None,
+            Transport::Engine { .. } => None,
         }
     }
 
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         match self {
             Transport::Tls { tls, .. } => tls.peer_certificates()?.first(),
-            Transport::Pair { .. } => None,
+            Transport::Engine { .. } => None,
         }
     }
 
@@ -82,7 +82,7 @@ impl Transport {
                 ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
                 Poll::Ready(Ok(buffer.filled().len()))
             }
-            Transport::Pair { pair, .. } => pair.poll_receive(cx, bytes),
+            Transport::Engine { socket, .. } => socket.poll_receive(cx, bytes),
         }
     }
 
@@ -91,7 +91,7 @@ impl Transport {
     pub fn open(&mut self, mut bytes: &[u8], decoder: &mut Decoder) -> Result<Received, Option<rustls::Error>> {
         let tls = match self {
             Transport::Tls { tls, .. } => tls,
-            Transport::Pair { .. } => {
+            Transport::Engine { .. } => {
                 decoder.extend(bytes);
                 return Ok(Received::More);
             }
@@ -117,7 +117,7 @@ impl Transport {
     pub fn has_unsent(&self) -> bool {
         match self {
             Transport::Tls { tls, .. } => tls.wants_write(),
-            Transport::Pair { unsent, .. } => !unsent.is_empty(),
+            Transport::Engine { unsent, .. } => !unsent.is_empty(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Transport {
                 let _ = tls.writer().write_all(&replies[..length]);
                 replies.drain(..length);
             }
-            Transport::Pair { unsent, .. } => {
+            Transport::Engine { unsent, .. } => {
                 let length = whole_frames(replies, MESSAGE_BYTES_MAX);
                 unsent.extend(replies.drain(..length));
             }
@@ -150,8 +150,8 @@ impl Transport {
                     Err(error) => Poll::Ready(Err(error)),
                 }
             }
-            Transport::Pair { pair, unsent } => {
-                let sent = ready!(pair.poll_send(cx, unsent));
+            Transport::Engine { socket, unsent } => {
+                let sent = ready!(socket.poll_send(cx, unsent));
                 unsent.clear();
                 Poll::Ready(sent)
             }

@@ -1,38 +1,30 @@
-//! One core's links: its own listening sockets, its connections, and nothing shared with other cores on the way of
-//! a request but the lines of expensive work.
+//! One core's links: its own listening sockets and its connections. Requests share nothing with other cores but the
+//! queues of expensive work.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use propylon_crypto::key_process::HERE;
-use propylon_crypto::{Job, Outcome};
 use propylon_metrics::Column;
-use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::sleep;
 
-use crate::access::Rules;
 use crate::connection::Connection;
+use crate::core::{Command, Core, Scratch, Shared};
 use crate::hsm::Tokens;
 use crate::kernels::{Kernels, Role, Seen};
-use crate::keys::Keys;
-use crate::lobby::{Lobby, Source};
-use crate::rate::Rates;
-use crate::signing::{Lines, Note};
+use crate::pending_handshakes::{PendingHandshakes, Source};
+use crate::signing::TaskQueues;
+use crate::task::ConnectionEvent;
 use crate::telemetry::{End, Telemetry};
 
-/// Taken from a socket at once: 60 requests.
-const READ_BYTES: usize = 64 * 1024;
 /// Pause before accepting again after an accept failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Pause before an engine that takes nothing is tried again.
@@ -40,37 +32,16 @@ const HERE_REST: Duration = Duration::from_millis(10);
 /// Connections on their way from the core that accepted them to the one that serves them.
 const HANDED_OVER_MAX: usize = 128;
 
-/// State that all cores share.
-pub struct Shared {
-    pub keys: ArcSwap<Keys>,
-    /// Absent where nobody comes by TCP.
-    pub tls: ArcSwapOption<ServerConfig>,
-    pub rules: Rules,
-    pub rates: Rates,
-    pub connections_max: usize,
-    /// Connections of each core.
-    counts: Box<[AtomicUsize]>,
-}
-
-/// An order to a worker.
-pub enum Order {
-    Serve(std::net::TcpStream),
-    /// Drop this: whoever has another of it sees that this core goes on.
-    Beat(Arc<()>),
-    /// Accept no more, have every connection finish, and end.
-    Drain,
-}
-
 pub struct Worker {
     pub index: usize,
     pub shared: Arc<Shared>,
     pub listeners: Vec<TcpListener>,
     /// Socket to one core of the engine whose key process this is; absent in a server of its own.
-    pub pair: Option<OwnedFd>,
-    pub orders: mpsc::Receiver<Order>,
-    /// Order channels of all workers, this one included.
-    pub doors: Vec<mpsc::Sender<Order>>,
-    pub lines: Lines,
+    pub engine: Option<OwnedFd>,
+    pub commands: mpsc::Receiver<Command>,
+    /// Command channels of all workers, this one included.
+    pub command_senders: Vec<mpsc::Sender<Command>>,
+    pub queues: TaskQueues,
     pub tokens: Tokens,
     pub kernels: Kernels,
     pub column: Column,
@@ -79,73 +50,15 @@ pub struct Worker {
     pub timeout: Duration,
 }
 
-/// State that the connections of a core share.
-pub struct Desk {
-    pub shared: Arc<Shared>,
-    pub lines: Lines,
-    pub tokens: Tokens,
-    pub column: Column,
-    pub telemetry: &'static Telemetry,
-    pub idle_timeout: Duration,
-    pub timeout: Duration,
-    pub scratch: RefCell<Scratch>,
-    index: usize,
-    doors: Vec<mpsc::Sender<Order>>,
-    open: RefCell<HashMap<u64, mpsc::Sender<Note>>>,
-    lobby: RefCell<Lobby>,
-    last: Notify,
-}
-
-/// Room for one turn, which no other connection needs meanwhile.
-pub struct Scratch {
-    pub bytes: Box<[u8]>,
-    pub ids: Vec<u32>,
-    pub jobs: Vec<Job>,
-    pub outcomes: Vec<Outcome>,
-    /// The counts of this thread's kernels that have been reported.
-    pub seen: Seen,
-}
-
-impl Shared {
-    pub fn new(
-        keys: Keys,
-        tls: Option<Arc<ServerConfig>>,
-        rules: Rules,
-        connections_max: usize,
-        workers: usize,
-    ) -> Shared {
-        let counts = (0..workers).map(|_| AtomicUsize::new(0)).collect();
-        let (keys, tls) = (ArcSwap::from_pointee(keys), ArcSwapOption::new(tls));
-        Shared { keys, tls, rules, rates: Rates::default(), connections_max, counts }
-    }
-
-    /// Takes a place on the core that has the fewest connections, `own` if it is one of them. Connections are few
-    /// and live long, so that the kernel's dice alone would leave some cores with none. Absent if all places are
-    /// taken.
-    fn admit(&self, own: usize) -> Option<usize> {
-        let load = |index: usize| self.counts[index].load(Ordering::Relaxed);
-        if (0..self.counts.len()).map(load).sum::<usize>() >= self.connections_max {
-            return None;
-        }
-        let least = (0..self.counts.len()).min_by_key(|index| (load(*index), *index != own)).unwrap_or(own);
-        self.counts[least].fetch_add(1, Ordering::Relaxed);
-        Some(least)
-    }
-
-    fn leave(&self, index: usize) {
-        self.counts[index].fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The channel on which a worker is told things.
-pub fn door() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
+/// Channel of commands to a worker.
+pub fn command_channel() -> (mpsc::Sender<Command>, mpsc::Receiver<Command>) {
     mpsc::channel(HANDED_OVER_MAX)
 }
 
 impl Worker {
-    /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
+    /// Serves until the command to drain has come and the last connection has ended; all threads wait for `ready`.
     pub fn run(self, ready: &Barrier) -> io::Result<()> {
-        self.kernels.install(if self.pair.is_some() { Role::Beside } else { Role::Links });
+        self.kernels.install(if self.engine.is_some() { Role::Engine } else { Role::Links });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else {
             ready.wait();
@@ -157,10 +70,10 @@ impl Worker {
     async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
         let mut seen = Seen::default();
         self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
-        let lobby = Lobby::new(self.shared.connections_max, self.doors.len());
-        let desk = Rc::new(Desk {
+        let pending = PendingHandshakes::new(self.shared.connections_max, self.command_senders.len());
+        let core = Rc::new(Core {
             shared: self.shared,
-            lines: self.lines,
+            queues: self.queues,
             tokens: self.tokens,
             column: self.column,
             telemetry: self.telemetry,
@@ -168,50 +81,50 @@ impl Worker {
             timeout: self.timeout,
             scratch: RefCell::new(Scratch::new(seen)),
             index: self.index,
-            doors: self.doors,
+            command_senders: self.command_senders,
             open: RefCell::default(),
-            lobby: RefCell::new(lobby),
+            pending: RefCell::new(pending),
             last: Notify::new(),
         });
-        let accepting = self.listeners.into_iter().map(|listener| desk.listen(listener));
+        let accepting = self.listeners.into_iter().map(|listener| core.listen(listener));
         let accepting: io::Result<Vec<JoinHandle<()>>> = accepting.collect();
         // Blocks this thread, which has nothing else to do before all others are as far.
         ready.wait();
         let accepting = accepting?;
-        self.pair.map(|pair| desk.serve_engine(pair)).transpose()?;
+        self.engine.map(|socket| core.serve_engine(socket)).transpose()?;
         let mut serial = 0;
-        while let Some(order) = self.orders.recv().await {
+        while let Some(order) = self.commands.recv().await {
             match order {
-                Order::Serve(stream) => {
+                Command::Serve(stream) => {
                     serial += 1;
-                    desk.serve(stream, serial);
+                    core.serve(stream, serial);
                 }
-                Order::Beat(beat) => drop(beat),
-                Order::Drain => break,
+                Command::Beat(beat) => drop(beat),
+                Command::Drain => break,
             }
         }
         accepting.iter().for_each(JoinHandle::abort);
         // Connections that were on their way here are not begun any more.
-        while let Ok(order) = self.orders.try_recv() {
-            if matches!(order, Order::Serve(_)) {
-                desk.shared.leave(desk.index);
+        while let Ok(order) = self.commands.try_recv() {
+            if matches!(order, Command::Serve(_)) {
+                core.shared.leave(core.index);
             }
         }
-        desk.drain().await;
+        core.drain().await;
         Ok(())
     }
 }
 
-impl Desk {
+impl Core {
     fn listen(self: &Rc<Self>, listener: TcpListener) -> io::Result<JoinHandle<()>> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let desk = Rc::clone(self);
+        let core = Rc::clone(self);
         Ok(spawn_local(async move {
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => desk.accepted(stream).await,
+                    Ok((stream, _)) => core.accepted(stream).await,
                     Err(_) => {
-                        desk.column.increment(desk.telemetry.accept_errors);
+                        core.column.increment(core.telemetry.accept_errors);
                         sleep(ACCEPT_REST).await;
                     }
                 }
@@ -229,7 +142,7 @@ impl Desk {
         let _ = stream.set_nodelay(true);
         let is_sent = match stream.into_std() {
             // Waits if that core is behind with its new connections: then this one accepts no more for a while.
-            Ok(stream) => self.doors[index].send(Order::Serve(stream)).await.is_ok(),
+            Ok(stream) => self.command_senders[index].send(Command::Serve(stream)).await.is_ok(),
             Err(_) => false,
         };
         if !is_sent {
@@ -237,41 +150,18 @@ impl Desk {
         }
     }
 
-    /// Takes the place of a connection without a certificate, if this core has any, when all places are taken. The
-    /// displaced one leaves in a moment, and until then there is one connection more.
-    fn make_room(&self) -> Option<usize> {
-        let serial = self.lobby.borrow().first_to_go()?;
-        self.displace(serial);
-        self.shared.counts[self.index].fetch_add(1, Ordering::Relaxed);
-        Some(self.index)
-    }
-
-    fn displace(&self, serial: u64) {
-        self.has_come_in(serial);
-        if let Some(ear) = self.open.borrow().get(&serial) {
-            // The channel has room for this note.
-            let _ = ear.try_send(Note::MakeRoom);
-        }
-    }
-
-    /// A connection has shown its certificate, or need not any more.
-    pub fn has_come_in(&self, serial: u64) {
-        self.lobby.borrow_mut().leave(serial);
-        self.column.set(self.telemetry.handshaking, self.lobby.borrow().len() as i64);
-    }
-
     fn serve(self: &Rc<Self>, stream: std::net::TcpStream, serial: u64) {
-        let place = Taken { desk: Rc::clone(self), serial, end: End::Broken };
+        let place = Taken { core: Rc::clone(self), serial, end: End::Broken };
         self.column.raise(self.telemetry.connections);
         let Ok(stream) = TcpStream::from_std(stream) else { return };
         // Gone already.
         let Ok(peer) = stream.peer_addr() else { return };
         let Some(tls) = self.shared.tls.load_full() else { return };
         let Ok(connection) = Connection::new(Rc::clone(self), serial, stream, tls) else { return };
-        self.open.borrow_mut().insert(serial, connection.ear());
-        let goes = self.lobby.borrow_mut().enter(serial, Source::of(peer.ip()));
-        goes.into_iter().for_each(|serial| self.displace(serial));
-        self.column.set(self.telemetry.handshaking, self.lobby.borrow().len() as i64);
+        self.open.borrow_mut().insert(serial, connection.events());
+        let evicted = self.pending.borrow_mut().enter(serial, Source::of(peer.ip()));
+        evicted.into_iter().for_each(|serial| self.displace(serial));
+        self.column.set(self.telemetry.handshaking, self.pending.borrow().len() as i64);
         spawn_local(async move {
             let mut place = place;
             let peer = log::log_enabled!(log::Level::Debug).then(|| connection.peer()).flatten();
@@ -284,13 +174,14 @@ impl Desk {
 
     /// Serves the engine for as long as this process lives, which exits when the engine's socket ends: the
     /// supervisor starts another.
-    fn serve_engine(self: &Rc<Self>, pair: OwnedFd) -> io::Result<()> {
-        propylon_sys::set_nonblocking(&pair, true)?;
-        let connection = Connection::beside(Rc::clone(self), 0, pair.try_clone()?)?;
+    fn serve_engine(self: &Rc<Self>, socket: OwnedFd) -> io::Result<()> {
+        propylon_sys::set_nonblocking(&socket, true)?;
+        let connection = Connection::to_engine(Rc::clone(self), 0, socket.try_clone()?)?;
         spawn_local(async move {
             // The word that this process is here follows what the process before has left unanswered, which is
             // asked again.
-            while propylon_sys::try_send_message(&pair, HERE).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            while propylon_sys::try_send_message(&socket, HERE)
+                .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             {
                 sleep(HERE_REST).await;
             }
@@ -307,9 +198,9 @@ impl Desk {
     }
 
     async fn drain(&self) {
-        for ear in self.open.borrow().values() {
-            // The channel has room for this note.
-            let _ = ear.try_send(Note::Drain);
+        for events in self.open.borrow().values() {
+            // The channel has room for this event.
+            let _ = events.try_send(ConnectionEvent::Drain);
         }
         while !self.open.borrow().is_empty() {
             self.last.notified().await;
@@ -319,29 +210,22 @@ impl Desk {
 
 /// A connection's place, given back however the connection ends.
 struct Taken {
-    desk: Rc<Desk>,
+    core: Rc<Core>,
     serial: u64,
     end: End,
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let desk = &self.desk;
-        desk.open.borrow_mut().remove(&self.serial);
-        desk.has_come_in(self.serial);
-        desk.shared.leave(desk.index);
-        desk.column.lower(desk.telemetry.connections);
-        desk.column.increment(desk.telemetry.ended[self.end as usize]);
+        let core = &self.core;
+        core.open.borrow_mut().remove(&self.serial);
+        core.handshake_is_over(self.serial);
+        core.shared.leave(core.index);
+        core.column.lower(core.telemetry.connections);
+        core.column.increment(core.telemetry.ended[self.end as usize]);
         if std::thread::panicking() {
-            desk.column.increment(desk.telemetry.panics);
+            core.column.increment(core.telemetry.panics);
         }
-        desk.last.notify_one();
-    }
-}
-
-impl Scratch {
-    fn new(seen: Seen) -> Scratch {
-        let bytes = vec![0; READ_BYTES].into_boxed_slice();
-        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), seen }
+        core.last.notify_one();
     }
 }

@@ -9,8 +9,8 @@ use propylon_crypto::OPEN_TO_ALL;
 
 use crate::hsm::Tokens;
 use crate::identity;
-use crate::server::told;
-use crate::shelf::{self, Shelf};
+use crate::key_files::{self, KeyFiles};
+use crate::server::describe;
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -62,12 +62,12 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         };
         problems.push(Problem::error(name, Some(fault.named.at), fault.to_string(), fix));
     }
-    let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
-    for fault in shelf.look().faults {
+    let mut key_files = KeyFiles::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
+    for fault in key_files.rescan().faults {
         let at = config.keys.paths[fault.source].at;
-        problems.push(Problem::error(name, Some(at), told(&fault), fault.what.fix()));
+        problems.push(Problem::error(name, Some(at), describe(&fault), fault.what.fix()));
     }
-    if shelf.keys().next().is_none()
+    if key_files.keys().next().is_none()
         && problems.is_empty()
         && let Some(first) = config.keys.paths.first()
     {
@@ -77,23 +77,23 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         problems.push(Problem::error(name, Some(fault.at), fault.what, fault.fix));
     }
     // Files that are refused are among the faults already.
-    for (path, source) in shelf.open_to_all() {
+    for (path, source) in key_files.open_to_all() {
         let what = format!("{}: {OPEN_TO_ALL}", path.display());
         problems.push(Problem::warning(name, Some(config.keys.paths[source].at), what, "chmod o= it"));
     }
     let named = &config.server.identity;
     let has_no_key = problems.iter().any(|problem| problem.what.ends_with(identity::NO_KEY));
-    if !has_no_key && shelf::is_open_to_all(&named.path) {
+    if !has_no_key && key_files::is_open_to_all(&named.path) {
         let what = format!("{}: {OPEN_TO_ALL}", named.path.display());
         problems.push(match config.server.allow_world_readable_keys {
             true => Problem::warning(name, Some(named.at), what, "chmod o= it"),
-            false => Problem::error(name, Some(named.at), what, shelf::Wrong::OpenToAll.fix()),
+            false => Problem::error(name, Some(named.at), what, key_files::Wrong::OpenToAll.fix()),
         });
     }
     for client in &config.clients {
         for reference in client.keys.iter().flatten() {
             // Keys in a hardware module cannot be listed without logging in.
-            let is_there = shelf.found().any(|(key, origin)| match reference {
+            let is_there = key_files.found().any(|(key, origin)| match reference {
                 KeyReference::Ski(ski) => key.ski() == *ski,
                 reference => origin.is_named_by(reference),
             });

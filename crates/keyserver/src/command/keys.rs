@@ -7,9 +7,9 @@ use propylon_config::{Source, parse_keyserver, render};
 use serde_json::json;
 
 use crate::hsm::Tokens;
+use crate::key_files::KeyFiles;
 use crate::keys::{Origin, hexadecimal, kind_name};
-use crate::server::told;
-use crate::shelf::Shelf;
+use crate::server::describe;
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let parsed = Source::read(path).map_err(|problem| render(&[problem], "")).and_then(|source| {
@@ -22,14 +22,14 @@ pub fn main(path: &Path, json: bool) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut shelf = Shelf::new(config.keys.paths, config.server.allow_world_readable_keys);
-    let faults = shelf.look().faults;
+    let mut key_files = KeyFiles::new(config.keys.paths, config.server.allow_world_readable_keys);
+    let faults = key_files.rescan().faults;
     let (tokens, fault) = match Tokens::open(&config.tokens) {
         Ok(tokens) => (tokens.found(), None),
         Err(fault) => (Vec::new(), Some(fault)),
     };
     let in_tokens = tokens.iter().map(|(key, name)| (key.clone(), Origin::Token(name)));
-    let found: Vec<_> = shelf.found().chain(in_tokens).collect();
+    let found: Vec<_> = key_files.found().chain(in_tokens).collect();
     if json {
         let loaded = found.iter().map(|(key, origin)| {
             let (ski, kind) = (hexadecimal(&key.ski()), kind_name(key.kind()));
@@ -52,7 +52,7 @@ pub fn main(path: &Path, json: bool) -> ExitCode {
             println!("{}  {:<8}  loaded      {origin}", hexadecimal(&key.ski()), kind_name(key.kind()));
         }
         for fault in &faults {
-            println!("{:<40}  {:<8}  not loaded  {}", "-", "-", told(fault));
+            println!("{:<40}  {:<8}  not loaded  {}", "-", "-", describe(fault));
         }
         if let Some(fault) = &fault {
             println!("{:<40}  {:<8}  not loaded  {}; {}", "-", "-", fault.what, fault.fix);

@@ -9,8 +9,8 @@ use propylon_crypto::Key;
 use propylon_metrics::Column;
 
 use crate::keys::TokenFault;
-use crate::line::Task;
-use crate::signing::Turned;
+use crate::signing::Overflow;
+use crate::task::Task;
 use crate::telemetry::TokenMetrics;
 
 /// An empty set of tokens.
@@ -38,13 +38,13 @@ impl Tokens {
         Ok(())
     }
 
-    pub fn look_again(&self) {}
+    pub fn request_scan(&self) {}
 
     pub fn have_changed(&self) -> bool {
         false
     }
 
-    pub fn push(&self, _: usize, task: Task) -> Result<(), Turned> {
+    pub fn push(&self, _: usize, task: Task) -> Result<(), Overflow> {
         task.refuse();
         Ok(())
     }

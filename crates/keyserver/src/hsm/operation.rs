@@ -10,7 +10,7 @@ use propylon_crypto::{Hash, KeyKind, RemoteKey, Scheme};
 use zeroize::Zeroizing;
 
 use super::public::{integer, sequence};
-use crate::signing::Signature;
+use crate::task::Signature;
 
 /// The reason why there is no signature.
 #[derive(Debug, PartialEq, Eq)]

@@ -20,10 +20,10 @@ use propylon_config::At;
 use propylon_config::keyserver::{KeyName, NamedPath, Pkcs11, Token as Which};
 use propylon_crypto::{RemoteKey, Ski};
 
-use super::desk::Desk;
 use super::public::public_info;
+use super::queue::TokenQueue;
+use crate::key_files::Stamp;
 use crate::keys::TokenFault;
-use crate::shelf::Stamp;
 
 /// PINs are short; a file that is longer is another one.
 const PIN_BYTES_MAX: u64 = 1024;
@@ -37,14 +37,14 @@ pub struct Token {
     /// Position in the configuration.
     number: u16,
     pub module: Arc<Module>,
-    pub desk: Desk,
+    pub queue: TokenQueue,
     /// The keys that are to be served, as they were last found.
     pub found: ArcSwap<Vec<Found>>,
     /// Set when `found` differs from what was fetched last.
     pub has_news: AtomicBool,
     /// Stamp of the PIN file when the token refused its PIN, which is not tried again: a few wrong ones lock a token.
     refused: Mutex<Option<Stamp>>,
-    /// Opened at the start, for the seat that comes first.
+    /// Opened at the start, for the thread that comes first.
     first: Mutex<Option<Open>>,
 }
 
@@ -62,7 +62,7 @@ pub struct Open {
     /// The life of the module that the session belongs to: in another, its number may be another thread's.
     pub life: u64,
     pub handles: HashMap<Ski, ObjectHandle>,
-    /// Handles of all private keys at the last look, in order.
+    /// Handles of all private keys at the last scan, in order.
     seen: Vec<u64>,
 }
 
@@ -159,23 +159,23 @@ impl Token {
             name: config.token.name(),
             number,
             module,
-            desk: Desk::new(config.sessions.into()),
+            queue: TokenQueue::new(config.sessions.into()),
             found: ArcSwap::default(),
             has_news: AtomicBool::new(false),
             refused: Mutex::new(None),
             first: Mutex::new(None),
             config: config.clone(),
         };
-        let told = |trouble: Trouble| {
+        let described = |trouble: Trouble| {
             let at =
                 if matches!(trouble, Trouble::PinRefused) { config.pin_file.as_ref().map(|pin| pin.at) } else { None };
             fault(at.unwrap_or(config.at), format!("token \"{}\": {trouble}", token.name), trouble.fix())
         };
         let open = token.connect();
         if matches!(open, Ok(_) | Err(Trouble::NoKey(_))) {
-            token.named_are_there().map_err(told)?;
+            token.named_are_there().map_err(described)?;
         }
-        let open = open.map_err(told)?;
+        let open = open.map_err(described)?;
         token.has_news.store(false, Ordering::Relaxed);
         *token.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         Ok(token)
@@ -205,7 +205,7 @@ impl Token {
         // Closed by whoever knows that it is still the same: see `Open::close`.
         let session = self.module.client.open_ro_session_no_drop(slot).map_err(Trouble::Module)?;
         let mut open = Open { session, life: self.module.life(), handles: HashMap::new(), seen: Vec::new() };
-        let ready = self.log_in(&open.session, slot).and_then(|()| self.look(&mut open, true).map_err(Trouble::Module));
+        let ready = self.log_in(&open.session, slot).and_then(|()| self.scan(&mut open, true).map_err(Trouble::Module));
         let ready =
             ready.and_then(|()| if open.handles.is_empty() { Err(Trouble::NoKey(NO_KEYS.into())) } else { Ok(()) });
         match ready {
@@ -256,10 +256,10 @@ impl Token {
         result
     }
 
-    /// Finds the keys, and publishes them if they are not those that were known. Unless the look has to be
+    /// Finds the keys, and publishes them if they are not those that were known. Unless the scan has to be
     /// `thorough`, keys with the same handles are taken for the same: a handle is not given to another object while
     /// the session lasts.
-    pub fn look(&self, open: &mut Open, thorough: bool) -> Result<(), Error> {
+    pub fn scan(&self, open: &mut Open, thorough: bool) -> Result<(), Error> {
         let session = &open.session;
         let keys = session.find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY)])?;
         let mut seen: Vec<u64> = keys.iter().map(|handle| handle.handle()).collect();

@@ -6,11 +6,10 @@
 //! that is kept here.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
+use propylon_crypto::der::Der;
 use propylon_crypto::{Hash, Job, PrivateKey, RemoteKey, Scheme, Ski};
 use serde::Deserialize;
 use serde_json::Value;
-
-use super::files::element;
 
 /// The reason why nothing is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,26 +105,25 @@ fn check(payload: &str, keeps: impl FnOnce(Ski) -> bool) -> Result<(), Refused> 
         return Err(Refused::NotOfAnOrder);
     }
     let der = Base64UrlUnpadded::decode_vec(&csr).map_err(|_| Refused::NotOfAnOrder)?;
-    let key = key_of(&der).and_then(|public| RemoteKey::new(RemoteKey::BESIDE, public).ok());
+    let key = key_of(&der).and_then(|public| RemoteKey::new(RemoteKey::KEY_PROCESS, public).ok());
     let key = key.ok_or(Refused::NotOfAnOrder)?;
     if keeps(key.ski) { Ok(()) } else { Err(Refused::ForeignKey) }
 }
 
 /// The SubjectPublicKeyInfo of a request for a certificate (RFC 2986 §4).
 fn key_of(csr: &[u8]) -> Option<&[u8]> {
-    let (whole, behind) = element(0x30, csr)?;
-    let (info, _) = element(0x30, whole)?;
-    let (_version, rest) = element(2, info)?;
-    let (_subject, rest) = element(0x30, rest)?;
-    let (_, after) = element(0x30, rest)?;
-    behind.is_empty().then(|| &rest[..rest.len() - after.len()])
+    let mut info = Der(Der(Der(csr).only(0x30)?).take(0x30)?);
+    let _version = info.take(2)?;
+    let _subject = info.take(0x30)?;
+    let rest = info.0;
+    info.take(0x30)?;
+    Some(&rest[..rest.len() - info.0.len()])
 }
 
 /// The two numbers of a signature in DER, each of 32 bytes.
 fn numbers(der: &[u8]) -> Option<[u8; 64]> {
-    let (both, _) = element(0x30, der)?;
-    let (r, rest) = element(2, both)?;
-    let (s, _) = element(2, rest)?;
+    let mut both = Der(Der(der).take(0x30)?);
+    let (r, s) = (both.take(2)?, both.take(2)?);
     let mut signature = [0; 64];
     for (number, place) in [r, s].into_iter().zip(signature.chunks_mut(32)) {
         let digits = &number[number.iter().take_while(|digit| **digit == 0).count()..];

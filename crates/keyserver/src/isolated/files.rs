@@ -5,21 +5,20 @@
 //! configuration, and of any other file nothing but that it is no such file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use propylon_config::SOURCE_BYTES_MAX;
+use propylon_crypto::der::Der;
 use propylon_crypto::key_process::{Answer, KeyFile, Order, Question, SECTIONS_MAX, Setup, Unread};
 use propylon_crypto::pem::{self, PemLabel};
 use propylon_crypto::{Key, PrivateKey, Ski, is_open_to_all};
-use zeroize::Zeroizing;
 
-use super::brief::FILES_MAX;
-use super::kept;
+use super::startup::FILES_MAX;
+use super::{kept, store};
 use crate::keys::{Keys, Origin};
 
 /// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
@@ -30,10 +29,6 @@ const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 const KEYS_MAX: usize = 200_000;
 /// Uploads' files, each of one message's length at most.
 const UPLOADS_MAX: usize = 10_000;
-/// Bytes that must be free in the folder of uploads: more than a chain and its key take.
-const PROBE_BYTES: usize = 16 * 1024;
-/// A draft that is older was left behind by a process that ended over it.
-const DRAFT_AGE: Duration = Duration::from_secs(60);
 
 pub struct Files {
     /// Keys that every account can get at are held.
@@ -51,7 +46,7 @@ pub struct Files {
     held: HashMap<Ski, (PrivateKey, u64)>,
     /// SKIs of the keys that were said to be in use.
     kept: HashSet<Ski>,
-    /// Socket to the supervisor, which is told of the files that keys are in.
+    /// Socket to the supervisor, which keeps the paths of files with keys.
     supervisor: Option<OwnedFd>,
     /// Files that it knows of, each by one name and with the keys that were in it.
     announced: HashMap<PathBuf, Vec<Ski>>,
@@ -77,7 +72,7 @@ impl Files {
     }
 
     /// Keeps nothing new in the folder of uploads; what is there stays in use.
-    pub fn keep_nothing_new(&mut self, why: String) {
+    pub fn refuse_new_files(&mut self, why: String) {
         self.store_is_unfit = Some(why);
     }
 
@@ -115,7 +110,7 @@ impl Files {
                 let before = self.held.len();
                 self.held.retain(|ski, (_, read)| *read > stamp || kept.contains(ski));
                 self.changed |= self.held.len() < before;
-                self.take_back();
+                self.withdraw_unused();
                 Answer::Done
             }
             Question::Put { name, pem } => done(self.put(&name, pem.bytes())),
@@ -154,13 +149,13 @@ impl Files {
 
     /// Says what is in a file, and holds its keys.
     pub fn read(&mut self, path: &Path, stamp: u64) -> Answer {
-        let (text, metadata) = match text(path, FILE_BYTES_MAX) {
+        let (text, metadata) = match store::read(path, FILE_BYTES_MAX) {
             Ok(read) => read,
             Err(why) => return Answer::Unread(why),
         };
         let open_to_all = is_open_to_all(&metadata);
         let may_be_held = self.lax || !open_to_all;
-        let mut file = KeyFile { look: look(&metadata), open_to_all, ..KeyFile::default() };
+        let mut file = KeyFile { file_stamp: file_stamp(&metadata), open_to_all, ..KeyFile::default() };
         let mut keys = Vec::new();
         for section in pem::sections(&text) {
             let section = match section {
@@ -227,7 +222,7 @@ impl Files {
 
     /// Tries to write there; where that was forbidden for the folder's owner or mode, it goes on once they are mended.
     fn try_store(&mut self) -> io::Result<()> {
-        let tried = try_store(self.store()?);
+        let tried = store::probe(self.store()?);
         // The kernel says itself what it does not let us do.
         let unfit = tried.as_ref().err().filter(|error| error.kind() == io::ErrorKind::Other);
         self.store_is_unfit = unfit.map(io::Error::to_string);
@@ -245,47 +240,47 @@ impl Files {
     fn put(&mut self, name: &str, pem: &[u8]) -> io::Result<()> {
         if self.room == 0 {
             // Half, for the key process of another engine that has the folder.
-            self.room = UPLOADS_MAX.saturating_sub(count_uploads(self.fit_store()?)?).div_ceil(2);
+            self.room = UPLOADS_MAX.saturating_sub(store::count_uploads(self.fit_store()?)?).div_ceil(2);
         }
-        let store = self.fit_store()?;
+        let folder = self.fit_store()?;
         if self.room == 0 {
             return Err(io::Error::other(format!("there are {UPLOADS_MAX} uploads")));
         }
-        write(store, name, pem)?;
+        store::write(folder, name, pem)?;
         self.room -= 1;
         Ok(())
     }
 
     /// Removes an upload. The key in it is held until it is forgotten with others.
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        let store = self.store()?;
-        let path = store.join(name);
+        let folder = self.store()?;
+        let path = folder.join(name);
         let known = fs::canonicalize(&path);
-        remove_if_there(&path)?;
-        File::open(store)?.sync_all()?;
+        store::remove_if_there(&path)?;
+        File::open(folder)?.sync_all()?;
         known.iter().for_each(|path| self.withdraw(path));
         Ok(())
     }
 
-    /// Tells the supervisor that nobody is to read the file again.
+    /// Reports to the supervisor that the file is not to be read again.
     fn withdraw(&mut self, path: &Path) {
         if self.announced.remove(path).is_some() {
-            self.say(&Order::Removed(path.into()));
+            self.report(&Order::Removed(path.into()));
         }
     }
 
-    /// Tells the supervisor, so that another process reads it again, should this one end.
+    /// Reports a file with keys to the supervisor, so that another process reads it again, should this one end.
     fn announce(&mut self, path: PathBuf, skis: Vec<Ski>) {
         if let Some(known) = self.announced.get_mut(&path) {
             *known = skis;
         } else if !skis.is_empty() {
-            self.say(&Order::File(path.clone()));
+            self.report(&Order::File(path.clone()));
             self.announced.insert(path, skis);
         }
     }
 
-    /// Tells so that no other process reads again what nobody uses any more.
-    fn take_back(&mut self) {
+    /// Withdraws files whose keys are not in use any more, so that no other process reads them.
+    fn withdraw_unused(&mut self) {
         let held = &self.held;
         let unused = |(path, skis): (&PathBuf, &Vec<Ski>)| {
             let is_used = skis.iter().any(|ski| held.contains_key(ski));
@@ -295,92 +290,10 @@ impl Files {
         unused.iter().for_each(|path| self.withdraw(path));
     }
 
-    fn say(&self, order: &Order) {
+    fn report(&self, order: &Order) {
         if let Some(supervisor) = &self.supervisor {
             let _ = propylon_sys::send_message(supervisor, &order.to_bytes(), &[]);
         }
-    }
-}
-
-/// Prefix of an upload's file name until all of it is written.
-const DRAFT: &str = ".draft-";
-
-/// Makes the folder of uploads ready for this account: to be called before it is all that can be written to.
-pub fn prepare_store(store: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(store)?;
-    for entry in fs::read_dir(store)?.flatten() {
-        let is_draft = entry.file_name().as_encoded_bytes().starts_with(DRAFT.as_bytes());
-        let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        // Another engine's key process may be writing one.
-        let is_old = || modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > DRAFT_AGE));
-        if is_draft && is_old() {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    try_store(store)
-}
-
-/// Checks that the folder of uploads has room for a file of [`PROBE_BYTES`], and can be written in by nobody else.
-fn try_store(store: &Path) -> io::Result<()> {
-    let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
-    remove_if_there(&probe)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
-    // Local file systems refuse what they have no room for when it is written, and need not be waited for.
-    let written = file.write_all(&[b'\n'; PROBE_BYTES]).and_then(|()| file.metadata());
-    fs::remove_file(&probe)?;
-    match unfit_store(&fs::metadata(store)?, written?.uid()) {
-        Some(what) => {
-            let store = store.display();
-            Err(io::Error::other(format!(
-                "{what}; give it to the account that serves (install -d -o USER -m 700 {store})"
-            )))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The reason why the folder of uploads is unfit for an engine that runs as `user`, if other accounts could change
-/// what is in it.
-#[must_use]
-pub fn unfit_store(store: &Metadata, user: u32) -> Option<&'static str> {
-    if !store.is_dir() {
-        return Some("it is no folder");
-    }
-    if store.mode() & 0o022 != 0 {
-        return Some("other accounts may write in it");
-    }
-    // The folder's owner may do as he likes there, whatever its mode is.
-    (store.uid() != user && store.uid() != 0).then_some("another account owns it")
-}
-
-/// Writes a file for this account alone, whole or not at all, and so that it is there after a crash.
-pub(super) fn write(store: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let draft = store.join(format!("{DRAFT}{name}"));
-    // Left behind, it may have another mode.
-    remove_if_there(&draft)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| fs::rename(&draft, store.join(name)));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written.and_then(|()| File::open(store)?.sync_all())
-}
-
-fn count_uploads(store: &Path) -> io::Result<usize> {
-    let mut count = 0;
-    for entry in fs::read_dir(store)? {
-        let name = entry?.file_name();
-        let name = name.as_encoded_bytes();
-        count += usize::from(!name.starts_with(b".") && name.ends_with(b".pem"));
-    }
-    Ok(count)
-}
-
-pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -390,38 +303,15 @@ fn done(outcome: io::Result<()>) -> Answer {
 
 const DSA: &[u8] = b"BEGIN DSA PRIVATE KEY";
 
-fn look(metadata: &Metadata) -> [u64; 5] {
+fn file_stamp(metadata: &Metadata) -> [u64; 5] {
     let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns) as u64;
     let (modified, changed) =
         (ns(metadata.mtime(), metadata.mtime_nsec()), ns(metadata.ctime(), metadata.ctime_nsec()));
     [metadata.dev(), metadata.ino(), metadata.size(), modified, changed]
 }
 
-/// A file's content, in memory that is wiped, and what the very file that was read looked like.
-pub(super) fn text(path: &Path, max: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), Unread> {
-    let failed = |error: io::Error| Unread::of(&error);
-    // Nonblocking, so that opening a pipe does not wait for its other end.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(Unread::Failed("it is not a file".into()));
-    }
-    if metadata.len() > max {
-        return Err(Unread::TooLong);
-    }
-    let text = whole(file, metadata.len(), max).map_err(failed)?;
-    if text.len() as u64 > max { Err(Unread::TooLong) } else { Ok((text, metadata)) }
-}
-
-fn whole(file: File, length: u64, max: u64) -> io::Result<Zeroizing<Vec<u8>>> {
-    // Room for all of it at once: a buffer that grows leaves copies of the key behind.
-    let mut text = Zeroizing::new(Vec::with_capacity(length as usize + 2));
-    file.take((length + 1).min(max + 1)).read_to_end(&mut text)?;
-    Ok(text)
-}
-
 fn bytes(path: &Path, max: u64, may_be_told: fn(&[u8]) -> bool) -> Answer {
-    match text(path, max) {
+    match store::read(path, max) {
         Ok((text, _)) if may_be_told(&text) => Answer::Bytes(text.to_vec()),
         Ok(_) => Answer::Unread(Unread::Other),
         Err(why) => Answer::Unread(why),
@@ -433,35 +323,17 @@ fn bytes(path: &Path, max: u64, may_be_told: fn(&[u8]) -> bool) -> Answer {
 fn is_response(der: &[u8]) -> bool {
     const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
     let is = || -> Option<bool> {
-        let body = only(0x30, der)?;
-        let (status, rest) = element(0x0a, body)?;
-        if rest.is_empty() {
+        let mut body = Der(Der(der).only(0x30)?);
+        let status = body.take(0x0a)?;
+        if body.0.is_empty() {
             return Some(status.len() == 1 && status[0] != 0);
         }
-        let (kind, rest) = element(6, only(0x30, only(0xa0, rest)?)?)?;
-        only(0x30, only(4, rest)?)?;
+        let mut bytes = Der(Der(body.only(0xa0)?).only(0x30)?);
+        let kind = bytes.take(6)?;
+        Der(bytes.only(4)?).only(0x30)?;
         Some(kind == BASIC)
     };
     is().unwrap_or(false)
-}
-
-/// The contents of an element with this tag that is all there is.
-fn only(tag: u8, der: &[u8]) -> Option<&[u8]> {
-    element(tag, der).and_then(|(body, rest)| rest.is_empty().then_some(body))
-}
-
-/// The contents of an element with this tag, and what follows it.
-pub(super) fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (&[found, first], rest) = der.split_first_chunk::<2>()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
-        }
-        _ => return None,
-    };
-    if found == tag { rest.split_at_checked(length) } else { None }
 }
 
 #[cfg(test)]
@@ -692,7 +564,7 @@ mod tests {
     fn uploads_are_kept_for_this_account_alone_until_they_are_removed() {
         let folder = Folder::new("uploads");
         let store = folder.0.join("made/keys");
-        prepare_store(&store).expect("a folder");
+        store::prepare(&store).expect("a folder");
         assert_eq!(fs::metadata(&store).expect("it is there").mode() & 0o777, 0o700);
         let mut files = files(Path::new("none"));
         let put = |name: &str, text: &str| Question::Put { name: name.into(), pem: Secret::new(text.as_bytes()) };
@@ -709,18 +581,18 @@ mod tests {
         assert!(files.held.contains_key(&ski(&key)));
         // Drafts that others left behind, or are writing now.
         fs::write(store.join(".draft-b.pem"), "half").expect("a file");
-        prepare_store(&store).expect("it is there");
+        store::prepare(&store).expect("it is there");
         assert!(store.join(".draft-b.pem").exists(), "it may be written to at this time");
-        let long_ago = std::time::SystemTime::now() - 2 * DRAFT_AGE;
-        let draft = OpenOptions::new().write(true).open(store.join(".draft-b.pem")).expect("a file");
+        let long_ago = std::time::SystemTime::now() - 2 * store::DRAFT_AGE;
+        let draft = fs::OpenOptions::new().write(true).open(store.join(".draft-b.pem")).expect("a file");
         draft.set_modified(long_ago).expect("our own file");
-        prepare_store(&store).expect("it is there");
+        store::prepare(&store).expect("it is there");
         assert_eq!(files.answer(Question::Remove("a.pem".into())), Answer::Done);
         assert_eq!(files.answer(Question::Remove("a.pem".into())), Answer::Done, "it is gone");
         assert_eq!(fs::read_dir(&store).expect("a folder").count(), 0);
         fs::set_permissions(&store, PermissionsExt::from_mode(0o777)).expect("our own folder");
-        assert!(prepare_store(&store).is_err(), "others could write there");
-        files.keep_nothing_new("no".into());
+        assert!(store::prepare(&store).is_err(), "others could write there");
+        files.refuse_new_files("no".into());
         let refused = Answer::Unread(Unread::Failed("no".into()));
         assert_eq!(files.answer(put("a.pem", &text)), refused);
         assert_eq!(files.answer(Question::Generate { account: "le".into(), key: NewKey::P256 }), refused);
@@ -741,16 +613,16 @@ mod tests {
         let metadata = || fs::metadata(&folder.0).expect("a folder");
         fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o750)).expect("our own folder");
         let own = metadata().uid();
-        assert_eq!(unfit_store(&metadata(), own), None);
-        assert_eq!(unfit_store(&metadata(), own + 1).is_none(), own == 0);
+        assert_eq!(store::unfit(&metadata(), own), None);
+        assert_eq!(store::unfit(&metadata(), own + 1).is_none(), own == 0);
         fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o770)).expect("our own folder");
-        assert!(unfit_store(&metadata(), own).is_some_and(|what| what.contains("may write")));
+        assert!(store::unfit(&metadata(), own).is_some_and(|what| what.contains("may write")));
         let file = fs::metadata(folder.write("a.pem", "")).expect("a file");
-        assert!(unfit_store(&file, own).is_some_and(|what| what.contains("no folder")));
+        assert!(store::unfit(&file, own).is_some_and(|what| what.contains("no folder")));
         if own == 0 {
             std::os::unix::fs::chown(&folder.0, Some(7), None).expect("root may");
             fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o700)).expect("root may");
-            assert_eq!([0, 7, 8].map(|user| unfit_store(&metadata(), user).is_none()), [false, true, false]);
+            assert_eq!([0, 7, 8].map(|user| store::unfit(&metadata(), user).is_none()), [false, true, false]);
         }
     }
 

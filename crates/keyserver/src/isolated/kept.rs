@@ -10,7 +10,7 @@ use propylon_crypto::pem::{self, PemLabel};
 use propylon_crypto::{Hash, KeyKind, PrivateKey, Scheme};
 
 use super::authority;
-use super::files::{remove_if_there, text, write};
+use super::store;
 
 /// Keys of an account's own that are kept at once: one for each authority, and some of attempts. Nobody removes them
 /// but whoever knows that they are of no use.
@@ -21,15 +21,15 @@ const CERTIFICATE_KEYS_MAX: usize = 10_000;
 const KEY_BYTES_MAX: u64 = 16 * 1024;
 
 /// Makes a key, and keeps it. Returns its SubjectPublicKeyInfo.
-pub fn generate(store: &Path, account: &str, new: NewKey) -> io::Result<Vec<u8>> {
+pub fn generate(folder: &Path, account: &str, new: NewKey) -> io::Result<Vec<u8>> {
     // Each account has room of its own.
     let (max, of) = match new.purpose() {
         Purpose::Account => (ACCOUNT_KEYS_MAX, "keys of the account"),
         Purpose::Certificate => (CERTIFICATE_KEYS_MAX, "keys of certificates of the account"),
     };
     let own = |key: &KeptKey| key.account() == account && key.purpose() == new.purpose();
-    if names(store)?.iter().filter_map(|name| KeptKey::parse(name)).filter(own).count() >= max {
-        return Err(io::Error::other(format!("there are {max} {of} {account:?} in {}", store.display())));
+    if names(folder)?.iter().filter_map(|name| KeptKey::parse(name)).filter(own).count() >= max {
+        return Err(io::Error::other(format!("there are {max} {of} {account:?} in {}", folder.display())));
     }
     let kind = match new {
         NewKey::Account | NewKey::P256 => KeyKind::P256,
@@ -39,16 +39,16 @@ pub fn generate(store: &Path, account: &str, new: NewKey) -> io::Result<Vec<u8>>
     let (key, pkcs8) = PrivateKey::generate(kind).ok_or_else(unmade)?;
     let name = KeptKey::new(account, key.ski(), new.purpose()).ok_or_else(unmade)?.to_string();
     match new.purpose() {
-        Purpose::Account => write(store, &name, &pkcs8)?,
-        Purpose::Certificate => write(store, &name, &pem::private_key(&pkcs8))?,
+        Purpose::Account => store::write(folder, &name, &pkcs8)?,
+        Purpose::Certificate => store::write(folder, &name, &pem::private_key(&pkcs8))?,
     }
     Ok(key.public_info().to_vec())
 }
 
 /// A signature by a certificate's key.
-pub fn sign_csr(store: &Path, key: &KeptKey, info: &[u8]) -> Answer {
+pub fn sign_csr(folder: &Path, key: &KeptKey, info: &[u8]) -> Answer {
     let sign = || {
-        let (private, scheme) = match load(store, key, Purpose::Certificate)? {
+        let (private, scheme) = match load(folder, key, Purpose::Certificate)? {
             key if key.kind() == KeyKind::P256 => (key, Scheme::Ecdsa(Hash::Sha256)),
             key => (key, Scheme::RsaPkcs1(Hash::Sha256)),
         };
@@ -60,13 +60,13 @@ pub fn sign_csr(store: &Path, key: &KeptKey, info: &[u8]) -> Answer {
 }
 
 /// A signature by an account's key.
-pub fn sign_request(store: &Path, key: &KeptKey, header: &str, payload: &str) -> Answer {
+pub fn sign_request(folder: &Path, key: &KeptKey, header: &str, payload: &str) -> Answer {
     let keeps = |ski| {
         let own = KeptKey::new(key.account(), ski, Purpose::Certificate);
-        own.is_some_and(|own| store.join(own.to_string()).is_file())
+        own.is_some_and(|own| folder.join(own.to_string()).is_file())
     };
     let sign = || {
-        let account = load(store, key, Purpose::Account)?;
+        let account = load(folder, key, Purpose::Account)?;
         authority::sign(&account, header, payload, keeps).map_err(|why| {
             log::warn!("{key}: {why}");
             Unread::Failed(why.to_string())
@@ -80,29 +80,29 @@ fn failed() -> Unread {
 }
 
 /// The names of an account's keys.
-pub fn list(store: &Path, account: &str) -> io::Result<Vec<String>> {
-    let mut names = names(store)?;
+pub fn list(folder: &Path, account: &str) -> io::Result<Vec<String>> {
+    let mut names = names(folder)?;
     names.retain(|name| KeptKey::parse(name).is_some_and(|key| key.account() == account));
     Ok(names)
 }
 
-fn names(store: &Path) -> io::Result<Vec<String>> {
+fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(store)? {
+    for entry in fs::read_dir(folder)? {
         names.extend(entry?.file_name().into_string().ok().filter(|name| KeptKey::parse(name).is_some()));
     }
     Ok(names)
 }
 
 /// Gone with the next start, and sooner if nobody says that it is in use.
-pub fn remove(store: &Path, key: &KeptKey) -> io::Result<()> {
-    remove_if_there(&store.join(key.to_string()))?;
-    fs::File::open(store)?.sync_all()
+pub fn remove(folder: &Path, key: &KeptKey) -> io::Result<()> {
+    store::remove_if_there(&folder.join(key.to_string()))?;
+    fs::File::open(folder)?.sync_all()
 }
 
 /// Reads the key from its file, each time: a process that was started a moment ago has it as well.
-fn load(store: &Path, key: &KeptKey, purpose: Purpose) -> Result<PrivateKey, Unread> {
-    let (text, _) = text(&store.join(key.to_string()), KEY_BYTES_MAX)?;
+fn load(folder: &Path, key: &KeptKey, purpose: Purpose) -> Result<PrivateKey, Unread> {
+    let (text, _) = store::read(&folder.join(key.to_string()), KEY_BYTES_MAX)?;
     let of_file = |private: PrivateKey| (private.ski() == key.ski()).then_some(private);
     let private = match purpose {
         _ if key.purpose() != purpose => None,

@@ -1,6 +1,6 @@
 //! The process that starts the key process of an engine, and starts it again when it has ended: the engine itself
-//! has denied itself to start any program by then. The supervisor has no keys. All that it has to know is told to
-//! it before the engine serves anybody; after that it hears nothing from the engine but its end, and ends then.
+//! has denied itself to start any program by then. The supervisor has no keys. All settings reach it
+//! before the engine serves anybody; after that it receives nothing from the engine but its end, and ends then.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use propylon_crypto::key_process::{GONE, MESSAGE_BYTES_MAX, Order};
 
-use super::{Brief, brief, prepare};
+use super::{Startup, prepare, startup};
 use crate::logger::{self, Flush};
 
 /// Life time after which a key process that ends is started again after the shortest pause.
@@ -33,23 +33,23 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// well. Both together are less than the time that questions about files wait.
 const BEAT: Duration = Duration::from_secs(1);
 const UNANSWERED_MAX: u32 = 7;
-/// Time limit for a key process to take what it is told at its start.
-const BRIEF_WAIT: Duration = Duration::from_secs(10);
+/// Time limit for a key process to receive its startup messages.
+const STARTUP_WAIT: Duration = Duration::from_secs(10);
 
 /// `propylon key-supervisor`: on standard input it has the engine. `log` sets the log's level.
 pub fn supervise(log: fn(u8)) -> ExitCode {
     let _flush = Flush;
-    let outcome = prepare(log).and_then(|(brief, engine)| {
-        if let Some(user) = &brief.setup.user {
+    let outcome = prepare(log).and_then(|(startup, engine)| {
+        if let Some(user) = &startup.setup.user {
             let account = propylon_sys::Account::find(user).map_err(|error| error.to_string())?;
             propylon_sys::drop_privileges(&account).map_err(|error| error.to_string())?;
         }
-        logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
+        logger::start_writer().map_err(|error| format!("a thread cannot be started: {error}"))?;
         end_with(engine).map_err(|error| format!("a thread cannot be started: {error}"))?;
-        Ok(brief)
+        Ok(startup)
     });
     match outcome {
-        Ok(brief) => keep_up(brief),
+        Ok(startup) => keep_up(startup),
         Err(what) => {
             log::error!("no key process can be started: {what}");
             ExitCode::FAILURE
@@ -67,17 +67,17 @@ fn end_with(engine: OwnedFd) -> io::Result<()> {
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)
 }
 
-fn keep_up(mut brief: Brief) -> ExitCode {
+fn keep_up(mut startup: Startup) -> ExitCode {
     let mut paths = BTreeSet::new();
     let mut pause = PAUSE_MIN;
     loop {
         let started = Instant::now();
-        let (how, in_order) = match start(&brief) {
+        let (how, in_order) = match start(&startup) {
             Ok((child, socket)) => listen(child, &socket, &mut paths),
             Err(error) => (format!("it cannot be started: {error}"), false),
         };
         // The first socket is left out: it is for questions about files, and nobody waits at it unless there are some.
-        for link in &brief.files[1..] {
+        for link in &startup.files[1..] {
             let _ = propylon_sys::try_send_message(link, GONE);
         }
         // The engine's end is awaited: if it has ended, this process does before the sleep is over, and there is
@@ -89,21 +89,21 @@ fn keep_up(mut brief: Brief) -> ExitCode {
         log::error!("the key process has ended: {how}; another is started in {} ms", pause.as_millis());
         thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
-        brief.paths = paths.iter().cloned().collect();
+        startup.paths = paths.iter().cloned().collect();
     }
 }
 
-fn start(brief: &Brief) -> io::Result<(Child, UnixDatagram)> {
+fn start(startup: &Startup) -> io::Result<(Child, UnixDatagram)> {
     let (own, other) = propylon_sys::message_pair()?;
     // The socket keeps messages apart, whatever its type is called here.
     let own = UnixDatagram::from(own);
-    own.set_write_timeout(Some(BRIEF_WAIT))?;
+    own.set_write_timeout(Some(STARTUP_WAIT))?;
     own.set_read_timeout(Some(BEAT))?;
     // The running program itself, whatever has its name by now.
     let mut command = Command::new("/proc/self/exe");
     let child = command.arg0("propylon").arg("key-process").stdin(Stdio::from(other)).spawn()?;
     // A key process that could not be told everything ends, and that is seen.
-    let _ = brief.send(&own);
+    let _ = startup.send(&own);
     Ok((child, own))
 }
 
@@ -111,23 +111,23 @@ fn start(brief: &Brief) -> io::Result<(Child, UnixDatagram)> {
 /// and whether in order.
 fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>) -> (String, bool) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    let mut pulse = Pulse::new(Instant::now());
+    let mut heartbeat = Heartbeat::new(Instant::now());
     let mut hangs = false;
     while !hangs {
         match propylon_sys::receive_message(socket, &mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok((0, _)) | Err(_) => break,
             Ok((length, _)) => match Order::parse(&buffer[..length]) {
-                Ok(Order::File(path)) if paths.len() < brief::FILES_MAX => drop(paths.insert(path)),
+                Ok(Order::File(path)) if paths.len() < startup::FILES_MAX => drop(paths.insert(path)),
                 Ok(Order::Removed(path)) => drop(paths.remove(&path)),
-                Ok(Order::Beat) => pulse.heard(),
+                Ok(Order::Beat) => heartbeat.answered(),
                 _ => {}
             },
         }
-        if pulse.is_due(Instant::now()) {
+        if heartbeat.is_due(Instant::now()) {
             let _ = propylon_sys::try_send_message(socket, &Order::Beat.to_bytes());
         }
-        hangs = pulse.unanswered > UNANSWERED_MAX;
+        hangs = heartbeat.unanswered > UNANSWERED_MAX;
     }
     // The process may have closed its end and live on.
     let _ = child.kill();
@@ -141,20 +141,20 @@ fn listen(mut child: Child, socket: &UnixDatagram, paths: &mut BTreeSet<PathBuf>
     }
 }
 
-/// Beats of a process: whether it goes on.
-struct Pulse {
+/// Heartbeat of a process: whether it still runs.
+struct Heartbeat {
     /// Time at which it was last asked, or told that it is left alone for now.
     asked: Instant,
     /// Times that it was asked in a row, and said nothing.
     unanswered: u32,
 }
 
-impl Pulse {
-    fn new(now: Instant) -> Pulse {
-        Pulse { asked: now, unanswered: 0 }
+impl Heartbeat {
+    fn new(now: Instant) -> Heartbeat {
+        Heartbeat { asked: now, unanswered: 0 }
     }
 
-    fn heard(&mut self) {
+    fn answered(&mut self) {
         self.unanswered = 0;
     }
 
@@ -180,25 +180,25 @@ mod tests {
         let start = Instant::now();
         let at = |tenths: u32| start + BEAT * tenths / 10;
         // The process is asked every second, whatever else is heard in between.
-        let mut pulse = Pulse::new(start);
-        let due: Vec<u32> = (1..=35).filter(|tenths| pulse.is_due(at(*tenths))).collect();
-        assert_eq!((due, pulse.unanswered), (vec![10, 20, 30], 3));
-        pulse.heard();
-        assert_eq!(pulse.unanswered, 0);
+        let mut heartbeat = Heartbeat::new(start);
+        let due: Vec<u32> = (1..=35).filter(|tenths| heartbeat.is_due(at(*tenths))).collect();
+        assert_eq!((due, heartbeat.unanswered), (vec![10, 20, 30], 3));
+        heartbeat.answered();
+        assert_eq!(heartbeat.unanswered, 0);
         for seconds in 4..4 + UNANSWERED_MAX {
-            assert!(pulse.is_due(at(10 * seconds)) && pulse.unanswered <= UNANSWERED_MAX);
+            assert!(heartbeat.is_due(at(10 * seconds)) && heartbeat.unanswered <= UNANSWERED_MAX);
         }
-        assert!(pulse.is_due(at(10 * (4 + UNANSWERED_MAX))) && pulse.unanswered > UNANSWERED_MAX);
+        assert!(heartbeat.is_due(at(10 * (4 + UNANSWERED_MAX))) && heartbeat.unanswered > UNANSWERED_MAX);
     }
 
     #[test]
     fn a_machine_that_was_stopped_or_has_no_time_is_not_the_fault_of_one_process() {
         let start = Instant::now();
-        let mut pulse = Pulse::new(start);
+        let mut heartbeat = Heartbeat::new(start);
         // An hour of sleep; a supervisor that itself comes late each time.
         for late in [3600, 3603, 3606, 3609, 3612, 3615, 3618, 3621] {
-            assert!(pulse.is_due(start + BEAT * late));
-            assert_eq!(pulse.unanswered, 1, "{late}");
+            assert!(heartbeat.is_due(start + BEAT * late));
+            assert_eq!(heartbeat.unanswered, 1, "{late}");
         }
     }
 }

@@ -9,18 +9,17 @@ use propylon_crypto::Job;
 use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::Column;
 
-use super::desk::Next;
 use super::operation::{self, Failure};
+use super::queue::Next;
 use super::token::{Open, Token, Trouble};
-use crate::line::Task;
-use crate::signing::Signature;
+use crate::task::{Signature, Task};
 use crate::telemetry::{TokenMetrics, TokenOutcome, micros};
 
 /// The pause before another session is tried, then twice as long each time, up to a limit.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-pub struct Seat {
+pub struct SessionThread {
     token: Arc<Token>,
     index: usize,
     metrics: &'static TokenMetrics,
@@ -31,12 +30,13 @@ pub struct Seat {
     pause: Duration,
 }
 
-impl Seat {
-    pub fn new(token: Arc<Token>, index: usize, metrics: &'static TokenMetrics, column: Column) -> Seat {
-        Seat { token, index, metrics, column, open: None, retry_at: Instant::now(), pause: PAUSE_MIN }
+impl SessionThread {
+    pub fn new(token: Arc<Token>, index: usize, metrics: &'static TokenMetrics, column: Column) -> SessionThread {
+        SessionThread { token, index, metrics, column, open: None, retry_at: Instant::now(), pause: PAUSE_MIN }
     }
 
-    /// A line with nobody at it would swallow what is put into it: then a restart is better.
+    /// Runs until the process ends. A panic ends the process: without its thread, a queue would keep its tasks until
+    /// they time out.
     pub fn work_or_die(self, ready: &Barrier) {
         let name = self.token.name.clone();
         if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
@@ -57,18 +57,18 @@ impl Seat {
         ready.wait();
         loop {
             let patience = self.open.is_none().then(|| self.retry_at.saturating_duration_since(Instant::now()));
-            match self.token.desk.next(self.index, patience) {
+            match self.token.queue.next(self.index, patience) {
                 Next::Task(task) => self.serve(*task),
-                Next::Look => self.look(false),
+                Next::Scan => self.scan(false),
                 Next::Nothing => self.mend(),
             }
         }
     }
 
     fn serve(&mut self, task: Task) {
-        self.column.lower(self.metrics.line.waiting);
+        self.column.lower(self.metrics.queue.waiting);
         let started = Instant::now();
-        self.column.observe(self.metrics.line.wait, micros(started.saturating_duration_since(task.since)));
+        self.column.observe(self.metrics.queue.wait, micros(started.saturating_duration_since(task.since)));
         let result = if task.reply_to.is_closed() { Err(ErrorCode::Internal) } else { self.sign(&task.job) };
         self.column.observe(self.metrics.duration, micros(started.elapsed()));
         let outcome = match &result {
@@ -77,12 +77,12 @@ impl Seat {
             Err(ErrorCode::Cryptography) => TokenOutcome::Refused,
             Err(_) => TokenOutcome::Failed,
         };
-        let in_time = self.token.desk.done(self.index, result);
+        let in_time = self.token.queue.done(self.index, result);
         let outcome = if in_time { outcome } else { TokenOutcome::Late };
         self.column.increment(self.metrics.operations[outcome as usize]);
     }
 
-    /// Signs; tries once more on a new session if the session was at fault, or after another look if the key was.
+    /// Signs; tries once more on a new session if the session was at fault, or after another scan if the key was.
     fn sign(&mut self, job: &Job) -> Result<Signature, ErrorCode> {
         let Job::Remote { key, scheme, input } = job else { return Err(ErrorCode::Internal) };
         let token = Arc::clone(&self.token);
@@ -94,7 +94,7 @@ impl Seat {
                 if is_last {
                     return Err(ErrorCode::KeyNotFound);
                 }
-                self.look_again(true);
+                self.scan_again(true);
                 continue;
             };
             match operation::perform(&open.session, handle, key, *scheme, input) {
@@ -104,7 +104,7 @@ impl Seat {
                     log::error!("token \"{}\" has returned what is not a signature by the key", self.token.name);
                     return Err(ErrorCode::Cryptography);
                 }
-                Err(Failure::Key) => self.look_again(true),
+                Err(Failure::Key) => self.scan_again(true),
                 Err(Failure::Session(why)) => self.lost(&why),
             }
         }
@@ -112,17 +112,17 @@ impl Seat {
         Err(if open.handles.contains_key(&key.ski) { ErrorCode::Internal } else { ErrorCode::KeyNotFound })
     }
 
-    fn look(&mut self, thorough: bool) {
+    fn scan(&mut self, thorough: bool) {
         let token = Arc::clone(&self.token);
         let _inside = token.module.calls();
-        self.look_again(thorough);
+        self.scan_again(thorough);
     }
 
     /// Looks at the keys; the caller holds the module's calls already.
-    fn look_again(&mut self, thorough: bool) {
+    fn scan_again(&mut self, thorough: bool) {
         let token = Arc::clone(&self.token);
         let Some(open) = self.connected() else { return };
-        match token.look(open, thorough) {
+        match token.scan(open, thorough) {
             Err(error) => self.lost(&error.to_string()),
             // A token that was taken away may look like an empty one.
             Ok(()) if open.handles.is_empty() => self.lost("the token has no keys any more"),

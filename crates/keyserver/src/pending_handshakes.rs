@@ -1,16 +1,16 @@
-//! Connections of one core that have not shown a certificate yet: how many there may be, and which goes when there
-//! are too many.
+//! Connections of one core that have not shown a certificate yet: how many there may be, and which is evicted when
+//! there are too many.
 //!
 //! Anybody who can reach the port can open connections and say nothing. Such connections may have a part of the
-//! places at most, each source a part of that, and where another comes the oldest goes: an engine's handshake takes
-//! milliseconds, and is long over by the time that it would be the oldest of its source.
+//! places at most, each source a part of that, and where another comes the oldest is evicted: an engine's handshake
+//! takes milliseconds, and is long over by the time that it would be the oldest of its source.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Divisor: connections without a certificate may have one in so many of all places.
 const PART_OF_PLACES: usize = 4;
-/// Divisor: one source may have one in so many of the lobby's places.
+/// Divisor: one source may have one in so many of these places.
 const PART_OF_SOURCE: usize = 4;
 /// Minimum for one source: as many as an engine with many cores begins at once after a restart, even where places
 /// are few.
@@ -22,7 +22,7 @@ const SOURCE_MIN: usize = 16;
 pub struct Source(IpAddr);
 
 /// Serial numbers rise with every connection, so that the oldest has the lowest.
-pub struct Lobby {
+pub struct PendingHandshakes {
     waiting: BTreeMap<u64, Source>,
     of_source: HashMap<Source, usize>,
     waiting_max: usize,
@@ -38,31 +38,31 @@ impl Source {
     }
 }
 
-impl Lobby {
-    /// Makes one core's lobby, in a process that holds so many connections with so many cores.
-    pub fn new(connections_max: usize, cores: usize) -> Lobby {
+impl PendingHandshakes {
+    /// Makes the set of one core, in a process that holds so many connections with so many cores.
+    pub fn new(connections_max: usize, cores: usize) -> PendingHandshakes {
         let waiting_max = (connections_max / PART_OF_PLACES / cores.max(1)).max(1);
         let source_max = (waiting_max / PART_OF_SOURCE).max(SOURCE_MIN).min(waiting_max);
-        Lobby { waiting: BTreeMap::new(), of_source: HashMap::new(), waiting_max, source_max }
+        PendingHandshakes { waiting: BTreeMap::new(), of_source: HashMap::new(), waiting_max, source_max }
     }
 
-    /// Lets a connection in, and returns the one that has to go for it, if any: the oldest of its source, if that
-    /// has its part already; else, if the lobby is full, the oldest of the source that has the most.
+    /// Adds a connection, and returns the one that is evicted for it, if any: the oldest of its source, if that has its
+    /// part already; else, if all places are taken, the oldest of the source that has the most.
     pub fn enter(&mut self, serial: u64, source: Source) -> Option<u64> {
-        let goes = if self.of_source.get(&source).is_some_and(|count| *count >= self.source_max) {
+        let evicted = if self.of_source.get(&source).is_some_and(|count| *count >= self.source_max) {
             self.oldest_of(source)
         } else if self.waiting.len() >= self.waiting_max {
-            self.first_to_go()
+            self.next_evicted()
         } else {
             None
         };
-        goes.into_iter().for_each(|serial| self.leave(serial));
+        evicted.into_iter().for_each(|serial| self.leave(serial));
         self.waiting.insert(serial, source);
         *self.of_source.entry(source).or_default() += 1;
-        goes
+        evicted
     }
 
-    /// Has shown a certificate, or is gone.
+    /// Removes a connection that has shown a certificate, or has ended.
     pub fn leave(&mut self, serial: u64) {
         let Some(source) = self.waiting.remove(&serial) else { return };
         if let Some(count) = self.of_source.get_mut(&source) {
@@ -78,7 +78,7 @@ impl Lobby {
     }
 
     /// The oldest of the source that has the most, where somebody needs its place.
-    pub fn first_to_go(&self) -> Option<u64> {
+    pub fn next_evicted(&self) -> Option<u64> {
         let most = self.of_source.iter().max_by_key(|(_, count)| **count)?;
         self.oldest_of(*most.0)
     }
@@ -98,31 +98,31 @@ mod tests {
 
     #[test]
     fn a_source_has_its_part_and_its_oldest_goes_first() {
-        let mut lobby = Lobby::new(1024, 2);
-        assert_eq!((lobby.waiting_max, lobby.source_max), (128, 32));
+        let mut pending = PendingHandshakes::new(1024, 2);
+        assert_eq!((pending.waiting_max, pending.source_max), (128, 32));
         let (one, other) = (source("10.0.0.1"), source("10.0.0.2"));
-        assert!((0..32).all(|serial| lobby.enter(serial, one).is_none()));
-        assert_eq!((lobby.enter(32, one), lobby.enter(33, one)), (Some(0), Some(1)));
-        assert_eq!(lobby.enter(34, other), None, "another source is not concerned");
-        lobby.leave(2);
-        assert_eq!((lobby.enter(35, one), lobby.enter(36, one)), (None, Some(3)));
-        assert_eq!(lobby.waiting.len(), 33);
+        assert!((0..32).all(|serial| pending.enter(serial, one).is_none()));
+        assert_eq!((pending.enter(32, one), pending.enter(33, one)), (Some(0), Some(1)));
+        assert_eq!(pending.enter(34, other), None, "another source is not concerned");
+        pending.leave(2);
+        assert_eq!((pending.enter(35, one), pending.enter(36, one)), (None, Some(3)));
+        assert_eq!(pending.waiting.len(), 33);
     }
 
     #[test]
     fn where_all_are_taken_the_source_that_has_the_most_gives_one_up() {
-        let mut lobby = Lobby::new(1024, 2);
+        let mut pending = PendingHandshakes::new(1024, 2);
         for serial in 0..32 {
-            lobby.enter(serial, source("10.0.0.1"));
+            pending.enter(serial, source("10.0.0.1"));
         }
         for serial in 32..128 {
             let each = format!("10.0.1.{serial}");
-            assert_eq!(lobby.enter(serial, source(&each)), None);
+            assert_eq!(pending.enter(serial, source(&each)), None);
         }
-        assert_eq!(lobby.enter(200, source("10.0.0.9")), Some(0));
-        assert_eq!((lobby.waiting.len(), lobby.first_to_go()), (128, Some(1)));
-        (0..300).for_each(|serial| lobby.leave(serial));
-        assert!(lobby.waiting.is_empty() && lobby.of_source.is_empty() && lobby.first_to_go().is_none());
+        assert_eq!(pending.enter(200, source("10.0.0.9")), Some(0));
+        assert_eq!((pending.waiting.len(), pending.next_evicted()), (128, Some(1)));
+        (0..300).for_each(|serial| pending.leave(serial));
+        assert!(pending.waiting.is_empty() && pending.of_source.is_empty() && pending.next_evicted().is_none());
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
         assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
-        let mut lobby = Lobby::new(1, 8);
-        assert_eq!((lobby.enter(1, source("::1")), lobby.enter(2, source("::1"))), (None, Some(1)));
+        let mut pending = PendingHandshakes::new(1, 8);
+        assert_eq!((pending.enter(1, source("::1")), pending.enter(2, source("::1"))), (None, Some(1)));
     }
 }

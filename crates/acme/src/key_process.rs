@@ -199,7 +199,7 @@ impl PublicKeyData for CertificateKey {
     }
 
     fn algorithm(&self) -> &'static SignatureAlgorithm {
-        match RemoteKey::new(RemoteKey::BESIDE, &self.public).map(|key| key.kind) {
+        match RemoteKey::new(RemoteKey::KEY_PROCESS, &self.public).map(|key| key.kind) {
             Ok(propylon_crypto::KeyKind::Rsa { .. }) => &PKCS_RSA_SHA256,
             _ => &PKCS_ECDSA_P256_SHA256,
         }
@@ -242,7 +242,7 @@ pub(crate) fn keeps(kept: &[KeptKey], account: &str, public: &[u8]) -> bool {
 }
 
 pub(crate) fn name(account: &str, public: &[u8], purpose: Purpose) -> Option<KeptKey> {
-    KeptKey::new(account, RemoteKey::new(RemoteKey::BESIDE, public).ok()?.ski, purpose)
+    KeptKey::new(account, RemoteKey::new(RemoteKey::KEY_PROCESS, public).ok()?.ski, purpose)
 }
 
 fn told(failure: Failure) -> String {

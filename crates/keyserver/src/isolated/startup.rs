@@ -1,4 +1,4 @@
-//! The messages that a key process is told at its start by its supervisor, and the supervisor by the engine.
+//! Messages with the settings of a key process, from the engine to the supervisor and from there to the key process.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use propylon_crypto::key_process::{MESSAGE_BYTES_MAX, Order, Setup};
 use propylon_sys::{FILES_PER_MESSAGE_MAX, receive_message, send_message};
 
-/// Folders, files and accounts that a brief may name.
+/// Folders, files and accounts that the messages may name.
 const NAMES_MAX: usize = 200_000;
 /// Files with keys among them.
 pub const FILES_MAX: usize = NAMES_MAX / 2;
 
-pub struct Brief {
+pub struct Startup {
     pub setup: Setup,
     /// Sockets: that for questions about files, then those for signatures.
     pub files: Vec<OwnedFd>,
@@ -25,7 +25,7 @@ pub struct Brief {
     pub paths: Vec<PathBuf>,
 }
 
-impl Brief {
+impl Startup {
     pub fn send(&self, socket: impl AsFd) -> io::Result<()> {
         let files: Vec<BorrowedFd<'_>> = self.files.iter().map(OwnedFd::as_fd).collect();
         let mut parts = files.chunks(FILES_PER_MESSAGE_MAX);
@@ -45,7 +45,7 @@ impl Brief {
         send_message(&socket, &Order::End.to_bytes(), &[])
     }
 
-    pub fn receive(socket: impl AsFd) -> io::Result<Brief> {
+    pub fn receive(socket: impl AsFd) -> io::Result<Startup> {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         let mut next = || {
             let (length, files) = receive_message(&socket, &mut buffer)?;
@@ -53,28 +53,28 @@ impl Brief {
             Ok::<_, io::Error>((order, files))
         };
         let (Order::Begin(setup), files) = next()? else { return Err(ErrorKind::InvalidData.into()) };
-        let mut brief = Brief { setup, files, folders: Vec::new(), accounts: BTreeSet::new(), paths: Vec::new() };
+        let mut startup = Startup { setup, files, folders: Vec::new(), accounts: BTreeSet::new(), paths: Vec::new() };
         loop {
             let (order, files) = next()?;
-            brief.files.extend(files);
+            startup.files.extend(files);
             match order {
                 Order::More => {}
-                Order::Folder(path) => brief.folders.push(path),
-                Order::Account(name) => drop(brief.accounts.insert(name)),
-                Order::File(path) => brief.paths.push(path),
+                Order::Folder(path) => startup.folders.push(path),
+                Order::Account(name) => drop(startup.accounts.insert(name)),
+                Order::File(path) => startup.paths.push(path),
                 Order::End => break,
                 Order::Begin(_) | Order::Removed(_) | Order::Beat => return Err(ErrorKind::InvalidData.into()),
             }
-            let names = brief.folders.len() + brief.accounts.len() + brief.paths.len();
-            if names > NAMES_MAX || brief.files.len() > usize::from(u16::MAX) {
+            let names = startup.folders.len() + startup.accounts.len() + startup.paths.len();
+            if names > NAMES_MAX || startup.files.len() > usize::from(u16::MAX) {
                 return Err(ErrorKind::InvalidData.into());
             }
         }
         // One socket more than links: the first is for questions about files.
-        if brief.setup.links == 0 || brief.files.len() != usize::from(brief.setup.links) + 1 {
+        if startup.setup.links == 0 || startup.files.len() != usize::from(startup.setup.links) + 1 {
             return Err(ErrorKind::InvalidData.into());
         }
-        Ok(brief)
+        Ok(startup)
     }
 }
 
@@ -97,17 +97,17 @@ mod tests {
                 store: None,
             };
             let file = || one.try_clone().expect("a file");
-            let brief = Brief {
+            let startup = Startup {
                 setup: setup.clone(),
                 files: (0..=links).map(|_| file()).collect(),
                 folders: (0..1000).map(|number| format!("/etc/{number}").into()).collect(),
                 accounts: BTreeSet::from(["le".into(), "zerossl".into()]),
                 paths: vec!["/etc/1/a.pem".into()],
             };
-            let accounts = brief.accounts.clone();
+            let accounts = startup.accounts.clone();
             let sender = file();
-            let told = std::thread::spawn(move || brief.send(&sender).map(|()| brief.folders));
-            let heard = Brief::receive(&other).expect("a brief");
+            let told = std::thread::spawn(move || startup.send(&sender).map(|()| startup.folders));
+            let heard = Startup::receive(&other).expect("a startup");
             assert_eq!(heard.folders, told.join().expect("no panic").expect("sent"));
             assert_eq!(heard.accounts, accounts);
             assert_eq!((heard.setup, heard.paths.len(), heard.files.len()), (setup, 1, usize::from(links) + 1));

@@ -21,15 +21,15 @@ const FILES_MAX: usize = 100_000;
 /// File name extensions of keys; other files in folders are passed over.
 const ENDINGS: [&str; 3] = ["pem", "key", "der"];
 
-/// All key files, and the keys that were last found in each.
-pub struct Shelf {
+/// Key files, and the keys that were last found in each.
+pub struct KeyFiles {
     paths: Vec<NamedPath>,
     /// Keys that every account can get at are served.
     lax: bool,
-    files: BTreeMap<PathBuf, Known>,
+    files: BTreeMap<PathBuf, KnownFile>,
 }
 
-struct Known {
+struct KnownFile {
     /// Index of the path that led here.
     source: usize,
     stamp: Stamp,
@@ -70,7 +70,7 @@ pub enum Wrong {
     Key(KeyError),
 }
 
-/// The outcome of looking again.
+/// The outcome of a scan.
 #[derive(Debug, Default)]
 pub struct Change {
     /// Whether the set of keys has changed.
@@ -80,16 +80,16 @@ pub struct Change {
     pub gone: Vec<(PathBuf, usize)>,
 }
 
-impl Shelf {
-    /// Makes a shelf that has read nothing yet. With `lax`, keys that every account of the machine can get at are
+impl KeyFiles {
+    /// Makes a set that has read nothing yet. With `lax`, keys that every account of the machine can get at are
     /// served as others are.
-    pub fn new(paths: Vec<NamedPath>, lax: bool) -> Shelf {
-        Shelf { paths, lax, files: BTreeMap::new() }
+    pub fn new(paths: Vec<NamedPath>, lax: bool) -> KeyFiles {
+        KeyFiles { paths, lax, files: BTreeMap::new() }
     }
 
-    /// Looks at all files, and reads those that are new or have changed. A file that cannot be read any more leaves the
-    /// keys that came from it in service; one that is gone takes them with it.
-    pub fn look(&mut self) -> Change {
+    /// Compares all files with what is known, and reads those that are new or have changed. Keys of a file that cannot
+    /// be read any more stay in service; those of one that is gone do not.
+    pub fn rescan(&mut self) -> Change {
         let mut change = Change::default();
         let mut seen = Vec::new();
         for (source, named) in self.paths.clone().iter().enumerate() {
@@ -125,7 +125,7 @@ impl Shelf {
             }
         }
         for (source, path) in seen {
-            self.look_at(source, path, &mut change);
+            self.rescan_file(source, path, &mut change);
         }
         if !without.is_empty() {
             // A key in a file of another name by now is served as before.
@@ -138,7 +138,7 @@ impl Shelf {
         change
     }
 
-    fn look_at(&mut self, source: usize, path: PathBuf, change: &mut Change) {
+    fn rescan_file(&mut self, source: usize, path: PathBuf, change: &mut Change) {
         let known = self.files.get(&path);
         let stamp = fs::metadata(&path).map(|metadata| Stamp::of(&metadata));
         if let (Some(known), Ok(stamp)) = (known, &stamp)
@@ -151,14 +151,14 @@ impl Shelf {
         match read {
             Ok((stamp, keys)) => {
                 change.any = true;
-                self.files.insert(path, Known { source, stamp, keys });
+                self.files.insert(path, KnownFile { source, stamp, keys });
             }
             Err(what) => {
                 // Remembered as it is now, so that it is complained about once.
                 if let Ok(metadata) = fs::metadata(&path) {
                     let stamp = Stamp::of(&metadata);
                     let known = self.files.entry(path.clone());
-                    known.or_insert(Known { source, stamp, keys: Vec::new() }).stamp = stamp;
+                    known.or_insert(KnownFile { source, stamp, keys: Vec::new() }).stamp = stamp;
                 }
                 change.faults.push(Fault { source, path, what, kept });
             }
@@ -337,13 +337,13 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("propylon-shelf-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("propylon-key-files-{}-{name}", std::process::id()));
             fs::create_dir_all(&path).expect("a folder");
             Folder(path)
         }
 
-        fn shelf(&self) -> Shelf {
-            Shelf::new(vec![NamedPath { path: self.0.clone(), ..NamedPath::default() }], false)
+        fn key_files(&self) -> KeyFiles {
+            KeyFiles::new(vec![NamedPath { path: self.0.clone(), ..NamedPath::default() }], false)
         }
 
         fn write(&self, name: &str, text: impl AsRef<[u8]>) {
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    fn skis(shelf: &Shelf) -> Vec<propylon_crypto::Ski> {
-        shelf.keys().map(|(key, _)| key.ski()).collect()
+    fn skis(key_files: &KeyFiles) -> Vec<propylon_crypto::Ski> {
+        key_files.keys().map(|(key, _)| key.ski()).collect()
     }
 
     #[test]
@@ -373,19 +373,19 @@ mod tests {
             |mode| fs::set_permissions(folder.0.join("a.pem"), fs::Permissions::from_mode(mode)).expect("a mode");
         for open in [0o604, 0o602, 0o644] {
             mode(open);
-            let mut shelf = folder.shelf();
-            let faults = shelf.look().faults;
+            let mut key_files = folder.key_files();
+            let faults = key_files.rescan().faults;
             assert!(matches!(faults[..], [Fault { what: Wrong::OpenToAll, kept: false, .. }]), "{faults:?}");
-            assert!(skis(&shelf).is_empty() && shelf.look().faults.is_empty(), "it is told once");
+            assert!(skis(&key_files).is_empty() && key_files.rescan().faults.is_empty(), "it is told once");
             mode(0o640);
-            assert!(shelf.look().faults.is_empty() && skis(&shelf).len() == 1);
+            assert!(key_files.rescan().faults.is_empty() && skis(&key_files).len() == 1);
             // A file that is in service stays in service, and is complained of.
             mode(open);
-            assert!(matches!(shelf.look().faults[..], [Fault { what: Wrong::OpenToAll, kept: true, .. }]));
-            assert_eq!(skis(&shelf).len(), 1);
+            assert!(matches!(key_files.rescan().faults[..], [Fault { what: Wrong::OpenToAll, kept: true, .. }]));
+            assert_eq!(skis(&key_files).len(), 1);
             let paths = vec![NamedPath { path: folder.0.clone(), ..NamedPath::default() }];
-            let mut lax = Shelf::new(paths, true);
-            assert!(lax.look().faults.is_empty());
+            let mut lax = KeyFiles::new(paths, true);
+            assert!(lax.rescan().faults.is_empty());
             assert_eq!((skis(&lax).len(), lax.open_to_all().count()), (1, 1));
         }
     }
@@ -396,59 +396,59 @@ mod tests {
         folder.write("a.pem", pem());
         folder.write("readme.txt", "no key");
         folder.write("chain.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
-        let mut shelf = folder.shelf();
-        let change = shelf.look();
+        let mut key_files = folder.key_files();
+        let change = key_files.rescan();
         assert!(change.any && change.faults.is_empty(), "{change:?}");
-        let before = skis(&shelf);
+        let before = skis(&key_files);
         assert_eq!(before.len(), 1);
-        assert!(!shelf.look().any);
+        assert!(!key_files.rescan().any);
         folder.write("a.pem", pem() + &pem());
-        assert!(shelf.look().any);
-        assert_eq!(skis(&shelf).len(), 2);
-        assert!(!skis(&shelf).contains(&before[0]));
+        assert!(key_files.rescan().any);
+        assert_eq!(skis(&key_files).len(), 2);
+        assert!(!skis(&key_files).contains(&before[0]));
         fs::rename(folder.0.join("a.pem"), folder.0.join("b.pem")).expect("it is there");
-        let change = shelf.look();
+        let change = key_files.rescan();
         assert!(change.any && change.gone.is_empty(), "it has another name: {change:?}");
         fs::rename(folder.0.join("b.pem"), folder.0.join("a.pem")).expect("it is there");
-        assert!(shelf.look().gone.is_empty());
+        assert!(key_files.rescan().gone.is_empty());
         fs::remove_file(folder.0.join("a.pem")).expect("it is there");
-        let change = shelf.look();
+        let change = key_files.rescan();
         assert!(change.any);
         assert_eq!(change.gone, [(folder.0.join("a.pem"), 2)]);
-        assert_eq!(skis(&shelf).len(), 0);
+        assert_eq!(skis(&key_files).len(), 0);
     }
 
     #[test]
     fn a_bad_file_never_displaces_a_good_key_and_is_complained_about_once() {
         let folder = Folder::new("bad");
         folder.write("a.pem", pem());
-        let mut shelf = folder.shelf();
-        shelf.look();
-        let before = skis(&shelf);
+        let mut key_files = folder.key_files();
+        key_files.rescan();
+        let before = skis(&key_files);
         for bad in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY-----"]
         {
             folder.write("a.pem", bad);
-            let change = shelf.look();
+            let change = key_files.rescan();
             assert!(!change.any && change.faults.len() == 1 && change.faults[0].kept, "{bad:?}: {change:?}");
-            assert!(shelf.look().faults.is_empty());
-            assert_eq!(skis(&shelf), before);
+            assert!(key_files.rescan().faults.is_empty());
+            assert_eq!(skis(&key_files), before);
         }
         folder.write("a.pem", pem());
-        assert!(shelf.look().any);
-        assert_ne!(skis(&shelf), before);
+        assert!(key_files.rescan().any);
+        assert_ne!(skis(&key_files), before);
     }
 
     #[test]
     fn a_folder_out_of_reach_keeps_its_keys() {
         let folder = Folder::new("gone");
         folder.write("a.pem", pem());
-        let mut shelf = folder.shelf();
-        shelf.look();
+        let mut key_files = folder.key_files();
+        key_files.rescan();
         fs::rename(&folder.0, folder.0.with_extension("away")).expect("a name");
-        let change = shelf.look();
+        let change = key_files.rescan();
         fs::rename(folder.0.with_extension("away"), &folder.0).expect("its name back");
         assert!(!change.any && change.faults[0].kept, "{change:?}");
-        assert_eq!(skis(&shelf).len(), 1);
+        assert_eq!(skis(&key_files).len(), 1);
     }
 
     #[test]

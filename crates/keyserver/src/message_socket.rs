@@ -7,17 +7,17 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// One end of a nonblocking socket that keeps messages apart. The event loop is told of what comes, and not of room
-/// for more: there is always some, and it would be woken each time that the other end has read a message.
-pub struct Pair {
+/// One end of a nonblocking socket that keeps messages apart. The event loop waits for messages, and not for room to
+/// send: there is nearly always room, and each read at the other end would wake this one.
+pub struct MessageSocket {
     socket: AsyncFd<OwnedFd>,
-    /// The same socket, told of room, from a message for which there was none to the next that was sent.
+    /// The same socket waiting for room, from a message for which there was none to the next that was sent.
     room: Option<AsyncFd<OwnedFd>>,
 }
 
-impl Pair {
-    pub fn new(socket: OwnedFd) -> io::Result<Pair> {
-        Ok(Pair { socket: watched(socket, Interest::READABLE)?, room: None })
+impl MessageSocket {
+    pub fn new(socket: OwnedFd) -> io::Result<MessageSocket> {
+        Ok(MessageSocket { socket: watched(socket, Interest::READABLE)?, room: None })
     }
 
     /// The next message; 0: the other end has closed.
@@ -94,7 +94,7 @@ mod tests {
             let own = std::fs::read_link("/proc/thread-self").expect("a link");
             told.send((own.file_name().expect("a number").to_owned(), runtime.handle().metrics())).expect("heard");
             runtime.block_on(async {
-                let mut pair = Pair::new(one).expect("a socket");
+                let mut pair = MessageSocket::new(one).expect("a socket");
                 for _ in 0..MESSAGES {
                     poll_fn(|cx| pair.poll_send(cx, b"message")).await.expect("room");
                 }
@@ -126,7 +126,7 @@ mod tests {
         let reader = thread::spawn(move || {
             is_full.recv().expect("there is not room for all");
             runtime().block_on(async {
-                let mut pair = Pair::new(other).expect("a socket");
+                let mut pair = MessageSocket::new(other).expect("a socket");
                 let mut bytes = [0; 1024];
                 for number in 0..MESSAGES {
                     let length = poll_fn(|cx| pair.poll_receive(cx, &mut bytes)).await.expect("a message");
@@ -136,7 +136,7 @@ mod tests {
             })
         });
         runtime().block_on(async {
-            let mut pair = Pair::new(one).expect("a socket");
+            let mut pair = MessageSocket::new(one).expect("a socket");
             for number in 0..MESSAGES {
                 let message = [number as u8; 1000];
                 let send = |cx: &mut Context<'_>| {
