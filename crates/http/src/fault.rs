@@ -168,7 +168,7 @@ faults! {
     NoHealthyServer = "no-healthy-server", Server, Engine, 503;
     OutOfFiles = "out-of-files", Server, Engine, 503;
     OutOfPorts = "out-of-ports", Server, Engine, 503;
-    // TLS with a server: the words of `propylon_tls::UpstreamFailure`.
+    // TLS with a server: the labels of `propylon_tls::UpstreamFailureReason`.
     CertificateBad = "certificate-bad", ServerTls, Server, 502;
     CertificateExpired = "certificate-expired", ServerTls, Server, 502;
     CertificateNameMismatch = "certificate-name-mismatch", ServerTls, Server, 502;
@@ -214,12 +214,6 @@ impl Fault {
     pub const fn status(self) -> u16 {
         TABLE[self as usize].status
     }
-
-    /// Fault of TLS with a server by its label in `propylon_tls`.
-    pub fn of_server_tls(label: &str) -> Fault {
-        let mut known = Fault::ALL.iter().filter(|fault| fault.family() == Family::ServerTls);
-        known.find(|fault| fault.label() == label).copied().unwrap_or(Fault::ServerTlsFailure)
-    }
 }
 
 impl std::fmt::Display for Fault {
@@ -253,11 +247,5 @@ mod tests {
             };
             assert!(is_fit, "{fault}: {family:?} {status}");
         }
-    }
-
-    #[test]
-    fn faults_of_tls_with_servers_are_found_by_their_labels() {
-        assert_eq!(Fault::of_server_tls("certificate-expired"), Fault::CertificateExpired);
-        assert_eq!(Fault::of_server_tls("tls-failure").family(), Family::ServerTls);
     }
 }

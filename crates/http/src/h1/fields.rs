@@ -80,45 +80,44 @@ impl Name {
         let Some(&first) = name.first() else {
             return Name::Other;
         };
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let known = match (name.len(), first | 0x20) {
-            (2, b't') if is("te") => Name::Te,
-            (3, b'v') if is("via") => Name::Via,
-            (4, b'h') if is("host") => Name::Host,
-            (4, b'd') if is("date") => Name::Date,
-            (4, b'v') if is("vary") => Name::EndToEnd,
-            (5, b'p') if is("proxy") => Name::Proxy,
-            (6, b'e') if is("expect") => Name::Expect,
-            (6, b's') if is("server") => Name::Server,
-            (6, b'c') if is("cookie") => Name::EndToEnd,
-            (6, b'o') if is("origin") => Name::EndToEnd,
-            (7, b't') if is("trailer") => Name::Trailer,
-            (7, b'u') if is("upgrade") => Name::Upgrade,
-            (8, b'l') if is("location") => Name::EndToEnd,
-            (9, b'f') if is("forwarded") => Name::Forwarded,
-            (10, b'c') if is("connection") => Name::Connection,
-            (10, b'k') if is("keep-alive") => Name::KeepAlive,
-            (10, b's') if is("set-cookie") => Name::EndToEnd,
-            (10, b't') if is("tracestate") => Name::Tracestate,
-            (11, b'c') if is("client-cert") => Name::ClientCert,
-            (11, b't') if is("traceparent") => Name::Traceparent,
-            (12, b'c') if is("content-type") => Name::EndToEnd,
-            (12, b'm') if is("max-forwards") => Name::MaxForwards,
-            (13, b'a') if is("authorization") => Name::EndToEnd,
-            (13, b'c') if is("cache-control") || is("content-range") => Name::EndToEnd,
-            (14, b'c') if is("content-length") => Name::ContentLength,
-            (14, b'h') if is("http2-settings") => Name::Http2Settings,
-            (15, b'x') if is("x-forwarded-for") => Name::XForwardedFor,
-            (16, b'x') if is("x-forwarded-host") => Name::XForwardedHost,
-            (16, b'p') if is("proxy-connection") => Name::ProxyConnection,
-            (16, b'c') if is("content-encoding") => Name::EndToEnd,
-            (16, b'w') if is("www-authenticate") => Name::EndToEnd,
-            (17, b'c') if is("client-cert-chain") => Name::ClientCert,
-            (17, b't') if is("transfer-encoding") => Name::TransferEncoding,
-            (17, b'x') if is("x-forwarded-proto") => Name::XForwardedProto,
-            (18, b'p') if is("proxy-authenticate") => Name::ProxyAuthenticate,
-            (19, b'p') if is("proxy-authorization") => Name::ProxyAuthorization,
-            (25, b'p') if is("proxy-authentication-info") => Name::ProxyAuthenticationInfo,
+            (2, b't') if is_same(name, b"te") => Name::Te,
+            (3, b'v') if is_same(name, b"via") => Name::Via,
+            (4, b'h') if is_same(name, b"host") => Name::Host,
+            (4, b'd') if is_same(name, b"date") => Name::Date,
+            (4, b'v') if is_same(name, b"vary") => Name::EndToEnd,
+            (5, b'p') if is_same(name, b"proxy") => Name::Proxy,
+            (6, b'e') if is_same(name, b"expect") => Name::Expect,
+            (6, b's') if is_same(name, b"server") => Name::Server,
+            (6, b'c') if is_same(name, b"cookie") => Name::EndToEnd,
+            (6, b'o') if is_same(name, b"origin") => Name::EndToEnd,
+            (7, b't') if is_same(name, b"trailer") => Name::Trailer,
+            (7, b'u') if is_same(name, b"upgrade") => Name::Upgrade,
+            (8, b'l') if is_same(name, b"location") => Name::EndToEnd,
+            (9, b'f') if is_same(name, b"forwarded") => Name::Forwarded,
+            (10, b'c') if is_same(name, b"connection") => Name::Connection,
+            (10, b'k') if is_same(name, b"keep-alive") => Name::KeepAlive,
+            (10, b's') if is_same(name, b"set-cookie") => Name::EndToEnd,
+            (10, b't') if is_same(name, b"tracestate") => Name::Tracestate,
+            (11, b'c') if is_same(name, b"client-cert") => Name::ClientCert,
+            (11, b't') if is_same(name, b"traceparent") => Name::Traceparent,
+            (12, b'c') if is_same(name, b"content-type") => Name::EndToEnd,
+            (12, b'm') if is_same(name, b"max-forwards") => Name::MaxForwards,
+            (13, b'a') if is_same(name, b"authorization") => Name::EndToEnd,
+            (13, b'c') if is_same(name, b"cache-control") || is_same(name, b"content-range") => Name::EndToEnd,
+            (14, b'c') if is_same(name, b"content-length") => Name::ContentLength,
+            (14, b'h') if is_same(name, b"http2-settings") => Name::Http2Settings,
+            (15, b'x') if is_same(name, b"x-forwarded-for") => Name::XForwardedFor,
+            (16, b'x') if is_same(name, b"x-forwarded-host") => Name::XForwardedHost,
+            (16, b'p') if is_same(name, b"proxy-connection") => Name::ProxyConnection,
+            (16, b'c') if is_same(name, b"content-encoding") => Name::EndToEnd,
+            (16, b'w') if is_same(name, b"www-authenticate") => Name::EndToEnd,
+            (17, b'c') if is_same(name, b"client-cert-chain") => Name::ClientCert,
+            (17, b't') if is_same(name, b"transfer-encoding") => Name::TransferEncoding,
+            (17, b'x') if is_same(name, b"x-forwarded-proto") => Name::XForwardedProto,
+            (18, b'p') if is_same(name, b"proxy-authenticate") => Name::ProxyAuthenticate,
+            (19, b'p') if is_same(name, b"proxy-authorization") => Name::ProxyAuthorization,
+            (25, b'p') if is_same(name, b"proxy-authentication-info") => Name::ProxyAuthenticationInfo,
             _ if is_claim(name) => Name::Claim,
             _ => Name::Other,
         };
@@ -142,10 +141,11 @@ impl Name {
     }
 }
 
-/// Names that some server takes for the truth about a client or what it asks for, and that a client can write as well as any proxy,
-/// that begin with a byte; `*` stands for the rest of a name. Those who read X-Original-URL or its like look at no path, and those who
-/// read Remote-User at no password: a route would guard nothing. Methods are no matter of routes, so that X-HTTP-Method-Override,
-/// which applications have their own clients send, is none of these; nor are keys that clients have to show (X-Auth-Token).
+/// Names that some server takes for the truth about a client or what it asks for, and that a client can write as well
+/// as any proxy, that begin with a byte; `*` stands for the rest of a name. Those who read X-Original-URL or its like
+/// look at no path, and those who read Remote-User at no password: a route would guard nothing. Methods are no matter
+/// of routes, so that X-HTTP-Method-Override, which applications have their own clients send, is none of these; nor are
+/// keys that clients have to show (X-Auth-Token).
 pub(crate) fn claims(first: u8) -> &'static [&'static str] {
     match first.to_ascii_lowercase() {
         // IBM WebSphere's plug-ins: $WSRA, $WSRU, $WSCC.
@@ -230,6 +230,28 @@ pub(crate) fn claims(first: u8) -> &'static [&'static str] {
             "x-webauth-*",
         ],
         _ => &[],
+    }
+}
+
+/// Whether a name is a known one, which is in lower case, whatever its own case: a few comparisons of words, since the
+/// length is known. Of the bytes of tokens (RFC 9110 §5.6.2) those without the bit 0x20 are capital letters, `^` and
+/// `_`, the last two of which become no byte of a known name; other bytes must not come here.
+#[inline(always)]
+fn is_same<const N: usize>(name: &[u8], known: &[u8; N]) -> bool {
+    let Some(name) = name.first_chunk::<N>().filter(|_| name.len() == N) else { return false };
+    let eight = |at: usize| {
+        let word = |bytes: &[u8]| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        word(name) | 0x2020_2020_2020_2020 == word(known)
+    };
+    let four = |at: usize| {
+        let word = |bytes: &[u8]| bytes[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        word(name) | 0x2020_2020 == word(known)
+    };
+    match N {
+        // The last word may begin within the one before.
+        8.. => (0..N / 8).all(|at| eight(at * 8)) && eight(N - 8),
+        4.. => four(0) && four(N - 4),
+        _ => name.iter().zip(known).all(|(byte, known)| byte | 0x20 == *known),
     }
 }
 
@@ -332,8 +354,8 @@ impl Fields {
         }
     }
 
-    /// Withholds fields whose names are ours to write, also where only a server that takes odd bytes for `-` would think
-    /// they are.
+    /// Withholds fields whose names are ours to write, also where only a server that takes odd bytes for `-` would
+    /// think they are.
     pub fn withhold<'n>(&mut self, buf: &[u8], ours: impl Iterator<Item = &'n str> + Clone) {
         for field in self.iter_mut() {
             let name = field.name.bytes(buf);

@@ -4,6 +4,7 @@ use super::*;
 
 mod answers;
 mod chunks;
+mod names;
 mod paths;
 mod random;
 mod requests;
