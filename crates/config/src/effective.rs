@@ -1,288 +1,111 @@
 //! The configuration in effect, written as the JSON that a configuration file may be.
 //!
 //! Every default is filled in, and file names are as the process sees them. Keys and certificates are named and never
-//! shown: the configuration holds their paths alone.
+//! shown: the configuration holds their paths alone. Most of it is the model's own `Serialize`; what stands here are
+//! references, which the model holds as ids, values with several forms, and keys that depend on others.
 
-use std::ops::RangeInclusive;
-use std::path::Path;
-use std::time::Duration;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::{
-    AccessLog, Acme, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth,
-    ClientAuthMode, Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck,
-    HostPattern, Http2, Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol,
-    Redirect, Reuse, Route, SameSite, SampleRate, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy,
-    TlsProfile, TraceTrust, Tracing, Trust, Verify, Workers,
+    Acme, Action, Backend, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck, HostPattern,
+    Listener, Outlier, PathPattern, Piece, Route, Signer, SignerServer, TicketKeys, TlsProfile, Tracing, units,
 };
-use serde_json::{Map, Value, json};
 
 /// The whole configuration, as an object with the sections of a configuration file.
 pub fn config(config: &Config) -> Value {
-    let named = |entries: Vec<(&String, Value)>| -> Value {
-        entries.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<String, Value>>().into()
-    };
     let mut root = of_the_process(config);
-    root["listener"] = named(config.live_listeners().map(|(_, each)| (&each.name, listener(config, each))).collect());
-    root["route"] = config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>().into();
+    root["listener"] = config.live_listeners().map(|(_, each)| (each.name.clone(), listener(config, each))).collect();
+    root["route"] = config.routes.iter().map(|each| route(config, each)).collect();
     if let Some(each) = &config.tracing {
         root["tracing"] = tracing(each);
     }
-    if !config.tls.is_empty() {
-        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
-    }
-    let signers: Vec<_> = config.live_signers().map(|(_, each)| (&each.name, signer(each))).collect();
-    if !signers.is_empty() {
-        root["signer"] = named(signers);
-    }
-    if !config.acmes.is_empty() {
-        root["acme"] = named(config.acmes.iter().map(|each| (&each.name, acme(each))).collect());
-    }
-    let backends: Vec<_> = config.live_backends().map(|(_, each)| (&each.name, backend(each))).collect();
-    if !backends.is_empty() {
-        root["backend"] = named(backends);
+    let named: [(&str, Map<String, Value>); 4] = [
+        ("tls", config.tls.iter().map(|each| (each.name.clone(), tls(config, each))).collect()),
+        ("signer", config.live_signers().map(|(_, each)| (each.name.clone(), signer(each))).collect()),
+        ("acme", config.acmes.iter().map(|each| (each.name.clone(), acme(each))).collect()),
+        ("backend", config.live_backends().map(|(_, each)| (each.name.clone(), backend(each))).collect()),
+    ];
+    for (kind, sections) in named.into_iter().filter(|(_, sections)| !sections.is_empty()) {
+        root[kind] = sections.into();
     }
     root
 }
 
 /// The sections about the process itself, which may have what is for its life.
 pub fn of_the_process(config: &Config) -> Value {
-    let mut root = json!({
-        "process": process(config),
-        "log": { "access": access(&config.log.access), "level": level(config.log.level) },
-        "keys": { "isolate": config.keys.isolate.is_some() },
-    });
-    if let Some(store) = &config.keys.store {
-        root["keys"]["store"] = path(&store.path);
-    }
-    if let Some(admin) = &config.admin {
-        root["admin"] = json!({ "bind": admin.bind.to_string() });
-        if let Some(file) = &admin.token_file {
-            root["admin"]["token_file"] = path(&file.path);
-        }
-    }
+    let sections = (&config.process, &config.log, &config.keys, &config.admin);
+    let mut root = json!({ "process": sections.0, "log": sections.1, "keys": sections.2, "admin": sections.3 });
+    remove_absent(&mut root);
     root
 }
 
-fn process(config: &Config) -> Value {
-    let mut process = json!({
-        "workers": match config.process.workers {
-            Workers::Auto => json!("auto"),
-            Workers::Count(count) => json!(count),
-        },
-        "drain_timeout": duration(config.process.drain_timeout),
-    });
-    process["batch"] = match config.process.batch {
-        Batch::Auto => json!("auto"),
-        Batch::Off => json!("off"),
-    };
-    if let Some(user) = &config.process.user {
-        process["user"] = json!(user);
-    }
-    if let Some(connections) = config.process.max_connections {
-        process["max_connections"] = json!(connections);
-    }
-    process["watch_config"] = json!(config.process.watch_config);
-    process["immutable"] = json!(config.process.immutable);
-    process["allow_world_readable_keys"] = json!(config.process.allow_world_readable_keys);
-    if let Some(state) = &config.process.state {
-        process["state"] = path(&state.path);
-    }
-    if let Some(socket) = &config.process.upgrade_socket {
-        process["upgrade_socket"] = path(&socket.path);
-    }
-    if let Some(connections) = config.process.connections_per_source {
-        process["connections_per_source"] = json!(connections);
-    }
-    if let Some(limit) = config.process.memory_limit {
-        process["memory_limit"] = match limit {
-            MemoryLimit::Auto => json!("auto"),
-            MemoryLimit::Bytes(bytes) => json!(bytes),
-        };
-    }
-    process["share_address"] = json!(config.process.share_address);
-    let handshakes = config.process.handshakes;
-    process["handshakes"] = json!({
-        "in_progress": handshakes.in_progress,
-        "queue_wait": duration(handshakes.queue_wait),
-    });
-    if let Some(count) = handshakes.per_source {
-        process["handshakes"]["per_source"] = json!(count);
-    }
-    let resolver = &config.process.resolver;
-    process["resolver"] = json!({ "ttl_min": duration(resolver.ttl_min), "ttl_max": duration(resolver.ttl_max) });
-    if !resolver.servers.is_empty() {
-        process["resolver"]["servers"] = json!(resolver.servers);
-    }
-    let sandbox = &config.process.sandbox;
-    process["sandbox"] = json!(if sandbox.on { "on" } else { "off" });
-    if !sandbox.paths.is_empty() {
-        process["sandbox_paths"] = sandbox.paths.iter().map(|each| path(&each.path)).collect();
-    }
-    if let Some(ports) = &sandbox.ports {
-        let one = |ports: &RangeInclusive<u16>| json!(format!("{}-{}", ports.start(), ports.end()));
-        process["sandbox_ports"] = ports.iter().map(one).collect();
-    }
-    process
+/// A part of the model, without what is absent.
+fn shown(part: &impl Serialize) -> Value {
+    let mut value = json!(part);
+    remove_absent(&mut value);
+    value
 }
 
-/// Fields for the collector are secrets: their file is named, and they are not shown.
-pub fn tracing(tracing: &Tracing) -> Value {
-    let attributes = tracing.attributes.iter().map(|(key, value)| (key.clone(), json!(value)));
-    let mut value = json!({
-        "endpoint": tracing.endpoint.url,
-        "sample": f64::from(tracing.sample.0) / f64::from(SampleRate::ALL),
-        "trust": match tracing.trust {
-            TraceTrust::Parent => "parent",
-            TraceTrust::Never => "never",
-        },
-        "spans_per_second": tracing.spans_per_second,
-        "service_name": tracing.service_name,
-        "attributes": attributes.collect::<Map<String, Value>>(),
-        "timeout": duration(tracing.timeout),
-    });
-    if let Some(ca) = tracing.tls.as_ref().and_then(|tls| tls.ca.first()) {
-        value["ca"] = path(&ca.path);
+fn remove_absent(value: &mut Value) {
+    match value {
+        Value::Object(keys) => {
+            keys.retain(|_, value| !value.is_null());
+            keys.values_mut().for_each(remove_absent);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_absent),
+        _ => {}
     }
-    if let Some(headers) = &tracing.headers {
-        value["headers"] = path(&headers.path);
+}
+
+fn without(value: &mut Value, absent: &[&str]) {
+    if let Value::Object(keys) = value {
+        keys.retain(|key, _| !absent.contains(&key.as_str()));
+    }
+}
+
+fn tracing(tracing: &Tracing) -> Value {
+    let mut value = shown(tracing);
+    if let Some(ca) = tracing.tls.as_ref().and_then(|tls| tls.ca.first()) {
+        value["ca"] = json!(ca);
     }
     value
 }
 
-fn access(access: &AccessLog) -> Value {
-    match access {
-        AccessLog::Off => json!("off"),
-        AccessLog::Stdout => json!("stdout"),
-        AccessLog::Stderr => json!("stderr"),
-        AccessLog::File(file) => path(file),
-    }
-}
-
-fn level(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warn => "warn",
-        Level::Info => "info",
-        Level::Debug => "debug",
-    }
-}
-
 fn listener(config: &Config, listener: &Listener) -> Value {
-    let (timeouts, limits) = (&listener.timeouts, &listener.limits);
-    let mut value = json!({
-        "bind": listener.bind.iter().map(|bind| bind.address.to_string()).collect::<Vec<String>>(),
-        "protocol": listener.protocol.name(),
-        "forwarded": match listener.forwarded {
-            Forwarded::Replace => "replace",
-            Forwarded::Append => "append",
-            Forwarded::Remove => "remove",
-        },
-        "timeouts": {
-            "handshake": duration(timeouts.handshake),
-            "request_head": duration(timeouts.request_head),
-            "body": duration(timeouts.body),
-            "idle": duration(timeouts.idle),
-            "tunnel_idle": duration(timeouts.tunnel_idle),
-        },
-        "limits": {
-            "head_bytes": limits.head_bytes,
-            "headers": limits.headers,
-            "body_rate_min": limits.body_rate_min,
-        },
-        "http2": http2(&listener.http2),
-    });
-    value["paths"] = json!({
-        "merge_slashes": listener.paths.merge_slashes,
-        "allow": listener.paths.allowed().collect::<Vec<&str>>(),
-    });
-    if let Some(strict) = listener.strict_host {
-        value["strict_host"] = json!(strict);
-    }
-    if listener.half_close && !listener.protocol.is_relay() {
-        value["half_close"] = json!(true);
-    }
-    if listener.accept_proxy_protocol {
-        value["accept_proxy_protocol"] = json!(true);
-    }
-    if let Some(networks) = &listener.trusted_proxies {
-        value["trusted_proxies"] = json!(networks.iter().map(ToString::to_string).collect::<Vec<String>>());
-    }
-    if !listener.alpn.is_empty() {
-        value["alpn"] = json!(listener.alpn);
-    }
+    let mut value = shown(listener);
+    let paths = listener.paths;
+    value["paths"] = json!({ "merge_slashes": paths.merge_slashes, "allow": paths.allowed().collect::<Vec<&str>>() });
     if listener.protocol.is_relay() {
         // Keys about HTTP, which a file of the same shape may not have on such a listener.
-        let Value::Object(keys) = &mut value else { return value };
-        keys.retain(|key, _| !matches!(key.as_str(), "forwarded" | "limits" | "paths"));
+        without(&mut value, &["forwarded", "half_close", "limits", "paths"]);
     }
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
-    if let Some(prefer) = &listener.prefer {
-        value["prefer"] = json!(prefer.iter().map(|each| each.name()).collect::<Vec<&str>>());
-    }
     if !listener.request_headers.is_empty() {
         let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
-        value["request_headers"] = fields.collect::<Map<String, Value>>().into();
+        value["request_headers"] = fields.collect();
     }
-    if let Some(redirect) = &listener.redirect_to_https {
-        value["redirect_to_https"] = json!({ "status": redirect.status });
-        if let Some(port) = redirect.port {
-            value["redirect_to_https"]["port"] = json!(port);
-        }
-    }
-    if let Some(path) = &listener.monitor_path {
-        value["monitor_path"] = json!(path);
+    if listener.redirect_to_https.is_some() {
+        without(&mut value["redirect_to_https"], &["scheme"]);
     }
     value
 }
 
-fn http2(http2: &Http2) -> Value {
-    let flood = &http2.flood;
-    json!({
-        "enabled": http2.enabled,
-        "max_concurrent_streams": http2.max_concurrent_streams,
-        "initial_window": http2.initial_window,
-        "window_max": http2.window_max,
-        "extended_connect": http2.extended_connect,
-        "flood": {
-            "settings": flood.settings,
-            "pings": flood.pings,
-            "priorities": flood.priorities,
-            "resets": flood.resets,
-            "continuations": flood.continuations,
-            "empty_data": flood.empty_data,
-            "window_updates": flood.window_updates,
-            "unknown": flood.unknown,
-            "errors": flood.errors,
-        },
-    })
-}
-
-/// A `[tls.NAME]` section; paths as in `config`, in which its signers are named.
-pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
-    let mut value = json!({
-        "certificates": profile.certificates.iter().map(|each| certificate(config, each)).collect::<Vec<Value>>(),
-        "policy": policy(&profile.policy),
-        "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
-        "strict_sni": profile.strict_sni,
-        "certificate_compression": profile.certificate_compression,
-        "tickets": profile.resumption.tickets,
-        "session_ids": profile.resumption.session_ids,
-        "ja4": profile.ja4,
-    });
-    if let Some(interval) = profile.watch {
-        value["watch"] = json!(duration(interval));
-    }
+fn tls(config: &Config, profile: &TlsProfile) -> Value {
+    let mut value = shown(profile);
+    value["certificates"] = profile.certificates.iter().map(|each| certificate(config, each)).collect();
     match &profile.resumption.ticket_keys {
         TicketKeys::Memory => {}
-        TicketKeys::File { path: file, rotate: None, .. } => value["ticket_keys"] = json!(path(file)),
-        TicketKeys::File { path: file, rotate: Some(rotate), .. } => {
-            value["ticket_keys"] = json!({ "file": path(file), "rotate": duration(*rotate) });
+        TicketKeys::File { path, rotate: None, .. } => value["ticket_keys"] = json!(path.to_string_lossy()),
+        TicketKeys::File { path, rotate: Some(rotate), .. } => {
+            let rotate = units::duration_text(rotate);
+            value["ticket_keys"] = json!({ "file": path.to_string_lossy(), "rotate": rotate });
         }
     }
-    if let Some(auth) = &profile.client_auth {
-        value["client_auth"] = client_auth(auth);
+    if profile.client_auth.as_ref().is_some_and(|auth| auth.crl.is_empty()) {
+        without(&mut value["client_auth"], &["crl_scope", "crl_missing", "crl_expired"]);
     }
     if let Some(id) = profile.signer {
         value["signer"] = json!(config.signers[id.0].name);
@@ -291,124 +114,42 @@ pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
 }
 
 fn signer(signer: &Signer) -> Value {
-    let mut value = connections_of(signer);
-    value["resolve_interval"] = json!(duration(signer.resolve_interval));
-    if let Some(interval) = signer.watch {
-        value["watch"] = json!(duration(interval));
-    }
+    let server = |server: &SignerServer| match &server.server_name {
+        None => json!(server.address),
+        Some(name) => json!({ "address": server.address, "server_name": name }),
+    };
+    let mut value = shown(signer);
+    value["servers"] = signer.servers.iter().map(server).collect();
     value
 }
 
-fn connections_of(signer: &Signer) -> Value {
-    let server = |server: &SignerServer| {
-        let address = server.address.to_string();
-        match &server.server_name {
-            None => json!(address),
-            Some(name) => json!({ "address": address, "server_name": name }),
-        }
-    };
-    json!({
-        "servers": signer.servers.iter().map(server).collect::<Vec<Value>>(),
-        "identity": path(&signer.identity.path),
-        "ca": path(&signer.ca.path),
-        "timeout": duration(signer.timeout),
-        "connections": signer.connections,
-        "hedge": signer.hedge.map_or_else(|| "off".to_owned(), duration),
-        "verify": match signer.verify {
-            Verify::Rsa => "rsa",
-            Verify::All => "all",
-            Verify::Nothing => "off",
-        },
-    })
-}
-
-/// Files of keys are named; their content is nowhere here.
 fn acme(acme: &Acme) -> Value {
-    let mut value = json!({
-        "directory": acme.directory,
-        "terms_agreed": acme.terms_agreed,
-        "contact": acme.contact,
-        // Without the name, which is joined to it.
-        "state": path(acme.state.parent().unwrap_or(&acme.state)),
-        "challenge": acme.challenge.name(),
-        "orders_per_hour": acme.orders_per_hour,
-        "retry": duration(acme.retry),
-    });
-    if let Some(ca) = &acme.ca {
-        value["ca"] = path(&ca.path);
-    }
-    if let Some(external) = &acme.external_account {
-        value["external_account"] = json!({ "id": external.id, "key": path(&external.key.path) });
-    }
-    if let Some(renew_before) = acme.renew_before {
-        value["renew_before"] = json!(duration(renew_before));
-    }
-    if let Some(profile) = &acme.profile {
-        value["profile"] = json!(profile);
-    }
+    let mut value = shown(acme);
+    // Without the name, which is joined to it.
+    value["state"] = json!(acme.state.parent().unwrap_or(&acme.state).to_string_lossy());
     value
 }
 
 fn certificate(config: &Config, certificate: &Certificate) -> Value {
     let mut value = match &certificate.source {
-        CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
-        CertificateSource::Path(file) => json!({ "path": path(file) }),
-        CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
+        CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => {
+            return json!(file.to_string_lossy());
+        }
+        CertificateSource::Path(file) => json!({ "path": file.to_string_lossy() }),
+        CertificateSource::Pair { chain, key } => {
+            json!({ "chain": chain.to_string_lossy(), "key": key.to_string_lossy() })
+        }
         CertificateSource::Ordered(ordered) => json!({
             "acme": config.acmes[ordered.acme.0].name,
             "names": ordered.names,
-            "key_types": ordered.files.iter().map(|(key_type, _)| key_type.name()).collect::<Vec<&str>>(),
+            "key_types": ordered.files.iter().map(|(key_type, _)| key_type).collect::<Vec<_>>(),
         }),
     };
     if let Some(file) = &certificate.ocsp {
-        value["ocsp"] = path(file);
+        value["ocsp"] = json!(file.to_string_lossy());
     }
     if certificate.default {
         value["default"] = json!(true);
-    }
-    value
-}
-
-fn policy(policy: &TlsPolicy) -> Value {
-    match policy {
-        TlsPolicy::Modern => json!("modern"),
-        TlsPolicy::Intermediate => json!("intermediate"),
-        TlsPolicy::Custom(custom) => json!({
-            "versions": custom.versions.iter().map(|each| each.name()).collect::<Vec<&str>>(),
-            "suites": custom.suites.iter().map(|each| each.name()).collect::<Vec<&str>>(),
-            "groups": custom.groups.iter().map(|each| each.name()).collect::<Vec<&str>>(),
-        }),
-    }
-}
-
-fn client_auth(auth: &ClientAuth) -> Value {
-    let paths = |trusts: &[Trust]| trusts.iter().map(|trust| path(&trust.path)).collect::<Vec<Value>>();
-    let leniency = |leniency: Leniency| match leniency {
-        Leniency::Refuse => "refuse",
-        Leniency::Allow => "allow",
-    };
-    let mut value = json!({
-        "ca": paths(&auth.ca),
-        "mode": match auth.mode {
-            ClientAuthMode::Required => "required",
-            ClientAuthMode::Optional => "optional",
-        },
-        "depth": auth.depth,
-        "send_ca_names": auth.send_ca_names,
-        "forward": match auth.forward {
-            ForwardIdentity::Nothing => "nothing",
-            ForwardIdentity::Leaf => "leaf",
-            ForwardIdentity::Chain => "chain",
-        },
-    });
-    if !auth.crl.is_empty() {
-        value["crl"] = json!(paths(&auth.crl));
-        value["crl_scope"] = json!(match auth.crl_scope {
-            CrlScope::Leaf => "leaf",
-            CrlScope::Chain => "chain",
-        });
-        value["crl_missing"] = json!(leniency(auth.crl_missing));
-        value["crl_expired"] = json!(leniency(auth.crl_expired));
     }
     value
 }
@@ -422,168 +163,26 @@ fn template(pieces: &[Piece]) -> String {
     pieces.iter().map(text).collect()
 }
 
-/// A `[backend.NAME]` section.
-pub fn backend(backend: &Backend) -> Value {
-    let timeouts = &backend.timeouts;
-    let server = |server: &crate::Server| {
-        let mut value = json!({ "address": server.address.to_string(), "weight": server.weight });
-        if let Some(connections) = server.max_connections {
-            value["max_connections"] = json!(connections);
-        }
-        if server.drain.is_some() {
-            value["drain"] = json!(true);
-        }
-        if server.backup {
-            value["backup"] = json!(true);
-        }
-        value
-    };
-    let mut value = json!({
-        "balance": backend.balance.name(),
-        "min_healthy": backend.min_healthy,
-        "servers": backend.servers_as_written().map(|(_, each)| server(each)).collect::<Vec<Value>>(),
-        "protocol": match backend.protocol {
-            ServerProtocol::Http1 => "http1",
-            ServerProtocol::Http2 => "h2",
-            ServerProtocol::Auto => "auto",
-        },
-        "http2": { "max_streams": backend.http2.max_streams, "ping": duration(backend.http2.ping) },
-        "reuse": match backend.reuse {
-            Reuse::Never => "never",
-            Reuse::Safe => "safe",
-            Reuse::Aggressive => "aggressive",
-            Reuse::Always => "always",
-        },
-        "queue": { "limit": backend.queue.limit, "timeout": duration(backend.queue.timeout) },
-        "timeouts": {
-            "connect": duration(timeouts.connect),
-            "first_byte": duration(timeouts.first_byte),
-            "body": duration(timeouts.body),
-            "idle": duration(timeouts.idle),
-            "close": duration(timeouts.close),
-        },
-        "retries": backend.retries,
-        "max_idle": backend.max_idle,
-        "via": backend.via,
-        "min_idle": backend.min_idle,
-    });
-    if let Some(target) = backend.queue.target {
-        value["queue"]["target"] = json!(duration(target));
-    }
-    if let Some(version) = backend.send_proxy_protocol {
-        value["send_proxy_protocol"] = json!(match version {
-            ProxyProtocol::V1 => "v1",
-            ProxyProtocol::V2 => "v2",
-        });
-    }
-    if let Some(requests) = backend.max_requests {
-        value["max_requests"] = json!(requests);
-    }
-    if let Some(lifetime) = backend.max_lifetime {
-        value["max_lifetime"] = json!(duration(lifetime));
-    }
-    if let Some(check) = &backend.health {
-        value["health"] = health(check);
-    }
-    if let Some(rules) = &backend.outlier {
-        value["outlier"] = outlier(rules);
-    }
-    if let Some(requests) = backend.circuit.requests {
-        value["circuit"] = json!({ "requests": requests });
-    }
-    if let Some(tls) = &backend.tls {
-        value["tls"] = backend_tls(tls);
-    }
+fn backend(backend: &Backend) -> Value {
+    let mut value = shown(backend);
+    value["servers"] = backend.servers_as_written().map(|(_, each)| shown(each)).collect();
+    value["balance"] = json!(backend.balance.name());
     match &backend.balance {
-        Balance::P2cEwma { decay } => value["ewma_decay"] = json!(duration(*decay)),
+        Balance::P2cEwma { decay } => value["ewma_decay"] = json!(units::duration_text(decay)),
         Balance::ConsistentHash(to) => value["hash"] = hash(to),
         Balance::RoundRobin | Balance::Random | Balance::LeastConnections | Balance::First => {}
-    }
-    if let Some(window) = backend.slow_start {
-        value["slow_start"] = json!(duration(window));
-    }
-    if let Some(to) = &backend.sticky {
-        value["sticky"] = sticky(to);
-    }
-    value
-}
-
-/// How a backend's servers are probed, alone.
-pub fn health_of(backend: &Backend) -> Option<Value> {
-    backend.health.as_ref().map(health)
-}
-
-fn backend_tls(tls: &BackendTls) -> Value {
-    let mut value = json!({
-        "sni": tls.sni,
-        "verify": tls.verify,
-        "policy": if tls.policy == TlsPolicy::Modern { "modern" } else { "intermediate" },
-        "resume": tls.resume,
-    });
-    // Absent it is the system's.
-    if !tls.ca.is_empty() {
-        value["ca"] = tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect();
-    }
-    if let Some(interval) = tls.watch {
-        value["watch"] = json!(duration(interval));
-    }
-    if let Some(name) = &tls.server_name {
-        value["server_name"] = json!(name);
-    }
-    if let Some(certificate) = &tls.certificate {
-        value["certificate"] = json!(certificate.path.display().to_string());
     }
     value
 }
 
 /// The value of `health` in a `[backend.NAME]` section.
 pub fn health(check: &HealthCheck) -> Value {
-    let mut value = json!({
-        "interval": duration(check.interval),
-        "timeout": duration(check.timeout),
-        "rise": check.rise,
-        "fall": check.fall,
-        "start": if check.starts_up { "up" } else { "down" },
-    });
-    if let Some(port) = check.port {
-        value["port"] = json!(port);
-    }
-    match &check.kind {
-        ProbeKind::Tcp => value["kind"] = json!("tcp"),
-        ProbeKind::Tls => value["kind"] = json!("tls"),
-        ProbeKind::Grpc { service } => {
-            value["kind"] = json!("grpc");
-            value["service"] = json!(service);
-        }
-        ProbeKind::Http(http) => {
-            let range = |range: &RangeInclusive<u16>| format!("{}-{}", range.start(), range.end());
-            value["kind"] = json!("http");
-            value["path"] = json!(http.path);
-            value["method"] = json!(http.method);
-            value["status"] = http.status.iter().map(range).collect::<Vec<String>>().into();
-            if let Some(host) = &http.host {
-                value["host"] = json!(host);
-            }
-            if let Some(body) = &http.body {
-                value["body"] = json!(body);
-            }
-        }
-    }
-    value
+    shown(check)
 }
 
 /// The value of `outlier` in a `[backend.NAME]` section.
 pub fn outlier(rules: &Outlier) -> Value {
-    json!({
-        "interval": duration(rules.interval),
-        "consecutive_failures": rules.consecutive_failures,
-        "success_rate_servers": rules.success_rate_servers,
-        "success_rate_requests": rules.success_rate_requests,
-        "success_rate_deviation_percent": rules.success_rate_deviation_percent,
-        "ejection": duration(rules.ejection),
-        "ejection_max": duration(rules.ejection_max),
-        "ejected_percent_max": rules.ejected_percent_max,
-    })
+    shown(rules)
 }
 
 fn hash(hash: &Hash) -> Value {
@@ -594,32 +193,6 @@ fn hash(hash: &Hash) -> Value {
         HashKey::Cookie(name) => json!({ "cookie": name }),
     };
     json!({ "key": key, "bound": f64::from(hash.bound_percent) / 100.0 })
-}
-
-fn sticky(sticky: &Sticky) -> Value {
-    let mut value = json!({
-        "cookie": sticky.cookie,
-        "secure": match sticky.secure {
-            CookieSecure::Auto => json!("auto"),
-            CookieSecure::Always => json!(true),
-            CookieSecure::Never => json!(false),
-        },
-        "http_only": sticky.http_only,
-        "same_site": match sticky.same_site {
-            SameSite::Strict => "strict",
-            SameSite::Lax => "lax",
-            SameSite::None => "none",
-            SameSite::Unsaid => "unsaid",
-        },
-        "path": sticky.path,
-    });
-    if let Some(file) = &sticky.key_file {
-        value["key_file"] = path(file);
-    }
-    if let Some(ttl) = sticky.ttl {
-        value["ttl"] = json!(duration(ttl));
-    }
-    value
 }
 
 fn route(config: &Config, route: &Route) -> Value {
@@ -642,42 +215,10 @@ fn route(config: &Config, route: &Route) -> Value {
     }
     match &route.action {
         Action::Backend(id) => value["backend"] = json!(config.backends[id.0].name),
-        Action::Redirect(to) => value["redirect"] = redirect(to),
-        Action::Respond(respond) => {
-            value["respond"] =
-                json!({ "status": respond.status, "body": respond.body, "content_type": respond.content_type });
-        }
+        Action::Redirect(to) => value["redirect"] = shown(to),
+        Action::Respond(respond) => value["respond"] = shown(respond),
     }
     value
-}
-
-fn redirect(redirect: &Redirect) -> Value {
-    let mut value = json!({ "status": redirect.status });
-    let texts = [("scheme", &redirect.scheme), ("host", &redirect.host), ("path", &redirect.path)];
-    for (key, text) in texts {
-        if let Some(text) = text {
-            value[key] = json!(text);
-        }
-    }
-    if let Some(port) = redirect.port {
-        value["port"] = json!(port);
-    }
-    value
-}
-
-/// In the largest unit that leaves a whole number of it.
-fn duration(duration: Duration) -> String {
-    match duration.as_millis() {
-        0 => "0s".into(),
-        millis if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
-        millis if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
-        millis if millis % 1_000 == 0 => format!("{}s", millis / 1_000),
-        millis => format!("{millis}ms"),
-    }
-}
-
-fn path(path: &Path) -> Value {
-    json!(path.to_string_lossy())
 }
 
 #[cfg(test)]
@@ -867,7 +408,8 @@ mod tests {
         }
     }
 
-    /// The keys that may stand in a table, by what is said of one that may not; none where any may, or it is no section.
+    /// The keys that may stand in a table, by what is said of one that may not; none where any may, or it is no
+    /// section.
     fn known_keys(shown: &Value, pointer: &str) -> Option<Vec<String>> {
         let mut asked = shown.clone();
         asked.pointer_mut(pointer)?.as_object_mut()?.insert("zqxjzqxjzqxj".into(), json!("?"));

@@ -19,7 +19,10 @@
 mod address;
 pub mod canonical;
 mod context;
+mod describe;
 pub mod effective;
+mod equality;
+pub mod json_schema;
 pub mod keyserver;
 mod log_line;
 mod model;
@@ -30,6 +33,7 @@ mod read;
 mod report;
 mod resolve;
 mod schema;
+mod shown;
 mod source;
 mod succession;
 mod text;

@@ -10,6 +10,8 @@ mod process;
 mod tls;
 mod tracing;
 
+use serde::{Serialize, Serializer};
+
 pub use acme::*;
 pub use backend::*;
 pub use files::*;
@@ -29,6 +31,13 @@ pub struct At {
     pub column: u32,
     /// Length of the underlined text in characters, at least 1.
     pub length: u32,
+}
+
+/// Positions are no part of what is shown.
+impl Serialize for At {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_none()
+    }
 }
 
 impl At {
@@ -53,7 +62,7 @@ pub struct BackendId(pub usize);
 pub struct SignerId(pub usize);
 
 /// A whole, valid configuration. Ids index the vectors of the same name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Section `[process]`.
     pub process: Process,
@@ -80,7 +89,7 @@ pub struct Config {
 }
 
 /// A rule that selects requests and says what is done with them. The most specific route wins.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// Listener of the requests. Absent: every http listener.
     pub listener: Option<ListenerId>,
@@ -128,7 +137,7 @@ pub enum Action {
 }
 
 /// A redirect. The Location is made of the parts given here; absent parts are those of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Redirect {
     /// Status: 301, 302, 303, 307 or 308 (default).
     pub status: u16,
@@ -143,7 +152,7 @@ pub struct Redirect {
 }
 
 /// A fixed answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Respond {
     /// Status, 200 to 599.
     pub status: u16,

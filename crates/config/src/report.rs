@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+use crate::describe::Recorder;
 use crate::model::At;
 use crate::problem::{Problem, Severity};
 use crate::read::Fault;
@@ -25,6 +26,8 @@ pub(crate) struct Report<'t> {
     comparisons: Cell<usize>,
     /// Lines that a syntax error made unreliable, in order and apart.
     damage: Vec<Range<u32>>,
+    /// Recorder of what is asked for, while the schema is described.
+    recorder: Option<Recorder>,
 }
 
 impl<'t> Report<'t> {
@@ -37,12 +40,26 @@ impl<'t> Report<'t> {
             errors: Cell::new(0),
             comparisons: Cell::new(0),
             damage: damage(lines, faults),
+            recorder: None,
         };
         for fault in faults {
             let at = fault.span.map(|span| lines.at(span));
             report.keep(Problem::error(file, at, &fault.what, &fault.fix));
         }
         report
+    }
+
+    /// Report of a schema that is described; its problems are of no use.
+    pub fn describing(lines: &'t Lines<'t>, recorder: Recorder) -> Report<'t> {
+        Report { recorder: Some(recorder), ..Report::new("", lines, &[]) }
+    }
+
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    pub fn into_recorder(self) -> Option<Recorder> {
+        self.recorder
     }
 
     pub fn error(&self, span: Span, what: impl Into<String>, fix: impl Into<String>) {

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 const DURATION_FORM: &str = "write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"";
+/// Texts that [`duration`] reads, unless the number is too large.
+pub(crate) const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h)$";
+/// Texts that [`size`] reads, unless the number is too large.
+pub(crate) const SIZE_PATTERN: &str = "^[0-9]+(B|kB|KiB|MB|MiB|GB|GiB)$";
 const SIZE_FORM: &str = "write a whole number and B, kB, KiB, MB, MiB, GB or GiB, such as \"16KiB\"";
 
 /// A duration such as `250ms`, or what to do instead.
@@ -36,8 +40,13 @@ fn duration_advice(number: u64, unit: &str) -> String {
     }
 }
 
-/// A duration in the form in which it is written.
+/// A duration in the form in which it is written, in quotes.
 pub(crate) fn write_duration(duration: &Duration) -> String {
+    format!("\"{}\"", duration_text(duration))
+}
+
+/// A duration in the largest unit that leaves a whole number of it.
+pub(crate) fn duration_text(duration: &Duration) -> String {
     let milliseconds = duration.as_millis();
     let (number, unit) = match milliseconds {
         0 => (0, "s"),
@@ -46,7 +55,7 @@ pub(crate) fn write_duration(duration: &Duration) -> String {
         _ if milliseconds.is_multiple_of(1_000) => (milliseconds / 1_000, "s"),
         _ => (milliseconds, "ms"),
     };
-    format!("\"{number}{unit}\"")
+    format!("{number}{unit}")
 }
 
 /// A number of bytes such as `16KiB`, or what to do instead.

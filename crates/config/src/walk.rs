@@ -6,6 +6,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::json;
+
+use crate::describe::{Form, Table, TableId};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -28,6 +31,8 @@ pub(crate) struct Section<'r, 't> {
     pub span: Span,
     entries: &'r [Entry<'t>],
     known: Vec<&'static str>,
+    /// Which of the recorder's tables it is, while the schema is described.
+    table: TableId,
 }
 
 /// A section of a kind of which there can be many: `[backend.NAME]`.
@@ -40,24 +45,26 @@ pub(crate) struct Named<'r, 't> {
 
 impl<'r, 't> Section<'r, 't> {
     pub fn root(report: &'r Report<'t>, entries: &'r [Entry<'t>]) -> Section<'r, 't> {
-        Section { report, title: String::new(), span: Span::default(), entries, known: Vec::new() }
+        Section { report, title: String::new(), span: Span::default(), entries, known: Vec::new(), table: 0 }
     }
 
     /// A table in a list, or one that a key holds; `None`, and a problem, if it is none.
     pub fn of(report: &'r Report<'t>, node: &'r Node<'t>, title: &str, span: Span) -> Option<Section<'r, 't>> {
         match &node.value {
             Value::Table(entries) => {
-                Some(Section { report, title: title.to_string(), span, entries, known: Vec::new() })
+                let table = node.span.start;
+                Some(Section { report, title: title.to_string(), span, entries, known: Vec::new(), table })
             }
             _ => mismatch(report, title, "a table", node),
         }
     }
 
-    /// The entry of a key, as it is.
+    /// The entry of a key, as it is. What its forms are is said by whoever reads the value.
     pub fn entry(&mut self, key: &'static str) -> Option<&'r Entry<'t>> {
         if !self.known.contains(&key) {
             self.known.push(key);
         }
+        self.describe(|table| _ = table.key(key));
         self.entries.iter().find(|entry| entry.key == key)
     }
 
@@ -65,26 +72,66 @@ impl<'r, 't> Section<'r, 't> {
         self.entry(key).map(|entry| &entry.node)
     }
 
+    /// The entry of a key whose value has one of these forms, as it is.
+    pub fn forms(&mut self, key: &'static str, forms: &[Form<'_>]) -> Option<&'r Entry<'t>> {
+        if let Some(recorder) = self.report.recorder() {
+            recorder.record(self.table, key, forms);
+        }
+        self.entry(key)
+    }
+
+    /// Notes something about the table while the schema is described, and does nothing otherwise.
+    fn describe(&self, note: impl FnOnce(&mut Table)) {
+        if let Some(recorder) = self.report.recorder() {
+            recorder.change(self.table, note);
+        }
+    }
+
+    /// Whether the schema is only being described: every key is to be asked for then, and the answer is of no use.
+    pub fn is_described(&self) -> bool {
+        self.report.recorder().is_some()
+    }
+
+    /// Says which value stands in for an absent key, for readers that do not say it by themselves.
+    pub fn default_is(&self, key: &'static str, default: impl FnOnce() -> serde_json::Value) {
+        self.describe(|table| table.key(key).default = Some(default()));
+    }
+
     pub fn string(&mut self, key: &'static str) -> Option<Found<&'r str>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::String])?.node;
         string(self.report, key, node)
     }
 
     pub fn boolean(&mut self, key: &'static str) -> Option<Found<bool>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::Boolean])?.node;
         match &node.value {
             Value::Boolean(value) => Some(Found { value: *value, span: node.span }),
             _ => mismatch(self.report, key, "a boolean", node),
         }
     }
 
+    pub fn boolean_or(&mut self, key: &'static str, default: bool) -> bool {
+        let found = self.boolean(key);
+        self.default_is(key, || default.into());
+        found.map_or(default, |found| found.value)
+    }
+
     pub fn integer<T: TryFrom<i128>>(&mut self, key: &'static str, range: RangeInclusive<i128>) -> Option<Found<T>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::Integer(range.clone())])?.node;
         integer(self.report, key, node, range)
     }
 
+    pub fn integer_or<T>(&mut self, key: &'static str, range: RangeInclusive<i128>, default: T) -> T
+    where
+        T: TryFrom<i128> + TryInto<u64> + Copy,
+    {
+        let found = self.integer(key, range);
+        self.default_is(key, || default.try_into().ok().map_or(serde_json::Value::Null, |number: u64| json!(number)));
+        found.map_or(default, |found| found.value)
+    }
+
     pub fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Found<Duration>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::Duration])?.node;
         let text = match &node.value {
             Value::String(text) => text,
             Value::Integer(number) => {
@@ -104,11 +151,22 @@ impl<'r, 't> Section<'r, 't> {
         }
     }
 
+    pub fn duration_or(&mut self, key: &'static str, range: RangeInclusive<Duration>, default: Duration) -> Duration {
+        let found = self.duration(key, range);
+        self.default_is(key, || json!(units::duration_text(&default)));
+        found.map_or(default, |found| found.value)
+    }
+
     /// A number of bytes.
     pub fn size(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<Found<u64>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::Size(range.clone())])?.node;
         let value = match &node.value {
-            Value::Integer(number) => u64::try_from(*number).unwrap_or(if *number < 0 { 0 } else { u64::MAX }),
+            Value::Integer(number) if *number < 0 => {
+                let what = format!("`{key}` is too small");
+                self.report.error(node.span, what, format!("use {} or more", units::write_size(range.start())));
+                return None;
+            }
+            Value::Integer(number) => u64::try_from(*number).unwrap_or(u64::MAX),
             Value::String(text) => match units::size(text) {
                 Ok(value) => value,
                 Err(fix) => {
@@ -122,13 +180,29 @@ impl<'r, 't> Section<'r, 't> {
         within(self.report, key, node.span, value, range, units::write_size)
     }
 
+    pub fn size_or(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
+        let found = self.size(key, range);
+        self.default_is(key, || default.into());
+        found.map_or(default, |found| found.value)
+    }
+
     pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)]) -> Option<Found<T>> {
-        let node = self.node(key)?;
+        let node = &self.forms(key, &[Form::Words(&words(choices))])?.node;
         choice(self.report, key, node, choices)
     }
 
-    pub fn list(&mut self, key: &'static str) -> Option<Found<&'r [Node<'t>]>> {
-        let node = self.node(key)?;
+    pub fn choice_or<T>(&mut self, key: &'static str, choices: &[(&'static str, T)], default: T) -> T
+    where
+        T: Copy + PartialEq,
+    {
+        let found = self.choice(key, choices);
+        self.default_is(key, || choices.iter().find(|(_, value)| *value == default).map(|(word, _)| *word).into());
+        found.map_or(default, |found| found.value)
+    }
+
+    /// An array of items, each in one of these forms.
+    pub fn list(&mut self, key: &'static str, items: &[Form<'_>]) -> Option<Found<&'r [Node<'t>]>> {
+        let node = &self.forms(key, &[Form::List(items)])?.node;
         match &node.value {
             Value::Array(items) => Some(Found { value: items, span: node.span }),
             _ => mismatch(self.report, key, "an array", node),
@@ -136,13 +210,37 @@ impl<'r, 't> Section<'r, 't> {
     }
 
     pub fn table(&mut self, key: &'static str) -> Option<Section<'r, 't>> {
-        let entry = self.entry(key)?;
+        let entry = self.forms(key, &[Form::Table])?;
         Section::of(self.report, &entry.node, &format!("`{key}`"), entry.key_span)
+    }
+
+    /// A key that is known and cannot be had: said with `alternative`.
+    pub fn unsupported(&mut self, key: &'static str, alternative: &str) {
+        let entry = self.entry(key);
+        self.describe(|table| table.key(key).is_refused = true);
+        if let Some(entry) = entry {
+            self.report.unsupported(entry.key_span, key, alternative);
+        }
+    }
+
+    /// Says that a key is only understood for files that were written for earlier versions.
+    pub fn is_former(&self, key: &'static str) {
+        self.describe(|table| table.key(key).is_former = true);
+    }
+
+    /// Says which keys exclude each other while one of them has to be there; whoever reads them checks it.
+    pub fn one_of(&self, keys: &[&'static str]) {
+        self.describe(|table| table.one_of = keys.to_vec());
+    }
+
+    /// Says of which sets of keys one has to be there; whoever reads them checks it.
+    pub fn any_of(&self, sets: &[&'static [&'static str]]) {
+        self.describe(|table| table.any_of = sets.to_vec());
     }
 
     /// A section of which there is at most one, `[process]`.
     pub fn section(&mut self, key: &'static str) -> Option<Section<'r, 't>> {
-        let entry = self.entry(key)?;
+        let entry = self.forms(key, &[Form::Table])?;
         if let Value::Array(_) = entry.node.value {
             let what = format!("there can be only one [{key}]");
             self.report.error(entry.key_span, what, format!("write [{key}] in single brackets"));
@@ -153,7 +251,7 @@ impl<'r, 't> Section<'r, 't> {
 
     /// All `[KIND.NAME]`, in file order. What is no table is reported and left out.
     pub fn named(&mut self, kind: &'static str) -> Vec<Named<'r, 't>> {
-        let Some(entry) = self.entry(kind) else {
+        let Some(entry) = self.forms(kind, &[Form::Named]) else {
             return Vec::new();
         };
         let report = self.report;
@@ -177,14 +275,29 @@ impl<'r, 't> Section<'r, 't> {
                 continue;
             };
             check_name(report, kind, &entry.key, entry.key_span);
-            let section = Section { report, title, span: entry.key_span, entries: inner, known: Vec::new() };
+            let table = entry.node.span.start;
+            let section = Section { report, title, span: entry.key_span, entries: inner, known: Vec::new(), table };
             all.push(Named { name: &entry.key, span: entry.key_span, section });
         }
         all
     }
 
-    /// Reports that a key is absent, unless a syntax error may have hidden it, or it is there and misspelt.
-    pub fn missing(&self, key: &str, fix: &str) {
+    /// Reports a key that every such table has to have, where it is absent.
+    pub fn require(&mut self, key: &'static str, fix: &str) {
+        if self.node(key).is_none() {
+            self.missing(key, fix);
+        }
+    }
+
+    /// Reports that a key is absent that every such table has to have.
+    pub fn missing(&self, key: &'static str, fix: &str) {
+        self.describe(|table| table.key(key).is_required = true);
+        self.missing_here(key, fix);
+    }
+
+    /// Reports that a key is absent which others make necessary, unless a syntax error may have hidden it, or it is
+    /// there and misspelt.
+    pub fn missing_here(&self, key: &str, fix: &str) {
         let misspelt = |entry: &Entry<'_>| self.report.closest(&entry.key, [key]).is_some();
         if self.report.is_whole() && !self.entries.iter().any(misspelt) {
             self.report.error(self.span, format!("{} has no `{key}`", self.title), fix);
@@ -193,6 +306,7 @@ impl<'r, 't> Section<'r, 't> {
 
     /// Reports the keys that nobody asked for, and says whether there were any.
     pub fn close(self) -> bool {
+        self.describe(|table| table.is_closed = true);
         let mut any = false;
         let place = if self.title.is_empty() { String::new() } else { format!(" in {}", self.title) };
         let kind = if self.title.is_empty() { "section" } else { "key" };
@@ -293,6 +407,11 @@ pub(crate) fn choice<T: Copy>(
     None
 }
 
+/// The words of choices.
+pub(crate) fn words<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
+    choices.iter().map(|(word, _)| *word).collect()
+}
+
 fn within<T: PartialOrd>(
     report: &Report<'_>,
     key: &str,
@@ -355,9 +474,12 @@ fn example_table(key: &str) -> &'static str {
     }
 }
 
+const NAME_BYTES_MAX: usize = 64;
+/// Names that [`check_name`] accepts.
+pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
+
 /// Names are seen in logs, metrics and the admin API.
 fn check_name(report: &Report<'_>, kind: &str, name: &str, span: Span) {
-    const NAME_BYTES_MAX: usize = 64;
     let fix = "use letters, digits, `-`, `_` and `.`";
     if name.is_empty() {
         report.error(span, format!("the name of this {kind} is empty"), fix);

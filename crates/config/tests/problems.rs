@@ -179,6 +179,7 @@ fn wrong_units_and_ranges_are_refused() {
         ("[process]\nmemory_limit='16MiB'", 2, 14, "`memory_limit` is too small; use \"32MiB\" or more"),
         ("[process]\nmemory_limit='automatic'", 2, 14, "is not a size; use \"auto\""),
         ("[process]\nshare_address='true'", 2, 15, "write true without quotes"),
+        (&listener("limits={body_rate_min=-5}"), 3, 23, "`body_rate_min` is too small; use 0 or more"),
         (&listener("timeouts={idle='0s'}"), 3, 16, "`idle` is too small; use \"1ms\" or more"),
         (&listener("timeouts={handshake='61m'}"), 3, 21, "use \"1h\" or less"),
         (&listener("limits={head_bytes='1MiB'}"), 3, 20, "`head_bytes` is too large; use \"64KiB\" or less"),

@@ -3,16 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{At, KeyType, Trust};
+use crate::shown;
 
 /// Index into [`Config::acmes`](super::Config::acmes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AcmeId(pub usize);
 
 /// An ACME account with a certificate authority, and the certificates ordered there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Acme {
     /// Name of the account: the NAME of `[acme.NAME]`.
+    #[serde(skip)]
     pub name: String,
     /// URL of the authority's directory, https. Default Let's Encrypt.
     pub directory: String,
@@ -21,6 +25,7 @@ pub struct Acme {
     /// Contact URLs for the authority: `mailto:`.
     pub contact: Vec<String>,
     /// Folder of this account: the configured `state` joined with the account's name.
+    #[serde(skip)]
     pub state: PathBuf,
     /// Challenge that is used where the authority offers it. Default tls-alpn-01.
     pub challenge: AcmeChallenge,
@@ -31,12 +36,14 @@ pub struct Acme {
     pub external_account: Option<ExternalAccount>,
     /// Remaining lifetime at which a certificate is renewed. Absent: when the authority suggests (RFC 9773), or else
     /// with a third of the lifetime left.
+    #[serde(serialize_with = "shown::written")]
     pub renew_before: Option<Duration>,
     /// Certificate profile, by the authority's name for it. Absent: the authority's default.
     pub profile: Option<String>,
     /// Orders per hour at most. Default 20.
     pub orders_per_hour: u32,
     /// Delay after a first failure, doubled by each further one. Default 5 min.
+    #[serde(serialize_with = "shown::written")]
     pub retry: Duration,
     /// Position of the account's name in the file.
     pub at: At,
@@ -51,6 +58,8 @@ pub enum AcmeChallenge {
     Http,
 }
 
+shown::serialize_by_name!(AcmeChallenge);
+
 impl AcmeChallenge {
     /// Name of the challenge in the configuration and in ACME.
     pub fn name(self) -> &'static str {
@@ -62,7 +71,7 @@ impl AcmeChallenge {
 }
 
 /// External account binding: an account that the user has with the authority apart from ACME.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ExternalAccount {
     /// Key identifier that the authority has given.
     pub id: String,

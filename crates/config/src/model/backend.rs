@@ -6,19 +6,26 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 use super::{At, Circuit, HealthCheck, Outlier, ProxyProtocol, TlsPolicy, Trust};
+use crate::shown;
 
 /// A pool of interchangeable servers: `[backend.NAME]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Backend {
     /// Name of the backend: the NAME of `[backend.NAME]`.
+    #[serde(skip)]
     pub name: String,
     /// Balancing algorithm that spreads requests over the servers. Default round-robin.
+    #[serde(skip)]
     pub balance: Balance,
     /// Servers of the backend, at least one. A reload keeps the index of a server that stays, so this order is not the
     /// file's.
+    #[serde(skip)]
     pub servers: Vec<Server>,
     /// Indices into `servers` in the order of the file. Empty: `servers` is in the order of the file already.
+    #[serde(skip)]
     pub order: Vec<usize>,
     /// HTTP version spoken to the servers. Default HTTP/1.1.
     pub protocol: ServerProtocol,
@@ -46,6 +53,7 @@ pub struct Backend {
     /// Requests that one server connection may carry. Absent (default): no limit.
     pub max_requests: Option<NonZeroU32>,
     /// Age after which a server connection gets no further request. Absent (default): no limit.
+    #[serde(serialize_with = "shown::written")]
     pub max_lifetime: Option<Duration>,
     /// Generation of the first configuration without this backend; absent while it is configured. A retired backend
     /// only keeps its index valid for requests that still use it.
@@ -55,11 +63,13 @@ pub struct Backend {
     /// Outlier ejection: servers are left out for how they answer requests. Absent: no server is ejected.
     pub outlier: Option<Outlier>,
     /// Circuit breaker: bounds on the requests in progress.
+    #[serde(skip_serializing_if = "Circuit::has_no_bound")]
     pub circuit: Circuit,
     /// TLS towards the servers. Absent: connections are plaintext.
     pub tls: Option<BackendTls>,
     /// Duration over which a server that comes back is brought up to its full share. Absent (default): the full share
     /// at once.
+    #[serde(serialize_with = "shown::written")]
     pub slow_start: Option<Duration>,
     /// Percent of the servers that are no backups which must be up; with fewer up, all of these are used, whatever
     /// health says. Default 0: all are used only when none is up.
@@ -71,23 +81,26 @@ pub struct Backend {
 }
 
 /// HTTP version spoken to servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ServerProtocol {
     /// HTTP/1.1: a connection carries one request at a time.
     Http1,
     /// HTTP/2 with prior knowledge, without negotiation: many requests at a time per connection.
+    #[serde(rename = "h2")]
     Http2,
     /// The version that a server selects by ALPN; requires `tls`.
     Auto,
 }
 
 /// HTTP/2 settings towards servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerHttp2 {
     /// Concurrent streams per connection, if the server allows as many. Default 100.
     pub max_streams: u32,
     /// Silence of a server with open streams after which it is sent a PING; the connection is given up after as much
     /// silence again. Default 15 s.
+    #[serde(serialize_with = "shown::written")]
     pub ping: Duration,
 }
 
@@ -98,9 +111,10 @@ impl Default for ServerHttp2 {
 }
 
 /// TLS to the servers of a backend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendTls {
     /// Certificate authorities that may sign the servers' certificates. Empty: the system's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ca: Vec<Trust>,
     /// Name that a server's certificate must be valid for, and that is sent as SNI. Absent: each server's own host name
     /// or IP address.
@@ -116,8 +130,10 @@ pub struct BackendTls {
     /// Whether TLS sessions are resumed. Default yes.
     pub resume: bool,
     /// Interval at which the files are checked, and read again when they have changed. Absent: only on SIGHUP.
+    #[serde(serialize_with = "shown::written")]
     pub watch: Option<Duration>,
     /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
+    #[serde(skip)]
     pub allow_world_readable_keys: bool,
     /// Position of the TLS section in the file.
     pub at: At,
@@ -181,14 +197,16 @@ pub enum HashKey {
 }
 
 /// Sticky sessions: a cookie by which a client comes back to its server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sticky {
     /// Name of the cookie.
     pub cookie: String,
     /// File of the key that cookie values are made with; engines with the same file accept each other's cookies.
     /// Absent: a random key, made anew at every start.
+    #[serde(serialize_with = "shown::written")]
     pub key_file: Option<PathBuf>,
     /// Lifetime of the cookie. Absent: until the browser is closed.
+    #[serde(serialize_with = "shown::written")]
     pub ttl: Option<Duration>,
     /// Whether the cookie says Secure, so that browsers send it back over TLS only. Default auto.
     pub secure: CookieSecure,
@@ -213,8 +231,19 @@ pub enum CookieSecure {
     Never,
 }
 
+impl Serialize for CookieSecure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            CookieSecure::Auto => serializer.serialize_str("auto"),
+            CookieSecure::Always => serializer.serialize_bool(true),
+            CookieSecure::Never => serializer.serialize_bool(false),
+        }
+    }
+}
+
 /// The SameSite of a cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SameSite {
     /// SameSite=Strict: the cookie is sent within the site only.
     Strict,
@@ -227,7 +256,7 @@ pub enum SameSite {
 }
 
 /// One server of a backend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Server {
     /// Address that the server listens on.
     pub address: ServerAddress,
@@ -242,6 +271,7 @@ pub struct Server {
     /// keeps its index valid for requests that still use it.
     pub retired: Option<u64>,
     /// Whether the server is a backup, used only while no other server is up. Default no.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,
     /// Position of the server in the file.
     pub at: At,
@@ -254,6 +284,12 @@ pub enum Drain {
     Written,
     /// A user of the admin API.
     AskedFor,
+}
+
+impl Serialize for Drain {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bool(true)
+    }
 }
 
 impl Drain {
@@ -286,6 +322,8 @@ pub enum ServerAddress {
     },
 }
 
+shown::serialize_as_displayed!(ServerAddress);
+
 /// The address as metrics and logs name it, and as the user wrote it.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -298,7 +336,8 @@ impl fmt::Display for ServerAddress {
 }
 
 /// Which requests may share a server connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Reuse {
     /// A server connection serves a single client connection.
     Never,
@@ -311,14 +350,16 @@ pub enum Reuse {
 }
 
 /// Queue of the requests that wait for a server connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Queue {
     /// Requests in the queue at most, over all cores. Default 1024; 0: no request waits.
     pub limit: usize,
     /// Longest wait of a request. Default 5 s.
+    #[serde(serialize_with = "shown::written")]
     pub timeout: Duration,
     /// Wait above which the queue turns to last-in-first-out: while a request has waited for longer, the newest are
     /// served first. Absent: always first-in-first-out.
+    #[serde(serialize_with = "shown::written")]
     pub target: Option<Duration>,
 }
 
@@ -329,17 +370,22 @@ impl Default for Queue {
 }
 
 /// Timeouts towards servers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ServerTimeouts {
     /// TCP connect timeout. Default 3 s.
+    #[serde(serialize_with = "shown::written")]
     pub connect: Duration,
     /// Time from the request's last byte to the response's first. Default 60 s.
+    #[serde(serialize_with = "shown::written")]
     pub first_byte: Duration,
     /// Time between two reads of a response body, or two writes of a request body. Default 60 s.
+    #[serde(serialize_with = "shown::written")]
     pub body: Duration,
     /// Idle time after which a pooled connection is closed. Default 50 s.
+    #[serde(serialize_with = "shown::written")]
     pub idle: Duration,
     /// Time for which a connection still counts against its server's limit after its request was given up, unless the
     /// server closes it sooner. Default 10 s.
+    #[serde(serialize_with = "shown::written")]
     pub close: Duration,
 }

@@ -4,14 +4,21 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::shown;
+
 /// Active health checks, probes sent by the engine to each server: `health` of `[backend.NAME]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HealthCheck {
     /// Kind of probe. Default http if there is a path, else tcp.
+    #[serde(flatten)]
     pub kind: ProbeKind,
     /// Interval between two probes of a server, plus or minus a tenth. Default 2 s.
+    #[serde(serialize_with = "shown::written")]
     pub interval: Duration,
     /// Time from the connect to the verdict. Default 1 s.
+    #[serde(serialize_with = "shown::written")]
     pub timeout: Duration,
     /// Successes in a row that bring a server back up. Default 2.
     pub rise: u32,
@@ -20,11 +27,13 @@ pub struct HealthCheck {
     /// Port of the probes. Absent: the server's own.
     pub port: Option<u16>,
     /// Whether a server gets requests before its first probe has ended. Default yes.
+    #[serde(rename = "start", serialize_with = "shown::up_or_down")]
     pub starts_up: bool,
 }
 
 /// Kind of probe. HTTP and gRPC probes use TLS where the backend has `tls`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
 pub enum ProbeKind {
     /// TCP connect: the server accepts a connection.
     Tcp,
@@ -40,7 +49,7 @@ pub enum ProbeKind {
 }
 
 /// An HTTP probe: its request, and the answers that pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HttpProbe {
     /// Path and query of the request.
     pub path: String,
@@ -49,15 +58,17 @@ pub struct HttpProbe {
     /// Host field. Absent: the server's address as it is written.
     pub host: Option<String>,
     /// Status codes that pass, at least one range. Default 200-399.
+    #[serde(serialize_with = "shown::ranges")]
     pub status: Vec<RangeInclusive<u16>>,
     /// Text that the body must contain.
     pub body: Option<String>,
 }
 
 /// Outlier ejection, for how servers answer requests: `outlier` of `[backend.NAME]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outlier {
     /// Interval between two comparisons of success rates. Default 10 s.
+    #[serde(serialize_with = "shown::written")]
     pub interval: Duration,
     /// Consecutive failures, without a success between them, that eject a server; 0: not checked. Default 5.
     pub consecutive_failures: u32,
@@ -69,28 +80,39 @@ pub struct Outlier {
     /// Default 190.
     pub success_rate_deviation_percent: u32,
     /// Duration of the first ejection; each further one is longer by as much. Default 30 s.
+    #[serde(serialize_with = "shown::written")]
     pub ejection: Duration,
     /// Longest duration of an ejection. Default 5 min.
+    #[serde(serialize_with = "shown::written")]
     pub ejection_max: Duration,
     /// Percent of the servers that may be ejected at a time. Default 30.
     pub ejected_percent_max: u32,
 }
 
 /// Circuit breaker, limits that keep trouble at a backend from spreading: `circuit` of `[backend.NAME]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Circuit {
     /// Requests at the backend at a time, including those in its queue, shared evenly by the workers. Absent: no limit.
     pub requests: Option<u32>,
 }
 
+impl Circuit {
+    pub(crate) fn has_no_bound(&self) -> bool {
+        self.requests.is_none()
+    }
+}
+
 /// DNS resolution of servers' host names: `process.resolver`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resolver {
     /// Name servers. Empty: those of the system's configuration.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<SocketAddr>,
     /// Shortest time between two lookups of a name, whatever the TTL of its records. Default 5 s.
+    #[serde(serialize_with = "shown::written")]
     pub ttl_min: Duration,
     /// Longest time between two lookups of a name, whatever the TTL of its records. Default 5 min.
+    #[serde(serialize_with = "shown::written")]
     pub ttl_max: Duration,
 }
 

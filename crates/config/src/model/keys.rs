@@ -3,13 +3,17 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::{At, CertificateSource, Config, NamedFile, StateFolder};
+use crate::shown;
 
 /// Storage of private keys: `[keys]`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Keys {
     /// Position of `isolate = true`: private keys are held by a process of their own. Absent: by the process that
     /// serves connections.
+    #[serde(serialize_with = "shown::is_there")]
     pub isolate: Option<At>,
     /// Folder in which the key process keeps certificates that came by the admin API, with their keys, and the keys of
     /// ordered certificates and of ACME accounts. Absent: the key process accepts no certificates, and none can be

@@ -3,23 +3,30 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{At, KeyType, Redirect, TlsId};
+use crate::shown;
 
 /// A set of addresses that clients connect to, and the protocol and limits that apply there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listener {
     /// Name of the listener: the NAME of `[listener.NAME]`.
+    #[serde(skip)]
     pub name: String,
     /// Addresses to listen on, at least one.
     pub bind: Vec<Bind>,
     /// Protocol spoken with clients. Default http.
     pub protocol: Protocol,
     /// TLS profile. Absent: plaintext.
+    #[serde(skip)]
     pub tls: Option<TlsId>,
     /// ALPN protocols that the TLS handshake may select, in order of preference. For `Tcp` only; empty: the client's
     /// ALPN extension is ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alpn: Vec<String>,
     /// Whether every connection begins with a PROXY protocol header, before TLS, which is believed. Default no.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accept_proxy_protocol: bool,
     /// Networks of the proxies that are trusted: their PROXY protocol headers, and their forwarded fields with
     /// `Forwarded::Append`. Absent: every peer is.
@@ -36,12 +43,15 @@ pub struct Listener {
     pub strict_host: Option<bool>,
     /// Whether HTTP/1 clients that have closed their sending half (FIN) after a request still get its answer. Default
     /// no: such clients are taken to have gone. Relays always serve them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub half_close: bool,
     /// Treatment of the client's X-Forwarded-* and Forwarded fields.
     pub forwarded: Forwarded,
     /// Header fields added to every request for servers, in place of any that the client sent by these names.
+    #[serde(skip)]
     pub request_headers: Vec<RequestHeader>,
     /// Rules for how the paths of requests are read.
+    #[serde(skip)]
     pub paths: PathRules,
     /// Timeouts towards clients.
     pub timeouts: ClientTimeouts,
@@ -89,6 +99,9 @@ impl Network {
     }
 }
 
+shown::serialize_as_displayed!(Network);
+shown::serialize_by_name!(Protocol);
+
 impl std::fmt::Display for Network {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
@@ -96,7 +109,7 @@ impl std::fmt::Display for Network {
 }
 
 /// HTTP/2 settings towards clients. HTTP/2 is selected by ALPN, or begun with prior knowledge where there is no ALPN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Http2 {
     /// Whether HTTP/2 is spoken. Default yes.
     pub enabled: bool,
@@ -116,7 +129,7 @@ pub struct Http2 {
 
 /// Frames per connection and second that a client may send of each kind; above that the connection is ended. Each limit
 /// is many times what real clients send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Http2Flood {
     /// SETTINGS frames and their acknowledgements. Default 100.
     pub settings: u32,
@@ -170,11 +183,13 @@ impl Default for Http2Flood {
 }
 
 /// One address to listen on; IPv6 means IPv6 only, so `[::]:443` stands beside `0.0.0.0:443`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Bind {
     /// Address and port; port 0 lets the kernel choose.
     pub address: SocketAddr,
     /// Position of the address in the file.
+    #[serde(skip)]
     pub at: At,
 }
 
@@ -206,7 +221,8 @@ impl Protocol {
 }
 
 /// Version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
     /// Version 1: a line of text with the addresses.
     V1,
@@ -215,7 +231,8 @@ pub enum ProxyProtocol {
 }
 
 /// Treatment of X-Forwarded-For/-Proto/-Host and Forwarded that a client sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Forwarded {
     /// The client is not trusted: its fields are dropped, ours are set. The default.
     Replace,
@@ -327,23 +344,28 @@ impl Fact {
 }
 
 /// Timeouts towards clients.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClientTimeouts {
     /// Time from accept to the end of the TLS handshake. Default 10 s.
+    #[serde(serialize_with = "shown::written")]
     pub handshake: Duration,
     /// Time from the first byte of a request (or the accept) to the end of its head. Default 10 s.
+    #[serde(serialize_with = "shown::written")]
     pub request_head: Duration,
     /// Stall of a body, sent or taken by the client, that is tolerated; see `ClientLimits::body_rate_min`. Default 30
     /// s.
+    #[serde(serialize_with = "shown::written")]
     pub body: Duration,
     /// Idle time of a keep-alive connection. Default 75 s.
+    #[serde(serialize_with = "shown::written")]
     pub idle: Duration,
     /// Idle time of an upgraded or relayed connection, without a byte either way. Default 1 h.
+    #[serde(serialize_with = "shown::written")]
     pub tunnel_idle: Duration,
 }
 
 /// Limits on what a client may send.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClientLimits {
     /// Bytes of request line and header section together. Default 16 KiB, at most 64 KiB.
     pub head_bytes: usize,

@@ -7,16 +7,20 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{At, Resolver, Trust};
+use crate::shown;
 
 /// Settings of the process as a whole: `[process]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Process {
     /// Worker threads, which serve connections. Default auto.
     pub workers: Workers,
     /// User account that the process switches to once the listeners are bound.
     pub user: Option<String>,
     /// Time after SIGTERM in which requests in progress may finish. Default 30 s.
+    #[serde(serialize_with = "shown::written")]
     pub drain_timeout: Duration,
     /// Client connections of the process at a time, shared evenly by the workers. Absent: what the limit of open files
     /// allows.
@@ -42,6 +46,7 @@ pub struct Process {
     /// DNS resolution of servers' host names.
     pub resolver: Resolver,
     /// Sandbox: permissions that the process gives up once it serves.
+    #[serde(flatten)]
     pub sandbox: Sandbox,
     /// Whether private key files that every account of the machine may read or change are used, with a warning. Default
     /// no: such files are refused.
@@ -49,13 +54,16 @@ pub struct Process {
 }
 
 /// Sandbox: permissions that the process gives up once it serves, as far as the kernel can enforce that.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
     /// Whether the sandbox is on. Default yes.
+    #[serde(rename = "sandbox", serialize_with = "shown::on_or_off")]
     pub on: bool,
     /// Files and folders that may be read in addition to those that the configuration names at the start.
+    #[serde(rename = "sandbox_paths", skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<Trust>,
     /// TCP ports that may be connected to in addition to those that the configuration names at the start. Absent: any.
+    #[serde(rename = "sandbox_ports", serialize_with = "shown::ranges_if_any")]
     pub ports: Option<Vec<RangeInclusive<u16>>>,
 }
 
@@ -66,34 +74,42 @@ impl Default for Sandbox {
 }
 
 /// Unix socket on which a successor process asks for the listening sockets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct UpgradeSocket {
     /// Path of the socket, joined to the configuration's folder.
+    #[serde(serialize_with = "shown::written")]
     pub path: PathBuf,
     /// Position of the path in the file.
+    #[serde(skip)]
     pub at: At,
 }
 
 /// Folder in which the admin API keeps its changes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct StateFolder {
     /// Path of the folder, joined to the configuration's folder.
+    #[serde(serialize_with = "shown::written")]
     pub path: PathBuf,
     /// Position of the path in the file.
+    #[serde(skip)]
     pub at: At,
 }
 
 /// Memory limit of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MemoryLimit {
     /// Four fifths of what the control group allows, or of the machine's.
     Auto,
     /// Resident bytes.
+    #[serde(untagged)]
     Bytes(u64),
 }
 
 /// Limits on TLS handshakes in progress, per worker: `[process.handshakes]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HandshakeLimits {
     /// Handshakes in progress at a time, including those that wait for a key server. Default 8192.
     pub in_progress: usize,
@@ -101,6 +117,7 @@ pub struct HandshakeLimits {
     /// more than half of `in_progress` is in use, and no limit of its own otherwise.
     pub per_source: Option<usize>,
     /// Expected wait of a new handshake for its turn above which new connections are refused. Default 2 s.
+    #[serde(serialize_with = "shown::written")]
     pub queue_wait: Duration,
 }
 
@@ -116,7 +133,8 @@ impl Default for HandshakeLimits {
 }
 
 /// Batching of private-key operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Batch {
     /// Batches where the processor has the instructions, and the kernels pass their known-answer tests.
     Auto,
@@ -125,16 +143,18 @@ pub enum Batch {
 }
 
 /// Number of worker threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Workers {
     /// One worker per core that this process may run on.
     Auto,
     /// Fixed number of workers, at most 1024.
+    #[serde(untagged)]
     Count(NonZeroU16),
 }
 
 /// The admin API: `[admin]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Admin {
     /// Address that the admin API listens on.
     pub bind: AdminBind,
@@ -152,6 +172,8 @@ pub enum AdminBind {
     /// Unix socket that only its owner can open.
     Unix(PathBuf),
 }
+
+shown::serialize_as_displayed!(AdminBind);
 
 impl fmt::Display for AdminBind {
     /// The address as it is written in the configuration.
@@ -174,7 +196,7 @@ impl AdminBind {
 }
 
 /// Logging: `[log]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Log {
     /// Destination of the access log, which has one line per request. Default off.
     pub access: AccessLog,
@@ -183,7 +205,8 @@ pub struct Log {
 }
 
 /// Destination of the access log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AccessLog {
     /// No access log.
     Off,
@@ -192,11 +215,13 @@ pub enum AccessLog {
     /// Standard error.
     Stderr,
     /// File that lines are appended to; the path is joined to the configuration's folder.
-    File(PathBuf),
+    #[serde(untagged)]
+    File(#[serde(serialize_with = "shown::written")] PathBuf),
 }
 
 /// Severity of a log message, the gravest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Something failed.
     Error,

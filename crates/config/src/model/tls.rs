@@ -3,14 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{At, Ordered, ServerAddress, SignerId};
+use crate::shown;
 
 /// A TLS profile for clients, shared by any number of listeners.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TlsProfile {
     /// Name of the profile: the NAME of `[tls.NAME]`.
+    #[serde(skip)]
     pub name: String,
     /// Certificates with their keys, at least one.
+    #[serde(skip)]
     pub certificates: Vec<Certificate>,
     /// TLS policy: versions, cipher suites and groups. Default intermediate.
     pub policy: TlsPolicy,
@@ -19,39 +24,47 @@ pub struct TlsProfile {
     /// Whether clients without SNI, or with a name that no certificate is for, are refused. Default no.
     pub strict_sni: bool,
     /// Interval at which the files are checked for changes. Absent: never; SIGHUP reads them again in any case.
+    #[serde(serialize_with = "shown::written")]
     pub watch: Option<Duration>,
     /// Whether certificates are sent compressed to clients that support it (RFC 8879). Default yes.
     pub certificate_compression: bool,
     /// Session resumption.
+    #[serde(flatten)]
     pub resumption: Resumption,
     /// Client authentication by certificate. Absent: clients are not asked for one.
     pub client_auth: Option<ClientAuth>,
     /// Whether the JA4 fingerprint of every client is computed. Default no.
     pub ja4: bool,
     /// Key servers that sign for the certificates whose keys are not here. Absent: no such certificate.
+    #[serde(skip)]
     pub signer: Option<SignerId>,
     /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
+    #[serde(skip)]
     pub allow_world_readable_keys: bool,
     /// Position of the profile's name in the file.
     pub at: At,
 }
 
 /// Key servers that hold the same private keys, and how this engine speaks to them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Signer {
     /// Name of the signer: the NAME of `[signer.NAME]`.
+    #[serde(skip)]
     pub name: String,
     /// Key servers, at least one, at most 64.
+    #[serde(skip)]
     pub servers: Vec<SignerServer>,
     /// PEM file of the certificate chain and key that this engine authenticates itself with to the key servers.
     pub identity: Trust,
     /// PEM file of the authorities that sign the key servers' certificates.
     pub ca: Trust,
     /// Time that a handshake waits for its signature at most. Default 1 s.
+    #[serde(serialize_with = "shown::written")]
     pub timeout: Duration,
     /// Connections that each core keeps to each server. Default 2.
     pub connections: u16,
     /// Hedging delay, after which a second server is asked as well. Absent: never. Default half of `timeout`.
+    #[serde(serialize_with = "shown::written_or_off")]
     pub hedge: Option<Duration>,
     /// Signatures that are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
@@ -59,18 +72,21 @@ pub struct Signer {
     /// keeps its index valid for handshakes that still use it.
     pub retired: Option<u64>,
     /// Interval at which the servers' host names are looked up. Default 30 s.
+    #[serde(serialize_with = "shown::written")]
     pub resolve_interval: Duration,
     /// Interval at which `identity` and `ca` are checked, and read again when they have changed. Absent: at SIGHUP
     /// only.
+    #[serde(serialize_with = "shown::written")]
     pub watch: Option<Duration>,
     /// Copy of `allow_world_readable_keys` of `[process]`: see [`Process`](super::Process).
+    #[serde(skip)]
     pub allow_world_readable_keys: bool,
     /// Position of the signer's name in the file.
     pub at: At,
 }
 
 /// A key server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SignerServer {
     /// Address that the key server listens on.
     pub address: ServerAddress,
@@ -81,23 +97,26 @@ pub struct SignerServer {
 }
 
 /// Signatures of key servers that are verified before they are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verify {
     /// Signatures by RSA keys: the check costs little, and a faulty RSA signature can give away the key.
     Rsa,
     /// All signatures.
     All,
     /// No signatures.
+    #[serde(rename = "off")]
     Nothing,
 }
 
 /// Session resumption: how clients avoid a full handshake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resumption {
     /// Tickets sent to a TLS 1.3 client after a full handshake; after a resumed one it gets one at most. 0: no tickets
     /// at all, with TLS 1.2 neither. Default 2, at most 8.
     pub tickets: u8,
     /// Source of the ticket keys. Default memory.
+    #[serde(skip)]
     pub ticket_keys: TicketKeys,
     /// Sessions kept in memory for TLS 1.2 clients without ticket support; 0: none. Default 16384.
     pub session_ids: usize,
@@ -127,7 +146,7 @@ pub enum TicketKeys {
 }
 
 /// A certificate chain with its key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
     /// Source of chain and key; whether the files exist is found out when they are read.
     pub source: CertificateSource,
@@ -161,19 +180,21 @@ pub enum CertificateSource {
 }
 
 /// TLS versions, cipher suites and groups that are offered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TlsPolicy {
     /// TLS 1.3 only.
     Modern,
     /// TLS 1.2 and 1.3.
     Intermediate,
     /// The user's own choice.
+    #[serde(untagged)]
     Custom(CustomPolicy),
 }
 
 /// A TLS policy of the user's own. Each list is without repeats and not empty, and each version has a suite and a
 /// group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CustomPolicy {
     /// TLS versions. Default both.
     pub versions: Vec<TlsVersion>,
@@ -215,6 +236,8 @@ pub enum TlsCipher {
     /// ChaCha20-Poly1305.
     Chacha20Poly1305,
 }
+
+shown::serialize_by_name!(TlsVersion, TlsSuite, TlsGroup, KeyType);
 
 impl TlsVersion {
     /// Name of the version in the configuration.
@@ -270,13 +293,14 @@ impl TlsGroup {
 }
 
 /// Client authentication: the certificates that clients must show, and what servers get to know of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientAuth {
     /// Whether clients need a certificate. Default required.
     pub mode: ClientAuthMode,
     /// PEM files, or folders of such files, with the authorities that sign clients' certificates; at least one.
     pub ca: Vec<Trust>,
     /// Files of certificate revocation lists, PEM or DER. Empty: revocation is not checked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub crl: Vec<Trust>,
     /// Certificates of the chain that are checked against the revocation lists. Default chain.
     pub crl_scope: CrlScope,
@@ -295,16 +319,20 @@ pub struct ClientAuth {
 }
 
 /// A file or folder that the configuration names, with the position of its path: trust anchors, revocation lists, keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Trust {
     /// Path, absolute or relative to the working directory, as with [`CertificateSource`].
+    #[serde(serialize_with = "shown::written")]
     pub path: PathBuf,
     /// Position of the path in the file.
+    #[serde(skip)]
     pub at: At,
 }
 
 /// Whether clients need a certificate. A client with an invalid one is always refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuthMode {
     /// A client without a certificate is refused.
     Required,
@@ -313,7 +341,8 @@ pub enum ClientAuthMode {
 }
 
 /// Certificates of a chain that are checked against revocation lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CrlScope {
     /// The client's own certificate.
     Leaf,
@@ -322,7 +351,8 @@ pub enum CrlScope {
 }
 
 /// Treatment of a client whose revocation status is in doubt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Leniency {
     /// The client is refused.
     Refuse,
@@ -331,7 +361,8 @@ pub enum Leniency {
 }
 
 /// Certificates of a client that are forwarded to servers (RFC 9440).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ForwardIdentity {
     /// No certificate.
     Nothing,

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::values::{file, seconds};
 use crate::address;
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{Acme, AcmeChallenge, AcmeId, CertificateSource, ExternalAccount, KeyType, Ordered, Trust};
 use crate::report::Report;
-use crate::tree::{Node, Value};
-use crate::walk::{Found, Named, Section, choice, mismatch, string};
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Named, Section, choice, mismatch, string, words};
 use crate::wording::shown;
 
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -29,18 +30,19 @@ const CHALLENGES: [(&str, AcmeChallenge); 2] =
 pub(crate) fn acme(context: &Context<'_, '_>, named: Named<'_, '_>) -> Acme {
     let Named { name, span, mut section } = named;
     let report = context.report;
-    let terms_agreed = section.boolean("terms_agreed").is_some_and(|found| found.value);
+    let terms_agreed = section.boolean_or("terms_agreed", false);
     let directory = directory(&mut section, terms_agreed);
     let contact = contact(&mut section);
+    section.default_is("state", || STATE.into());
     let state = section.string("state").and_then(|found| file(report, "state", found, context.base));
     let state = state.unwrap_or_else(|| Path::new(STATE).to_path_buf()).join(name);
-    let challenge = section.choice("challenge", &CHALLENGES).map_or(AcmeChallenge::TlsAlpn, |found| found.value);
+    let challenge = section.choice_or("challenge", &CHALLENGES, AcmeChallenge::TlsAlpn);
     let ca = trust(context, &mut section, "ca");
     let external_account = external_account(context, section.table("external_account"));
     let renew_before = section.duration("renew_before", RENEW).map(|found| found.value);
     let profile = section.string("profile").and_then(|found| text(report, "profile", found));
-    let orders_per_hour = section.integer("orders_per_hour", ORDERS).map_or(20, |found| found.value);
-    let retry = section.duration("retry", RETRY).map_or(seconds(300), |found| found.value);
+    let orders_per_hour = section.integer_or("orders_per_hour", ORDERS, 20);
+    let retry = section.duration_or("retry", RETRY, seconds(300));
     section.close();
     Acme {
         name: name.to_string(),
@@ -62,11 +64,12 @@ pub(crate) fn acme(context: &Context<'_, '_>, named: Named<'_, '_>) -> Acme {
 /// The default is somebody's whose terms are to be known.
 fn directory(section: &mut Section<'_, '_>, terms_agreed: bool) -> String {
     let report = section.report;
+    section.default_is("directory", || LETS_ENCRYPT.into());
     let Some(found) = section.string("directory") else {
         if section.node("directory").is_none() && !terms_agreed {
             let fix = "read Let's Encrypt's terms of service (https://letsencrypt.org/repository) and add \
                        terms_agreed = true, or name another authority's `directory`";
-            section.missing("terms_agreed", fix);
+            section.missing_here("terms_agreed", fix);
         }
         return LETS_ENCRYPT.to_string();
     };
@@ -82,7 +85,8 @@ fn directory(section: &mut Section<'_, '_>, terms_agreed: bool) -> String {
 /// One, or an array of them.
 fn contact(section: &mut Section<'_, '_>) -> Vec<String> {
     let report = section.report;
-    let Some(node) = section.node("contact") else { return Vec::new() };
+    let forms = [Form::String, Form::List(&[Form::String])];
+    let Some(Entry { node, .. }) = section.forms("contact", &forms) else { return Vec::new() };
     let one = |node: &Node<'_>| {
         let found = string(report, "contact", node)?;
         let fits = found.value.starts_with("mailto:") && found.value.contains('@');
@@ -115,9 +119,7 @@ fn external_account(context: &Context<'_, '_>, table: Option<Section<'_, '_>>) -
         ("id", "add the name that the authority has given to the key"),
         ("key", "add the path of the file with the key, in base64url"),
     ] {
-        if table.node(key).is_none() {
-            table.missing(key, fix);
-        }
+        table.require(key, fix);
     }
     let id = table.string("id").and_then(|found| text(context.report, "id", found));
     let key = trust(context, &mut table, "key");
@@ -142,7 +144,11 @@ pub(super) fn ordered(
     signer: bool,
 ) -> Option<Option<CertificateSource>> {
     let report = context.report;
-    let entry = section.entry("acme")?;
+    if section.is_described() {
+        names(section);
+        key_types(section);
+    }
+    let entry = section.forms("acme", &[Form::String])?;
     for key in ["path", "chain", "key", "ocsp"] {
         if let Some(other) = section.entry(key) {
             let what = format!("`{key}` and `acme` cannot stand together");
@@ -176,11 +182,11 @@ pub(super) fn locate(source: &mut CertificateSource, acmes: &[Acme]) {
 
 fn names(section: &mut Section<'_, '_>) -> Option<Vec<String>> {
     let report = section.report;
+    let list = section.list("names", &[Form::String]);
     if section.node("names").is_none() {
-        section.missing("names", "add names = [\"shop.example\"]");
-        return None;
+        section.missing_here("names", "add names = [\"shop.example\"]");
     }
-    let list = section.list("names")?;
+    let list = list?;
     if list.value.is_empty() || list.value.len() > NAMES_MAX {
         report.error(list.span, "`names` has too few or too many entries", format!("write from 1 to {NAMES_MAX}"));
         return None;
@@ -223,11 +229,13 @@ fn name(text: &str) -> Result<String, (String, String)> {
 fn key_types(section: &mut Section<'_, '_>) -> Vec<KeyType> {
     let report = section.report;
     let default = vec![KeyType::Ecdsa];
-    let Some(node) = section.node("key_types") else { return default };
+    let known = [KeyType::Ecdsa, KeyType::Rsa].map(|each| (each.name(), each));
+    section.default_is("key_types", || default.iter().map(|each| each.name()).collect());
+    let forms = [Form::List(&[Form::Words(&words(&known))])];
+    let Some(Entry { node, .. }) = section.forms("key_types", &forms) else { return default };
     let Value::Array(items) = &node.value else {
         return mismatch(report, "key_types", "an array", node).unwrap_or(default);
     };
-    let known = [KeyType::Ecdsa, KeyType::Rsa].map(|each| (each.name(), each));
     let mut types = Vec::new();
     for found in items.iter().filter_map(|node| choice(report, "key_types", node, &known)) {
         if types.contains(&found.value) {

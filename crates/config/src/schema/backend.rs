@@ -9,9 +9,10 @@ use super::values::{DAY, HOUR, close, seconds, timeout, up_to};
 use super::{balance, health, sticky};
 use crate::address;
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{Backend, Drain, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
@@ -42,11 +43,11 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
     let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
-    let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
+    let min_healthy = section.integer_or("min_healthy", 0..=100, 0);
     let timeouts = timeouts(section.table("timeouts"));
-    let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
-    let via = section.boolean("via").is_some_and(|found| found.value);
-    let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
+    let retries = section.integer_or("retries", 0..=10, 2);
+    let via = section.boolean_or("via", false);
+    let max_idle = section.integer_or("max_idle", 0..=65_536, 128);
     let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
     let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
@@ -87,6 +88,7 @@ fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
 
 fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
     let choices = [("http1", ServerProtocol::Http1), ("h2", ServerProtocol::Http2), ("auto", ServerProtocol::Auto)];
+    section.default_is("protocol", || "http1".into());
     // The nearest by its letters would be "http1".
     if let Some(entry) = section.entry("protocol")
         && let Value::String(written) = &entry.node.value
@@ -106,12 +108,8 @@ fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
 fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {
     let mut http2 = ServerHttp2::default();
     let Some(mut table) = section.table("http2") else { return http2 };
-    if let Some(found) = table.integer("max_streams", 1..=10_000) {
-        http2.max_streams = found.value;
-    }
-    if let Some(found) = table.duration("ping", up_to(HOUR)) {
-        http2.ping = found.value;
-    }
+    http2.max_streams = table.integer_or("max_streams", 1..=10_000, http2.max_streams);
+    http2.ping = table.duration_or("ping", up_to(HOUR), http2.ping);
     table.close();
     http2
 }
@@ -119,10 +117,11 @@ fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {
 fn reuse(section: &mut Section<'_, '_>) -> Reuse {
     let choices =
         [("never", Reuse::Never), ("safe", Reuse::Safe), ("aggressive", Reuse::Aggressive), ("always", Reuse::Always)];
-    section.choice("reuse", &choices).map_or(Reuse::Safe, |found| found.value)
+    section.choice_or("reuse", &choices, Reuse::Safe)
 }
 
 fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announces: bool) -> usize {
+    section.default_is("min_idle", || 0.into());
     let Some(Found { value, span }) = section.integer("min_idle", 0..=65_536) else { return 0 };
     if value > max_idle {
         let what = format!("`min_idle` is above `max_idle`, which is {max_idle}");
@@ -140,11 +139,8 @@ fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announ
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
     let report = section.report;
-    if section.node("servers").is_none() {
-        section.missing("servers", "add servers = [\"HOST:PORT\"]");
-        return Vec::new();
-    }
-    let Some(list) = section.list("servers") else {
+    section.require("servers", "add servers = [\"HOST:PORT\"]");
+    let Some(list) = section.list("servers", &[Form::String, Form::Table]) else {
         return Vec::new();
     };
     if list.value.is_empty() {
@@ -193,21 +189,20 @@ type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, Option<D
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
-    if section.node("address").is_none() {
-        section.missing("address", "add address = \"HOST:PORT\"");
-    }
+    section.require("address", "add address = \"HOST:PORT\"");
     let address = section.string("address");
     let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
     let max_connections =
         section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
-    let backup = section.boolean("backup").is_some_and(|found| found.value);
-    let drain = section.boolean("drain").filter(|found| found.value).map(|_| Drain::Written);
+    let backup = section.boolean_or("backup", false);
+    let drain = section.boolean_or("drain", false).then_some(Drain::Written);
     section.close();
     Some((address?, weight, max_connections, drain, backup))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {
-    let node = section.node("weight")?;
+    section.default_is("weight", || 1.into());
+    let Entry { node, .. } = section.forms("weight", &[Form::Integer(WEIGHT)])?;
     if let Value::Integer(0) = node.value {
         section.report.error(node.span, "`weight` is 0", "use 1 to 256, or remove the server");
         return None;
@@ -233,12 +228,8 @@ fn queue(section: &mut Section<'_, '_>) -> Queue {
     let Some(mut table) = section.table("queue") else {
         return queue;
     };
-    if let Some(found) = table.integer("limit", 0..=1_000_000) {
-        queue.limit = found.value;
-    }
-    if let Some(found) = table.duration("timeout", up_to(HOUR)) {
-        queue.timeout = found.value;
-    }
+    queue.limit = table.integer_or("limit", 0..=1_000_000, queue.limit);
+    queue.timeout = table.duration_or("timeout", up_to(HOUR), queue.timeout);
     queue.target = table.duration("target", up_to(HOUR)).map(|found| found.value);
     table.close();
     queue

@@ -21,15 +21,15 @@ pub(crate) fn backend_tls(context: &Context<'_, '_>, section: &mut Section<'_, '
             None
         }
     });
-    let sni = table.boolean("sni").is_none_or(|found| found.value);
+    let sni = table.boolean_or("sni", true);
     let verify = verify(&mut table);
     let certificate = table.string("certificate").and_then(|found| {
         let path = file(report, "certificate", found, context.base)?;
         Some(Trust { path, at: report.at(found.span) })
     });
-    let modern = table.choice("policy", &[("modern", true), ("intermediate", false)]).is_some_and(|found| found.value);
+    let modern = table.choice_or("policy", &[("modern", true), ("intermediate", false)], false);
     let policy = if modern { TlsPolicy::Modern } else { TlsPolicy::Intermediate };
-    let resume = table.boolean("resume").is_none_or(|found| found.value);
+    let resume = table.boolean_or("resume", true);
     let watch = table.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     table.close();
     let allow_world_readable_keys = context.allow_world_readable_keys;
@@ -38,6 +38,7 @@ pub(crate) fn backend_tls(context: &Context<'_, '_>, section: &mut Section<'_, '
 
 /// Off, it is worth a warning every time.
 fn verify(table: &mut Section<'_, '_>) -> bool {
+    table.default_is("verify", || true.into());
     let Some(found) = table.boolean("verify") else { return true };
     if found.value {
         return true;

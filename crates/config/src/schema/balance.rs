@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::values::{HOUR, MILLISECOND, seconds};
+use crate::describe::Form;
 use crate::model::{Balance, Hash, HashKey, Server};
 use crate::report::Report;
-use crate::tree::{Node, Value};
-use crate::walk::{Found, Section, mismatch, string};
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Section, mismatch};
 use crate::wording::shown;
 
 /// A table of 65,537 entries has ten for each of them.
@@ -39,8 +40,8 @@ pub(crate) fn balance(section: &mut Section<'_, '_>) -> Balance {
         ("consistent-hash", Method::ConsistentHash),
         ("first", Method::First),
     ];
-    let method = section.choice("balance", &choices).map_or(Method::RoundRobin, |found| found.value);
-    let decay = section.duration("ewma_decay", DECAY).map_or(DECAY_DEFAULT, |found| found.value);
+    let method = section.choice_or("balance", &choices, Method::RoundRobin);
+    let decay = section.duration_or("ewma_decay", DECAY, DECAY_DEFAULT);
     let hash = hash(section);
     for (key, of, name) in
         [("ewma_decay", Method::P2cEwma, "p2c-ewma"), ("hash", Method::ConsistentHash, "consistent-hash")]
@@ -75,21 +76,23 @@ pub(crate) fn check(section: &mut Section<'_, '_>, balance: &Balance, servers: &
 
 fn hash(section: &mut Section<'_, '_>) -> Hash {
     let mut hash = Hash { key: HashKey::ClientIp, bound_percent: BOUND_DEFAULT };
-    let report = section.report;
     let Some(mut table) = section.table("hash") else {
         return hash;
     };
-    if let Some(key) = table.node("key").and_then(|node| key(report, node)) {
+    if let Some(key) = key(&mut table) {
         hash.key = key;
     }
-    if let Some(bound) = table.node("bound").and_then(|node| bound(report, node)) {
+    if let Some(bound) = bound(&mut table) {
         hash.bound_percent = bound;
     }
     table.close();
     hash
 }
 
-fn key(report: &Report<'_>, node: &Node<'_>) -> Option<HashKey> {
+fn key(table: &mut Section<'_, '_>) -> Option<HashKey> {
+    let report = table.report;
+    table.default_is("key", || "client-ip".into());
+    let Entry { node, .. } = table.forms("key", &[Form::Words(&["client-ip", "path"]), Form::Table])?;
     match &node.value {
         Value::String(text) if text == "client-ip" => Some(HashKey::ClientIp),
         Value::String(text) if text == "path" => Some(HashKey::Path),
@@ -105,8 +108,9 @@ fn key(report: &Report<'_>, node: &Node<'_>) -> Option<HashKey> {
 
 fn named_key(report: &Report<'_>, node: &Node<'_>) -> Option<HashKey> {
     let mut table = Section::of(report, node, "`key`", node.span)?;
-    let header = table.node("header").and_then(|node| name(report, "header", node));
-    let cookie = table.node("cookie").and_then(|node| name(report, "cookie", node));
+    table.one_of(&["header", "cookie"]);
+    let header = name(&mut table, "header");
+    let cookie = name(&mut table, "cookie");
     let both = table.node("header").is_some() && table.node("cookie").is_some();
     let neither = table.node("header").is_none() && table.node("cookie").is_none();
     let unknown = table.close();
@@ -121,8 +125,9 @@ fn named_key(report: &Report<'_>, node: &Node<'_>) -> Option<HashKey> {
 }
 
 /// The name of a field or a cookie: a token (RFC 9110 §5.6.2).
-pub(crate) fn name<'r>(report: &Report<'_>, key: &str, node: &'r Node<'_>) -> Option<&'r str> {
-    let Found { value, span } = string(report, key, node)?;
+pub(crate) fn name<'r>(table: &mut Section<'r, '_>, key: &'static str) -> Option<&'r str> {
+    let Found { value, span } = table.string(key)?;
+    let report = table.report;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if value.is_empty() || value.len() > NAME_BYTES_MAX || !value.bytes().all(is_token) {
         let what = format!("\"{}\" cannot be the name of a {key}", shown(value));
@@ -133,7 +138,10 @@ pub(crate) fn name<'r>(report: &Report<'_>, key: &str, node: &'r Node<'_>) -> Op
 }
 
 /// A factor, in percent.
-fn bound(report: &Report<'_>, node: &Node<'_>) -> Option<u16> {
+fn bound(table: &mut Section<'_, '_>) -> Option<u16> {
+    let report = table.report;
+    table.default_is("bound", || (f64::from(BOUND_DEFAULT) / 100.0).into());
+    let Entry { node, .. } = table.forms("bound", &[Form::Number(BOUND)])?;
     let number = match &node.value {
         Value::Integer(number) => *number as f64,
         Value::Float => report.written(node.span).replace('_', "").parse().unwrap_or(f64::NAN),

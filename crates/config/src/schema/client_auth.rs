@@ -2,14 +2,16 @@
 
 use super::values::file;
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{ClientAuth, ClientAuthMode, CrlScope, ForwardIdentity, Leniency, Trust};
 use crate::report::Report;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
 
 const LENIENCIES: [(&str, Leniency); 2] = [("refuse", Leniency::Refuse), ("allow", Leniency::Allow)];
 
-/// Certificates between a client's own and an authority that is trusted, as many as are verified: of a longer chain none is.
+/// Certificates between a client's own and an authority that is trusted, as many as are verified: of a longer chain
+/// none is.
 const DEPTH_MAX: i128 = 6;
 
 pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<ClientAuth> {
@@ -17,27 +19,28 @@ pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '
     let report = context.report;
     let at = report.at(table.span);
     let fix = "add the PEM file of the authorities that sign client certificates";
-    if table.node("ca").is_none() {
-        table.missing("ca", fix);
-    }
+    table.require("ca", fix);
     let ca = trusts(context, &mut table, "ca", fix);
     let crl = trusts(context, &mut table, "crl", "write at least one file, or leave it out");
     let modes = [("required", ClientAuthMode::Required), ("optional", ClientAuthMode::Optional)];
-    let mode = table.choice("mode", &modes).map_or(ClientAuthMode::Required, |found| found.value);
+    let mode = table.choice_or("mode", &modes, ClientAuthMode::Required);
     let scopes = [("chain", CrlScope::Chain), ("leaf", CrlScope::Leaf)];
-    let crl_scope = table.choice("crl_scope", &scopes).map_or(CrlScope::Chain, |found| found.value);
-    let crl_missing = table.choice("crl_missing", &LENIENCIES).map_or(Leniency::Refuse, |found| found.value);
-    let crl_expired = table.choice("crl_expired", &LENIENCIES).map_or(Leniency::Refuse, |found| found.value);
-    if table.node("crl").is_none() {
+    let mut crl_scope = table.choice_or("crl_scope", &scopes, CrlScope::Chain);
+    let mut crl_missing = table.choice_or("crl_missing", &LENIENCIES, Leniency::Refuse);
+    let mut crl_expired = table.choice_or("crl_expired", &LENIENCIES, Leniency::Refuse);
+    let is_checked = table.node("crl").is_some();
+    if !is_checked {
         for key in ["crl_scope", "crl_missing", "crl_expired"] {
             without_effect(report, &mut table, key);
         }
+        // Two configurations are not to differ in what has no effect.
+        (crl_scope, crl_missing, crl_expired) = (CrlScope::Chain, Leniency::Refuse, Leniency::Refuse);
     }
-    let depth = table.integer("depth", 0..=DEPTH_MAX).map_or(DEPTH_MAX as usize, |found| found.value);
-    let send_ca_names = table.boolean("send_ca_names").is_none_or(|found| found.value);
+    let depth = table.integer_or("depth", 0..=DEPTH_MAX, DEPTH_MAX as usize);
+    let send_ca_names = table.boolean_or("send_ca_names", true);
     let forwards =
         [("leaf", ForwardIdentity::Leaf), ("chain", ForwardIdentity::Chain), ("nothing", ForwardIdentity::Nothing)];
-    let forward = table.choice("forward", &forwards).map_or(ForwardIdentity::Leaf, |found| found.value);
+    let forward = table.choice_or("forward", &forwards, ForwardIdentity::Leaf);
     table.close();
     Some(ClientAuth { mode, ca, crl, crl_scope, crl_missing, crl_expired, depth, send_ca_names, forward, at })
 }
@@ -56,7 +59,8 @@ pub(super) fn trusts(
     fix: &str,
 ) -> Vec<Trust> {
     let report = context.report;
-    let Some(node) = table.node(key) else {
+    let forms = [Form::String, Form::List(&[Form::String])];
+    let Some(Entry { node, .. }) = table.forms(key, &forms) else {
         return Vec::new();
     };
     let trust = |node: &Node<'_>| {

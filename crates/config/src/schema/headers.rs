@@ -1,5 +1,6 @@
 //! `request_headers` of `[listener.NAME]`: fields made of facts about the client's connection.
 
+use crate::describe::Form;
 use crate::model::{Fact, Piece, RequestHeader};
 use crate::report::Report;
 use crate::text::Span;
@@ -52,7 +53,7 @@ const RESERVED: &[&str] = &[
 
 pub(crate) fn request_headers(section: &mut Section<'_, '_>) -> Vec<RequestHeader> {
     let report = section.report;
-    let Some(entry) = section.entry("request_headers") else {
+    let Some(entry) = section.forms("request_headers", &[Form::Strings]) else {
         return Vec::new();
     };
     let Value::Table(entries) = &entry.node.value else {

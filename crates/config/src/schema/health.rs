@@ -5,12 +5,13 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::values::{HOUR, seconds, up_to};
+use crate::describe::Form;
 use crate::model::{Circuit, HealthCheck, HttpProbe, Outlier, ProbeKind, Resolver};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
 use crate::wording::shown;
-use crate::{address, path};
+use crate::{address, path, units};
 
 const CHECKS: RangeInclusive<i128> = 1..=1000;
 /// Oftener would be load and no health check.
@@ -34,6 +35,7 @@ pub(crate) fn health(section: &mut Section<'_, '_>, secure: bool) -> Option<Heal
     let kind = kind(&mut table, secure);
     // Every key is asked for, so that none of them is unknown; those of another kind have no effect.
     let http = http(&mut table);
+    table.default_is("service", || "".into());
     let service = table.string("service").and_then(|found| text(table.report, "service", found));
     let keys: &[(&'static str, Kind)] = &[
         ("path", Kind::Http),
@@ -51,12 +53,12 @@ pub(crate) fn health(section: &mut Section<'_, '_>, secure: bool) -> Option<Heal
             table.report.error(entry.key_span, what, "remove it, or change `kind`");
         }
     }
-    let interval = table.duration("interval", INTERVAL_MIN..=HOUR).map_or(seconds(2), |found| found.value);
+    let interval = table.duration_or("interval", INTERVAL_MIN..=HOUR, seconds(2));
     let timeout = timeout(&mut table, interval);
-    let rise = table.integer("rise", CHECKS).map_or(2, |found| found.value);
-    let fall = table.integer("fall", CHECKS).map_or(3, |found| found.value);
+    let rise = table.integer_or("rise", CHECKS, 2);
+    let fall = table.integer_or("fall", CHECKS, 3);
     let port = table.integer("port", 1..=65_535).map(|found| found.value);
-    let starts_up = table.choice("start", &[("up", true), ("down", false)]).is_none_or(|found| found.value);
+    let starts_up = table.choice_or("start", &[("up", true), ("down", false)], true);
     table.close();
     let kind = match kind {
         Kind::Tcp => ProbeKind::Tcp,
@@ -76,7 +78,7 @@ fn kind(table: &mut Section<'_, '_>, secure: bool) -> Kind {
         table.report.error(span, what, "add `tls` to the backend, or use \"tcp\"");
     }
     if value == Kind::Http && table.node("path").is_none() {
-        table.missing("path", "add the path that is asked for, such as path = \"/healthz\"");
+        table.missing_here("path", "add the path that is asked for, such as path = \"/healthz\"");
     }
     value
 }
@@ -90,9 +92,13 @@ fn http(table: &mut Section<'_, '_>) -> HttpProbe {
         found.value
     });
     let methods = [("GET", "GET"), ("HEAD", "HEAD"), ("OPTIONS", "OPTIONS")];
-    let method = table.choice("method", &methods).map_or("GET", |found| found.value);
+    let method = table.choice_or("method", &methods, "GET");
     let host = table.string("host").and_then(|found| host(report, found));
-    let status = table.node("status").and_then(|node| statuses(report, node)).unwrap_or_else(|| vec![200..=399]);
+    let one = [Form::Integer(200..=599), Form::String];
+    let [number, range] = one.clone();
+    let status = table.forms("status", &[number, range, Form::List(&one)]);
+    table.default_is("status", || "200-399".into());
+    let status = status.and_then(|entry| statuses(report, &entry.node)).unwrap_or_else(|| vec![200..=399]);
     let body = table.string("body").and_then(|found| {
         if method == "HEAD" {
             report.error(
@@ -176,16 +182,17 @@ fn timeout(table: &mut Section<'_, '_>, interval: Duration) -> Duration {
 
 pub(crate) fn outlier(section: &mut Section<'_, '_>) -> Option<Outlier> {
     let mut table = section.table("outlier")?;
-    let mut number = |key: &'static str, range: RangeInclusive<i128>, default: u32| {
-        table.integer(key, range).map_or(default, |found| found.value)
-    };
+    let mut number =
+        |key: &'static str, range: RangeInclusive<i128>, default: u32| table.integer_or(key, range, default);
     let consecutive_failures = number("consecutive_failures", 0..=1_000_000, 5);
     let success_rate_servers = number("success_rate_servers", 0..=10_000, 5);
     let success_rate_requests = number("success_rate_requests", 1..=1_000_000, 100);
     let success_rate_deviation_percent = number("success_rate_deviation_percent", 1..=10_000, 190);
     let ejected_percent_max = number("ejected_percent_max", 1..=100, 30);
-    let interval = table.duration("interval", seconds(1)..=HOUR).map_or(seconds(10), |found| found.value);
-    let ejection = table.duration("ejection", seconds(1)..=HOUR).map_or(seconds(30), |found| found.value);
+    let interval = table.duration_or("interval", seconds(1)..=HOUR, seconds(10));
+    let ejection = table.duration_or("ejection", seconds(1)..=HOUR, seconds(30));
+    const EJECTION_MAX: Duration = seconds(300);
+    table.default_is("ejection_max", || units::duration_text(&EJECTION_MAX).into());
     let ejection_max = match table.duration("ejection_max", seconds(1)..=seconds(24 * 3600)) {
         Some(Found { value, span }) => {
             if value < ejection {
@@ -194,7 +201,7 @@ pub(crate) fn outlier(section: &mut Section<'_, '_>) -> Option<Outlier> {
             }
             value
         }
-        None => seconds(300).max(ejection),
+        None => EJECTION_MAX.max(ejection),
     };
     if consecutive_failures == 0 && success_rate_servers == 0 {
         let what = "`outlier` has no effect: there is neither a `consecutive_failures` nor a `success_rate_servers`";
@@ -224,19 +231,19 @@ pub(crate) fn circuit(section: &mut Section<'_, '_>) -> Circuit {
 pub(crate) fn resolver(section: &mut Section<'_, '_>) -> Resolver {
     let report = section.report;
     let mut resolver = Resolver::default();
-    match section.node("resolver").map(|node| &node.value) {
+    let node = match section.forms("resolver", &[Form::String, Form::List(&[Form::String]), Form::Table]) {
         None => return resolver,
-        Some(Value::Table(_)) => {}
-        Some(_) => {
-            resolver.servers = section.node("resolver").map_or_else(Vec::new, |node| name_servers(report, node));
-            return resolver;
-        }
+        Some(entry) => &entry.node,
+    };
+    if !matches!(node.value, Value::Table(_)) {
+        resolver.servers = name_servers(report, node);
+        return resolver;
     }
     let Some(mut table) = section.table("resolver") else { return resolver };
-    resolver.servers = table.node("servers").map_or_else(Vec::new, |node| name_servers(report, node));
-    if let Some(found) = table.duration("ttl_min", TTL_MIN..=HOUR) {
-        resolver.ttl_min = found.value;
-    }
+    let servers = table.forms("servers", &[Form::String, Form::List(&[Form::String])]);
+    resolver.servers = servers.map_or_else(Vec::new, |entry| name_servers(report, &entry.node));
+    resolver.ttl_min = table.duration_or("ttl_min", TTL_MIN..=HOUR, resolver.ttl_min);
+    table.default_is("ttl_max", || units::duration_text(&resolver.ttl_max).into());
     resolver.ttl_max = resolver.ttl_max.max(resolver.ttl_min);
     if let Some(Found { value, span }) = table.duration("ttl_max", TTL_MIN..=seconds(24 * 3600)) {
         if value < resolver.ttl_min {

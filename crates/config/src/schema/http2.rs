@@ -13,15 +13,10 @@ const FRAMES: RangeInclusive<i128> = 1..=1_000_000;
 pub(crate) fn http2(section: &mut Section<'_, '_>) -> Http2 {
     let mut http2 = Http2::default();
     let Some(mut table) = section.table("http2") else { return http2 };
-    if let Some(found) = table.boolean("enabled") {
-        http2.enabled = found.value;
-    }
-    if let Some(found) = table.integer("max_concurrent_streams", STREAMS) {
-        http2.max_concurrent_streams = found.value;
-    }
-    if let Some(found) = table.size("initial_window", WINDOW) {
-        http2.initial_window = found.value as u32;
-    }
+    http2.enabled = table.boolean_or("enabled", http2.enabled);
+    http2.max_concurrent_streams = table.integer_or("max_concurrent_streams", STREAMS, http2.max_concurrent_streams);
+    http2.initial_window = table.size_or("initial_window", WINDOW, http2.initial_window.into()) as u32;
+    table.default_is("window_max", || http2.window_max.into());
     let window_max = table.size("window_max", WINDOW);
     if let Some(found) = &window_max {
         http2.window_max = found.value as u32;
@@ -36,9 +31,7 @@ pub(crate) fn http2(section: &mut Section<'_, '_>) -> Http2 {
             ),
         }
     }
-    if let Some(found) = table.boolean("extended_connect") {
-        http2.extended_connect = found.value;
-    }
+    http2.extended_connect = table.boolean_or("extended_connect", http2.extended_connect);
     http2.flood = flood(table.table("flood"));
     table.close();
     http2
@@ -59,9 +52,7 @@ fn flood(section: Option<Section<'_, '_>>) -> Http2Flood {
         ("errors", &mut flood.errors),
     ];
     for (key, limit) in limits {
-        if let Some(found) = table.integer(key, FRAMES) {
-            *limit = found.value;
-        }
+        *limit = table.integer_or(key, FRAMES, *limit);
     }
     table.close();
     flood

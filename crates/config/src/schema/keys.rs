@@ -11,6 +11,7 @@ pub(crate) fn keys(mut section: Option<Section<'_, '_>>, base: &Path) -> Keys {
     let mut keys = Keys::default();
     if let Some(section) = &mut section {
         let at = section.entry("isolate").map(|entry| section.report.at(entry.key_span));
+        section.default_is("isolate", || false.into());
         keys.isolate = section.boolean("isolate").filter(|found| found.value).and(at);
         let report = section.report;
         keys.store = section.string("store").and_then(|found| {

@@ -9,11 +9,12 @@ use std::time::Duration;
 use super::values::{DAY, HOUR, MILLISECOND, file, required_file, seconds};
 use super::{pkcs11, process};
 use crate::address;
+use crate::describe::Form;
 use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Operation, Operations, Sandbox, Server};
 use crate::model::{At, Level, Workers};
 use crate::report::Report;
 use crate::text::Span;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
 use crate::wording::shown;
 
@@ -89,23 +90,15 @@ fn server_of(section: Option<Section<'_, '_>>, base: &Path) -> Server {
         named_file(&mut section, "identity", base, "add the PEM file of this server's certificate and key");
     server.ca =
         named_file(&mut section, "ca", base, "add the PEM file of the authority that signs the engines' certificates");
-    if let Some(found) = section.duration("idle_timeout", IDLE_TIMEOUT) {
-        server.idle_timeout = found.value;
-    }
-    if let Some(found) = section.duration("timeout", MILLISECOND..=HOUR) {
-        server.timeout = found.value;
-    }
-    if let Some(found) = section.duration("drain_timeout", Duration::ZERO..=DAY) {
-        server.drain_timeout = found.value;
-    }
-    if let Some(found) = section.integer("connections_max", CONNECTIONS) {
-        server.connections_max = found.value;
-    }
+    server.idle_timeout = section.duration_or("idle_timeout", IDLE_TIMEOUT, server.idle_timeout);
+    server.timeout = section.duration_or("timeout", MILLISECOND..=HOUR, server.timeout);
+    server.drain_timeout = section.duration_or("drain_timeout", Duration::ZERO..=DAY, server.drain_timeout);
+    server.connections_max = section.integer_or("connections_max", CONNECTIONS, server.connections_max);
     if let Some(workers) = process::workers(&mut section) {
         server.workers = workers;
     }
     server.user = section.string("user").and_then(|found| process::user(&section, found));
-    server.allow_world_readable_keys = section.boolean("allow_world_readable_keys").is_some_and(|found| found.value);
+    server.allow_world_readable_keys = section.boolean_or("allow_world_readable_keys", false);
     section.close();
     server
 }
@@ -113,7 +106,7 @@ fn server_of(section: Option<Section<'_, '_>>, base: &Path) -> Server {
 /// One address or several.
 fn bind(section: &mut Section<'_, '_>) -> Vec<(SocketAddr, At)> {
     let report = section.report;
-    let Some(node) = section.node("bind") else {
+    let Some(Entry { node, .. }) = section.forms("bind", &[Form::String, Form::List(&[Form::String])]) else {
         section.missing("bind", "add one, such as bind = \"0.0.0.0:2407\"");
         return Vec::new();
     };
@@ -146,18 +139,15 @@ fn keys_of(section: Option<Section<'_, '_>>, base: &Path) -> Keys {
     let mut keys = Keys { paths: Vec::new(), watch: true };
     let Some(mut section) = section else { return keys };
     let report = section.report;
-    if section.node("paths").is_none() {
-        section.missing("paths", "add paths = [\"keys/\"]: files or folders of private keys");
-    } else if let Some(list) = section.list("paths") {
+    section.require("paths", "add paths = [\"keys/\"]: files or folders of private keys");
+    if let Some(list) = section.list("paths", &[Form::String]) {
         if list.value.is_empty() {
             report.error(list.span, "`paths` is empty", "write at least one file or folder of private keys");
         }
         let found = list.value.iter().filter_map(|node| string(report, "paths", node));
         keys.paths = found.filter_map(|found| named_path(report, "paths", found, base)).collect();
     }
-    if let Some(watch) = section.boolean("watch") {
-        keys.watch = watch.value;
-    }
+    keys.watch = section.boolean_or("watch", keys.watch);
     section.close();
     keys
 }
@@ -167,7 +157,7 @@ fn named_path(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -
 }
 
 fn clients(report: &Report<'_>, top: &mut Section<'_, '_>, base: &Path) -> Vec<Client> {
-    let Some(entry) = top.entry("client") else { return Vec::new() };
+    let Some(entry) = top.forms("client", &[Form::List(&[Form::Table])]) else { return Vec::new() };
     let nodes = match &entry.node.value {
         Value::Array(nodes) => nodes.as_slice(),
         Value::Table(_) => {
@@ -189,6 +179,7 @@ fn clients(report: &Report<'_>, top: &mut Section<'_, '_>, base: &Path) -> Vec<C
 fn client(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Client> {
     let mut section = Section::of(report, node, "[[client]]", node.span)?;
     section.title = "this client".to_string();
+    section.any_of(&[&["common_name"], &["san"], &["fingerprint"]]);
     let errors = report.errors();
     let client = Client {
         common_name: text(&mut section, "common_name"),
@@ -210,7 +201,10 @@ fn client(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Client> {
 
 /// `default` stands for what goes without saying.
 fn operations(section: &mut Section<'_, '_>) -> Operations {
-    let Some(node) = section.node("operations") else { return Operations::DEFAULT };
+    let known: Vec<&str> = Operation::ALL.iter().map(|(_, name)| *name).collect();
+    section.default_is("operations", || vec!["default"].into());
+    let forms = [Form::List(&[Form::Words(&[&["default"], &known[..]].concat())])];
+    let Some(Entry { node, .. }) = section.forms("operations", &forms) else { return Operations::DEFAULT };
     let Value::Array(nodes) = &node.value else {
         mismatch::<()>(section.report, "operations", "an array", node);
         return Operations::NONE;
@@ -225,7 +219,6 @@ fn operations(section: &mut Section<'_, '_>) -> Operations {
             Some((operation, _)) => operations = operations.and(*operation),
             None if name == "default" => operations = operations.union(Operations::DEFAULT),
             None => {
-                let known: Vec<&str> = Operation::ALL.iter().map(|(_, name)| *name).collect();
                 let fix = format!("write `default`, or names among {}", known.join(", "));
                 section.report.error(node.span, format!("no operation is called \"{}\"", shown(name)), fix);
             }
@@ -256,9 +249,8 @@ fn fingerprint(section: &mut Section<'_, '_>) -> Option<[u8; 32]> {
 }
 
 fn references(section: &mut Section<'_, '_>, base: &Path) -> Option<Vec<KeyReference>> {
-    section.node("keys")?;
     let report = section.report;
-    let list = section.list("keys")?;
+    let list = section.list("keys", &[Form::String])?;
     let reference = |node| {
         let found = string(report, "keys", node)?;
         if let Some(name) = found.value.strip_prefix("pkcs11:") {
@@ -285,22 +277,24 @@ fn hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 fn level(section: Option<Section<'_, '_>>) -> Level {
     let Some(mut section) = section else { return Level::Info };
-    let level = section.choice("level", &process::LEVELS);
+    let level = section.choice_or("level", &process::LEVELS, Level::Info);
     section.close();
-    level.map_or(Level::Info, |level| level.value)
+    level
 }
 
 fn switch(section: Option<Section<'_, '_>>, key: &'static str) -> bool {
     let Some(mut section) = section else { return true };
-    let on = section.boolean(key);
+    let on = section.boolean_or(key, true);
     section.close();
-    on.is_none_or(|on| on.value)
+    on
 }
 
 /// With the name that the key had when nonces were made ahead.
 fn ecdsa_batch(report: &Report<'_>, section: Option<Section<'_, '_>>) -> bool {
     let Some(mut section) = section else { return true };
+    section.default_is("batch", || true.into());
     let (batch, former) = (section.boolean("batch"), section.boolean("precompute"));
+    section.is_former("precompute");
     if let Some(former) = &former {
         let what = "`precompute` is now `batch`: nothing is computed before it is known what is signed";
         report.warning(former.span, what, "write `batch`");
@@ -312,7 +306,7 @@ fn ecdsa_batch(report: &Report<'_>, section: Option<Section<'_, '_>>) -> bool {
 fn sandbox(section: Option<Section<'_, '_>>) -> Sandbox {
     let mut sandbox = Sandbox { seccomp: true, landlock: true, lock_memory: true };
     let Some(mut section) = section else { return sandbox };
-    let mut set = |key, switch: &mut bool| *switch = section.boolean(key).is_none_or(|on| on.value);
+    let mut set = |key, switch: &mut bool| *switch = section.boolean_or(key, true);
     set("seccomp", &mut sandbox.seccomp);
     set("landlock", &mut sandbox.landlock);
     set("lock_memory", &mut sandbox.lock_memory);

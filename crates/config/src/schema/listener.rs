@@ -3,11 +3,12 @@
 use super::tls;
 use super::values::{DAY, HOUR, close, seconds, timeout};
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{
     Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Network, PathRules, Protocol, Redirect, TlsId,
 };
 use crate::report::Report;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Named, Section, mismatch, string};
 use crate::{address, path};
 
@@ -37,22 +38,22 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         );
     }
     let alpn = alpn(&mut section, protocol, tls_key.is_some());
-    let prefer = section.list("prefer").map(|found| tls::prefer(report, found));
+    let prefer = tls::prefer(&mut section);
     if prefer.is_some() && tls.is_none() && report.is_whole() {
         let span = section.entry("prefer").map_or(span, |entry| entry.key_span);
         report.warning(span, "`prefer` has no effect on a listener without `tls`", "remove it, or name a TLS profile");
     }
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
-    let accept_proxy_protocol = section.boolean("accept_proxy_protocol").is_some_and(|found| found.value);
+    let accept_proxy_protocol = section.boolean_or("accept_proxy_protocol", false);
     let trusted_proxies = trusted_proxies(&mut section);
     let redirect_to_https = redirect_to_https(&mut section, tls_key.is_some());
     if protocol.is_relay() {
         http_only(&mut section, protocol);
     }
     let strict_host = strict_host(&mut section, tls_key.is_some());
-    let half_close = section.boolean("half_close").map_or(protocol.is_relay(), |found| found.value);
+    let half_close = section.boolean_or("half_close", protocol.is_relay());
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
-    let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
+    let forwarded = section.choice_or("forwarded", &choices, Forwarded::Replace);
     believes(&mut section, &bind, accept_proxy_protocol, forwarded, trusted_proxies.is_some());
     let request_headers = super::headers::request_headers(&mut section);
     let paths = path_rules(section.table("paths"));
@@ -88,7 +89,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
 fn binds(section: &mut Section<'_, '_>) -> Vec<Bind> {
     let report = section.report;
     let fix = "add one, such as bind = \"0.0.0.0:443\"";
-    let Some(node) = section.node("bind") else {
+    let Some(Entry { node, .. }) = section.forms("bind", &[Form::String, Form::List(&[Form::String])]) else {
         section.missing("bind", fix);
         return Vec::new();
     };
@@ -123,13 +124,14 @@ fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
 
 fn protocol(section: &mut Section<'_, '_>) -> Protocol {
     let choices = [Protocol::Http, Protocol::Tcp, Protocol::Passthrough].map(|protocol| (protocol.name(), protocol));
-    section.choice("protocol", &choices).map_or(Protocol::Http, |found| found.value)
+    section.choice_or("protocol", &choices, Protocol::Http)
 }
 
 /// `true`, or a table for another port or status.
 fn redirect_to_https(section: &mut Section<'_, '_>, has_tls: bool) -> Option<Redirect> {
     let report = section.report;
-    let entry = section.entry("redirect_to_https")?;
+    section.default_is("redirect_to_https", || false.into());
+    let entry = section.forms("redirect_to_https", &[Form::Boolean, Form::Table])?;
     let mut redirect = Redirect { status: 308, scheme: Some("https".to_string()), host: None, port: None, path: None };
     match &entry.node.value {
         Value::Boolean(false) => return None,
@@ -137,8 +139,8 @@ fn redirect_to_https(section: &mut Section<'_, '_>, has_tls: bool) -> Option<Red
         Value::Table(_) => {
             let mut table = Section::of(report, &entry.node, "`redirect_to_https`", entry.node.span)?;
             redirect.port = table.integer("port", 1..=65_535).map(|found| found.value);
-            let status = table.node("status").and_then(|node| super::route::redirect_status(report, node));
-            redirect.status = status.unwrap_or(redirect.status);
+            let status = super::route::redirect_status(&mut table);
+            redirect.status = status;
             table.close();
         }
         _ => return mismatch(report, "redirect_to_https", "a boolean or { port = 8443, status = 301 }", &entry.node),
@@ -152,7 +154,7 @@ fn redirect_to_https(section: &mut Section<'_, '_>, has_tls: bool) -> Option<Red
 
 fn trusted_proxies(section: &mut Section<'_, '_>) -> Option<Vec<Network>> {
     let report = section.report;
-    let list = section.list("trusted_proxies")?;
+    let list = section.list("trusted_proxies", &[Form::String])?;
     if list.value.len() > TRUSTED_PROXIES_MAX {
         let what = format!("`trusted_proxies` has more than {TRUSTED_PROXIES_MAX} entries");
         report.error(list.span, what, "write larger networks, as in \"10.0.0.0/8\"");
@@ -220,15 +222,13 @@ fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
 
 fn alpn(section: &mut Section<'_, '_>, protocol: Protocol, has_tls: bool) -> Vec<String> {
     let report = section.report;
-    let Some(entry) = section.entry("alpn") else {
-        return Vec::new();
-    };
-    let Some(list) = section.list("alpn") else {
+    let Some(list) = section.list("alpn", &[Form::String]) else {
         return Vec::new();
     };
     if protocol != Protocol::Tcp || !has_tls {
         let fix = "remove it: http listeners know what they speak, and without TLS nothing is agreed on";
-        report.error(entry.key_span, "`alpn` is for listeners with protocol = \"tcp\" and `tls`", fix);
+        let span = section.entry("alpn").map_or(list.span, |entry| entry.key_span);
+        report.error(span, "`alpn` is for listeners with protocol = \"tcp\" and `tls`", fix);
     }
     if list.value.len() > ALPN_MAX {
         report.error(list.span, format!("`alpn` has more than {ALPN_MAX} entries"), "remove some");
@@ -270,11 +270,12 @@ fn monitor_path(report: &Report<'_>, found: Found<&str>) -> Option<String> {
 fn path_rules(mut section: Option<Section<'_, '_>>) -> PathRules {
     let mut rules = PathRules::default();
     let Some(table) = &mut section else { return rules };
-    if let Some(found) = table.boolean("merge_slashes") {
-        rules.merge_slashes = found.value;
-    }
+    rules.merge_slashes = table.boolean_or("merge_slashes", rules.merge_slashes);
     let report = table.report;
-    for node in table.list("allow").map(|found| found.value).unwrap_or_default() {
+    // Beside those in the canonical spelling, which is the one that is shown.
+    let spellings = [&PathRules::ALLOWANCES[..], &["%2f", "%5c", "\\"]].concat();
+    let allow = table.list("allow", &[Form::Words(&spellings)]);
+    for node in allow.map(|found| found.value).unwrap_or_default() {
         let Some(found) = string(report, "allow", node) else { continue };
         match found.value {
             "%2F" | "%2f" => rules.escaped_slash = true,
@@ -306,13 +307,11 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ClientTimeouts {
 }
 
 fn limits(mut section: Option<Section<'_, '_>>) -> ClientLimits {
-    let head_bytes = section.as_mut().and_then(|section| section.size("head_bytes", HEAD_BYTES));
-    let headers = section.as_mut().and_then(|section| section.integer("headers", 1..=1000));
-    let rate = section.as_mut().and_then(|section| section.size("body_rate_min", 0..=RATE_MAX));
+    let mut limits = ClientLimits { head_bytes: 16 * 1024, headers: 100, body_rate_min: 240 };
+    let Some(table) = &mut section else { return limits };
+    limits.head_bytes = table.size_or("head_bytes", HEAD_BYTES, limits.head_bytes as u64) as usize;
+    limits.headers = table.integer_or("headers", 1..=1000, limits.headers);
+    limits.body_rate_min = table.size_or("body_rate_min", 0..=RATE_MAX, limits.body_rate_min.into()) as u32;
     close(section);
-    ClientLimits {
-        head_bytes: head_bytes.map_or(16 * 1024, |found| found.value as usize),
-        headers: headers.map_or(100, |found| found.value),
-        body_rate_min: rate.map_or(240, |found| found.value as u32),
-    }
+    limits
 }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::values::{HOUR, MILLISECOND, file};
+use crate::describe::Form;
 use crate::keyserver::{KeyName, NamedPath, Pkcs11, Token};
 use crate::report::Report;
 use crate::tree::{Node, Value};
@@ -19,7 +20,7 @@ const LABEL_BYTES_MAX: usize = 32;
 const KEY_NAME_BYTES_MAX: usize = 256;
 
 pub(super) fn tokens(report: &Report<'_>, top: &mut Section<'_, '_>, base: &Path) -> Vec<Pkcs11> {
-    let Some(entry) = top.entry("pkcs11") else { return Vec::new() };
+    let Some(entry) = top.forms("pkcs11", &[Form::List(&[Form::Table])]) else { return Vec::new() };
     let nodes = match &entry.node.value {
         Value::Array(nodes) => nodes.as_slice(),
         Value::Table(_) => {
@@ -56,18 +57,18 @@ fn token(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Pkcs11> {
     }
     let token = which(&mut section, node);
     let pin_file = path(&mut section, "pin_file", base);
-    let keys = section.node("keys").and_then(|_| section.list("keys")).map(|list| {
+    let keys = section.list("keys", &[Form::String]).map(|list| {
         if list.value.is_empty() {
             report.error(list.span, "`keys` is empty", "write labels, or leave it out for all keys of the token");
         }
         list.value.iter().filter_map(|node| key_name(report, string(report, "keys", node)?)).collect()
     });
-    let sessions = section.integer("sessions", SESSIONS).map_or(4, |found| found.value);
+    let sessions = section.integer_or("sessions", SESSIONS, 4);
     let timeout = section.duration("timeout", MILLISECOND..=HOUR).map(|found| found.value);
-    let list = section.node("module_paths").and_then(|_| section.list("module_paths"));
+    let list = section.list("module_paths", &[Form::String]);
     let names = list.iter().flat_map(|list| list.value).filter_map(|node| string(report, "module_paths", node));
     let module_paths = names.filter_map(|found| named(report, "module_paths", found, base)).collect();
-    let network = section.boolean("network").is_some_and(|found| found.value);
+    let network = section.boolean_or("network", false);
     section.close();
     let at = report.at(node.span);
     Some(Pkcs11 { module: module?, token: token?, pin_file, keys, sessions, timeout, module_paths, network, at })
@@ -84,6 +85,7 @@ fn named(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -> Opt
 
 /// `token` or `slot`, one of the two.
 fn which(section: &mut Section<'_, '_>, node: &Node<'_>) -> Option<Token> {
+    section.one_of(&["token", "slot"]);
     let (has_label, has_slot) = (section.node("token").is_some(), section.node("slot").is_some());
     let label = section.string("token");
     let slot = section.integer("slot", 0..=i128::from(u64::MAX));
@@ -93,7 +95,7 @@ fn which(section: &mut Section<'_, '_>, node: &Node<'_>) -> Option<Token> {
             None
         }
         (false, false) => {
-            section.missing("token", "add token = \"LABEL\", or slot = NUMBER");
+            section.missing_here("token", "add token = \"LABEL\", or slot = NUMBER");
             None
         }
         (true, false) => {

@@ -9,17 +9,19 @@ use std::time::Duration;
 use super::health::resolver;
 use super::values::{DAY, HOUR, close, file, seconds};
 use crate::address;
+use crate::describe::Form;
 use crate::model::{
     AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Sandbox,
     StateFolder, Trust, UpgradeSocket, Workers,
 };
 use crate::report::Report;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, integer, mismatch, string};
 use crate::wording::shown;
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
+const PORTS: RangeInclusive<i128> = 1..=65_535;
 const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
 /// Below it there is hardly room for the process itself.
 const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
@@ -59,20 +61,16 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
     }
     process.user = section.string("user").and_then(|found| user(&section, found));
     // Zero is a choice here: not to wait at all.
-    if let Some(found) = section.duration("drain_timeout", Duration::ZERO..=DAY) {
-        process.drain_timeout = found.value;
-    }
+    process.drain_timeout = section.duration_or("drain_timeout", Duration::ZERO..=DAY, process.drain_timeout);
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
     process.connections_per_source = section.integer("connections_per_source", CONNECTIONS).map(|found| found.value);
     process.memory_limit = memory_limit(&mut section);
-    process.share_address = section.boolean("share_address").is_some_and(|found| found.value);
-    if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
-        process.batch = batch.value;
-    }
+    process.share_address = section.boolean_or("share_address", false);
+    process.batch = section.choice_or("batch", &[("auto", Batch::Auto), ("off", Batch::Off)], process.batch);
     process.handshakes = handshakes(section.table("handshakes"));
-    process.watch_config = section.boolean("watch_config").is_some_and(|found| found.value);
-    process.immutable = section.boolean("immutable").is_some_and(|found| found.value);
-    process.allow_world_readable_keys = section.boolean("allow_world_readable_keys").is_some_and(|found| found.value);
+    process.watch_config = section.boolean_or("watch_config", false);
+    process.immutable = section.boolean_or("immutable", false);
+    process.allow_world_readable_keys = section.boolean_or("allow_world_readable_keys", false);
     process.state = section.string("state").and_then(|found| {
         let (report, at) = (section.report, section.report.at(found.span));
         file(report, "state", found, base).map(|path| StateFolder { path, at })
@@ -93,15 +91,13 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
 fn sandbox(section: &mut Section<'_, '_>, base: &Path) -> Sandbox {
     let report = section.report;
     let mut sandbox = Sandbox::default();
-    if let Some(found) = section.choice("sandbox", &[("on", true), ("off", false)]) {
-        sandbox.on = found.value;
-    }
-    let paths = section.node("sandbox_paths").and_then(|_| section.list("sandbox_paths"));
+    sandbox.on = section.choice_or("sandbox", &[("on", true), ("off", false)], sandbox.on);
+    let paths = section.list("sandbox_paths", &[Form::String]);
     for found in paths.iter().flat_map(|list| list.value).filter_map(|node| string(report, "sandbox_paths", node)) {
         let at = report.at(found.span);
         sandbox.paths.extend(file(report, "sandbox_paths", found, base).map(|path| Trust { path, at }));
     }
-    let ports = section.node("sandbox_ports").and_then(|_| section.list("sandbox_ports"));
+    let ports = section.list("sandbox_ports", &[Form::Integer(PORTS), Form::String]);
     sandbox.ports = ports.map(|list| list.value.iter().filter_map(|node| ports_of(report, node)).collect());
     for key in ["sandbox_paths", "sandbox_ports"] {
         if !sandbox.on
@@ -116,7 +112,6 @@ fn sandbox(section: &mut Section<'_, '_>, base: &Path) -> Sandbox {
 
 /// `443`, or `"8000-8999"`.
 fn ports_of(report: &Report<'_>, node: &Node<'_>) -> Option<RangeInclusive<u16>> {
-    const PORTS: RangeInclusive<i128> = 1..=65_535;
     if let Value::Integer(_) = node.value {
         let port: Found<u16> = integer(report, "sandbox_ports", node, PORTS)?;
         return Some(port.value..=port.value);
@@ -145,7 +140,7 @@ fn upgrade_socket(section: &Section<'_, '_>, found: Found<&str>, base: &Path) ->
 }
 
 fn memory_limit(section: &mut Section<'_, '_>) -> Option<MemoryLimit> {
-    let node = section.node("memory_limit")?;
+    let Entry { node, .. } = section.forms("memory_limit", &[Form::Words(&["auto"]), Form::Size(MEMORY_BYTES)])?;
     match &node.value {
         Value::String(text) if text == "auto" => Some(MemoryLimit::Auto),
         Value::String(text) if !text.starts_with(|first: char| first.is_ascii_digit()) => {
@@ -160,19 +155,16 @@ fn memory_limit(section: &mut Section<'_, '_>) -> Option<MemoryLimit> {
 fn handshakes(mut section: Option<Section<'_, '_>>) -> HandshakeLimits {
     let mut limits = HandshakeLimits::default();
     let Some(table) = &mut section else { return limits };
-    if let Some(found) = table.integer("in_progress", HANDSHAKES) {
-        limits.in_progress = found.value;
-    }
+    limits.in_progress = table.integer_or("in_progress", HANDSHAKES, limits.in_progress);
     limits.per_source = table.integer("per_source", HANDSHAKES).map(|found| found.value);
-    if let Some(found) = table.duration("queue_wait", QUEUE_WAIT_MIN..=HOUR) {
-        limits.queue_wait = found.value;
-    }
+    limits.queue_wait = table.duration_or("queue_wait", QUEUE_WAIT_MIN..=HOUR, limits.queue_wait);
     close(section);
     limits
 }
 
 pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
-    let node = section.node("workers")?;
+    section.default_is("workers", || "auto".into());
+    let Entry { node, .. } = section.forms("workers", &[Form::Words(&["auto"]), Form::Integer(WORKERS)])?;
     let report = section.report;
     match &node.value {
         Value::String(text) if text == "auto" => Some(Workers::Auto),
@@ -244,7 +236,7 @@ pub(crate) fn reading_admin(section: Option<Section<'_, '_>>) -> Option<Bind> {
 }
 
 fn admin_bind<'r>(section: &mut Section<'r, '_>) -> Option<Found<&'r str>> {
-    match section.node("bind") {
+    match section.forms("bind", &[Form::String]).map(|entry| &entry.node) {
         None => {
             section.missing("bind", "add one, such as bind = \"127.0.0.1:9900\"");
             None
@@ -278,12 +270,11 @@ pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
     let Some(mut section) = section else {
         return log;
     };
+    section.default_is("access", || "off".into());
     if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
         log.access = access;
     }
-    if let Some(level) = section.choice("level", &LEVELS) {
-        log.level = level.value;
-    }
+    log.level = section.choice_or("level", &LEVELS, log.level);
     section.close();
     log
 }

@@ -1,21 +1,24 @@
 //! `[[route]]`
 
 use crate::context::{Context, RouteDraft};
+use crate::describe::Form;
 use crate::model::{Action, BackendId, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
 use crate::report::Report;
 use crate::text::Span;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch};
 use crate::{address, path};
 
+const REDIRECT_STATUS: u16 = 308;
 const REDIRECT_STATUSES: [u16; 5] = [301, 302, 303, 307, 308];
 const BODY_BYTES_MAX: usize = 64 * 1024;
+const CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 const ACTION_FIX: &str = "give it exactly one of `backend`, `redirect` and `respond`";
 
 pub(crate) fn routes(context: &Context<'_, '_>, top: &mut Section<'_, '_>) -> Vec<RouteDraft> {
     let report = context.report;
-    let Some(entry) = top.entry("route") else {
+    let Some(entry) = top.forms("route", &[Form::List(&[Form::Table])]) else {
         return Vec::new();
     };
     match &entry.node.value {
@@ -44,7 +47,9 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     if let Some(host) = section.string("host").and_then(|found| accepted(report, found, address::host_pattern)) {
         draft.route.host = host;
     }
-    if let Some(path) = section.node("path").and_then(|node| path_pattern(report, node)) {
+    section.default_is("path", || "/".into());
+    let path = section.forms("path", &[Form::String, Form::Table]);
+    if let Some(path) = path.and_then(|entry| path_pattern(report, &entry.node)) {
         draft.route.path = path;
     }
     // A listener that was given and is not known says nothing if a syntax error may have hidden it.
@@ -53,9 +58,7 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     if let Some(action) = action(context, &mut section) {
         draft.route.action = action;
     }
-    if let Some(found) = section.boolean("require_client_certificate") {
-        draft.route.require_client_certificate = found.value;
-    }
+    draft.route.require_client_certificate = section.boolean_or("require_client_certificate", false);
     section.close();
     draft
 }
@@ -90,9 +93,7 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
         }
         Value::Table(_) => {
             let mut section = Section::of(report, node, "`path`", node.span)?;
-            if section.node("exact").is_none() {
-                section.missing("exact", "write { exact = \"/PATH\" }, or the prefix as a string");
-            }
+            section.require("exact", "write { exact = \"/PATH\" }, or the prefix as a string");
             let found = section.string("exact");
             section.close();
             path_text(report, found?).map(PathPattern::Exact)
@@ -111,7 +112,9 @@ fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
 
 fn action(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Action> {
     let report = context.report;
-    let given: Vec<_> = ["backend", "redirect", "respond"].into_iter().filter_map(|key| section.entry(key)).collect();
+    let actions = ["backend", "redirect", "respond"];
+    section.one_of(&actions);
+    let given: Vec<_> = actions.into_iter().filter_map(|key| section.entry(key)).collect();
     if given.is_empty() && report.is_whole() {
         report.error(section.span, "this route leads nowhere", ACTION_FIX);
     }
@@ -127,8 +130,9 @@ fn action(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Ac
 
 fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     let report = section.report;
+    section.any_of(&[&["scheme"], &["host"], &["port"], &["path"]]);
     let errors = report.errors();
-    let status = section.node("status").and_then(|node| redirect_status(report, node)).unwrap_or(308);
+    let status = redirect_status(&mut section);
     let scheme = section.choice("scheme", &[("http", "http"), ("https", "https")]).map(|found| found.value.to_string());
     let host = section.string("host").and_then(|found| accepted(report, found, redirect_host));
     let port = section.integer("port", 1..=65_535).map(|found| found.value);
@@ -148,15 +152,20 @@ fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     Some(Redirect { status, scheme, host, port, path })
 }
 
-pub(crate) fn redirect_status(report: &Report<'_>, node: &Node<'_>) -> Option<u16> {
+pub(crate) fn redirect_status(section: &mut Section<'_, '_>) -> u16 {
+    section.default_is("status", || REDIRECT_STATUS.into());
+    let Some(Entry { node, .. }) = section.forms("status", &[Form::Integers(&REDIRECT_STATUSES)]) else {
+        return REDIRECT_STATUS;
+    };
     let Value::Integer(value) = node.value else {
-        return mismatch(report, "status", "an integer", node);
+        return mismatch(section.report, "status", "an integer", node).unwrap_or(REDIRECT_STATUS);
     };
     let status = u16::try_from(value).ok().filter(|status| REDIRECT_STATUSES.contains(status));
     if status.is_none() {
-        report.error(node.span, format!("{value} is not the status of a redirect"), "use 301, 302, 303, 307 or 308");
+        let what = format!("{value} is not the status of a redirect");
+        section.report.error(node.span, what, "use 301, 302, 303, 307 or 308");
     }
-    status
+    status.unwrap_or(REDIRECT_STATUS)
 }
 
 fn redirect_host(text: &str) -> Result<String, address::Complaint> {
@@ -169,18 +178,19 @@ fn redirect_host(text: &str) -> Result<String, address::Complaint> {
 
 fn respond(mut section: Section<'_, '_>) -> Option<Respond> {
     let report = section.report;
-    let status = section.integer("status", 200..=599).map(|found| found.value);
+    let status: u16 = section.integer_or("status", 200..=599, 200);
+    section.default_is("body", || "".into());
     let body = section.string("body");
+    section.default_is("content_type", || CONTENT_TYPE.into());
     let content_type = section.string("content_type").and_then(|found| content_type(report, found));
     section.close();
-    let status: u16 = status.unwrap_or(200);
     if let Some(found) = body {
         check_body(report, status, found.value, found.span);
     }
     Some(Respond {
         status,
         body: body.map(|found| found.value.to_string()).unwrap_or_default(),
-        content_type: content_type.unwrap_or_else(|| "text/plain; charset=utf-8".to_string()),
+        content_type: content_type.unwrap_or_else(|| CONTENT_TYPE.to_string()),
     })
 }
 

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::tls::WATCH_MIN;
-use super::values::{DAY, HOUR, file, seconds, up_to};
+use super::values::{DAY, HOUR, required_file, seconds, up_to};
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{Signer, SignerServer, Trust, Verify};
 use crate::report::Report;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
 use crate::wording::shown;
 use crate::{address, units};
@@ -27,13 +28,12 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     let servers = servers(&mut section);
     let identity = required(context, &mut section, "identity", "add the PEM file of the engine's certificate and key");
     let ca = required(context, &mut section, "ca", "add the PEM file of the authority that signed the key servers");
-    let timeout = section.duration("timeout", up_to(TIMEOUT_MAX)).map_or(TIMEOUT, |found| found.value);
-    let connections = section.integer("connections", 1..=16).map_or(2, |found| found.value);
+    let timeout = section.duration_or("timeout", up_to(TIMEOUT_MAX), TIMEOUT);
+    let connections = section.integer_or("connections", 1..=16, 2);
     let hedge = hedge(&mut section, timeout);
     let verifies = [("rsa", Verify::Rsa), ("all", Verify::All), ("off", Verify::Nothing)];
-    let verify = section.choice("verify", &verifies).map_or(Verify::Rsa, |found| found.value);
-    let resolve_interval =
-        section.duration("resolve_interval", RESOLVE_MIN..=HOUR).map_or(RESOLVE_INTERVAL, |found| found.value);
+    let verify = section.choice_or("verify", &verifies, Verify::Rsa);
+    let resolve_interval = section.duration_or("resolve_interval", RESOLVE_MIN..=HOUR, RESOLVE_INTERVAL);
     let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     section.close();
     let (name, at) = (name.to_string(), report.at(span));
@@ -56,11 +56,8 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {
     let report = section.report;
-    if section.node("servers").is_none() {
-        section.missing("servers", "add servers = [\"HOST:PORT\"]");
-        return Vec::new();
-    }
-    let Some(list) = section.list("servers") else {
+    section.require("servers", "add servers = [\"HOST:PORT\"]");
+    let Some(list) = section.list("servers", &[Form::String, Form::Table]) else {
         return Vec::new();
     };
     if list.value.is_empty() {
@@ -86,9 +83,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<SignerServer> {
         Value::String(text) => (Found { value: text.as_ref(), span: node.span }, None),
         Value::Table(_) => {
             let mut section = Section::of(report, node, "this server", node.span)?;
-            if section.node("address").is_none() {
-                section.missing("address", "add address = \"HOST:PORT\"");
-            }
+            section.require("address", "add address = \"HOST:PORT\"");
             let address = section.string("address");
             let name = section.string("server_name").and_then(|found| server_name(report, found));
             section.close();
@@ -116,16 +111,9 @@ fn server_name(report: &Report<'_>, found: Found<&str>) -> Option<String> {
 }
 
 fn required(context: &Context<'_, '_>, section: &mut Section<'_, '_>, key: &'static str, fix: &str) -> Trust {
-    let path = match section.node(key) {
-        None => {
-            section.missing(key, fix);
-            None
-        }
-        Some(_) => section.string(key).and_then(|found| {
-            let path = file(section.report, key, found, context.base)?;
-            Some(Trust { path, at: section.report.at(found.span) })
-        }),
-    };
+    let at = section.node(key).map(|node| section.report.at(node.span));
+    let path = required_file(section, key, context.base, fix);
+    let path = path.zip(at).map(|(path, at)| Trust { path, at });
     // Stands in for what is wrong, and has been reported.
     path.unwrap_or_else(|| Trust { path: context.base.into(), at: section.report.at(section.span) })
 }
@@ -135,7 +123,8 @@ fn hedge(section: &mut Section<'_, '_>, timeout: Duration) -> Option<Duration> {
     let half = Duration::from_millis(timeout.as_millis() as u64 / 2);
     let default = (!half.is_zero()).then_some(half);
     let report = section.report;
-    let Some(node) = section.node("hedge") else { return default };
+    let forms = [Form::Words(&["off"]), Form::Duration];
+    let Some(Entry { node, .. }) = section.forms("hedge", &forms) else { return default };
     let Value::String(text) = &node.value else {
         return mismatch::<()>(report, "hedge", "\"off\" or a duration such as \"50ms\"", node).and(default);
     };

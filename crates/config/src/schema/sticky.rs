@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::balance;
 use super::values::{DAY, file, seconds};
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{CookieSecure, SameSite, Sticky};
 use crate::report::Report;
 use crate::text::Span;
-use crate::tree::Value;
+use crate::tree::{Entry, Value};
 use crate::walk::{Found, Section, mismatch};
 use crate::wording::shown;
 
@@ -21,17 +22,17 @@ pub(crate) fn sticky(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -
     let mut table = section.table("sticky")?;
     let report = context.report;
     let span = table.span;
-    if table.node("cookie").is_none() {
-        table.missing("cookie", "add cookie = \"NAME\"");
-    }
-    let cookie = table.node("cookie").and_then(|node| balance::name(report, "cookie", node));
+    table.require("cookie", "add cookie = \"NAME\"");
+    let cookie = balance::name(&mut table, "cookie");
     let key_file = table.string("key_file").and_then(|found| file(report, "key_file", found, context.base));
     let ttl = table.duration("ttl", TTL).map(|found| found.value);
     let secure = secure(&mut table);
-    let http_only = table.boolean("http_only").is_none_or(|found| found.value);
+    let http_only = table.boolean_or("http_only", true);
     let sites =
         [("strict", SameSite::Strict), ("lax", SameSite::Lax), ("none", SameSite::None), ("unsaid", SameSite::Unsaid)];
+    table.default_is("same_site", || "lax".into());
     let same_site = table.choice("same_site", &sites);
+    table.default_is("path", || "/".into());
     let path = table.string("path").and_then(|found| path(report, found)).unwrap_or("/");
     if secure == CookieSecure::Never
         && let Some(Found { value: SameSite::None, span }) = same_site
@@ -54,7 +55,9 @@ pub(crate) fn sticky(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -
 }
 
 fn secure(table: &mut Section<'_, '_>) -> CookieSecure {
-    let Some(node) = table.node("secure") else {
+    table.default_is("secure", || "auto".into());
+    let forms = [Form::Words(&["auto"]), Form::Boolean];
+    let Some(Entry { node, .. }) = table.forms("secure", &forms) else {
         return CookieSecure::Auto;
     };
     match &node.value {

@@ -1,10 +1,11 @@
 //! `policy` of `[tls.NAME]`: which versions, cipher suites and groups are offered, and why some never are.
 
+use crate::describe::Form;
 use crate::model::{CustomPolicy, TlsCipher, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
 use crate::report::Report;
 use crate::text::Span;
-use crate::tree::{Node, Value};
-use crate::walk::{Found, Section, choice, mismatch, string};
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Section, choice, mismatch, string, words};
 use crate::wording::{one_of, shown};
 
 const POLICY_FORM: &str = "\"modern\", \"intermediate\" or { versions = [...], suites = [...], groups = [...] }";
@@ -36,17 +37,16 @@ const GROUPS: &[(&str, TlsGroup)] = &[
 
 const VERSIONS: [TlsVersion; 2] = [TlsVersion::Tls12, TlsVersion::Tls13];
 
-/// `span` is where the key is.
-pub(crate) fn policy(report: &Report<'_>, node: &Node<'_>, span: Span) -> Option<TlsPolicy> {
+pub(crate) fn policy(section: &mut Section<'_, '_>) -> Option<TlsPolicy> {
+    let report = section.report;
+    let policies = [("modern", TlsKind::Modern), ("intermediate", TlsKind::Intermediate)];
+    let Entry { node, key_span, .. } = section.forms("policy", &[Form::Words(&words(&policies)), Form::Table])?;
     match &node.value {
-        Value::String(_) => {
-            let policies = [("modern", TlsKind::Modern), ("intermediate", TlsKind::Intermediate)];
-            Some(match choice(report, "policy", node, &policies)?.value {
-                TlsKind::Modern => TlsPolicy::Modern,
-                TlsKind::Intermediate => TlsPolicy::Intermediate,
-            })
-        }
-        Value::Table(_) => custom(report, Section::of(report, node, "`policy`", span)?).map(TlsPolicy::Custom),
+        Value::String(_) => Some(match choice(report, "policy", node, &policies)?.value {
+            TlsKind::Modern => TlsPolicy::Modern,
+            TlsKind::Intermediate => TlsPolicy::Intermediate,
+        }),
+        Value::Table(_) => custom(report, Section::of(report, node, "`policy`", *key_span)?).map(TlsPolicy::Custom),
         _ => mismatch(report, "policy", POLICY_FORM, node),
     }
 }
@@ -59,9 +59,15 @@ enum TlsKind {
 
 fn custom(report: &Report<'_>, mut section: Section<'_, '_>) -> Option<CustomPolicy> {
     let (span, errors) = (section.span, report.errors());
-    let versions = section.list("versions").map(|list| each(report, "versions", list, version));
-    let suites = section.list("suites").map(|list| each(report, "suites", list, suite));
-    let groups = section.list("groups").map(|list| each(report, "groups", list, group));
+    let versions = section
+        .list("versions", &[Form::Words(&VERSIONS.map(TlsVersion::name)), Form::String])
+        .map(|list| each(report, "versions", list, version));
+    let names: Vec<&str> = SUITES.iter().map(|(_, suite)| suite.name()).collect();
+    let suites =
+        section.list("suites", &[Form::Words(&names), Form::String]).map(|list| each(report, "suites", list, suite));
+    let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+    let groups =
+        section.list("groups", &[Form::Words(&names), Form::String]).map(|list| each(report, "groups", list, group));
     section.close();
     let all_suites = || SUITES.iter().map(|(_, suite)| *suite).collect::<Vec<_>>();
     let all_groups = || vec![TlsGroup::X25519MlKem768, TlsGroup::X25519, TlsGroup::P256, TlsGroup::P384];

@@ -8,15 +8,17 @@ use super::suites::policy;
 use super::values::{DAY, file, required_file, seconds};
 use super::{acme, client_auth};
 use crate::context::Context;
+use crate::describe::Form;
 use crate::model::{
     At, Certificate, CertificateSource, KeyType, Resumption, SignerId, TicketKeys, TlsPolicy, TlsProfile,
 };
-use crate::report::Report;
-use crate::tree::{Node, Value};
-use crate::walk::{Found, Named, Section, choice, mismatch};
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Named, Section, choice, mismatch, words};
 
-/// A second is for tests. A client may use a ticket for two rotations, and TLS 1.3 allows it seven days (RFC 8446 §4.6.1).
+/// A second is for tests. A client may use a ticket for two rotations, and TLS 1.3 allows it seven days (RFC 8446
+/// §4.6.1).
 const ROTATE: RangeInclusive<Duration> = seconds(1)..=seconds(72 * 3600);
+const PREFER: [KeyType; 2] = [KeyType::Ecdsa, KeyType::Rsa];
 const TICKETS: RangeInclusive<i128> = 0..=8;
 const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;
 const TICKET_KEYS_FORM: &str = "a path or { file = \"...\", rotate = \"6h\" }";
@@ -26,21 +28,18 @@ pub(super) const WATCH_MIN: Duration = seconds(1);
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
     let Named { name, span, mut section } = named;
-    let report = context.report;
     let signer = signer(context, &mut section);
     let certificates = certificates(context, &mut section, signer.is_some());
-    let policy = section
-        .entry("policy")
-        .and_then(|entry| policy(report, &entry.node, entry.key_span))
-        .unwrap_or(TlsPolicy::Intermediate);
-    let prefer = section.list("prefer").map(|found| prefer(report, found));
-    let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
-    let strict_sni = section.boolean("strict_sni").is_some_and(|found| found.value);
+    section.default_is("policy", || "intermediate".into());
+    let policy = policy(&mut section).unwrap_or(TlsPolicy::Intermediate);
+    section.default_is("prefer", || PREFER.map(KeyType::name).to_vec().into());
+    let prefer = prefer(&mut section).unwrap_or_else(|| PREFER.to_vec());
+    let strict_sni = section.boolean_or("strict_sni", false);
     let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
-    let certificate_compression = section.boolean("certificate_compression").is_none_or(|found| found.value);
+    let certificate_compression = section.boolean_or("certificate_compression", true);
     let resumption = resumption(context, &mut section);
     let client_auth = client_auth::client_auth(context, &mut section);
-    let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
+    let ja4 = section.boolean_or("ja4", false);
     never_here(&mut section);
     section.close();
     TlsProfile {
@@ -63,11 +62,8 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
 /// With a signer a chain may come without its key.
 fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>, signer: bool) -> Vec<Certificate> {
     let report = context.report;
-    if section.node("certificates").is_none() {
-        section.missing("certificates", "add certificates = [\"PATH\"] with a PEM file of chain and key");
-        return Vec::new();
-    }
-    let Some(list) = section.list("certificates") else {
+    section.require("certificates", "add certificates = [\"PATH\"] with a PEM file of chain and key");
+    let Some(list) = section.list("certificates", &[Form::String, Form::Table]) else {
         return Vec::new();
     };
     if list.value.is_empty() {
@@ -109,6 +105,18 @@ fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, signer: bo
         let found = section.string(key)?;
         file(report, key, found, context.base)
     };
+    section.any_of(&[&["path"], &["chain"], &["acme", "names"]]);
+    if section.is_described() {
+        for key in ["path", "chain", "key"] {
+            section.string(key);
+        }
+    }
+    let needed = |section: &mut Section<'_, '_>, key, fix| {
+        if section.node(key).is_none() {
+            section.missing_here(key, fix);
+        }
+        optional(section, key)
+    };
     let source = if let Some(ordered) = acme::ordered(context, &mut section, signer) {
         ordered
     } else if section.node("path").is_some() {
@@ -120,26 +128,28 @@ fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, signer: bo
         }
         optional(&mut section, "path").map(CertificateSource::Path)
     } else {
-        let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
+        let chain = needed(&mut section, "chain", "add the PEM file of the chain");
         if signer && section.node("key").is_none() {
             chain.map(CertificateSource::Path)
         } else {
-            let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
+            let key = needed(&mut section, "key", "add the PEM file of the private key");
             chain.zip(key).map(|(chain, key)| CertificateSource::Pair { chain, key })
         }
     };
     let ocsp = optional(&mut section, "ocsp");
-    let default = section.boolean("default").is_some_and(|found| found.value);
+    let default = section.boolean_or("default", false);
     section.close();
     Some(Certificate { source: source?, ocsp, default, uploaded: false, at })
 }
 
 /// An order of key types: of a profile, or of one listener.
-pub(crate) fn prefer(report: &Report<'_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
+pub(crate) fn prefer(section: &mut Section<'_, '_>) -> Option<Vec<KeyType>> {
+    let report = section.report;
+    let types = [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa].map(|each| (each.name(), each));
+    let list = section.list("prefer", &[Form::Words(&words(&types))])?;
     if list.value.is_empty() {
         report.error(list.span, "`prefer` is empty", "use [\"ecdsa\", \"rsa\"], or leave it out");
     }
-    let types = [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa].map(|each| (each.name(), each));
     let mut prefer = Vec::new();
     for node in list.value {
         let Some(found) = choice(report, "prefer", node, &types) else {
@@ -151,11 +161,12 @@ pub(crate) fn prefer(report: &Report<'_>, list: Found<&[Node<'_>]>) -> Vec<KeyTy
             prefer.push(found.value);
         }
     }
-    prefer
+    Some(prefer)
 }
 
 fn resumption(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Resumption {
     let default = Resumption::default();
+    section.default_is("early_data", || "off".into());
     let early_data = section.entry("early_data");
     if let (Some(entry), Some(found)) = (early_data, section.choice("early_data", &[("off", false), ("safe", true)]))
         && found.value
@@ -163,15 +174,15 @@ fn resumption(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Resum
         context.report.unsupported(entry.key_span, "early_data", "and clients wait for the handshake's end");
     }
     Resumption {
-        tickets: section.integer("tickets", TICKETS).map_or(default.tickets, |found| found.value),
-        session_ids: section.integer("session_ids", SESSION_IDS).map_or(default.session_ids, |found| found.value),
+        tickets: section.integer_or("tickets", TICKETS, default.tickets),
+        session_ids: section.integer_or("session_ids", SESSION_IDS, default.session_ids),
         ticket_keys: ticket_keys(context, section).unwrap_or(default.ticket_keys),
     }
 }
 
 fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<TicketKeys> {
     let report = context.report;
-    let node = section.node("ticket_keys")?;
+    let Entry { node, .. } = section.forms("ticket_keys", &[Form::String, Form::Table])?;
     let at = report.at(node.span);
     match &node.value {
         Value::String(text) => {
@@ -193,8 +204,9 @@ fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Opti
 /// Reads the signer. For a name that leads nowhere any signer stands in: keys that are missing are then not to be
 /// complained about.
 fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<SignerId> {
+    let name = section.string("signer");
     section.entry("signer")?;
-    let known = section.string("signer").and_then(|name| context.signers.resolve(context.report, name));
+    let known = name.and_then(|name| context.signers.resolve(context.report, name));
     Some(SignerId(known.unwrap_or(usize::MAX)))
 }
 
@@ -208,8 +220,6 @@ fn never_here(section: &mut Section<'_, '_>) {
         ("delegated_credentials", "the TLS library cannot serve them; keep keys off this machine with a `signer`"),
     ];
     for (key, reason) in REASONS {
-        if let Some(entry) = section.entry(key) {
-            section.report.unsupported(entry.key_span, key, &format!("because {reason}"));
-        }
+        section.unsupported(key, &format!("because {reason}"));
     }
 }

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use super::values::{file, seconds, up_to};
 use crate::address;
+use crate::describe::Form;
 use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust};
 use crate::report::Report;
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, Value};
 use crate::walk::{Found, Section, mismatch, string};
 use crate::wording::shown;
 
+const SAMPLE: SampleRate = SampleRate(10_000);
+const SERVICE_NAME: &str = "propylon";
 const SPANS_PER_SECOND: u32 = 1000;
 const TIMEOUT: Duration = seconds(10);
 const TIMEOUT_MAX: Duration = seconds(60);
@@ -25,24 +28,22 @@ pub(crate) fn tracing(section: Option<Section<'_, '_>>, base: &Path) -> Option<T
     let mut section = section?;
     let report = section.report;
     let at = report.at(section.span);
-    if section.node("endpoint").is_none() {
-        section.missing("endpoint", ENDPOINT_FIX);
-    }
+    section.require("endpoint", ENDPOINT_FIX);
     let endpoint = section.string("endpoint").and_then(|found| endpoint(report, found));
     let tls = tls(&mut section, base, endpoint.as_ref());
     let headers = section.string("headers").and_then(|found| {
         let path = file(report, "headers", found, base)?;
         Some(Trust { path, at: report.at(found.span) })
     });
-    let sample = section.node("sample").and_then(|node| sample(report, node)).unwrap_or(SampleRate(10_000));
+    let sample = sample(&mut section).unwrap_or(SAMPLE);
     let trusts = [("parent", TraceTrust::Parent), ("never", TraceTrust::Never)];
-    let trust = section.choice("trust", &trusts).map_or(TraceTrust::Parent, |found| found.value);
-    let spans_per_second =
-        section.integer("spans_per_second", 1..=1_000_000).map_or(SPANS_PER_SECOND, |found| found.value);
+    let trust = section.choice_or("trust", &trusts, TraceTrust::Parent);
+    let spans_per_second = section.integer_or("spans_per_second", 1..=1_000_000, SPANS_PER_SECOND);
+    section.default_is("service_name", || SERVICE_NAME.into());
     let service_name = section.string("service_name").and_then(|found| text(report, "service_name", found));
-    let service_name = service_name.unwrap_or_else(|| "propylon".into());
+    let service_name = service_name.unwrap_or_else(|| SERVICE_NAME.into());
     let attributes = attributes(&mut section);
-    let timeout = section.duration("timeout", up_to(TIMEOUT_MAX)).map_or(TIMEOUT, |found| found.value);
+    let timeout = section.duration_or("timeout", up_to(TIMEOUT_MAX), TIMEOUT);
     section.close();
     let (endpoint, secure) = endpoint?;
     let tls = secure.then_some(tls);
@@ -85,7 +86,7 @@ fn endpoint(report: &Report<'_>, found: Found<&str>) -> Option<(CollectorEndpoin
 /// As of a backend's servers, with their defaults.
 fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorEndpoint, bool)>) -> BackendTls {
     let report = section.report;
-    let ca = section.entry("ca").and_then(|entry| {
+    let ca = section.forms("ca", &[Form::String]).and_then(|entry| {
         if endpoint.is_some_and(|(_, secure)| !secure) {
             report.error(entry.key_span, "`ca` has no effect with http", "write https in `endpoint`, or remove it");
         }
@@ -108,7 +109,10 @@ fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorE
     }
 }
 
-fn sample(report: &Report<'_>, node: &Node<'_>) -> Option<SampleRate> {
+fn sample(section: &mut Section<'_, '_>) -> Option<SampleRate> {
+    let report = section.report;
+    section.default_is("sample", || (f64::from(SAMPLE.0) / f64::from(SampleRate::ALL)).into());
+    let Entry { node, .. } = section.forms("sample", &[Form::Number(0.0..=1.0)])?;
     let number = match &node.value {
         Value::Integer(number) => *number as f64,
         Value::Float => report.written(node.span).replace('_', "").parse().unwrap_or(f64::NAN),
@@ -135,7 +139,7 @@ fn text(report: &Report<'_>, key: &str, found: Found<&str>) -> Option<String> {
 
 fn attributes(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
     let report = section.report;
-    let Some(entry) = section.entry("attributes") else { return Vec::new() };
+    let Some(entry) = section.forms("attributes", &[Form::Strings]) else { return Vec::new() };
     let example = "a table such as { \"deployment.environment.name\" = \"production\" }";
     let Value::Table(entries) = &entry.node.value else {
         mismatch::<()>(report, "attributes", example, &entry.node);

@@ -22,17 +22,14 @@ pub(super) fn file(report: &Report<'_>, key: &str, found: Found<&str>, base: &Pa
     Some(base.join(found.value))
 }
 
-/// A path of a file that must be given.
+/// A path of a file that every such section has to name.
 pub(super) fn required_file(
     section: &mut Section<'_, '_>,
     key: &'static str,
     base: &Path,
     fix: &str,
 ) -> Option<PathBuf> {
-    if section.node(key).is_none() {
-        section.missing(key, fix);
-        return None;
-    }
+    section.require(key, fix);
     let found = section.string(key)?;
     file(section.report, key, found, base)
 }
@@ -57,7 +54,7 @@ pub(super) fn timeout(
     bound: Duration,
     default: Duration,
 ) -> Duration {
-    section.as_mut().and_then(|section| section.duration(key, up_to(bound))).map_or(default, |found| found.value)
+    section.as_mut().map_or(default, |section| section.duration_or(key, up_to(bound), default))
 }
 
 pub(super) fn close(section: Option<Section<'_, '_>>) {

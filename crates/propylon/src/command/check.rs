@@ -19,7 +19,7 @@ use propylon_proxy::sticky;
 use propylon_proxy::ticket_keys;
 use propylon_proxy::trace::Target;
 use propylon_sys::Account;
-use propylon_tls::{Finding, KEY_BESIDE_AUTHORITIES, NOT_THERE_YET};
+use propylon_tls::{Finding, KEY_AMONG_AUTHORITIES, NOT_THERE_YET};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -72,7 +72,7 @@ fn problems(source: &Source) -> Vec<Problem> {
     }
     if certified.keys.isolate.is_some() {
         // As the process that runs has it, which is to have no keys.
-        let keys = findings.iter_mut().filter(|finding| finding.what == KEY_BESIDE_AUTHORITIES);
+        let keys = findings.iter_mut().filter(|finding| finding.what == KEY_AMONG_AUTHORITIES);
         keys.for_each(|finding| finding.severity = propylon_tls::Severity::Error);
     }
     problems.extend(overrides(source, &problems));

@@ -8,12 +8,13 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 10] = [
+const COMMANDS: [(&str, &str); 11] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
     ),
     ("explain", "Say what would become of a request, and why: listener, certificate, route, backend, servers"),
+    ("schema", "Print the JSON Schema of configuration files, by which editors complete and check keys"),
     (
         "doctor",
         "Look at this machine: files, ports, backlog, buffers, processor, memory, clock, each with the command that sets it",

@@ -102,7 +102,7 @@ fn attempt(what: &What) -> io::Result<()> {
         What::Read { path } => fs::File::open(path).map(drop),
         What::Write { path } => fs::write(path, "").and_then(|()| fs::remove_file(path)),
         What::Exec { program } => Command::new(program).status().map(drop),
-        What::Trace { pid } => propylon_sys::trace_and_let_go(*pid),
+        What::Trace { pid } => propylon_sys::try_trace(*pid),
         What::Signal { pid } => {
             let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw);
             Ok(rustix::process::test_kill_process(pid.ok_or(io::ErrorKind::InvalidInput)?)?)
