@@ -165,7 +165,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
     // The log's thread starts inside the sandbox, before any thread that serves.
-    logger::write_aside().map_err(StartError::Threads)?;
+    logger::start_writer().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -207,7 +207,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     drop((watched, published));
     reload::start_resolver(&snapshot, None);
     // Memory that loading took is given back; else it stays until this thread allocates again.
-    propylon_sys::give_memory_back();
+    propylon_sys::release_memory();
     // Renewer begin here: ACME folders must be this account's, and listeners able to answer challenges.
     let orders = Arc::new(acme::renewer());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;

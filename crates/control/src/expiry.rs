@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use propylon_metrics::gauge_text;
 use propylon_proxy::snapshot::Snapshot;
-use propylon_tls::{Dated, DatedKind, Nearness, Profile};
+use propylon_tls::{Dated, DatedKind, ExpiryStep, Profile};
 use serde_json::{Value, json};
 
 /// Lines about the end of something that one look may write to the log, and all looks of a minute together. Of the rest
@@ -42,7 +42,7 @@ impl Watch {
             return;
         }
         let last = std::mem::replace(&mut self.last, now);
-        let mut near: Vec<(String, Dated, Nearness)> = Vec::new();
+        let mut near: Vec<(String, Dated, ExpiryStep)> = Vec::new();
         for profile in profiles {
             let steps = profile.steps_between(last, now, LINES_PER_LOOK_MAX + 1);
             near.extend(steps.into_iter().map(|(dated, step)| (of_profile(profile), dated, step)));
@@ -73,20 +73,20 @@ impl Watch {
     }
 }
 
-fn log_expiry(of: &str, dated: &Dated, step: Nearness, now: i64) {
+fn log_expiry(of: &str, dated: &Dated, step: ExpiryStep, now: i64) {
     let level = match step {
-        Nearness::Known => log::Level::Info,
-        Nearness::Soon | Nearness::Now => log::Level::Warn,
-        Nearness::Over => log::Level::Error,
+        ExpiryStep::Known => log::Level::Info,
+        ExpiryStep::Soon | ExpiryStep::Now => log::Level::Warn,
+        ExpiryStep::Over => log::Level::Error,
     };
     log::log!(level, "{of} (line {}): {}", dated.at.line, words(dated, step, now));
 }
 
-fn words(dated: &Dated, step: Nearness, now: i64) -> String {
+fn words(dated: &Dated, step: ExpiryStep, now: i64) -> String {
     let Dated { kind, path, until, .. } = dated;
     let path = path.display();
     let name = if dated.name.is_empty() { String::new() } else { format!(" for {}", dated.name) };
-    if step == Nearness::Over {
+    if step == ExpiryStep::Over {
         let effect = match kind {
             DatedKind::ServerCertificate => {
                 "clients refuse it, unless one of another type takes its place; renew it: it is read again at SIGHUP, or with `watch` by itself"
@@ -214,13 +214,13 @@ mod tests {
             (DatedKind::RevocationList, "get the present list"),
             (DatedKind::OcspResponse, "not stapled any more"),
         ] {
-            let text = words(&dated(kind), Nearness::Over, 1001);
+            let text = words(&dated(kind), ExpiryStep::Over, 1001);
             assert!(
                 text.starts_with("a.pem: the ") && text.contains("has expired") && text.contains(expected),
                 "{text}"
             );
         }
-        let text = words(&dated(DatedKind::ServerCertificate), Nearness::Now, 993);
+        let text = words(&dated(DatedKind::ServerCertificate), ExpiryStep::Now, 993);
         assert_eq!(text, "a.pem: the certificate for shop.test expires in 7 seconds; renew it");
     }
 

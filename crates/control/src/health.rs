@@ -28,7 +28,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::names::Names;
 use probe::{Failure, probe};
-use propylon_config::effective;
 use propylon_observe::telemetry::{
     PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };
@@ -157,8 +156,8 @@ pub struct State {
 }
 
 impl Health {
-    /// Starts to watch, on the current runtime, which is the main thread's. What is `known` already need not be found out
-    /// before requests come.
+    /// Starts to watch, on the current runtime, which is the main thread's. What is `known` already need not be found
+    /// out before requests come.
     pub fn start(
         snapshot: &Arc<Snapshot>,
         store: &Arc<Store>,
@@ -193,8 +192,8 @@ impl Health {
         self.begin(Some(&old));
     }
 
-    /// Ends all probes, for good: whoever has taken over makes them, and twice as many is what servers would see. What is
-    /// known stays, for requests that are still in progress here.
+    /// Ends all probes, for good: whoever has taken over makes them, and twice as many is what servers would see. What
+    /// is known stays, for requests that are still in progress here.
     pub fn leave_to_successor(&self) {
         self.0.tasks.borrow_mut().values_mut().for_each(|tasks| tasks.probing = None);
     }
@@ -485,7 +484,7 @@ impl Board {
     fn probes_alike(&self, later: &Board, backend: usize) -> bool {
         let of = |board: &Board| {
             let backend = &board.snapshot.config.backends[backend];
-            (effective::health_of(backend), backend.protocol)
+            (backend.health.clone(), backend.protocol)
         };
         let upstream = |board: &Board| board.snapshot.upstreams[backend].clone();
         let same_tls = match (upstream(self), upstream(later)) {
@@ -553,8 +552,8 @@ impl Board {
         }
     }
 
-    /// How long the next probe of a server is likely to take. That of one which is up is awaited, whatever the last one found: it may
-    /// be what its end is known by.
+    /// How long the next probe of a server is likely to take. That of one which is up is awaited, whatever the last one
+    /// found: it may be what its end is known by.
     fn kind(&self, backend: usize, server: usize) -> Kind {
         let Watched { servers, known } = &self.backends.borrow()[backend];
         let is_down = matches!(servers.found(server), Some(Err(_)));
@@ -625,8 +624,9 @@ impl Board {
         known.lookup = Some(error);
     }
 
-    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks them, those
-    /// that stand in are told of only while no better one answers, so that nobody stays with them for longer.
+    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks
+    /// them, those that stand in are told of only while no better one answers, so that nobody stays with them for
+    /// longer.
     fn publish_addresses(&self, backend: usize, server: usize) {
         let backends = self.backends.borrow();
         let Known { targets, silent, .. } = &backends[backend].known[server];

@@ -1,5 +1,5 @@
-//! Keys in a process of their own, beside this one (`keys.isolate`): its start, and what of it this process has. What that
-//! process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
+//! Keys in a process of their own, beside this one (`keys.isolate`): its start, and what of it this process has. What
+//! that process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
 
 mod earlier;
 mod keeping;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use propylon_config::{At, Batch, Config, FileAccess, Keys, Level, NamedFile, Problem, Source};
 use propylon_crypto::Ski;
 use propylon_crypto::key_process::{Failure, KeyFiles, Setup};
-use propylon_keyserver::isolated::Brief;
+use propylon_keyserver::isolated::Startup;
 use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
 pub use keeping::Keeping;
@@ -51,7 +51,7 @@ impl KeyProcess {
             return Ok(None);
         }
         // A service manager's sockets are this process's alone.
-        if let Err(error) = propylon_sys::keep_files_to_itself() {
+        if let Err(error) = propylon_sys::close_files_on_exec() {
             log::warn!("the key process gets the files that came with the start of this one: {error}");
         }
         let links = worker_count(config).min(LINKS_MAX) + 1;
@@ -75,15 +75,15 @@ impl KeyProcess {
         readable.extend(config_folder(path));
         let folders = readable.into_iter().collect();
         let accounts: BTreeSet<String> = config.acmes.iter().map(|acme| acme.name.clone()).collect();
-        let brief = Brief { setup, files: others, folders, accounts: accounts.clone(), paths: Vec::new() };
+        let startup = Startup { setup, files: others, folders, accounts: accounts.clone(), paths: Vec::new() };
         let (channel, other) = propylon_sys::message_pair()?;
         let mut command = Command::new("/proc/self/exe");
         let supervisor = command.arg0("propylon").arg("key-supervisor").stdin(Stdio::from(other)).spawn()?;
-        brief.send(&channel)?;
+        startup.send(&channel)?;
         // The other ends are theirs alone.
-        drop(brief);
+        drop(startup);
         let files = Arc::new(KeyFiles::new(own.remove(0), accounts));
-        files.wait_until_here(START_WAIT).map_err(|error| match error.kind() {
+        files.wait_until_ready(START_WAIT).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::other("it has ended; the log says why"),
             _ => error,
         })?;
@@ -92,7 +92,7 @@ impl KeyProcess {
         }
         let aside = own.pop();
         own.reverse();
-        propylon_tls::hold_keys_beside(files);
+        propylon_tls::use_key_process(files);
         Ok(Some(KeyProcess { links: own, aside, _supervisor: (supervisor, channel) }))
     }
 
@@ -117,8 +117,8 @@ pub fn find_ordered_keys(keys: &Keys) {
 /// Sees to it that the key process forgets keys that are not in use any more.
 #[derive(Default)]
 pub struct Forgetting {
-    /// Generation of the snapshot that was looked at last, with the keys shown to key servers then: these change without
-    /// another one.
+    /// Generation of the snapshot that was looked at last, with the keys shown to key servers then: these change
+    /// without another one.
     seen: Option<(u64, Vec<Ski>)>,
     /// When nobody can want keys of the one before any more, and what had been read when it came into force.
     due: Option<(Instant, u64)>,
@@ -170,14 +170,16 @@ fn keys_in_use(snapshot: &Snapshot) -> Vec<Ski> {
     own.chain(towards).chain(keys_of_links(snapshot)).collect()
 }
 
-/// So that it can be read where this process may not any more, and after it was replaced; by itself where there is too much beside it.
+/// So that it can be read where this process may not any more, and after it was replaced; by itself where there is too
+/// much beside it.
 fn config_folder(path: &Path) -> Option<PathBuf> {
     let path = std::fs::canonicalize(path).ok()?;
     let folder = path.parent().filter(|folder| !is_broad(folder));
     Some(folder.map_or_else(|| path.clone(), Path::to_path_buf))
 }
 
-/// The text of the configuration, by the key process where this one may not read it: it may lie in one folder with keys.
+/// The text of the configuration, by the key process where this one may not read it: it may lie in one folder with
+/// keys.
 pub fn read_source(path: &Path) -> Result<Source, Problem> {
     let Some(files) = propylon_tls::key_files() else { return Source::read(path) };
     match files.config() {

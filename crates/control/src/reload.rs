@@ -449,7 +449,7 @@ impl Reloader {
         self.config_status.borrow_mut().snapshot = snapshot;
         drop(earlier);
         // Memory that compiling took is given back; else it stays until this thread allocates again.
-        propylon_sys::give_memory_back();
+        propylon_sys::release_memory();
         self.look_after();
     }
 

@@ -19,7 +19,7 @@ use landlock::{
     Scope, path_beneath_rules,
 };
 use propylon_config::{Acme, Config, FileAccess, Problem, Severity, Source};
-use propylon_sys::{folder_of, is_out_of_reach, note_reach};
+use propylon_sys::{folder_of, is_out_of_reach, set_reachable_folders};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 
@@ -89,8 +89,8 @@ impl fmt::Display for Enforced {
 }
 
 impl Sandbox {
-    /// Takes effect on the calling thread and on those that it starts: to be called while there is no other, with everything
-    /// open that takes more rights. `path` is the configuration's own.
+    /// Takes effect on the calling thread and on those that it starts: to be called while there is no other, with
+    /// everything open that takes more rights. `path` is the configuration's own.
     pub fn enter(config: &Config, path: &Path) -> Sandbox {
         if !config.process.sandbox.on {
             return Sandbox::none();
@@ -115,7 +115,7 @@ impl Sandbox {
         let no_new_privileges = no_new_privileges.is_ok();
         let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
         if !matches!(landlock, Enforced::Not(_)) {
-            note_reach(folders.reach());
+            set_reachable_folders(folders.reach());
             let _ = FOLDERS.set(folders.clone());
         }
         let sandbox = Sandbox {
@@ -264,8 +264,8 @@ impl Sandbox {
     }
 }
 
-/// Files that a configuration names and a process that runs may not come by, each with its place; none where that process is
-/// not known to be kept from any. `told` is what its `/snapshot` has about its sandbox.
+/// Files that a configuration names and a process that runs may not come by, each with its place; none where that
+/// process is not known to be kept from any. `told` is what its `/snapshot` has about its sandbox.
 pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Vec<String>> {
     let folders = Folders::from_json(&told["folders"])?;
     let out = |file: &propylon_config::NamedFile<'_>| {
@@ -305,8 +305,8 @@ pub fn remedy(config: &Config, path: &Path) -> String {
     }
 }
 
-/// Why a file cannot be opened, and what to do about it, if it is this process that denies it to itself: the kernel says the
-/// same of it as of a file whose mode forbids it.
+/// Why a file cannot be opened, and what to do about it, if it is this process that denies it to itself: the kernel
+/// says the same of it as of a file whose mode forbids it.
 pub fn denial(path: &Path) -> Option<(String, String)> {
     let leads = std::fs::canonicalize(path).ok()?;
     is_out_of_reach(path).then(|| {
@@ -326,8 +326,8 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
     })
 }
 
-/// A finding about a file, with the sandbox's part in it: the mode of a file is not what has to be mended where it is this
-/// process that keeps itself from it.
+/// A finding about a file, with the sandbox's part in it: the mode of a file is not what has to be mended where it is
+/// this process that keeps itself from it.
 pub fn judged(finding: &Finding) -> Finding {
     // A file that could be read, by this process or by its key process, has a problem that the sandbox has no part in.
     match finding.error.and_then(|error| denial_by(&finding.path, error)) {

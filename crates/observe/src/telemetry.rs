@@ -28,7 +28,7 @@ pub use acme::AcmeMetrics;
 pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
-pub use by_reason::{ByFault, ByReason};
+pub use by_reason::{ByFault, ByReason, HandshakeFailures};
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
@@ -62,7 +62,7 @@ pub struct Telemetry {
     ledger: Mutex<Ledger>,
 }
 
-/// Metrics of pipes that relays splice through.
+/// Metrics of pipes that relays and tunnels splice through.
 pub struct PipeMetrics {
     pub open: Gauge,
     pub refused: Counter,
@@ -283,14 +283,7 @@ impl Telemetry {
         let backends = backends.collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
-        let relay = PipeMetrics {
-            open: r.gauge("propylon_relay_pipes", "Pipes open for relays to splice through; two files each.", &[]),
-            refused: r.counter(
-                "propylon_relay_pipes_refused_total",
-                "Times that a relay went on copying because no pipe was to be had.",
-                &[],
-            ),
-        };
+        let relay = pipe_metrics(r);
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| {
             let (metrics, group) = r.group(|r| signer_metrics(r, signer));
@@ -333,6 +326,17 @@ impl Telemetry {
             self.listeners.iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
         };
         (sum(|listener| listener.open), sum(|listener| listener.in_progress))
+    }
+}
+
+fn pipe_metrics(r: &mut Registry) -> PipeMetrics {
+    PipeMetrics {
+        open: r.gauge("propylon_splice_pipes", "Pipes that relays and tunnels splice through; two files each.", &[]),
+        refused: r.counter(
+            "propylon_splice_pipes_refused_total",
+            "Times that a relay or a tunnel went on copying because no pipe was to be had.",
+            &[],
+        ),
     }
 }
 

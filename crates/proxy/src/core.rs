@@ -264,7 +264,7 @@ impl Core {
             self.buffers.trim();
             self.requests_kept.take();
             self.timers.shrink();
-            propylon_sys::give_memory_back();
+            propylon_sys::release_memory();
         }
     }
 }

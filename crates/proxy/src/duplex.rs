@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use propylon_http::fault::Fault;
+use propylon_net::budget;
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
 use propylon_observe::telemetry::Wait;
@@ -46,20 +47,27 @@ pub struct Duplex {
     down: Direction,
     /// When something has moved last, in milliseconds on the core's clock.
     since: u64,
-    /// There is no TLS session, or it has given up what can be remade.
+    /// There is no TLS session, or all have given up what can be remade.
     is_resting: bool,
+    /// The way up has spent the last poll's budget: in this one the way down goes first.
+    down_first: bool,
 }
 
 impl Duplex {
     /// Begins with bytes of the server's that have been read already. The client's are in its inbox.
     pub fn new(connection: &Connection, server: Box<ServerConnection>, answer: Buffer) -> Duplex {
+        let mut down = Direction::default();
+        if server.stream.has_met_reset() {
+            down.expect_reset();
+        }
         Duplex {
+            is_resting: is_plain(connection, &server),
             server,
             answer,
             up: Direction::default(),
-            down: Direction::default(),
+            down,
             since: connection.core.timers.now(),
-            is_resting: connection.stream.tls.is_none(),
+            down_first: false,
         }
     }
 
@@ -80,7 +88,8 @@ impl Duplex {
     }
 
     /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long; tells
-    /// `on_moved` how many have. (Not an `async fn`: that would keep its arguments twice, for as long as nothing moves.)
+    /// `on_moved` how many have. (Not an `async fn`: that would keep its arguments twice, for as long as nothing
+    /// moves.)
     pub fn run<'a>(
         &'a mut self,
         connection: &'a mut Connection,
@@ -95,7 +104,7 @@ impl Duplex {
             if moved != before {
                 on_moved(connection, (moved.0 - before.0, moved.1 - before.1));
                 self.since = now;
-                self.is_resting = connection.stream.tls.is_none();
+                self.is_resting = is_plain(connection, &self.server);
             }
             if let Poll::Ready(ended) = polled {
                 return Poll::Ready(ended.err());
@@ -118,11 +127,9 @@ impl Duplex {
             return Poll::Ready(Some(limit.fault));
         }
         let rest_at = self.since + REST_AFTER_MILLIS;
-        if !self.is_resting
-            && now >= rest_at
-            && let Some(session) = &mut connection.stream.tls
-        {
-            session.rest();
+        if !self.is_resting && now >= rest_at {
+            connection.stream.tls.iter_mut().for_each(|session| session.rest());
+            self.server.stream.rest();
             self.is_resting = true;
         }
         connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
@@ -130,28 +137,53 @@ impl Duplex {
     }
 
     fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Fault>> {
-        if !self.up.is_over() {
-            match self.poll_up(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ClientReset)),
-                // The server has closed, but what it said before that is still on its way to the client.
-                Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
-                Poll::Ready(Ok(())) => self.up.end(),
-                Poll::Pending => {}
-            }
+        let up_first = !std::mem::take(&mut self.down_first);
+        if up_first {
+            self.move_up(context, connection)?;
+            self.down_first = budget::is_spent();
         }
-        if !self.down.is_over() {
-            match self.poll_down(context, connection) {
-                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err(Fault::ServerReset)),
-                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(fault::of_write(&connection.stream))),
-                Poll::Ready(Ok(())) => self.down.end(),
-                Poll::Pending => {}
-            }
+        self.move_down(context, connection)?;
+        if !up_first {
+            self.move_up(context, connection)?;
         }
         match self.up.is_over() && self.down.is_over() {
             true => Poll::Ready(Ok(())),
             // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
             false => connection.stream.socket.poll_reset(context).map(|()| Err(Fault::ClientReset)),
         }
+    }
+
+    fn move_up(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Fault> {
+        if self.up.is_over() {
+            return Ok(());
+        }
+        match self.poll_up(context, connection) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.up.end(),
+            Poll::Ready(Err(Broken::Read)) => return Err(Fault::ClientReset),
+            // The session with the server has come to its end, and the connection with it.
+            Poll::Ready(Err(_)) if self.server.stream.failure().is_some() => return Err(Fault::WriteFailed),
+            // The server has closed, but what it said before that is still on its way to the client.
+            Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
+            Poll::Ready(Err(Broken::Reset)) => {
+                self.up.give_up();
+                self.down.expect_reset();
+            }
+        }
+        Ok(())
+    }
+
+    fn move_down(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Fault> {
+        if self.down.is_over() {
+            return Ok(());
+        }
+        match self.poll_down(context, connection) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.down.end(),
+            Poll::Ready(Err(Broken::Read)) => return Err(Fault::ServerReset),
+            Poll::Ready(Err(Broken::Write | Broken::Reset)) => return Err(fault::of_write(&connection.stream)),
+        }
+        Ok(())
     }
 
     /// From the client to the server.
@@ -172,10 +204,9 @@ impl Duplex {
         loop {
             ready!(self.up.poll_submit(context, buffers, &mut connection.inbox, &mut self.server.stream))?;
             if self.up.is_ending() {
-                return match is_last {
-                    true => Poll::Ready(Ok(())),
-                    false => self.server.stream.poll_end(context, buffers).map_err(|_| Broken::Write),
-                };
+                let ended = self.server.stream.poll_end(context, buffers);
+                // A server that has said its last word need not hear ours, nor is it waited for.
+                return if is_last { Poll::Ready(Ok(())) } else { ended.map_err(|_| Broken::Write) };
             }
             if self.up.turn_is_over(context) {
                 return Poll::Pending;
@@ -217,6 +248,7 @@ impl Duplex {
                 continue;
             }
             if self.down.is_ending() {
+                buffers.give_back(&mut self.answer);
                 return Poll::Ready(direction::shut(&stream.socket, is_last));
             }
             if self.down.turn_is_over(context) {
@@ -256,4 +288,9 @@ impl Duplex {
             _ => {}
         }
     }
+}
+
+/// Whether neither side has a TLS session.
+fn is_plain(connection: &Connection, server: &ServerConnection) -> bool {
+    connection.stream.tls.is_none() && !server.stream.is_tls()
 }

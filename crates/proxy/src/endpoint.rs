@@ -1,7 +1,8 @@
 //! State of a server that the main thread tells the cores: whether it is open to requests, and where it listens now.
 //!
-//! A core reads the endpoint without waiting, at every pick and at every connect. The main thread writes it, but for two
-//! things that only cores know: whose turn it is, and which addresses refused a connection that another of them took.
+//! A core reads the endpoint without waiting, at every pick and at every connect. The main thread writes it, but for
+//! two things that only cores know: whose turn it is, and which addresses refused a connection that another of them
+//! took.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

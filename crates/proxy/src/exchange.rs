@@ -3,7 +3,6 @@
 
 mod answers;
 mod attempt;
-mod bridge;
 mod heads;
 pub mod record;
 mod transfer;
@@ -277,28 +276,29 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     }
     let handshake = client.take_handshake_us().map(u64::from);
     record::finish(client, request, snapshot, handshake);
-    let note = &request.note;
-    let mut log = core.log.borrow_mut();
-    if !log.is_on() {
+    if !core.log.borrow().is_on() {
         return;
     }
-    let hello_info = client.hello_info();
+    write_log_line(client, request, snapshot, (handshake, total));
+    if handshake.is_some()
+        && let ClientSide::Http1(connection) = client
+    {
+        connection.forget_hello_info(snapshot.listener(connection.listener));
+    }
+}
+
+/// Writes the access log's line of a finished request, with the durations of the handshake, for the first request of a
+/// connection, and of the whole request, in microseconds.
+fn write_log_line(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    (handshake, total): (Option<u64>, u64),
+) {
+    let note = &request.note;
     // Over HTTP/2 the name says for which hosts the connection may be used: lines of many hosts stand side by side.
     let is_named = handshake.is_some() || matches!(client, ClientSide::Http2(_));
-    let tls = client.facts().map(|facts| TlsFields {
-        version: facts.version.name(),
-        suite: facts.suite.name(),
-        group: facts.group.map(propylon_tls::Group::name),
-        certificate: facts.certificate.map(propylon_config::KeyType::name),
-        signature: facts.signature.map(propylon_tls::Scheme::name),
-        alpn: facts.alpn.map(alpn_name),
-        resumed: facts.resumed,
-        server_name: hello_info
-            .filter(|_| is_named || note.fault == Some(Fault::Misdirected))
-            .and_then(|known| known.server_name.as_deref()),
-        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
-        client: hello_info.and_then(|known| known.identity.as_deref()),
-    });
+    let tls = tls_fields(client, is_named || note.fault == Some(Fault::Misdirected));
     // The target as the client wrote it, since somebody who reads the log looks for that.
     let [prefix, target] = request.head.received_target(&request.text);
     let joined;
@@ -309,7 +309,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         &joined
     };
     let config = &snapshot.shared.config;
-    log.write(&Record {
+    client.core().log.borrow_mut().write(&Record {
         client: client.peer(),
         listener: &config.listeners[client.listener()].name,
         host: request.head.host.bytes(&request.text),
@@ -339,10 +339,22 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         fault: note.fault,
         trace: request.trace.id(),
     });
-    drop(log);
-    if handshake.is_some()
-        && let ClientSide::Http1(connection) = client
-    {
-        connection.forget_hello_info(snapshot.listener(connection.listener));
-    }
+}
+
+/// Parameters of the client's TLS session for the log; the server name where it is wanted.
+fn tls_fields<'a>(client: &'a ClientSide<'_>, is_named: bool) -> Option<TlsFields<'a>> {
+    let facts = client.facts()?;
+    let hello_info = client.hello_info();
+    Some(TlsFields {
+        version: facts.version.name(),
+        suite: facts.suite.name(),
+        group: facts.group.map(propylon_tls::Group::name),
+        certificate: facts.certificate.map(propylon_config::KeyType::name),
+        signature: facts.signature.map(propylon_tls::Scheme::name),
+        alpn: facts.alpn.map(alpn_name),
+        resumed: facts.resumed,
+        server_name: hello_info.filter(|_| is_named).and_then(|known| known.server_name.as_deref()),
+        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+        client: hello_info.and_then(|known| known.identity.as_deref()),
+    })
 }

@@ -3,6 +3,7 @@
 use propylon_http::fault::Fault;
 use propylon_http::h1;
 use propylon_net::client_stream::ClientStream;
+use propylon_tls::UpstreamFailureReason;
 
 /// Failure of one attempt. The fault's status is the client's if this was the last attempt.
 #[derive(Clone, Copy, Debug)]
@@ -51,4 +52,37 @@ pub enum Repeatable {
 /// Why nothing can be written to a client any more.
 pub fn of_write(stream: &ClientStream) -> Fault {
     if stream.is_worn_out() { Fault::KeysExhausted } else { Fault::ClientReset }
+}
+
+/// Fault of a request whose connection to a server failed in TLS.
+pub const fn of_server_tls(reason: UpstreamFailureReason) -> Fault {
+    match reason {
+        UpstreamFailureReason::CertificateBad => Fault::CertificateBad,
+        UpstreamFailureReason::CertificateExpired => Fault::CertificateExpired,
+        UpstreamFailureReason::CertificateNameMismatch => Fault::CertificateNameMismatch,
+        UpstreamFailureReason::CertificateNotYetValid => Fault::CertificateNotYetValid,
+        UpstreamFailureReason::CertificateUntrusted => Fault::CertificateUntrusted,
+        UpstreamFailureReason::ClientCertificateUnsigned => Fault::ClientCertificateUnsigned,
+        UpstreamFailureReason::Alert => Fault::ServerTlsAlert,
+        UpstreamFailureReason::Failure => Fault::ServerTlsFailure,
+        UpstreamFailureReason::HandshakeFailed => Fault::ServerTlsHandshakeFailed,
+        UpstreamFailureReason::NotSpoken => Fault::TlsNotSpoken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_http::fault::Family;
+
+    use super::*;
+
+    #[test]
+    fn reasons_of_tls_with_servers_are_faults_of_the_same_labels() {
+        let labels = UpstreamFailureReason::ALL.iter().map(|reason| (reason.label(), Family::ServerTls));
+        let of_faults =
+            UpstreamFailureReason::ALL.iter().map(|reason| of_server_tls(*reason)).map(|f| (f.label(), f.family()));
+        assert_eq!(of_faults.collect::<Vec<_>>(), labels.collect::<Vec<_>>());
+        let faults = Fault::ALL.iter().filter(|fault| fault.family() == Family::ServerTls);
+        assert_eq!(faults.count(), UpstreamFailureReason::ALL.len());
+    }
 }

@@ -1,7 +1,7 @@
 //! Bytes in motion: what stands between clients and servers.
 //!
-//! Read `downstream/connection.rs` first (the life of a connection, in the order in which it happens), then `exchange.rs` (the
-//! life of a request) and `snapshot.rs` (the life of a configuration).
+//! Read `downstream/connection.rs` first (the life of a connection, in the order in which it happens), then
+//! `exchange.rs` (the life of a request) and `snapshot.rs` (the life of a configuration).
 
 pub mod alpn;
 mod answer;

@@ -197,7 +197,7 @@ impl Services {
     pub fn submit(&self, job: Job) -> Work {
         match &job {
             Job::Remote { key, .. } => {
-                if key.signer == RemoteKey::BESIDE {
+                if key.signer == RemoteKey::KEY_PROCESS {
                     return Beside::submit_to(self.beside.get().map(|beside| &**beside), job);
                 }
                 let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
@@ -216,7 +216,7 @@ impl Services {
     pub async fn leave_desk(self: Rc<Services>) {
         loop {
             poll_fn(|context| self.job_queue.poll_gathered(context)).await;
-            self.charged(|| self.job_queue.leave());
+            self.charged(|| self.job_queue.run_gathered());
         }
     }
 

@@ -41,7 +41,6 @@ use crate::upstream::balance::SharedBalance;
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
 pub use per_core::CoreSnapshot;
-use propylon_config::effective;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 
@@ -352,9 +351,8 @@ fn reload_profiles(
             let place = earlier.config.tls.iter().position(|known| known.name == tls.name)?;
             Some((&earlier.config, &earlier.config.tls[place], &earlier.profiles[place]))
         });
-        let is_same = known.is_some_and(|(before, known, _)| {
-            known.signer == tls.signer && effective::tls(before, known) == effective::tls(config, tls)
-        });
+        let is_same = known
+            .is_some_and(|(before, known, _)| known.signer == tls.signer && known.says_the_same(before, tls, config));
         if let Some((_, _, profile)) = known
             && is_same
             && files == Files::AsTheyWere
@@ -612,7 +610,7 @@ fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snap
                         .live_servers()
                         .map(|(place, _)| place)
                         .eq(backend.live_servers().map(|(place, _)| place))
-                    && effective::backend(known) == effective::backend(backend) =>
+                    && known.says_the_same(backend) =>
             {
                 earlier.versions[place]
             }

@@ -17,7 +17,8 @@ pub struct TicketSets {
 }
 
 impl TicketSets {
-    /// Reads the files, and makes those that are this engine's to make. Profiles that name the same file share its keys.
+    /// Reads the files, and makes those that are this engine's to make. Profiles that name the same file share its
+    /// keys.
     pub fn open(profiles: &[TlsProfile], shared: &Arc<Tickets>) -> Result<TicketSets, Vec<Finding>> {
         TicketSets::open_beside(profiles, shared, &[])
     }

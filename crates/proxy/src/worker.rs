@@ -96,7 +96,7 @@ fn run(assignment: Assignment) -> io::Result<()> {
         log::warn!("worker {} cannot stay on core {core}: {error}", assignment.index);
     }
     // Handshakes that may be parked run on stacks of 32 KiB.
-    propylon_sys::leave_signals_to_others()?;
+    propylon_sys::block_signals()?;
     let mut builder = Builder::new_current_thread();
     // Before it waits for events; a core that is busy passes there as well, once a turn.
     builder.enable_io().enable_time().on_thread_park(batches::refill);

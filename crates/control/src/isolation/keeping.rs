@@ -29,7 +29,7 @@ impl Keeping {
         }
         match found?.ok()? {
             // Silence is told by other means, and says nothing of the folder.
-            Err(Failure::Away) => None,
+            Err(Failure::Unavailable) => None,
             outcome => {
                 let why = outcome.err().map(|failure| std::io::Error::from(failure).to_string());
                 let is_unusable = why.is_some();

@@ -1,5 +1,5 @@
-//! Everything that can be wrong with what is running, by the metric that shows it. A metric of a limit, a drop, a refusal or
-//! a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
+//! Everything that can be wrong with what is running, by the metric that shows it. A metric of a limit, a drop, a
+//! refusal or a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
 
 use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, above, rises};
@@ -7,7 +7,8 @@ use propylon_metrics::conditions::{Condition, above, rises};
 /// Label of the key process, as `signer::BESIDE_NAME` has it.
 const BESIDE_NAME: &str = "keys.isolate";
 
-/// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
+/// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series
+/// has it.
 pub const TABLE: &[Condition] = &[
     // The process.
     rises(
@@ -227,9 +228,9 @@ pub const TABLE: &[Condition] = &[
     ),
     rises(
         "pipes-refused",
-        "propylon_relay_pipes_refused_total",
+        "propylon_splice_pipes_refused_total",
         Note,
-        "relays copy through memory, because no pipe is to be had",
+        "relays and tunnels copy through memory, because no pipe is to be had",
         "raise the limit on open files, and fs.pipe-user-pages-soft",
     ),
     rises(

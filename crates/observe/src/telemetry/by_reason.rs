@@ -2,6 +2,9 @@
 
 use propylon_http::fault::Fault;
 use propylon_metrics::{Counter, Registry};
+use propylon_tls::FailureReason;
+
+use super::reasons::UNFINISHED_HANDSHAKES;
 
 /// A counter per reason, where the reasons are a list known at start; what is not on it counts as "other".
 pub struct ByReason {
@@ -58,5 +61,33 @@ impl ByFault {
 
     pub fn of(&self, fault: Fault) -> Counter {
         self.counters[fault as usize]
+    }
+}
+
+/// A counter for each reason for which handshakes with clients fail, and for those that clients did not finish.
+pub struct HandshakeFailures {
+    /// Counters at the places of the reasons' discriminants.
+    counters: Vec<Counter>,
+    /// Handshakes in which the client closed the connection.
+    pub closed: Counter,
+    /// Handshakes that took longer than they may.
+    pub timed_out: Counter,
+}
+
+impl HandshakeFailures {
+    pub(super) fn new(registry: &mut Registry, (name, help): (&str, &str), label: (&str, &str)) -> HandshakeFailures {
+        let mut slot = |reason: &str| registry.counter(name, help, &[label, ("reason", reason)]);
+        let counters = FailureReason::ALL.iter().map(|reason| slot(reason.label())).collect();
+        let [closed, timed_out] = UNFINISHED_HANDSHAKES.map(slot);
+        HandshakeFailures { counters, closed, timed_out }
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, Counter)> {
+        let failed = FailureReason::ALL.iter().map(|reason| reason.label()).zip(self.counters.iter().copied());
+        failed.chain(UNFINISHED_HANDSHAKES.into_iter().zip([self.closed, self.timed_out]))
+    }
+
+    pub fn of(&self, reason: FailureReason) -> Counter {
+        self.counters[reason as usize]
     }
 }

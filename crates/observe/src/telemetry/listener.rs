@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use propylon_http::fault::Family;
 use propylon_http::proxy_protocol::Malformed;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
-use propylon_tls::{IdUse, Resumption, Unopened};
+use propylon_tls::{Resumption, SessionIdUse, TicketRefusal};
 
-use super::by_reason::{ByFault, ByReason};
+use super::by_reason::{ByFault, ByReason, HandshakeFailures};
 use super::overload::LimitedBy;
 use super::reasons::{HTTP2_ERRORS, HTTP2_FLOODS, RELAY_FAULTS};
 use super::waits::{DURATION_BOUNDS, WAITS};
@@ -30,7 +30,7 @@ pub struct ListenerMetrics {
     pub faults: ByFault,
     pub timeouts: Vec<Counter>,
     pub handshakes: Handshakes,
-    pub handshake_failures: ByReason,
+    pub handshake_failures: HandshakeFailures,
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
@@ -89,12 +89,10 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
             })
             .collect(),
         handshakes: Handshakes::new(r, name),
-        handshake_failures: ByReason::new(
+        handshake_failures: HandshakeFailures::new(
             r,
-            "propylon_tls_handshake_failures_total",
-            "TLS handshakes that failed.",
+            ("propylon_tls_handshake_failures_total", "TLS handshakes that failed."),
             label,
-            &[propylon_tls::Failure::REASONS, &["closed", "timeout"]].concat(),
         ),
         handshake_duration: r.histogram(
             "propylon_tls_handshake_duration_seconds",
@@ -210,9 +208,9 @@ impl Handshakes {
 /// Results of session tickets and session IDs.
 pub struct ResumptionMetrics {
     pub issued: Counter,
-    /// Tickets not accepted, in the order of `Unopened::ALL`.
+    /// Tickets not accepted, in the order of `TicketRefusal::ALL`.
     refused: [Counter; 3],
-    /// Uses of session IDs, in the order of `IdUse::ALL`.
+    /// Uses of session IDs, in the order of `SessionIdUse::ALL`.
     session_ids: [Counter; 3],
 }
 
@@ -221,11 +219,11 @@ impl ResumptionMetrics {
         let label = ("listener", listener);
         ResumptionMetrics {
             issued: r.counter("propylon_tls_tickets_issued_total", "Session tickets given to clients.", &[label]),
-            refused: Unopened::ALL.map(|why| {
+            refused: TicketRefusal::ALL.map(|why| {
                 let help = "TLS handshakes whose session ticket was of no use.";
                 r.counter("propylon_tls_tickets_refused_total", help, &[label, ("reason", why.name())])
             }),
-            session_ids: IdUse::ALL.map(|what| {
+            session_ids: SessionIdUse::ALL.map(|what| {
                 let help = "TLS 1.2 handshakes by what a session ID did in them: kept for later, found, missed.";
                 r.counter("propylon_tls_session_ids_total", help, &[label, ("outcome", what.name())])
             }),

@@ -85,8 +85,8 @@ impl<'a> ClientFactHeaders<'a> {
     }
 }
 
-/// Whether the connection's hello info is asked for at every request, by the rule for its host or by what servers are told,
-/// and not only by the log's first line.
+/// Whether the connection's hello info is asked for at every request, by the rule for its host or by what servers are
+/// told, and not only by the log's first line.
 pub fn is_told_again(hello_info: &ClientHelloInfo, listener: &Listener) -> bool {
     let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
     hello_info.identity.is_some()

@@ -27,6 +27,14 @@ pub enum ClientSide<'a> {
 }
 
 impl ClientSide<'_> {
+    /// The same client, lent for a shorter time.
+    pub fn reborrow(&mut self) -> ClientSide<'_> {
+        match self {
+            ClientSide::Http1(connection) => ClientSide::Http1(connection),
+            ClientSide::Http2(stream) => ClientSide::Http2(stream),
+        }
+    }
+
     pub fn core(&self) -> &Rc<Core> {
         match self {
             ClientSide::Http1(connection) => &connection.core,

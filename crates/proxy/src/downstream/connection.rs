@@ -15,7 +15,7 @@ use propylon_net::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
 use propylon_observe::telemetry::{Reason, Wait};
-use propylon_tls::{Failure, Session, Step, Version};
+use propylon_tls::{Failure, FailureReason, Session, Step, Version};
 
 use super::{announced, h2_connection};
 use crate::alpn::is_http2;
@@ -478,7 +478,7 @@ impl Connection {
         let (reason, detail) = match unfinished {
             Unfinished::Closed => return,
             Unfinished::TimedOut => ("timeout", "the client took too long"),
-            Unfinished::Failed(failure) => (failure.reason, failure.detail.as_str()),
+            Unfinished::Failed(failure) => (failure.reason.label(), failure.detail.as_str()),
         };
         let Some(withheld) = self.core.failures_logged.borrow_mut().admit(self.core.timers.now()) else { return };
         let snapshot = self.core.snapshot();
@@ -498,13 +498,13 @@ impl Connection {
         match unfinished {
             Unfinished::TimedOut => {
                 self.count_timeout(Wait::Handshake);
-                self.core.metrics.increment(self.metrics().handshake_failures.of("timeout"));
+                self.core.metrics.increment(self.metrics().handshake_failures.timed_out);
             }
             // A port check or a client that changed its mind.
-            Unfinished::Closed => self.core.metrics.increment(self.metrics().handshake_failures.of("closed")),
+            Unfinished::Closed => self.core.metrics.increment(self.metrics().handshake_failures.closed),
             Unfinished::Failed(failure) => {
                 self.note_tls_failure(failure);
-                if failure.reason == "not-tls" && looks_like_http(&mut self.inbox) {
+                if failure.reason == FailureReason::NotTls && looks_like_http(&mut self.inbox) {
                     self.wire = Buffer::default();
                     self.wire.extend(PLAIN_ON_TLS);
                 }

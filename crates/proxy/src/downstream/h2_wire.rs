@@ -2,7 +2,8 @@
 //!
 //! Reads open records in place and copy into the library's buffer. Writes are gathered: the library flushes after every
 //! DATA frame, but what goes out is sealed in full records and written at once when the connection has nothing more to
-//! say, or when as much has gathered as is sealed at one go. The library owns its end, so both ends share a `ClientH2Connection`.
+//! say, or when as much has gathered as is sealed at one go. The library owns its end, so both ends share a
+//! `ClientH2Connection`.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -108,7 +109,8 @@ impl AsyncWrite for Wire {
         true
     }
 
-    /// Flushing is left to the connection's driver, when there is nothing more to be written; see [`ClientH2Connection::poll_flush`].
+    /// Flushing is left to the connection's driver, when there is nothing more to be written; see
+    /// [`ClientH2Connection::poll_flush`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -16,10 +16,11 @@ use crate::pipes::Lent;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
 const FULL_READS_MIN: u8 = 3;
-/// A splice that brings less than this has met the end of the bulk: a copy of so little costs less than a pipe's detour.
+/// A splice that brings less than this has met the end of the bulk: a copy of so little costs less than a pipe's
+/// detour.
 const SPLICE_BYTES_MIN: usize = 8 * 1024;
-/// Bytes that one direction may take in one poll: in and out it costs half of what the sockets may do, and leaves the other half
-/// to the other direction.
+/// Bytes that one direction may take in one poll: in and out it costs half of what the sockets may do, and leaves the
+/// other half to the other direction.
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
@@ -45,6 +46,8 @@ pub struct Direction {
     turn: u32,
     full_reads: u8,
     reach: Reach,
+    /// The side that is read has reset, which the kernel has told a write: what a read takes for an end is none.
+    is_reset: bool,
 }
 
 /// Which side of a direction has failed.
@@ -52,6 +55,14 @@ pub struct Direction {
 pub enum Broken {
     Read,
     Write,
+    /// The side that is written has reset. Behind its end it would be a broken pipe (tcp(7)).
+    Reset,
+}
+
+impl Broken {
+    fn of_write(error: &io::Error) -> Broken {
+        if error.kind() == io::ErrorKind::ConnectionReset { Broken::Reset } else { Broken::Write }
+    }
 }
 
 /// Passes an end on. The last one is passed on by the close that follows it.
@@ -85,9 +96,23 @@ impl Direction {
         self.reach = Reach::Ending;
     }
 
+    /// Takes note of an end that the kernel tells of: nothing else announces it.
+    fn ending_by_kernel(&mut self) -> io::Result<()> {
+        if self.is_reset {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        self.ending();
+        Ok(())
+    }
+
     pub fn end(&mut self) {
         self.reach = Reach::Ended;
         self.release();
+    }
+
+    /// Takes the end of what is read for the reset that it is.
+    pub fn expect_reset(&mut self) {
+        self.is_reset = true;
     }
 
     /// Gives up bytes on their way, which cannot be delivered.
@@ -160,14 +185,15 @@ impl Direction {
         to: &mut Socket,
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
-            let count = ready!(to.poll_write(context, buffer.readable())).map_err(|_| Broken::Write)?;
+            let count = ready!(to.poll_write(context, buffer.readable())).map_err(|error| Broken::of_write(&error))?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
             buffer.consume(count);
             self.moved += count as u64;
         }
-        // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the pool.
+        // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the
+        // pool.
         if buffer.is_idle() {
             buffers.give_back(buffer);
         }
@@ -184,7 +210,7 @@ impl Direction {
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
             let slices = [IoSlice::new(buffer.readable())];
-            let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|_| Broken::Write)?;
+            let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|error| Broken::of_write(&error))?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
@@ -217,7 +243,7 @@ impl Direction {
     fn poll_drain(&mut self, context: &mut Context<'_>, to: &mut Socket) -> Poll<Result<(), Broken>> {
         let Some(pipe) = &mut self.pipe else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
-            let count = ready!(to.poll_drain_pipe(context, pipe)).map_err(|_| Broken::Write)?;
+            let count = ready!(to.poll_drain_pipe(context, pipe)).map_err(|error| Broken::of_write(&error))?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
@@ -239,7 +265,7 @@ impl Direction {
         let count = count?;
         self.took(count);
         if count == 0 {
-            self.ending();
+            self.ending_by_kernel()?;
         }
         if count < SPLICE_BYTES_MIN {
             self.full_reads = 0;
@@ -275,7 +301,7 @@ impl Direction {
         self.took(count);
         self.full_reads = if count == most { self.full_reads.saturating_add(1) } else { 0 };
         if count == 0 {
-            self.ending();
+            self.ending_by_kernel()?;
         }
         Poll::Ready(Ok(()))
     }

@@ -11,15 +11,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use propylon_config::BackendId;
+use propylon_config::{BackendId, Listener};
 use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{Name, RequestBody};
 
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
-use crate::exchange::bridge::Bridge;
 use crate::exchange::record::{self, AttemptRecord, Reached};
-use crate::exchange::transfer::{Ended, Transfer, Upload};
+use crate::exchange::transfer::{Ended, Parts, Transfer, Upload};
 use crate::exchange::tunnel;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
@@ -43,7 +42,6 @@ pub async fn forward(
 ) -> After {
     let backend = &snapshot.backends[backend.0];
     let state = &backend.state;
-    let retries = backend.config().retries;
     request.note.backend = Some(backend.id.0);
     client.note_backend(backend.id);
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
@@ -53,20 +51,14 @@ pub async fn forward(
     };
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(client.listener());
-    if !listener.request_headers.is_empty() {
-        let ours = listener.request_headers.iter().map(|header| header.name.as_str());
-        request.head.fields.withhold(&request.text, ours);
-    }
-    if !listener.request_headers.is_empty() || request.head.body != RequestBody::Chunked {
-        // Trailers that it announces do not come: such bodies go on without trailers.
-        request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
-    }
-    let mut upload = match client {
+    withhold_fields(request, listener);
+    let upload = match client {
         ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
         ClientSide::Http2(_) => Upload::of_stream(&request.head),
     };
     let affinity = affinity(client, request, backend);
-    let mut retry_state = RetryState { affinity, ..RetryState::default() };
+    let retry_state = RetryState { affinity, ..RetryState::default() };
+    let mut forwarding = Forwarding { backend, upload, retry_state };
     loop {
         // Before another attempt, which is not to be for nobody.
         if request.note.attempts > 0
@@ -74,54 +66,139 @@ pub async fn forward(
         {
             return refuse(client, request, backend, &Refusal::ClientGone(why));
         }
-        request.note.attempts += 1;
-        retry_state.turn = None;
-        begin_attempt(client, request);
-        let is_idempotent = request.head.method.is_idempotent();
-        let traits = Traits {
-            is_first: client.ordinal() <= 1,
-            is_repeatable: retries > 0 && upload.is_whole() && is_idempotent,
-            is_idempotent,
-        };
-        let taken = checkout(client, &mut request.note, backend, traits, &mut retry_state).await;
+        let traits = forwarding.begin_attempt(client, request);
+        let checked_out = checkout(client, &mut request.note, backend, traits, &mut forwarding.retry_state).await;
         note_cookie(client, request, backend);
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
-        let (failed, permit) = match taken {
+        let (failed, permit) = match checked_out {
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return refuse(client, request, backend, &refusal),
             Ok(server_stream) => {
                 record.connection = Some(reached(&server_stream));
-                match converse(client, request, snapshot, backend, server_stream, &mut upload, &retry_state).await {
-                    Ended::Over(after) => {
-                        if request.note.status != 0
-                            && let Some(server) = request.note.server
-                        {
-                            state.succeeded(server, client.core().timers.now());
-                        }
-                        note_outcome(client, request, backend, &after);
-                        record.fault = request.note.fault;
-                        record::end_attempt(request, backend, &record);
-                        return after;
-                    }
+                let Forwarding { upload, retry_state, .. } = &mut forwarding;
+                let parts = Parts { client: client.reborrow(), request, upload, in_flight: retry_state.turn.as_ref() };
+                let after = match Transfer::run(parts, snapshot, backend, server_stream).await {
+                    Ended::Failed(failed, permit) => Err((failed, permit)),
+                    Ended::Over(after) => Ok(note_outcome(client, request, backend, after)),
                     Ended::Switched(switched) => {
-                        note_outcome(client, request, backend, &After::Next);
+                        note_outcome(client, request, backend, After::Next);
                         let ClientSide::Http1(connection) = client else { return After::Abort };
-                        let after = tunnel::run(connection, request, snapshot, backend, switched).await;
+                        Ok(tunnel::run(connection, request, snapshot, backend, switched).await)
+                    }
+                };
+                match after {
+                    Err(failed) => failed,
+                    Ok(after) => {
                         record.fault = request.note.fault;
                         record::end_attempt(request, backend, &record);
                         return after;
                     }
-                    Ended::Failed(failed, permit) => (failed, permit),
                 }
             }
         };
         record.fault = Some(failed.fault);
         record::end_attempt(request, backend, &record);
-        let failure =
-            Failure { failed, permit, may_be_silent: record.connection.is_some_and(|reached| !reached.is_http2) };
-        if let Some(after) = give_up(client, request, backend, &upload, failure, &mut retry_state) {
+        let may_be_silent = record.connection.is_some_and(|reached| !reached.is_http2);
+        if let Some(after) = forwarding.give_up(client, request, Failure { failed, permit, may_be_silent }) {
             return after;
         }
+    }
+}
+
+/// Keeps fields of the client's from servers: those that the listener adds itself, and announcements of trailers that
+/// do not come, since bodies of that kind go on without trailers.
+fn withhold_fields(request: &mut Request, listener: &Listener) {
+    if !listener.request_headers.is_empty() {
+        let ours = listener.request_headers.iter().map(|header| header.name.as_str());
+        request.head.fields.withhold(&request.text, ours);
+    }
+    if !listener.request_headers.is_empty() || request.head.body != RequestBody::Chunked {
+        request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
+    }
+}
+
+/// A request on its way to a backend, over all of its attempts.
+struct Forwarding<'s> {
+    backend: &'s Rc<Backend>,
+    upload: Upload,
+    retry_state: RetryState,
+}
+
+impl Forwarding<'_> {
+    /// Counts another attempt. One of a request that is recorded has a span, which servers are told of.
+    fn begin_attempt(&mut self, client: &ClientSide<'_>, request: &mut Request) -> Traits {
+        request.note.attempts += 1;
+        self.retry_state.turn = None;
+        if let Trace::Recorded(_) = request.trace {
+            let mut tracer = client.core().tracer.borrow_mut();
+            trace::begin_attempt(&mut request.trace, tracer.as_mut(), Instant::now());
+        }
+        let is_idempotent = request.head.method.is_idempotent();
+        Traits {
+            is_first: client.ordinal() <= 1,
+            is_repeatable: self.backend.config().retries > 0 && self.upload.is_whole() && is_idempotent,
+            is_idempotent,
+        }
+    }
+
+    /// Counts a failed attempt. Returns how the request ends if there is to be no other.
+    fn give_up(&mut self, client: &mut ClientSide<'_>, request: &mut Request, failure: Failure) -> Option<After> {
+        let Forwarding { backend, upload, retry_state, .. } = self;
+        let Failure { failed, permit, may_be_silent } = failure;
+        let core = Rc::clone(client.core());
+        let metrics = backend.metrics();
+        let retries = backend.config().retries;
+        let server = request.note.server.unwrap_or(0);
+        core.metrics.increment(metrics.faults.of(failed.fault));
+        request.note.fault = Some(failed.fault);
+        // A connection that had served before and breaks before it answers: its server has closed it while it was idle,
+        // or while our request was on its way. The repeat is on a new one, so there is one of these at most. Over
+        // HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
+        let stale = request.note.reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
+        // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients
+        // like.
+        let cut_off = failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
+        // A shortage on this machine is no fault of the server, nor is a faulty request.
+        let is_servers = failed.fault.blame() == Blame::Server;
+        if let Some(turn) = &retry_state.turn {
+            match stale || cut_off {
+                true => turn.stale(),
+                false if is_servers => turn.failed(),
+                false => {}
+            }
+        }
+        if cut_off {
+            retry_state.cut_off += 1;
+        } else if stale {
+            core.metrics.increment(metrics.servers[server].stale);
+            retry_state.fresh = true;
+            retry_state.kept = permit.map(|permit| (server, permit));
+        } else {
+            retry_state.failed(server);
+            if is_servers {
+                core.metrics.increment(metrics.servers[server].failures);
+            }
+        }
+        if retries == 0 || retry_state.failures > retries || !may_repeat(request, upload, &failed) {
+            // On a connection that has served before a client takes an end without an answer for what it is, and may
+            // ask again (RFC 9112 §9.3.1); an answer it would take for the last word.
+            let silent = stale && may_be_silent && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
+            return Some(match silent {
+                true => After::Close,
+                false => answer_failure(client, request, &failed),
+            });
+        }
+        if cut_off {
+            // Outside of the budget, as those are which the server has closed while they were idle.
+        } else if stale {
+            core.metrics.increment(metrics.stale_retries);
+        } else if !backend.state.retry_budget.borrow_mut().spend() {
+            core.metrics.increment(metrics.retries_refused);
+            return Some(answer_failure(client, request, &failed));
+        }
+        core.metrics.increment(metrics.retries);
+        request.note.fault = None;
+        None
     }
 }
 
@@ -131,14 +208,6 @@ async fn gone(client: &mut ClientSide<'_>) -> Option<Fault> {
         Poll::Pending => Poll::Ready(client.has_gone()),
     })
     .await
-}
-
-/// An attempt of a request that is recorded has a span, which servers are told of.
-fn begin_attempt(client: &ClientSide<'_>, request: &mut Request) {
-    if let Trace::Recorded(_) = request.trace {
-        let mut tracer = client.core().tracer.borrow_mut();
-        trace::begin_attempt(&mut request.trace, tracer.as_mut(), Instant::now());
-    }
 }
 
 fn reached(server_stream: &UpstreamStream) -> Reached {
@@ -168,11 +237,14 @@ impl Drop for InProgress<'_> {
 }
 
 /// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
-/// nothing about the server, nor does what a client can bring about.
-fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>, after: &After) {
-    let Some(server) = request.note.server else { return };
-    let metrics = backend.server_metrics(server);
+/// nothing about the server, nor does what a client can bring about. Returns how the request ends.
+fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>, after: After) -> After {
+    let Some(server) = request.note.server else { return after };
     let status = request.response.status;
+    // A status alone may be an answer of ours.
+    if request.note.first_byte_us.is_some() {
+        backend.state.succeeded(server, client.core().timers.now());
+    }
     let is_whole = !matches!(after, After::Abort);
     let failed = match request.note.fault {
         // The server has switched, as it was asked to. How the two then part is their affair.
@@ -181,35 +253,11 @@ fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend
         // The client has its response: that HEAD has a body at this server is no reason to do without it.
         Some(Fault::ExcessData) if is_whole => is_failure(status),
         Some(fault) if fault.blame() == Blame::Server => true,
-        Some(_) => return,
+        Some(_) => return after,
     };
+    let metrics = backend.server_metrics(server);
     client.core().metrics.increment(if failed { metrics.failures } else { metrics.successes });
-}
-
-/// Sends the request and relays the response, by the way that the two sides' versions of HTTP call for.
-async fn converse(
-    client: &mut ClientSide<'_>,
-    request: &mut Request,
-    snapshot: &CoreSnapshot,
-    backend: &Rc<Backend>,
-    server_stream: UpstreamStream,
-    upload: &mut Upload,
-    retry_state: &RetryState,
-) -> Ended {
-    let turn = retry_state.turn.as_ref();
-    match (client, server_stream) {
-        (ClientSide::Http1(connection), UpstreamStream::Connection(opened)) => {
-            Transfer::run(connection, request, snapshot, backend, opened, upload, turn).await
-        }
-        // Boxed: the way between two of HTTP/1 should not carry room for it.
-        (ClientSide::Http1(connection), server_stream) => {
-            let client = ClientSide::Http1(connection);
-            Box::pin(Bridge::run(client, request, snapshot, backend, server_stream, upload, turn)).await
-        }
-        (ClientSide::Http2(stream), server_stream) => {
-            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, server_stream, upload, turn).await
-        }
-    }
+    after
 }
 
 /// Affinity by which a request is balanced; notes for the log what its cookie asks for.
@@ -248,70 +296,6 @@ struct Failure {
     /// Whether the request was on a connection of HTTP/1: its server may have closed that, being idle, while the
     /// request was on its way. A server of HTTP/2 says which streams it has not looked at, others may be done.
     may_be_silent: bool,
-}
-
-/// The account of a failed attempt; how the request ends if there is to be no other.
-fn give_up(
-    client: &mut ClientSide<'_>,
-    request: &mut Request,
-    backend: &Rc<Backend>,
-    upload: &Upload,
-    Failure { failed, permit, may_be_silent }: Failure,
-    retry_state: &mut RetryState,
-) -> Option<After> {
-    let core = Rc::clone(client.core());
-    let metrics = backend.metrics();
-    let retries = backend.config().retries;
-    let server = request.note.server.unwrap_or(0);
-    core.metrics.increment(metrics.faults.of(failed.fault));
-    request.note.fault = Some(failed.fault);
-    // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
-    // while our request was on its way. The repeat is on a new one, so there is one of these at most.
-    // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
-    let stale = request.note.reused && failed.repeatable != Repeatable::No && !retry_state.fresh;
-    // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
-    let cut_off = failed.fault == Fault::Goaway && retry_state.cut_off < CUT_OFF_REPEATS_MAX;
-    // A shortage on this machine is no fault of the server, nor is a faulty request.
-    let is_servers = failed.fault.blame() == Blame::Server;
-    if let Some(turn) = &retry_state.turn {
-        match stale || cut_off {
-            true => turn.stale(),
-            false if is_servers => turn.failed(),
-            false => {}
-        }
-    }
-    if cut_off {
-        retry_state.cut_off += 1;
-    } else if stale {
-        core.metrics.increment(metrics.servers[server].stale);
-        retry_state.fresh = true;
-        retry_state.kept = permit.map(|permit| (server, permit));
-    } else {
-        retry_state.failed(server);
-        if is_servers {
-            core.metrics.increment(metrics.servers[server].failures);
-        }
-    }
-    if retries == 0 || retry_state.failures > retries || !may_repeat(request, upload, &failed) {
-        // On a connection that has served before a client takes an end without an answer for what it is, and may ask
-        // again (RFC 9112 §9.3.1); an answer it would take for the last word.
-        let silent = stale && may_be_silent && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
-        return Some(match silent {
-            true => After::Close,
-            false => answer_failure(client, request, &failed),
-        });
-    }
-    if cut_off {
-        // Outside of the budget, as those are which the server has closed while they were idle.
-    } else if stale {
-        core.metrics.increment(metrics.stale_retries);
-    } else if !backend.state.retry_budget.borrow_mut().spend() {
-        core.metrics.increment(metrics.retries_refused);
-        return Some(answer_failure(client, request, &failed));
-    }
-    core.metrics.increment(metrics.retries);
-    request.note.fault = None;
-    None
 }
 
 fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {

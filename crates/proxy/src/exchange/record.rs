@@ -211,7 +211,8 @@ fn write_server(address: &ServerAddress, reached: Option<Reached>, attributes: &
     }
 }
 
-/// The status and the type of the error, if there was one; true if the span has failed. Statuses from `failing` on are errors.
+/// The status and the type of the error, if there was one; true if the span has failed. Statuses from `failing` on are
+/// errors.
 fn write_result(status: Option<u16>, fault: Option<Fault>, failing: u16, attributes: &mut Vec<Attribute>) -> bool {
     if let Some(status) = status {
         attributes.push(("http.response.status_code", Value::Number(status.into())));

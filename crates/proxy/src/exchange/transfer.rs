@@ -2,53 +2,60 @@
 //!
 //! A response may begin (and end) before the request has been sent whole, so each direction is a little state machine
 //! and one poll drives both. Bodies pass through in pieces of a buffer's size; neither side is read faster than the
-//! other takes.
+//! other takes. Where both sides speak HTTP/1, bytes go from buffer to socket (`http1_pair`); between all others they
+//! go in pieces that one side's version of HTTP unframes and the other's frames (`downstream`, `upstream`).
 
 mod body;
+mod downstream;
+mod http1_pair;
+mod limits;
+mod progress;
+mod stop;
+mod upstream;
 
 use std::future::poll_fn;
-use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use h2::Reason;
 use propylon_http::fault::Fault;
+use propylon_http::h1::{RequestBody, ResponseBody, Version, elements};
+use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
+use propylon_net::buffer::Buffer;
 use propylon_policy::min_rate_timeout::MinRateTimeout;
 
-use crate::client::connection::Connection;
+pub use self::body::Upload;
+use self::body::{Download, write_whole_chunked};
+use self::downstream::{Downstream, Head, Piece};
+use self::http1_pair::Http1Pair;
+use self::limits::{DirectionLimit, Limits, Phase, Side};
+use self::progress::{PIECE_BYTES, Progress, Sending};
+use self::stop::{Stop, server_fault};
+use self::upstream::Upstream;
+use self::upstream::http1::Http1;
+use self::upstream::http2::Http2;
+use self::upstream::rest::{note_excess, see_out};
 use crate::client::side::ClientSide;
-use crate::core::Core;
 use crate::exchange::answers::answer_fault;
 use crate::exchange::heads::{cookie_line, write_request_head};
-use crate::fault::{self, Attempt, Repeatable};
+use crate::fault::Attempt;
+use crate::http2::translate;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
+use crate::upstream::checkout::{Client, UpstreamStream};
 use crate::upstream::closing;
 use crate::upstream::connect::{give_back, log_tls_failure};
 use crate::upstream::connection::{Permit, ServerConnection};
 use crate::upstream::in_flight::InFlight;
 
-use body::{Download, Rechunked, rechunk, write_whole_chunked};
-pub use body::{Upload, write_chunk};
-use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
-use propylon_net::budget;
-use propylon_net::buffer::{Buffer, LARGE_BYTES};
-use propylon_net::client_stream::{Fill, ReadError};
-use propylon_observe::telemetry::Wait;
-
 /// A body at least this long is moved in large pieces from its start.
-pub const LONG_BODY_BYTES: u64 = 48 * 1024;
-/// Bytes of a body that go out in one record with the head.
-const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
-/// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
-pub const PIECE_BYTES: usize = 16 * 1024;
-/// A server's head may be this long, and have this many fields.
-pub const RESPONSE_LIMITS: h1::Limits = h1::Limits { head_bytes: 32 * 1024, headers: 200 };
+const LONG_BODY_BYTES: u64 = 48 * 1024;
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
-pub const INFORMATIONAL_MAX: u32 = 16;
+const INFORMATIONAL_MAX: u32 = 16;
 
-/// How a transfer came to its end.
+/// End of a transfer.
 pub enum Ended {
     Over(After),
     /// The server said 101: the bytes are no longer HTTP.
@@ -64,177 +71,113 @@ pub struct Switched {
     pub answer: Buffer,
 }
 
-/// Why a direction stopped.
-pub enum Stop {
-    Server(Attempt),
-    Client(Fault),
-}
-
-/// The side that is being waited for, and since when.
-#[derive(Clone, Copy)]
-pub struct Waiting {
-    pub side: Side,
-    /// Milliseconds on the core's clock.
-    pub since: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    Client,
-    Server,
+/// Client and request of a transfer, and what else it borrows.
+pub struct Parts<'a> {
+    pub client: ClientSide<'a>,
+    pub request: &'a mut Request,
+    pub upload: &'a mut Upload,
+    pub in_flight: Option<&'a InFlight>,
 }
 
 pub struct Transfer<'a> {
-    connection: &'a mut Connection,
-    request: &'a mut Request,
-    upload: &'a mut Upload,
-    core: Rc<Core>,
-    server: Box<ServerConnection>,
-    /// The response is long: it is moved in large pieces.
-    long: bool,
-    /// The server's connection cannot carry another request.
-    server_spent: bool,
-    /// On its way to the server.
-    outbox: Buffer,
-    /// Bytes that the server sent and nobody has taken yet.
-    answer: Buffer,
-    /// The request has been sent whole.
-    sent: bool,
-    /// At least one byte has been sent.
-    sent_any: bool,
-    /// At least one byte of a response has come.
-    answered: bool,
-    informational: u32,
-    download: Download,
-    framing: Framing,
-    /// The response's head has not said that the connection ends.
-    keeps: bool,
-    upload_wait: Option<Waiting>,
-    download_wait: Option<Waiting>,
-    upload_patience: MinRateTimeout,
-    download_patience: MinRateTimeout,
-    limits: ServerLimits,
-    /// The upload has spent the last poll's budget: in this one the download comes first.
-    download_first: bool,
-    turn: Option<&'a InFlight>,
-    /// When the last of the request went out, if that was later than the rest.
-    sent_at: Option<Instant>,
-    /// Lines for the response's head.
-    cookie: Option<&'a [u8]>,
-}
-
-#[derive(Clone, Copy)]
-struct ServerLimits {
-    first_byte: u64,
-    body: u64,
+    client: Downstream<'a>,
+    server: Upstream,
+    progress: Progress<'a>,
 }
 
 impl<'a> Transfer<'a> {
     /// Sends the request and relays the response.
     pub async fn run(
-        connection: &'a mut Connection,
-        request: &'a mut Request,
+        mut parts: Parts<'a>,
         snapshot: &'a CoreSnapshot,
         backend: &'a Rc<Backend>,
-        opened: Box<ServerConnection>,
-        upload: &'a mut Upload,
-        turn: Option<&'a InFlight>,
+        server_stream: UpstreamStream,
     ) -> Ended {
-        let core = Rc::clone(&connection.core);
-        let last = backend.state.pool.is_last_request(&opened);
-        let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload, turn);
-        transfer.write_head(snapshot, last);
+        let opened = match open(&mut parts, snapshot, backend, server_stream) {
+            Ok(opened) => opened,
+            Err(failed) => return Ended::Failed(failed, None),
+        };
+        let mut transfer = Transfer::new(parts, snapshot, backend, opened);
         let head_began = Instant::now();
         let ended = match poll_fn(|context| transfer.poll_head(context)).await {
             Err(stop) => transfer.fail(stop),
             Ok(()) => {
-                let micros = head_began.elapsed().as_micros() as u64;
-                transfer.request.note.first_byte_us = Some(micros);
-                core.metrics.observe(backend.metrics().first_byte_duration, micros);
-                transfer.note_answer(micros);
+                transfer.progress.note_head(head_began.elapsed().as_micros() as u64, backend);
                 transfer.relay().await
             }
         };
         transfer.return_to_pool(ended, backend)
     }
 
-    fn new(
-        connection: &'a mut Connection,
-        request: &'a mut Request,
-        snapshot: &'a CoreSnapshot,
-        backend: &'a Rc<Backend>,
-        opened: Box<ServerConnection>,
-        upload: &'a mut Upload,
-        turn: Option<&'a InFlight>,
-    ) -> Transfer<'a> {
-        let core = Rc::clone(&connection.core);
-        let listener = snapshot.listener(connection.listener);
+    /// Inlined with what it calls, so that a transfer is built where it stays.
+    #[inline(always)]
+    fn new(parts: Parts<'a>, snapshot: &'a CoreSnapshot, backend: &'a Rc<Backend>, opened: Opened) -> Transfer<'a> {
+        let Parts { client, request, upload, in_flight } = parts;
+        let listener = snapshot.listener(client.listener());
         let timeouts = backend.config().timeouts;
-        let patience = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
+        let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_line(&ClientSide::Http1(connection), request, backend);
-        if let Upload::Length { remaining, .. } = upload
-            && *remaining >= LONG_BODY_BYTES
-            && connection.inbox.capacity() > 0
-        {
-            core.buffers.enlarge(&mut connection.inbox);
-        }
-        Transfer {
-            outbox: Buffer::default(),
-            answer: Buffer::default(),
-            connection,
+        let cookie = cookie_line(&client, request, backend);
+        let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
+        let core = Rc::clone(client.core());
+        let server = match opened {
+            Opened::Connection(connection) => Upstream::Http1(Http1::new(connection, &core, request.head.body)),
+            Opened::Stream(http2) => Upstream::Http2(http2),
+        };
+        let progress = Progress {
+            core,
             request,
             upload,
-            core,
-            server: opened,
-            long: false,
-            server_spent: false,
+            in_flight,
+            sending: if empty { Sending::End } else { Sending::Body },
+            takes_trailers: listener.request_headers.is_empty(),
             sent: false,
             sent_any: false,
+            sent_at: None,
             answered: false,
             informational: 0,
-            download: Download::Done,
-            framing: Framing::None,
+            server_spent: false,
             keeps: true,
-            upload_wait: None,
-            download_wait: None,
-            upload_patience: patience,
-            download_patience: patience,
-            download_first: false,
-            turn,
-            sent_at: None,
-            cookie,
-            limits: ServerLimits {
+            long: false,
+            done: false,
+            passed: 0,
+            outstanding: 0,
+            tunnel: false,
+            ended: false,
+            limits: Limits {
+                upload: DirectionLimit::new(min_rate),
+                download: DirectionLimit::new(min_rate),
                 first_byte: timeouts.first_byte.as_millis() as u64,
                 body: timeouts.body.as_millis() as u64,
+                tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
             },
-        }
+            download_first: false,
+            cookie,
+        };
+        Transfer { client: Downstream::new(client), server, progress }
     }
 
-    /// Puts the head for the server, and a body that is here already, into the outbox.
-    fn write_head(&mut self, snapshot: &CoreSnapshot, last: bool) {
-        let mut scratch = self.core.scratch.borrow_mut();
-        scratch.clear();
-        write_request_head(&ClientSide::Http1(self.connection), self.request, snapshot, last, &mut scratch);
-        let head = &self.request.head;
-        let listener = snapshot.listener(self.connection.listener);
-        if let Upload::Whole(length) = self.upload {
-            let body = &self.connection.inbox.readable()[..*length];
-            match head.body {
-                RequestBody::Chunked => write_whole_chunked(body, listener, &mut scratch),
-                _ => scratch.extend_from_slice(body),
+    /// The fast path, if both sides speak HTTP/1.
+    fn http1_pair(&mut self) -> Option<Http1Pair<'_, 'a>> {
+        match (&mut self.client, &mut self.server) {
+            (Downstream { client: ClientSide::Http1(connection), framing, .. }, Upstream::Http1(server)) => {
+                Some(Http1Pair { connection, server, progress: &mut self.progress, framing: *framing })
             }
+            _ => None,
         }
-        self.core.buffers.equip(&mut self.outbox);
-        self.outbox.extend(&scratch);
     }
 
-    /// Both directions until the response's head is complete.
+    /// Drives both directions until the response's head is complete.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let upload_first = !std::mem::take(&mut self.download_first);
+        // A stream that is reset before its request is sent is to cost the server nothing; once that is sent the
+        // question is worth asking only while there is no answer.
+        if !self.progress.sent && self.client.is_stream() {
+            self.poll_gone(context)?;
+        }
+        let upload_first = !std::mem::take(&mut self.progress.download_first);
         if upload_first {
             self.poll_upload(context)?;
-            self.download_first = budget::is_spent();
+            self.progress.download_first = budget::is_spent();
         }
         if let Poll::Ready(result) = self.poll_response_head(context) {
             return Poll::Ready(result);
@@ -242,623 +185,421 @@ impl<'a> Transfer<'a> {
         if !upload_first {
             self.poll_upload(context)?;
         }
+        if self.progress.sent || self.progress.is_stalled() || !self.client.is_stream() {
+            self.poll_gone(context)?;
+        }
         self.poll_limits(context)
+    }
+
+    /// Ends the server's work at once if the client has given up. A connection of HTTP/1 is looked at while its server
+    /// is waited for: at other times it is read or written.
+    #[inline]
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let progress = &self.progress;
+        let gone = match &mut self.client.client {
+            ClientSide::Http2(stream) => stream.poll_gone(context).map(|()| Fault::ClientReset),
+            ClientSide::Http1(connection) => {
+                // A request that waits owns no buffer.
+                if progress.limits.download.waits_for(Side::Server) && connection.inbox.is_idle() {
+                    progress.core.buffers.give_back(&mut connection.inbox);
+                }
+                match progress.tunnel {
+                    _ if !progress.waits_for_server() => return Ok(()),
+                    // The end of one way of a tunnel is no end of the other.
+                    true => connection.stream.socket.poll_reset(context).map(|()| Fault::ClientReset),
+                    false => connection.poll_gone(context),
+                }
+            }
+        };
+        match gone {
+            Poll::Ready(why) => Err(Stop::Client(why)),
+            Poll::Pending => Ok(()),
+        }
     }
 
     /// Moves the request on. An error of the server is kept to itself here: it may have answered before it closed,
     /// and its answer is worth more than our complaint.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
-        if self.sent {
+        if self.progress.sent {
             return Ok(());
         }
-        match self.poll_request(context) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(())) => {
-                self.request_sent();
-                Ok(())
+        let polled = match self.http1_pair() {
+            Some(mut pair) => pair.poll_request(context),
+            None => self.poll_pieces(context),
+        };
+        match polled {
+            Poll::Pending => return Ok(()),
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(Stop::Server(_))) if self.progress.sent_any && !self.progress.tunnel => {
+                self.progress.server_spent = true;
             }
-            Poll::Ready(Err(Stop::Server(_))) if self.sent_any => {
-                self.request_sent();
-                self.server_spent = true;
-                Ok(())
-            }
-            Poll::Ready(Err(stop)) => Err(stop),
+            Poll::Ready(Err(stop)) => return Err(stop),
         }
-    }
-
-    fn request_sent(&mut self) {
-        self.sent = true;
-        self.sent_at = (!self.upload.is_whole()).then(Instant::now);
-        if let Some(turn) = self.turn {
-            turn.sent();
-        }
-        self.upload_wait = None;
-        // The wait for the response's first byte begins now.
-        self.download_wait = None;
-    }
-
-    /// How long a client took to send its request is not the server's doing.
-    fn note_answer(&self, micros: u64) {
-        let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
-        if let Some(turn) = self.turn {
-            turn.answered(self.request.response.status, since_sent.unwrap_or(micros));
-        }
-    }
-
-    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        loop {
-            ready!(self.poll_outbox(context))?;
-            match self.upload {
-                Upload::Whole(_) | Upload::Length { remaining: 0, .. } => return Poll::Ready(Ok(())),
-                Upload::Chunked { decoder, .. } if decoder.is_done() => return Poll::Ready(Ok(())),
-                Upload::Chunked { .. } if !self.connection.inbox.is_empty() => {
-                    self.rechunk_request(context)?;
-                    if !self.outbox.is_empty() {
-                        continue;
-                    }
-                }
-                _ => {}
-            }
-            if matches!(self.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
-                continue;
-            }
-            ready!(self.poll_client_body(context))?;
-        }
-    }
-
-    /// Sends the outbox, and of a body of known length what is in the inbox, straight from there.
-    fn poll_outbox(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        loop {
-            let head = self.outbox.len();
-            let direct = match self.upload {
-                Upload::Length { remaining, .. } => (self.connection.inbox.len() as u64).min(*remaining) as usize,
-                _ => 0,
-            };
-            if head + direct == 0 {
-                self.core.buffers.give_back(&mut self.outbox);
-                return self.poll_server_flush(context);
-            }
-            let slices =
-                [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.connection.inbox.readable()[..direct])];
-            let slices = match (head, direct) {
-                (0, _) => &slices[1..],
-                (_, 0) => &slices[..1],
-                _ => &slices[..],
-            };
-            let written = match self.server.stream.poll_write(context, &self.core.buffers, slices) {
-                Poll::Ready(written) => written,
-                Poll::Pending => return self.stall(context),
-            };
-            let count = match written {
-                Ok(count) if count > 0 => count,
-                _ => return Poll::Ready(Err(self.write_failed())),
-            };
-            self.upload_wait = None;
-            self.sent_any = true;
-            self.outbox.consume(count.min(head));
-            if count > head
-                && let Upload::Length { remaining, begun } = self.upload
-            {
-                *begun = true;
-                self.request.body_begun = true;
-                *remaining -= (count - head) as u64;
-                self.connection.inbox.consume(count - head);
-                self.request.note.bytes_received += (count - head) as u64;
-            }
-        }
-    }
-
-    /// Sends what the stream has taken.
-    fn poll_server_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.server.stream.poll_flush(context, &self.core.buffers) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
-            Poll::Pending => self.stall(context),
-        }
-    }
-
-    /// Waits while the server takes nothing more of the request: the client is not read, and its end ends the wait.
-    fn stall(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        wait_for(&mut self.upload_wait, Side::Server, &self.core);
-        self.connection.poll_gone(context).map(|why| Err(Stop::Client(why)))
-    }
-
-    fn write_failed(&self) -> Stop {
-        let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-        Stop::Server(Attempt::new(Fault::WriteFailed, repeatable))
-    }
-
-    /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
-    fn rechunk_request(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
-        let Upload::Chunked { decoder, begun } = self.upload else { return Ok(()) };
-        *begun = true;
-        self.request.body_begun = true;
-        let mut scratch = self.core.scratch.borrow_mut();
-        scratch.clear();
-        let inbox = &mut self.connection.inbox;
-        let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
-        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client(Fault::BadBody))?;
-        budget::charge_chunks(context, chunks);
-        inbox.consume(consumed);
-        self.request.note.bytes_received += consumed as u64;
-        self.core.buffers.equip(&mut self.outbox);
-        self.outbox.extend(&scratch);
+        self.progress.note_request_sent();
         Ok(())
     }
 
-    fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let connection = &mut *self.connection;
-        let before = connection.inbox.len();
-        let Poll::Ready(filled) =
-            connection.stream.poll_fill(context, &self.core.buffers, &mut connection.inbox, &mut connection.wire)
-        else {
-            // A response may be waiting for these to go first (a key update's answer).
-            wait_for(&mut self.upload_wait, Side::Client, &self.core);
-            return Poll::Pending;
-        };
-        match filled {
-            Ok(Fill::Bytes) => {
-                let count = connection.inbox.len() - before;
-                progressed(&mut self.upload_wait, &mut self.upload_patience, count, &self.core);
-                Poll::Ready(Ok(()))
+    /// Sends the request's body piece by piece. Ready when all of it has been.
+    fn poll_pieces(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Transfer { client, server, progress } = self;
+        for _ in 0..PIECES_PER_POLL_MAX {
+            let (written, sent) = server.poll_send(context, &progress.core.services);
+            // The client may send as much anew as the server has taken.
+            client.release(written.body);
+            let Poll::Ready(sent) = progress.note_sent(written, sent) else {
+                if progress.sending == Sending::Body {
+                    client.read_ahead(context);
+                }
+                return Poll::Pending;
+            };
+            sent?;
+            if progress.sending == Sending::End {
+                return match progress.tunnel {
+                    true => server.poll_end(context, &progress.core),
+                    false => Poll::Ready(Ok(())),
+                };
             }
-            Ok(Fill::End) => Poll::Ready(Err(Stop::Client(Fault::ClientClosed))),
-            Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
-            Err(ReadError::Tls(failure)) => {
-                connection.note_tls_failure(&failure);
-                Poll::Ready(Err(Stop::Client(Fault::ClientTlsFailure)))
+            let piece = client.poll_piece(context, progress.upload, progress.request, progress.takes_trailers);
+            let Poll::Ready(piece) = piece else {
+                progress.limits.upload.wait_for(Side::Client, &progress.core);
+                return Poll::Pending;
+            };
+            match piece? {
+                Piece::Data(piece) => {
+                    progress.note_piece(&piece, client.is_stream());
+                    server.stage(&progress.core, piece);
+                }
+                Piece::End(trailers) => {
+                    server.stage_end(&progress.core.services, &trailers);
+                    progress.sending = Sending::End;
+                }
             }
         }
+        budget::spend(Budget::Pieces, context);
+        Poll::Pending
     }
 
     fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            if !self.answer.is_empty() {
-                self.answered = true;
-                let asked = self.request.head.asked(&self.request.text);
-                match h1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response) {
-                    Ok(Parsed::Complete) if self.request.response.is_informational() => {
-                        self.pass_informational()?;
-                        continue;
-                    }
-                    Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
-                    Ok(Parsed::Partial) => {}
-                    Err(reject) => return Poll::Ready(Err(Stop::Server(Attempt::of_bad_head(&reject)))),
-                }
+            let Transfer { client, server, progress } = self;
+            if progress.informational > 0
+                && let Poll::Ready(Err(stop)) = client.poll_room(context)
+            {
+                return Poll::Ready(Err(stop));
             }
-            if !self.connection.wire.is_empty() && self.informational > 0 {
-                let connection = &mut *self.connection;
-                if let Poll::Ready(Err(_)) =
-                    connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire)
-                {
-                    return Poll::Ready(Err(Stop::Client(fault::of_write(&connection.stream))));
-                }
+            let Request { head, text, response, .. } = &mut *progress.request;
+            let asked = head.asked(text);
+            let Poll::Ready(head) = server.poll_head(context, &progress.core, asked, &mut progress.answered, response)
+            else {
+                progress.limits.download.wait_for(Side::Server, &progress.core);
+                return Poll::Pending;
+            };
+            head?;
+            if !progress.request.response.is_informational() {
+                return Poll::Ready(self.check_switch());
             }
-            match self.server.stream.poll_fill(context, &self.core.buffers, &mut self.answer) {
-                Poll::Pending => {
-                    wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return self.rest(context);
-                }
-                Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Ready(_) => {
-                    let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
-                    let fault = self.server.stream.failure().map(|failure| Fault::of_server_tls(failure.reason));
-                    let fault = fault.unwrap_or(Fault::ClosedBeforeResponse);
-                    return Poll::Ready(Err(Stop::Server(Attempt { fault, repeatable })));
-                }
-            }
+            self.pass_informational()?;
         }
     }
 
-    /// Hands an interim response (RFC 9110 §15.2) on to a client that can read it.
+    /// Checks that the response opens a tunnel if a client of HTTP/2 takes it to do so: any 2xx would (RFC 9110
+    /// §9.3.6), and a server of HTTP/1.1 that answers as if there were no Upgrade is free to. The key that the server
+    /// has to prove to have read was made here.
+    fn check_switch(&self) -> Result<(), Stop> {
+        let request = &*self.progress.request;
+        let (ClientSide::Http2(_), Some(_)) = (&self.client.client, request.head.upgrade) else { return Ok(()) };
+        let response = &request.response;
+        match response.status {
+            200..300 => Err(server_fault(Fault::UpgradeIgnored)),
+            101 if response.version == Version::Http2 => Ok(()),
+            101 => {
+                let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();
+                let accept = response.fields.value(self.server.head_text(), "Sec-WebSocket-Accept");
+                let is_right = accept == Some(translate::websocket_accept(key).as_bytes());
+                if is_right { Ok(()) } else { Err(server_fault(Fault::BadSwitch)) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands an interim response (RFC 9110 §15.2) on.
     fn pass_informational(&mut self) -> Result<(), Stop> {
-        self.informational += 1;
-        if self.informational > INFORMATIONAL_MAX {
+        let Transfer { client, server, progress } = self;
+        progress.informational += 1;
+        if progress.informational > INFORMATIONAL_MAX {
             return Err(server_fault(Fault::BadResponse));
         }
-        let length = self.request.response.length;
-        if self.request.head.version == Version::Http11 {
-            let mut scratch = self.core.scratch.borrow_mut();
-            scratch.clear();
-            h1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
-            self.request.note.bytes_sent += scratch.len() as u64;
-            self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
-        }
-        self.answer.consume(length);
-        self.request.response.clear();
+        let length = progress.request.response.length;
+        client.send_informational(progress.request, server.head_text());
+        server.skip_head(length);
+        progress.request.response.clear();
         Ok(())
     }
 
     /// Relays a response whose head is complete.
     async fn relay(&mut self) -> Ended {
-        if self.request.response.status == 101 {
-            return self.switch();
+        if let Err(stop) = self.send_head() {
+            return self.fail(stop);
         }
-        self.write_response_head();
+        if let Some(switched) = self.switch() {
+            return Ended::Switched(switched);
+        }
         match poll_fn(|context| self.poll_body(context)).await {
             Ok(()) => Ended::Over(self.over()),
             Err(stop) => self.fail(stop),
         }
     }
 
-    fn switch(&mut self) -> Ended {
-        self.stage_head(Framing::None, true, 0);
-        let answer = std::mem::take(&mut self.answer);
-        let server = Box::new(ServerConnection {
-            stream: self.server.stream.take(),
-            permit: self.server.permit.take(),
-            ..*self.server
-        });
-        Ended::Switched(Box::new(Switched { server, answer }))
-    }
-
-    fn write_response_head(&mut self) {
-        let response = &self.request.response;
-        self.framing = response.framing_for(self.request.head.version);
-        self.download = match response.body {
-            ResponseBody::None => Download::Done,
-            ResponseBody::Length(0) => Download::Done,
-            ResponseBody::Length(length) => Download::Length(length),
-            ResponseBody::Chunked => Download::Chunked(Box::new(Decoder::new())),
-            ResponseBody::UntilClose => Download::UntilClose,
-        };
-        if let Upload::Whole(length) = self.upload {
-            // Nothing will be repeated now.
-            self.connection.inbox.consume(*length);
-            self.request.note.bytes_received += *length as u64;
-            *self.upload = Upload::Whole(0);
-        }
+    #[inline(always)]
+    fn send_head(&mut self) -> Result<(), Stop> {
+        let is_leaving = self.is_leaving();
+        let Transfer { client, server, progress } = self;
+        client.commit(progress.upload, progress.request);
+        let response = &progress.request.response;
+        let (length, is_switch) = (response.length, response.status == 101);
+        progress.long = matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
+        let is_body = is_switch || server.begin_body(response);
+        progress.done = !is_body;
         // The rest of the request is not waited for, and its end is not known (RFC 9112 §9.6). Nor can be told whether
         // a client sends a body that waits for 100 when it gets this response instead.
-        let stays = !self.core.is_leaving(self.connection.listener);
-        self.keeps = self.request.head.keep_alive && self.upload.is_read() && stays;
-        let first = match self.download {
-            Download::Length(remaining) => {
-                let here = self.answer.len() - self.request.response.length;
-                (here as u64).min(remaining).min(FIRST_FLIGHT_BYTES as u64) as usize
-            }
+        progress.keeps = is_switch || (progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving);
+        let first_flight = match (&client.client, &mut *server) {
+            (ClientSide::Http1(_), Upstream::Http1(server)) => server.take_first_flight(length),
             _ => 0,
         };
-        if matches!(self.download, Download::Length(remaining) if remaining >= LONG_BODY_BYTES) {
-            self.long = true;
-        }
-        self.stage_head(self.framing, self.keeps, first);
-        if let Download::Length(remaining) = &mut self.download {
-            *remaining -= first as u64;
-            if *remaining == 0 {
-                self.download = Download::Done;
-            }
-        }
+        let (text, keep_alive, cookie) = (server.head_text(), progress.keeps, progress.cookie);
+        client.send_head(progress.request, &Head { text, first_flight, is_body, keep_alive, cookie })?;
+        server.skip_head(length + first_flight);
+        Ok(())
     }
 
-    /// Stages the head for the client and the first `body` bytes behind it, as one.
-    fn stage_head(&mut self, framing: Framing, keep_alive: bool, body: usize) {
-        let core = Rc::clone(&self.core);
-        let mut scratch = core.scratch.borrow_mut();
-        scratch.clear();
-        let response = &self.request.response;
-        let client = self.request.head.version;
-        core.with_date(|date| {
-            let context = AnswerContext { client, framing, keep_alive, date: date.as_bytes() };
-            h1::write_response(response, self.answer.readable(), &context, &mut scratch);
-        });
-        if let Some(cookie) = self.cookie {
-            h1::add_lines(&mut scratch, |out| out.extend_from_slice(cookie));
-        }
-        let length = response.length;
-        scratch.extend_from_slice(&self.answer.readable()[length..length + body]);
-        self.answer.consume(length + body);
-        self.request.note.status = response.status;
-        self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
+    /// Whether nothing follows on the client's connection.
+    fn is_leaving(&self) -> bool {
+        self.progress.core.is_leaving(self.client.client.listener())
     }
 
-    /// While the server is waited for: a request that waits owns no buffer, and a client that is gone ends the wait.
-    fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let connection = &mut *self.connection;
-        if connection.inbox.is_idle() {
-            self.core.buffers.give_back(&mut connection.inbox);
+    /// Turns a transfer whose response has switched protocols into a tunnel. Between two connections of HTTP/1 that is
+    /// all theirs: they are given away. Elsewhere the body is what was switched to from here on (RFC 8441 §5).
+    fn switch(&mut self) -> Option<Box<Switched>> {
+        if self.progress.request.response.status != 101 {
+            return None;
         }
-        match self.sent {
-            true => connection.poll_gone(context).map(|why| Err(Stop::Client(why))),
-            false => Poll::Pending,
+        if let Some(Http1Pair { server, .. }) = self.http1_pair() {
+            let answer = std::mem::take(&mut server.answer);
+            let connection = &mut server.connection;
+            let server = Box::new(ServerConnection {
+                stream: connection.stream.take(),
+                permit: connection.permit.take(),
+                ..**connection
+            });
+            return Some(Box::new(Switched { server, answer }));
         }
+        let listener = self.client.client.listener();
+        let Transfer { server, progress, .. } = self;
+        progress.core.metrics.increment(progress.core.telemetry.listeners[listener].tunnels);
+        server.begin_tunnel();
+        (progress.tunnel, progress.sending, progress.sent) = (true, Sending::Body, false);
+        progress.limits.begin_tunnel();
+        None
     }
 
-    fn poll_server_readable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.server.stream.poll_readable(context) {
-            // An error shows again at the read.
-            Poll::Ready(_) => Poll::Ready(Ok(())),
-            Poll::Pending => {
-                wait_for(&mut self.download_wait, Side::Server, &self.core);
-                self.rest(context)
-            }
-        }
-    }
-
-    /// Both directions until the response is with the client.
+    /// Drives both directions until the response is with the client's side.
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let upload_first = !std::mem::take(&mut self.download_first);
-        if upload_first {
+        // A stream takes what is left of its response by itself.
+        if self.progress.done && self.client.is_stream() && !self.progress.is_tunnel_open() {
+            return Poll::Ready(Ok(()));
+        }
+        // The rest of the request is nothing to a response that is complete.
+        let is_complete = self.is_complete();
+        if is_complete {
+            self.progress.limits.upload.clear();
+        }
+        let upload_first = !std::mem::take(&mut self.progress.download_first);
+        if upload_first && !is_complete {
             self.poll_upload(context)?;
-            self.download_first = budget::is_spent();
+            self.progress.download_first = budget::is_spent();
         }
-        if let Poll::Ready(result) = self.poll_download(context) {
-            return Poll::Ready(result);
+        let polled = match self.http1_pair() {
+            Some(mut pair) => pair.poll_download(context),
+            None => self.poll_parts(context),
+        };
+        if let Poll::Ready(result) = polled {
+            result?;
+            if !self.progress.is_tunnel_open() {
+                return Poll::Ready(Ok(()));
+            }
         }
-        if !upload_first {
+        if !upload_first && !is_complete {
             self.poll_upload(context)?;
         }
+        self.poll_gone(context)?;
         self.poll_limits(context)
     }
 
-    fn poll_download(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    /// Whether nothing more is to come of the response, though the client may still have to take some of it.
+    fn is_complete(&self) -> bool {
+        let is_read = matches!(&self.server, Upstream::Http1(server) if matches!(server.download, Download::Done));
+        !self.progress.tunnel && (self.progress.done || is_read)
+    }
+
+    /// Passes the response's body on part by part. Ready when all of it is with the client's side.
+    fn poll_parts(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Transfer { client, server, progress } = self;
         loop {
-            if matches!(self.download, Download::Done) {
-                return self.poll_client_flush(context);
+            // A client that does not read must not fill our memory. A stream takes what is left by itself.
+            let room = match progress.done && (progress.tunnel || client.is_stream()) {
+                true => Poll::Ready(Ok(())),
+                false => client.poll_room(context),
+            };
+            progress.note_taken(client.outstanding());
+            if room.is_pending() {
+                server.read_ahead(context);
+                progress.limits.download.wait_for(Side::Client, &progress.core);
+                return Poll::Pending;
             }
-            if !self.answer.is_empty() {
-                ready!(self.poll_pass(context))?;
-                continue;
-            }
-            // Bytes on their way to the client go first: a client that does not read must not fill our memory.
-            ready!(self.poll_client_flush(context))?;
-            if self.long && self.answer.capacity() < LARGE_BYTES {
-                if self.answer.capacity() == 0 {
-                    ready!(self.poll_server_readable(context))?;
+            ready!(room)?;
+            if progress.done {
+                if progress.tunnel && !progress.ended {
+                    ready!(client.poll_end(context))?;
+                    progress.ended = true;
                 }
-                self.core.buffers.enlarge(&mut self.answer);
+                return Poll::Ready(Ok(()));
             }
-            match self.server.stream.poll_fill(context, &self.core.buffers, &mut self.answer) {
-                Poll::Pending => {
-                    wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return self.rest(context);
-                }
-                Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => self.end_by_close(),
-                Poll::Ready(Ok(count)) if count > 0 => {
-                    self.download_wait = None;
-                    // A read that fills a small buffer is not the last of the response.
-                    let full = if self.server.stream.is_tls() { PIECE_BYTES } else { self.answer.capacity() };
-                    self.long |= self.answer.len() >= full;
-                }
-                Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
-            }
+            let large = progress.long && progress.passed > 0 && !client.is_crowded();
+            let Poll::Ready(part) = server.poll_part(context, &progress.core, large) else {
+                progress.limits.download.wait_for(Side::Server, &progress.core);
+                return Poll::Pending;
+            };
+            let part = part?;
+            progress.limits.download.clear();
+            progress.done = part.end.is_some();
+            let length = client.pass(progress.request, part)?;
+            progress.passed += length as u64;
+            progress.outstanding = client.outstanding();
+            // A part that fills a small buffer is not the last of the body.
+            progress.long |= length >= PIECE_BYTES;
         }
-    }
-
-    fn end_by_close(&mut self) {
-        self.download = Download::Done;
-        self.server_spent = true;
-        if self.framing == Framing::Chunked {
-            self.connection.stream.stage(h1::LAST_CHUNK, &self.core.buffers, &mut self.connection.wire);
-            self.request.note.bytes_sent += h1::LAST_CHUNK.len() as u64;
-        }
-    }
-
-    fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let connection = &mut *self.connection;
-        loop {
-            if connection.wire.is_empty() {
-                let flushed = connection.stream.poll_flush(context, &self.core.buffers, &mut connection.wire);
-                return flushed.map_err(|_| Stop::Client(fault::of_write(&connection.stream)));
-            }
-            match connection.stream.socket.poll_write(context, connection.wire.readable()) {
-                Poll::Pending => {
-                    wait_for(&mut self.download_wait, Side::Client, &self.core);
-                    return Poll::Pending;
-                }
-                Poll::Ready(Ok(count)) if count > 0 => {
-                    connection.wire.consume(count);
-                    progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
-                }
-                Poll::Ready(_) => return Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
-            }
-        }
-    }
-
-    /// Passes on some of what the server has sent.
-    fn poll_pass(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let limit = if self.answer.capacity() >= LARGE_BYTES { LARGE_BYTES } else { PIECE_BYTES };
-        let here = self.answer.len().min(limit);
-        let here = match &self.download {
-            Download::Length(remaining) => (here as u64).min(*remaining) as usize,
-            _ => here,
-        };
-        if self.framing == Framing::Chunked {
-            ready!(self.poll_client_flush(context))?;
-            return Poll::Ready(self.pass_chunked(context, here));
-        }
-        // A chunked body for a client that cannot read chunks: the data alone.
-        if let Download::Chunked(_) = self.download {
-            ready!(self.poll_client_flush(context))?;
-            return Poll::Ready(self.pass_unchunked(context, here));
-        }
-        let connection = &mut *self.connection;
-        let piece = &self.answer.readable()[..here];
-        match connection.stream.poll_send_body(context, &self.core.buffers, &mut connection.wire, piece) {
-            Poll::Pending => {
-                wait_for(&mut self.download_wait, Side::Client, &self.core);
-                Poll::Pending
-            }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(fault::of_write(&connection.stream)))),
-            Poll::Ready(Ok(count)) => {
-                progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
-                self.answer.consume(count);
-                self.request.note.bytes_sent += count as u64;
-                if let Download::Length(remaining) = &mut self.download {
-                    *remaining -= count as u64;
-                    if *remaining == 0 {
-                        self.download = Download::Done;
-                    }
-                }
-                Poll::Ready(Ok(()))
-            }
-        }
-    }
-
-    fn pass_chunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
-        let core = Rc::clone(&self.core);
-        let mut scratch = core.scratch.borrow_mut();
-        scratch.clear();
-        let bytes = &self.answer.readable()[..here];
-        let consumed = match &mut self.download {
-            Download::Chunked(decoder) => {
-                let rechunked = rechunk(decoder, bytes, &mut scratch);
-                let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(Fault::BadResponse))?;
-                budget::charge_chunks(context, chunks);
-                if decoder.is_done() {
-                    self.download = Download::Done;
-                }
-                consumed
-            }
-            _ => {
-                write_chunk(bytes, &mut scratch);
-                here
-            }
-        };
-        self.answer.consume(consumed);
-        self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &self.core.buffers, &mut self.connection.wire);
-        Ok(())
-    }
-
-    fn pass_unchunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
-        let Download::Chunked(decoder) = &mut self.download else { return Ok(()) };
-        let (mut at, mut chunks) = (0, 0);
-        let bytes = &self.answer.readable()[..here];
-        while at < here || decoder.is_done() {
-            match decoder.next(&bytes[at..]).map_err(|_| server_fault(Fault::BadResponse))? {
-                Event::NeedMore { consumed } => at += consumed,
-                Event::Data { start, end } => {
-                    self.connection.stream.stage(
-                        &bytes[at + start..at + end],
-                        &self.core.buffers,
-                        &mut self.connection.wire,
-                    );
-                    self.request.note.bytes_sent += (end - start) as u64;
-                    at += end;
-                    chunks += 1;
-                }
-                Event::End { consumed } => {
-                    at += consumed;
-                    self.download = Download::Done;
-                    break;
-                }
-            }
-        }
-        self.answer.consume(at);
-        budget::charge_chunks(context, chunks);
-        Ok(())
     }
 
     /// Sets the deadline to the nearest limit, or says which one was met.
+    #[inline(always)]
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let head_is_awaited = self.request.note.first_byte_us.is_none();
-        let now = self.core.timers.now();
-        let mut due = u64::MAX;
-        if let Some(waiting) = self.upload_wait {
-            let (limit, wait, stop) = match waiting.side {
-                Side::Client => (
-                    self.upload_patience.remaining().as_millis() as u64,
-                    Wait::RequestBody,
-                    Stop::Client(Fault::ClientBodyTimeout),
-                ),
-                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(Fault::BodyTimeout)),
-            };
-            due = due.min(waiting.since + limit);
-            if now >= due {
-                self.connection.count_timeout(wait);
-                return Poll::Ready(Err(stop));
+        let (client, progress) = (&self.client.client, &mut self.progress);
+        let now = progress.core.timers.now();
+        // Waits for a client that is not heard do not count.
+        if client.is_paused() {
+            progress.limits.excuse_client(now);
+        }
+        let has_head = progress.request.note.first_byte_us.is_some();
+        match progress.limits.next(now, Phase { has_head, sent: progress.sent, tunnel: progress.tunnel }) {
+            Ok(due) => {
+                client.deadline().set(due, context.waker());
+                Poll::Pending
+            }
+            Err((wait, stop)) => {
+                client.count_timeout(wait);
+                Poll::Ready(Err(stop))
             }
         }
-        if let Some(waiting) = self.download_wait {
-            let (limit, wait, stop) = match waiting.side {
-                Side::Client => (
-                    self.download_patience.remaining().as_millis() as u64,
-                    Wait::ResponseBody,
-                    Stop::Client(Fault::ClientReadTimeout),
-                ),
-                Side::Server if head_is_awaited => {
-                    // While the request is still on its way its own limits apply.
-                    let limit = if self.sent { self.limits.first_byte } else { u64::MAX / 2 };
-                    (limit, Wait::FirstByte, server_fault(Fault::FirstByteTimeout))
-                }
-                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(body_timeout(self.upload_wait))),
-            };
-            if now >= waiting.since + limit {
-                self.connection.count_timeout(wait);
-                return Poll::Ready(Err(stop));
-            }
-            due = due.min(waiting.since + limit);
-        }
-        self.connection.deadline.set(due, context.waker());
-        Poll::Pending
     }
 
-    /// The response is with the client: what becomes of the client's connection.
+    /// Decides what becomes of the client's connection once the response is with its side.
     fn over(&mut self) -> After {
-        if !self.upload.is_read() {
+        if self.client.is_stream() {
+            return After::Next;
+        }
+        if self.progress.tunnel {
+            return After::Close;
+        }
+        if !self.progress.upload.is_read() {
             // The server answered without waiting for the rest of the request. What is left of it cannot be told from
             // the next request unless it is read, so this connection ends.
             return After::Linger;
         }
-        let stays = self.framing != Framing::UntilClose && !self.core.is_leaving(self.connection.listener);
-        match self.keeps && stays {
-            true => After::Next,
-            false => After::Close,
-        }
+        let keeps = self.progress.keeps && !self.client.ends_connection() && !self.is_leaving();
+        if keeps { After::Next } else { After::Close }
     }
 
     fn fail(&mut self, stop: Stop) -> Ended {
-        let begun = self.request.note.status != 0;
-        match stop {
-            Stop::Server(attempt) if !begun => {
-                let owed = !self.upload.is_whole() && (!self.sent || self.server_spent);
-                Ended::Failed(attempt.with_body_owed(owed), None)
-            }
-            Stop::Server(attempt) => {
-                self.request.note.fault = Some(attempt.fault);
-                self.core.metrics.increment(
-                    self.core.telemetry.backends[self.request.note.backend.unwrap_or(0)].faults.of(attempt.fault),
-                );
-                Ended::Over(After::Abort)
-            }
-            Stop::Client(fault) => {
-                self.request.note.fault = Some(fault);
-                self.core.metrics.increment(self.connection.metrics().faults.of(fault));
-                // A client that sent a body we cannot take, or took too long, is told if nothing else was said to it.
-                if begun || fault.status() == 0 {
-                    return Ended::Over(After::Abort);
-                }
-                answer_fault(&mut ClientSide::Http1(self.connection), self.request, fault);
-                Ended::Over(After::Linger)
-            }
+        let progress = &mut self.progress;
+        let begun = progress.request.note.status != 0;
+        let attempt = match stop {
+            Stop::Server(attempt) => attempt,
+            Stop::Client(fault) => return self.fail_client(fault, begun),
+        };
+        if let ClientSide::Http2(stream) = &mut self.client.client {
+            stream.abort_reason = self.server.abort_reason();
+            stream.cut_short = begun;
         }
+        if !begun {
+            let owed = !progress.upload.is_whole() && (!progress.sent || progress.server_spent);
+            return Ended::Failed(attempt.with_body_owed(owed), None);
+        }
+        progress.request.note.fault = Some(attempt.fault);
+        let backend = progress.request.note.backend.unwrap_or(0);
+        progress.core.metrics.increment(progress.core.telemetry.backends[backend].faults.of(attempt.fault));
+        Ended::Over(After::Abort)
+    }
+
+    /// Ends a request for its client's fault. A client that sent a body we cannot take, or took too long, is answered
+    /// so if no response has begun.
+    fn fail_client(&mut self, fault: Fault, begun: bool) -> Ended {
+        let (client, progress) = (&mut self.client.client, &mut self.progress);
+        // A client that closes a tab leaves a tunnel without a word: most of them end so, and nobody is at fault.
+        if !(progress.tunnel && fault == Fault::ClientReset) {
+            progress.request.note.fault = Some(fault);
+            progress.core.metrics.increment(client.metrics().faults.of(fault));
+        }
+        // A stream is reset for a bad body already.
+        let can_hear = fault != Fault::BadBody || matches!(client, ClientSide::Http1(_));
+        if fault.status() > 0 && can_hear && !begun {
+            answer_fault(client, progress.request, fault);
+            return Ended::Over(After::Linger);
+        }
+        if let ClientSide::Http2(stream) = client {
+            stream.abort_reason = Reason::CANCEL;
+        }
+        Ended::Over(After::Abort)
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
+    #[inline(always)]
     fn return_to_pool(mut self, ended: Ended, backend: &Rc<Backend>) -> Ended {
-        self.core.buffers.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;
         }
-        if matches!(ended, Ended::Over(After::Next | After::Close | After::Linger)) && !self.answer.is_empty() {
-            note_excess(self.request, backend);
-        }
-        let clean = matches!(ended, Ended::Over(After::Next | After::Close))
-            && self.sent
-            && !self.server_spent
-            && self.answer.is_idle()
-            && self.request.response.keep_alive;
-        self.core.buffers.give_back(&mut self.answer);
-        if let Some(failure) = self.server.stream.failure() {
-            log_tls_failure(backend, self.server.key.server, failure);
-        }
-        if !clean && is_unanswered(&ended, self.request.note.fault) {
-            closing::end(backend, self.server);
+        let progress = &mut self.progress;
+        let is_over = matches!(ended, Ended::Over(After::Next | After::Close | After::Linger));
+        let clean = match &mut self.server {
+            Upstream::Http2(_) => false,
+            Upstream::Http1(server) => {
+                if is_over && progress.request.note.first_byte_us.is_some() && server.has_excess() {
+                    note_excess(progress.request, backend);
+                }
+                if let Some(failure) = server.connection.stream.failure() {
+                    log_tls_failure(backend, server.connection.key.server, failure);
+                }
+                server.finish(&progress.core)
+                    && matches!(ended, Ended::Over(After::Next | After::Close))
+                    && progress.sent
+                    && !progress.server_spent
+                    && progress.request.response.keep_alive
+            }
+        };
+        let connection = match self.server {
+            Upstream::Http1(Http1 { connection, .. }) => connection,
+            Upstream::Http2(http2) => {
+                if is_over && progress.sent && http2.is_open() {
+                    see_out(http2, progress.request, backend);
+                }
+                return ended;
+            }
+        };
+        if !clean && is_unanswered(&ended, progress.request.note.fault) {
+            closing::end(backend, connection);
             return ended;
         }
-        let permit = give_back(backend, self.server, clean);
+        let permit = give_back(backend, connection, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,
@@ -866,47 +607,77 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The server has sent more than belongs to its response, which the client has.
-pub fn note_excess(request: &mut Request, backend: &Backend) {
-    request.note.fault = Some(Fault::ExcessData);
-    backend.services.metrics.increment(backend.metrics().faults.of(Fault::ExcessData));
+/// A server's connection that a request goes out on, or the stream on which it has begun.
+enum Opened {
+    Connection(Box<ServerConnection>),
+    Stream(Box<Http2>),
+}
+
+/// Writes the request's head, as HTTP/1 has it, into the core's scratch memory. A stream begins with it; a connection
+/// is to send it, and the body behind it if that is here already.
+fn open(
+    parts: &mut Parts<'_>,
+    snapshot: &CoreSnapshot,
+    backend: &Rc<Backend>,
+    server_stream: UpstreamStream,
+) -> Result<Opened, Attempt> {
+    let Parts { client, request, upload, .. } = parts;
+    let core = Rc::clone(client.core());
+    let mut scratch = core.scratch.borrow_mut();
+    scratch.clear();
+    let permit = match server_stream {
+        UpstreamStream::Connection(connection) => {
+            let last = backend.state.pool.is_last_request(&connection);
+            write_request_head(client, request, snapshot, last, &mut scratch);
+            begin_upload(client, request, snapshot, upload, &mut scratch);
+            return Ok(Opened::Connection(connection));
+        }
+        UpstreamStream::Stream(permit) => permit,
+    };
+    if !is_websocket(request) {
+        // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.
+        request.head.upgrade = None;
+    }
+    write_request_head(client, request, snapshot, false, &mut scratch);
+    Ok(Opened::Stream(Box::new(Http2::open(permit, &request.head, &scratch)?)))
+}
+
+/// Puts a body that has come with its head behind that, and makes room for one that will be long, for clients of
+/// HTTP/1.
+fn begin_upload(
+    client: &mut ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    upload: &Upload,
+    out: &mut Vec<u8>,
+) {
+    let ClientSide::Http1(connection) = client else { return };
+    match upload {
+        Upload::Whole(length) => {
+            let body = &connection.inbox.readable()[..*length];
+            match request.head.body {
+                RequestBody::Chunked => write_whole_chunked(body, snapshot.listener(connection.listener), out),
+                _ => out.extend_from_slice(body),
+            }
+        }
+        Upload::Length { remaining, .. } if *remaining >= LONG_BODY_BYTES && connection.inbox.capacity() > 0 => {
+            connection.core.buffers.enlarge(&mut connection.inbox);
+        }
+        _ => {}
+    }
+}
+
+fn is_websocket(request: &Request) -> bool {
+    let protocols = request.head.protocols(&request.text).unwrap_or_default();
+    let has_key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").is_some();
+    has_key && elements(protocols).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Whether a server may still be at work on a request that is over here: nobody waits for its answer any more.
-pub fn is_unanswered(ended: &Ended, fault: Option<Fault>) -> bool {
+fn is_unanswered(ended: &Ended, fault: Option<Fault>) -> bool {
     match ended {
         Ended::Failed(failed, _) => failed.fault.status() == 504,
         Ended::Over(_) => fault.is_some(),
         Ended::Switched(_) => false,
-    }
-}
-
-pub fn server_fault(fault: Fault) -> Stop {
-    Stop::Server(Attempt::new(fault, Repeatable::No))
-}
-
-/// Reason for which a response's body has come to a halt: its server may be waiting for the rest of the request, when
-/// the client is known to be waited for.
-pub fn body_timeout(upload_wait: Option<Waiting>) -> Fault {
-    match upload_wait {
-        Some(Waiting { side: Side::Client, .. }) => Fault::IdleBothWays,
-        _ => Fault::BodyTimeout,
-    }
-}
-
-pub fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
-    match waiting {
-        Some(known) if known.side == side => {}
-        _ => *waiting = Some(Waiting { side, since: core.timers.now() }),
-    }
-}
-
-/// Bytes moved: the wait is over, and patience pays for it.
-pub fn progressed(waiting: &mut Option<Waiting>, patience: &mut MinRateTimeout, bytes: usize, core: &Core) {
-    if let Some(known) = waiting.take()
-        && known.side == Side::Client
-    {
-        patience.waited(Duration::from_millis(core.timers.now() - known.since));
-        patience.moved(bytes);
     }
 }

@@ -10,6 +10,7 @@ use crate::exchange::transfer::Switched;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
+use crate::upstream::connect::log_tls_failure;
 
 /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long.
 pub async fn run(
@@ -26,6 +27,9 @@ pub async fn run(
     let mut duplex = Duplex::new(connection, server, answer);
     // The request's own account has the bytes, when all is over.
     let fault = duplex.run(connection, IdleLimit::new(limit, Fault::TunnelIdle), |_, _| {}).await;
+    if let Some(failure) = duplex.server.stream.failure() {
+        log_tls_failure(backend, duplex.server.key.server, failure);
+    }
     duplex.close(connection, fault);
     let (up, down) = duplex.moved();
     request.note.bytes_received += up;

@@ -1,9 +1,9 @@
 //! A body's bytes, taken from the library before anybody has room for them.
 //!
-//! A side that takes nothing leaves what the other sends with the library, frame by frame: a frame of one byte is some 250 there,
-//! and there is a limit for all streams of a connection together, beyond which the library ends it. So while a body waits
-//! its frames are taken, and small ones put together. Their window is given back when they go on, and not before: it bounds the
-//! bytes, and so what is held.
+//! A side that takes nothing leaves what the other sends with the library, frame by frame: a frame of one byte is some
+//! 250 there, and there is a limit for all streams of a connection together, beyond which the library ends it. So while
+//! a body waits its frames are taken, and small ones put together. Their window is given back when they go on, and not
+//! before: it bounds the bytes, and so what is held.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
-/// Pieces shorter than this are put together, so that a window's worth of a body is in few of them: twice as many as it has KiB.
+/// Pieces shorter than this are put together, so that a window's worth of a body is in few of them: twice as many as it
+/// has KiB.
 const SMALL_BYTES: usize = 1024;
 /// How much is put together in one piece.
 const TOGETHER_BYTES: usize = 16 * 1024;

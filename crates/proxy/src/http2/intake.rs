@@ -669,7 +669,8 @@ impl Client {
         self.place(stream).map(|place| self.uploads[place].standing)
     }
 
-    /// Whether a reset is of a stream that was answered, whose client has no use for the rest, or that has lived for long.
+    /// Whether a reset is of a stream that was answered, whose client has no use for the rest, or that has lived for
+    /// long.
     fn is_late_reset(&mut self, stream: u32) -> bool {
         self.paths.retain(|(kept, _)| *kept != stream);
         if matches!(self.standing(stream), Some(Standing::Answered | Standing::Over)) {

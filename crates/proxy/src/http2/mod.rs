@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113) with clients and servers. The frames, HPACK and the states of streams are the `h2` crate's; what is here is
-//! everything around it.
+//! HTTP/2 (RFC 9113) with clients and servers. The frames, HPACK and the states of streams are the `h2` crate's; what
+//! is here is everything around it.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
-//! A request over HTTP/2 becomes the same `Request` as one over HTTP/1.1 and goes the same way (`exchange.rs`); its body and
-//! its response pass through `exchange/bridge.rs`. Why it is so: `docs/decisions/0023-http2.md`.
+//! A request over HTTP/2 becomes the same `Request` as one over HTTP/1.1 and goes the same way (`exchange.rs`); its
+//! body and its response pass through `exchange/transfer.rs`. Why it is so: `docs/decisions/0023-http2.md`.
 
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]

@@ -1,4 +1,5 @@
-//! A server for a relay: picked, connected, and told of the client; another one where that fails, since nothing was sent.
+//! A server for a relay: picked, connected, and told of the client; another one where that fails, since nothing was
+//! sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -27,7 +28,8 @@ use crate::upstream::in_flight::InFlight;
 
 const READ_BYTES_MIN: usize = 4096;
 
-/// A connected server, and how many of the client's bytes it got already. The error is one of `telemetry::RELAY_FAULTS`.
+/// A connected server, and how many of the client's bytes it got already. The error is one of
+/// `telemetry::RELAY_FAULTS`.
 pub async fn dial(
     connection: &mut Connection,
     backend: &Rc<Backend>,
@@ -152,8 +154,8 @@ enum Side {
     Server(io::Error),
 }
 
-/// A connection whose first write tells whether it was made: where the client's bytes are there, and the server is near,
-/// no event need be waited for.
+/// A connection whose first write tells whether it was made: where the client's bytes are there, and the server is
+/// near, no event need be waited for.
 struct First {
     socket: Socket,
     /// Bytes of the header that the server has.

@@ -1,4 +1,5 @@
-//! Fields that servers say again and again, as the library wants them: checked, copied and counted once, and shared after that.
+//! Fields that servers say again and again, as the library wants them: checked, copied and counted once, and shared
+//! after that.
 
 use http::header::{HeaderName, HeaderValue, SET_COOKIE};
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
 use propylon_crypto::keyless::whole_frames;
 use propylon_crypto::{Job, JobError, Pending, RemoteKey};
-use propylon_keyserver::isolated::Pair;
+use propylon_keyserver::isolated::MessageSocket;
 use propylon_metrics::{Registry, Store};
 use propylon_observe::telemetry::SignerMetrics;
 use propylon_tls::{Parking, ParkingLimits};
@@ -59,7 +59,7 @@ impl Beside {
     /// signatures here, and must not come to wait for itself.
     pub fn submit(&self, job: Job) -> Work {
         match &job {
-            Job::Remote { key, .. } if key.signer == RemoteKey::BESIDE => self.signer.submit(job),
+            Job::Remote { key, .. } if key.signer == RemoteKey::KEY_PROCESS => self.signer.submit(job),
             _ => Work::Here(Pending::answered(Err(JobError::Refused))),
         }
     }
@@ -136,7 +136,7 @@ pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
 }
 
 struct Link {
-    pair: Pair,
+    pair: MessageSocket,
     buffer: Box<[u8]>,
     /// Whole frames that have not been sent.
     unsent: Vec<u8>,
@@ -145,7 +145,7 @@ struct Link {
 impl Link {
     fn new(socket: OwnedFd) -> std::io::Result<Link> {
         let buffer = vec![0; MESSAGE_BYTES_MAX].into();
-        Ok(Link { pair: Pair::new(socket)?, buffer, unsent: Vec::new() })
+        Ok(Link { pair: MessageSocket::new(socket)?, buffer, unsent: Vec::new() })
     }
 
     /// Until somebody is there. What else is said was meant for questions that nobody waits for any more.

@@ -1,4 +1,5 @@
-//! The sockets of a signer: one task per connection, which makes it, moves its bytes, and makes it anew when it is gone.
+//! The sockets of a signer: one task per connection, which makes it, moves its bytes, and makes it anew when it is
+//! gone.
 
 use std::future::{Future, poll_fn};
 use std::io;

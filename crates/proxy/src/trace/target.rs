@@ -10,8 +10,6 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing, Trust};
 use propylon_tls::{Finding, Severity, UpstreamProfile};
 
-use propylon_config::effective;
-
 /// A file of header fields may be this long.
 const HEADERS_BYTES_MAX: u64 = 64 * 1024;
 /// Fields that requests to the collector have already.
@@ -71,7 +69,7 @@ impl Target {
     ) -> Option<Arc<Target>> {
         let tracing = config.tracing.as_ref()?;
         let is_same = |known: &Config| {
-            known.tracing.as_ref().map(effective::tracing) == Some(effective::tracing(tracing))
+            known.tracing.as_ref().is_some_and(|known| known.says_the_same(tracing))
                 && known.process.resolver == config.process.resolver
         };
         let known = known.filter(|(known, _)| is_same(known)).map(|(_, target)| target);

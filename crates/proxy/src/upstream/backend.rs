@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{self as config, BackendId, Config, effective};
+use propylon_config::{self as config, BackendId, Config};
 use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
 use propylon_policy::balance::{Balancer, Tier, Tiers};
 use propylon_policy::budget::Budget;
@@ -275,13 +275,11 @@ impl PartialEq for Server {
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
 pub fn speaks_the_same(one: &config::Backend, two: &config::Backend) -> bool {
-    let tls = |backend: &config::Backend| {
-        let mut shown = effective::backend(backend)["tls"].clone();
-        // How often files are looked at is none of the connections' concern.
-        shown.as_object_mut().map(|keys| keys.remove("watch"));
-        shown
+    let same_tls = match (&one.tls, &two.tls) {
+        (Some(one), Some(two)) => one.connects_the_same(two),
+        (one, two) => one.is_none() && two.is_none(),
     };
-    one.protocol == two.protocol && tls(one) == tls(two)
+    one.protocol == two.protocol && same_tls
 }
 
 fn takes(server: &config::Server) -> bool {

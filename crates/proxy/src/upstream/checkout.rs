@@ -439,8 +439,8 @@ impl Place<'_> {
     }
 }
 
-/// Waits in the backend's queue, with no buffer in hand if there is nothing in it. `None` once one of these `h2_pools` has
-/// a connection, or makes one: whichever comes first will do. `None` too if none of their servers is open any more.
+/// Waits in the backend's queue, with no buffer in hand if there is nothing in it. `None` once one of these `h2_pools`
+/// has a connection, or makes one: whichever comes first will do. `None` too if none of their servers is open any more.
 async fn wait(
     client: &mut dyn Client,
     backend: &Rc<Backend>,

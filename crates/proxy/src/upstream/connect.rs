@@ -15,7 +15,7 @@ use super::backend::Backend;
 use super::connection::{Permit, PoolKey, ServerConnection};
 use super::pool::Returned;
 use crate::endpoint::{Endpoint, EndpointAddress};
-use crate::fault::{Attempt, Repeatable};
+use crate::fault::{self, Attempt, Repeatable};
 use crate::services::Services;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
@@ -188,7 +188,7 @@ impl Ungreeted {
     fn fault(&self) -> Fault {
         match self {
             Ungreeted::Timeout => Fault::TlsTimeout,
-            Ungreeted::Failed(failure) => Fault::of_server_tls(failure.reason),
+            Ungreeted::Failed(failure) => fault::of_server_tls(failure.reason),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 with servers: few connections, many streams on each.
 //!
-//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a stream on
-//! it, and hears of its stream from the library. A request without one waits in its server's pool (`h2_pool.rs`).
+//! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a stream
+//! on it, and hears of its stream from the library. A request without one waits in its server's pool (`h2_pool.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

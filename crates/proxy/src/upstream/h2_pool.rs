@@ -813,9 +813,10 @@ impl H2Pool {
         }
     }
 
-    /// Whether this connection is to end for the sake of other cores; `others` are the requests of theirs that came first and
-    /// last. At most one ends at a time, the emptiest; a core's only one, unless it is idle after use, not before it has been
-    /// in use for `SHARE_MILLIS` and a request of theirs has the next turn. Otherwise the time at which to look again.
+    /// Whether this connection is to end for the sake of other cores; `others` are the requests of theirs that came
+    /// first and last. At most one ends at a time, the emptiest; a core's only one, unless it is idle after use, not
+    /// before it has been in use for `SHARE_MILLIS` and a request of theirs has the next turn. Otherwise the time at
+    /// which to look again.
     pub(super) fn make_way(
         &self,
         link: &Rc<H2Connection>,

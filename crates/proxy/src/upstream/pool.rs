@@ -234,8 +234,8 @@ impl Pool {
         idle.len()
     }
 
-    /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
-    /// `certain` asks the kernel as well, for a request that could not be repeated.
+    /// An idle connection that its server has not closed as far as the event loop knows, and how many were found
+    /// closed. `certain` asks the kernel as well, for a request that could not be repeated.
     pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
         if self.limiter.as_ref().is_some_and(|limiter| limiter.is_wanted(key.server)) {

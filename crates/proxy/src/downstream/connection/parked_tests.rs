@@ -47,7 +47,8 @@ impl House {
         House::of(text, Deferral::ALL)
     }
 
-    /// With this configuration, of whose listeners there is the first, and with a certificate and its key in `shop.pem`.
+    /// With this configuration, of whose listeners there is the first, and with a certificate and its key in
+    /// `shop.pem`.
     pub(super) fn of(text: String, deferral: Deferral) -> House {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!("propylon-parked-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -50,8 +50,8 @@ impl AsyncWrite for Memory {
     }
 }
 
-/// Header blocks, each after its length in two bytes, are requests: either the connection is ended by us, or the library serves or
-/// resets their streams and keeps the connection.
+/// Header blocks, each after its length in two bytes, are requests: either the connection is ended by us, or the
+/// library serves or resets their streams and keeps the connection.
 pub fn blocks(mut input: &[u8]) {
     let mut all = Vec::new();
     while let Some((length, rest)) = input.split_first_chunk::<2>()

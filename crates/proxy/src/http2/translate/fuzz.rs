@@ -7,8 +7,8 @@ use super::*;
 
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 200 };
 
-/// A request in lines: method, scheme, authority, path, protocol (empty: absent, but for the method), then names and values in
-/// turn, and whether a body follows by the first byte's lowest bit.
+/// A request in lines: method, scheme, authority, path, protocol (empty: absent, but for the method), then names and
+/// values in turn, and whether a body follows by the first byte's lowest bit.
 pub fn translate(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let mut lines = rest.split(|byte| *byte == b'\xff');

@@ -1,7 +1,7 @@
 //! The rest of a server's stream whose response may have no body: its end, as a rule, in a frame of its own.
 //!
-//! The client has its response and is not kept waiting. Data that comes instead goes to nobody: the stream is reset, and the
-//! fault counted.
+//! The client has its response and is not kept waiting. Data that comes instead goes to nobody: the stream is reset,
+//! and the fault counted.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -11,13 +11,18 @@ use tokio::task::spawn_local;
 
 use propylon_http::fault::Fault;
 
-use super::upstream::Http2;
-use crate::exchange::transfer::note_excess;
+use super::http2::Http2;
 use crate::request::Request;
 use crate::upstream::backend::Backend;
 
 /// How long the end of such a stream is waited for, in milliseconds; then it is reset. For so long it has its stream.
 const END_WAIT_MILLIS: u64 = 1_000;
+
+/// Takes note that the server has sent more than belongs to its response, which the client has.
+pub fn note_excess(request: &mut Request, backend: &Backend) {
+    request.note.fault = Some(Fault::ExcessData);
+    backend.services.metrics.increment(backend.metrics().faults.of(Fault::ExcessData));
+}
 
 /// Sees a stream to its end. An excess here already is the request's fault, in its log line; a later one is counted
 /// alone.

@@ -1,4 +1,4 @@
-//! The client's side of a bridge: a stream of HTTP/2, or a connection that carries one request at a time.
+//! The client's side of a transfer: a stream of HTTP/2, or a connection that carries one request at a time.
 
 use std::task::{Context, Poll, ready};
 
@@ -7,11 +7,12 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 use propylon_net::client_stream::{Fill, ReadError};
 
-use super::upstream::Part;
+use super::upstream::part::Part;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
-use crate::exchange::transfer::{Stop, Upload, server_fault, write_chunk};
+use crate::exchange::transfer::body::{Upload, write_chunk};
+use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault;
 use crate::http2::{Chunk, translate};
 use crate::request::Request;
@@ -26,8 +27,10 @@ pub enum Piece {
 
 /// A response's head, to be said to the client.
 pub struct Head<'a> {
-    /// Text that the head was parsed from.
+    /// Text that the head was parsed from, and what came behind it.
     pub text: &'a [u8],
+    /// So many bytes behind the head go out with it, for a client of HTTP/1.
+    pub first_flight: usize,
     /// A body follows.
     pub is_body: bool,
     /// Whether another request may come, for a client of HTTP/1.
@@ -75,10 +78,11 @@ impl Announced {
     }
 }
 
-/// How the response's body goes to a client of HTTP/1, and where the request's stands.
+/// The client, and how far its request's and its response's bodies have come.
 pub struct Downstream<'a> {
     pub client: ClientSide<'a>,
-    framing: Framing,
+    /// Framing of the response for a client of HTTP/1.
+    pub framing: Framing,
     announced: Announced,
     tunnel: bool,
     /// A body that was whole when the request began has been taken a copy of.
@@ -197,6 +201,8 @@ impl<'a> Downstream<'a> {
                         h1::write_line(b"Sec-WebSocket-Accept", accept.as_bytes(), out);
                     });
                 }
+                let length = request.response.length;
+                scratch.extend_from_slice(&text[length..length + said.first_flight]);
                 request.note.bytes_sent += scratch.len() as u64;
                 connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
                 Ok(())
@@ -216,6 +222,11 @@ impl<'a> Downstream<'a> {
     /// Whether the end of the response is that of the connection.
     pub fn ends_connection(&self) -> bool {
         self.framing == Framing::UntilClose
+    }
+
+    /// Whether the client's side is a stream, which takes what is left of its response by itself.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.client, ClientSide::Http2(_))
     }
 
     /// Ready when the client takes enough for more to be worth reading.
@@ -330,8 +341,8 @@ fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Re
     Poll::Ready(Ok(Piece::Data(piece)))
 }
 
-/// False at the end.
-fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+/// Reads what the client sends; false at the end.
+pub fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
     let Connection { stream, inbox, wire, core, .. } = connection;
     match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
         Ok(fill) => Poll::Ready(Ok(fill == Fill::Bytes)),

@@ -1,0 +1,274 @@
+//! The fast path of a transfer both of whose sides speak HTTP/1: bodies go from the buffer that they were read into to
+//! the other side's socket, and framing is looked at where it lies.
+
+use std::task::{Context, Poll, ready};
+
+use propylon_http::fault::Fault;
+use propylon_http::h1::{self, Event, Framing};
+use propylon_net::budget;
+use propylon_net::buffer::LARGE_BYTES;
+
+use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
+use super::downstream::poll_fill;
+use super::limits::Side;
+use super::progress::{PIECE_BYTES, Progress};
+use super::stop::{Stop, server_fault};
+use super::upstream::http1::Http1;
+use crate::client::connection::Connection;
+use crate::fault;
+
+/// The two connections, and the progress of the request that they carry.
+pub struct Http1Pair<'t, 'a> {
+    pub connection: &'t mut Connection,
+    pub server: &'t mut Http1,
+    pub progress: &'t mut Progress<'a>,
+    /// Framing of the response for the client.
+    pub framing: Framing,
+}
+
+impl Http1Pair<'_, '_> {
+    /// Sends the request. Ready when all of it has been.
+    pub fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        loop {
+            ready!(self.poll_send(context))?;
+            match self.progress.upload {
+                Upload::Whole(_) | Upload::Length { remaining: 0, .. } => return Poll::Ready(Ok(())),
+                Upload::Chunked { decoder, .. } if decoder.is_done() => return Poll::Ready(Ok(())),
+                Upload::Chunked { .. } if !self.connection.inbox.is_empty() => {
+                    self.rechunk_request(context)?;
+                    if !self.server.outbox.is_empty() {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            if matches!(self.progress.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
+                continue;
+            }
+            ready!(self.poll_client_body(context))?;
+        }
+    }
+
+    /// Sends what is staged, and of a body of known length what is in the inbox, straight from there.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let direct = match progress.upload {
+            Upload::Length { remaining, .. } => (connection.inbox.len() as u64).min(*remaining) as usize,
+            _ => 0,
+        };
+        let body = &connection.inbox.readable()[..direct];
+        let (written, sent) = server.poll_write(context, &progress.core.buffers, body);
+        if written.body > 0
+            && let Upload::Length { remaining, begun } = progress.upload
+        {
+            *begun = true;
+            progress.request.body_begun = true;
+            *remaining -= written.body as u64;
+            connection.inbox.consume(written.body);
+            progress.request.note.bytes_received += written.body as u64;
+        }
+        progress.note_sent(written, sent)
+    }
+
+    /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
+    fn rechunk_request(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Upload::Chunked { decoder, begun } = progress.upload else { return Ok(()) };
+        *begun = true;
+        progress.request.body_begun = true;
+        let mut scratch = progress.core.scratch.borrow_mut();
+        scratch.clear();
+        let rechunked = rechunk(decoder, connection.inbox.readable(), &mut scratch);
+        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client(Fault::BadBody))?;
+        budget::charge_chunks(context, chunks);
+        connection.inbox.consume(consumed);
+        progress.request.note.bytes_received += consumed as u64;
+        progress.core.buffers.equip(&mut server.outbox);
+        server.outbox.extend(&scratch);
+        Ok(())
+    }
+
+    fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { connection, progress, .. } = self;
+        let before = connection.inbox.len();
+        let Poll::Ready(filled) = poll_fill(connection, context) else {
+            progress.limits.upload.wait_for(Side::Client, &progress.core);
+            return Poll::Pending;
+        };
+        if !filled? {
+            return Poll::Ready(Err(Stop::Client(Fault::ClientClosed)));
+        }
+        progress.limits.upload.progressed(connection.inbox.len() - before, &progress.core);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Passes the response's body on. Ready when the client has taken all of it.
+    pub fn poll_download(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        loop {
+            if matches!(self.server.download, Download::Done) {
+                return self.poll_client_flush(context);
+            }
+            if !self.server.answer.is_empty() {
+                ready!(self.poll_pass(context))?;
+                continue;
+            }
+            // Bytes on their way to the client go first: a client that does not read must not fill our memory.
+            ready!(self.poll_client_flush(context))?;
+            let Http1Pair { server, progress, .. } = self;
+            let (core, stream) = (&progress.core, &mut server.connection.stream);
+            if progress.long && server.answer.capacity() < LARGE_BYTES {
+                // An error shows again at the read.
+                if server.answer.capacity() == 0 && stream.poll_readable(context).is_pending() {
+                    progress.limits.download.wait_for(Side::Server, core);
+                    return Poll::Pending;
+                }
+                core.buffers.enlarge(&mut server.answer);
+            }
+            match stream.poll_fill(context, &core.buffers, &mut server.answer) {
+                Poll::Pending => {
+                    progress.limits.download.wait_for(Side::Server, core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(0)) if matches!(server.download, Download::UntilClose) => self.end_by_close(),
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    progress.limits.download.clear();
+                    // A read that fills a small buffer is not the last of the response.
+                    let full = if stream.is_tls() { PIECE_BYTES } else { server.answer.capacity() };
+                    progress.long |= server.answer.len() >= full;
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
+            }
+        }
+    }
+
+    fn end_by_close(&mut self) {
+        self.server.download = Download::Done;
+        self.server.spent = true;
+        if self.framing == Framing::Chunked {
+            self.stage(h1::LAST_CHUNK);
+        }
+    }
+
+    /// Stages bytes for the client.
+    fn stage(&mut self, bytes: &[u8]) {
+        let Connection { stream, wire, .. } = &mut *self.connection;
+        stream.stage(bytes, &self.progress.core.buffers, wire);
+        self.progress.request.note.bytes_sent += bytes.len() as u64;
+    }
+
+    fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let (core, download) = (&self.progress.core, &mut self.progress.limits.download);
+        let Connection { stream, wire, .. } = &mut *self.connection;
+        loop {
+            if wire.is_empty() {
+                let flushed = stream.poll_flush(context, &core.buffers, wire);
+                return flushed.map_err(|_| Stop::Client(fault::of_write(stream)));
+            }
+            match stream.socket.poll_write(context, wire.readable()) {
+                Poll::Pending => {
+                    download.wait_for(Side::Client, core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    wire.consume(count);
+                    download.progressed(count, core);
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
+            }
+        }
+    }
+
+    /// Passes on some of what the server has sent.
+    fn poll_pass(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let limit = if self.server.answer.capacity() >= LARGE_BYTES { LARGE_BYTES } else { PIECE_BYTES };
+        let here = self.server.answer.len().min(limit);
+        let here = match &self.server.download {
+            Download::Length(remaining) => (here as u64).min(*remaining) as usize,
+            _ => here,
+        };
+        if self.framing == Framing::Chunked {
+            ready!(self.poll_client_flush(context))?;
+            return Poll::Ready(self.pass_chunked(context, here));
+        }
+        // A chunked body for a client that cannot read chunks: the data alone.
+        if let Download::Chunked(_) = self.server.download {
+            ready!(self.poll_client_flush(context))?;
+            return Poll::Ready(self.pass_unchunked(context, here));
+        }
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Connection { stream, wire, .. } = &mut **connection;
+        let (core, download) = (&progress.core, &mut progress.limits.download);
+        let piece = &server.answer.readable()[..here];
+        match stream.poll_send_body(context, &core.buffers, wire, piece) {
+            Poll::Pending => {
+                download.wait_for(Side::Client, core);
+                Poll::Pending
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(fault::of_write(stream)))),
+            Poll::Ready(Ok(count)) => {
+                download.progressed(count, core);
+                server.answer.consume(count);
+                progress.request.note.bytes_sent += count as u64;
+                if let Download::Length(remaining) = &mut server.download {
+                    *remaining -= count as u64;
+                    if *remaining == 0 {
+                        server.download = Download::Done;
+                    }
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn pass_chunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
+        let core = std::rc::Rc::clone(&self.progress.core);
+        let mut scratch = core.scratch.borrow_mut();
+        scratch.clear();
+        let bytes = &self.server.answer.readable()[..here];
+        let consumed = match &mut self.server.download {
+            Download::Chunked(decoder) => {
+                let rechunked = rechunk(decoder, bytes, &mut scratch);
+                let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(Fault::BadResponse))?;
+                budget::charge_chunks(context, chunks);
+                if decoder.is_done() {
+                    self.server.download = Download::Done;
+                }
+                consumed
+            }
+            _ => {
+                write_chunk(bytes, &mut scratch);
+                here
+            }
+        };
+        self.server.answer.consume(consumed);
+        self.stage(&scratch);
+        Ok(())
+    }
+
+    fn pass_unchunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Download::Chunked(decoder) = &mut server.download else { return Ok(()) };
+        let Connection { stream, wire, .. } = &mut **connection;
+        let (mut at, mut chunks) = (0, 0);
+        let bytes = &server.answer.readable()[..here];
+        while at < here || decoder.is_done() {
+            match decoder.next(&bytes[at..]).map_err(|_| server_fault(Fault::BadResponse))? {
+                Event::NeedMore { consumed } => at += consumed,
+                Event::Data { start, end } => {
+                    stream.stage(&bytes[at + start..at + end], &progress.core.buffers, wire);
+                    progress.request.note.bytes_sent += (end - start) as u64;
+                    at += end;
+                    chunks += 1;
+                }
+                Event::End { consumed } => {
+                    at += consumed;
+                    server.download = Download::Done;
+                    break;
+                }
+            }
+        }
+        server.answer.consume(at);
+        budget::charge_chunks(context, chunks);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! The request of a transfer, and how far it and its response have come.
+
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+use bytes::Bytes;
+use propylon_http::fault::Fault;
+
+use super::body::Upload;
+use super::limits::{Limits, Side};
+use super::stop::Stop;
+use super::upstream::part::Written;
+use crate::core::Core;
+use crate::fault::{Attempt, Repeatable};
+use crate::request::Request;
+use crate::upstream::backend::Backend;
+use crate::upstream::in_flight::InFlight;
+
+/// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
+pub const PIECE_BYTES: usize = 16 * 1024;
+
+/// Progress of the request's body where it goes in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    Body,
+    /// The last of it is staged.
+    End,
+}
+
+/// The request, and how far it and its response have come.
+pub struct Progress<'a> {
+    pub request: &'a mut Request,
+    pub upload: &'a mut Upload,
+    pub core: Rc<Core>,
+    pub in_flight: Option<&'a InFlight>,
+    pub sending: Sending,
+    /// Trailers of the request are passed on.
+    pub takes_trailers: bool,
+    /// The request has been sent whole.
+    pub sent: bool,
+    /// At least one byte has been sent.
+    pub sent_any: bool,
+    /// When a request was sent whole whose body had to be waited for.
+    pub sent_at: Option<Instant>,
+    /// At least one byte of a response has come.
+    pub answered: bool,
+    pub informational: u32,
+    /// The server's connection cannot carry another request.
+    pub server_spent: bool,
+    /// The response's head has not said that the client's connection ends.
+    pub keeps: bool,
+    /// The response is long: it is moved in large pieces.
+    pub long: bool,
+    /// The last piece of the response's body is with the client's side.
+    pub done: bool,
+    /// Bytes of the response's body that have been handed on in pieces.
+    pub passed: u64,
+    /// Bytes that the client had still to take when that was last looked at.
+    pub outstanding: usize,
+    /// The response has switched protocols, and the two are joined in pieces.
+    pub tunnel: bool,
+    /// The end of a tunnel has been passed on to the client.
+    pub ended: bool,
+    pub limits: Limits,
+    /// The upload has spent the last poll's budget: in this one the download comes first.
+    pub download_first: bool,
+    /// A line for the response's head, which leads the client back to the server.
+    pub cookie: Option<&'a [u8]>,
+}
+
+impl Progress<'_> {
+    /// Whether the server takes nothing more of the request for now, so that nobody reads what the client sends.
+    pub fn is_stalled(&self) -> bool {
+        !self.sent && self.limits.upload.waits_for(Side::Server)
+    }
+
+    /// Whether neither direction can go on before the server does.
+    pub fn waits_for_server(&self) -> bool {
+        self.is_stalled() || (self.sent && (self.tunnel || self.limits.download.waits_for(Side::Server)))
+    }
+
+    /// Whether the client of a tunnel has not ended, whatever its server has.
+    pub fn is_tunnel_open(&self) -> bool {
+        self.tunnel && !self.sent
+    }
+
+    /// Takes note of bytes that have been written to the server, and of what has come of it.
+    #[inline(always)]
+    pub fn note_sent(&mut self, written: Written, sent: Poll<Result<(), ()>>) -> Poll<Result<(), Stop>> {
+        if written.all > 0 {
+            self.limits.upload.clear();
+            self.sent_any = true;
+        }
+        match sent {
+            Poll::Pending => {
+                self.limits.upload.wait_for(Side::Server, &self.core);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => {
+                self.sent_any = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(())) => {
+                let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
+                Poll::Ready(Err(Stop::Server(Attempt::new(Fault::WriteFailed, repeatable))))
+            }
+        }
+    }
+
+    pub fn note_piece(&mut self, piece: &Bytes, is_stream: bool) {
+        self.limits.upload.progressed(piece.len(), &self.core);
+        // Bytes of a connection are counted as they are unframed.
+        if is_stream {
+            self.request.note.bytes_received += piece.len() as u64;
+        }
+    }
+
+    pub fn note_request_sent(&mut self) {
+        self.sent = true;
+        // An answer that has begun is owed no more.
+        if !self.tunnel && self.request.note.first_byte_us.is_none() {
+            self.sent_at = (!self.upload.is_whole()).then(Instant::now);
+            if let Some(in_flight) = self.in_flight {
+                in_flight.sent();
+            }
+        }
+        self.limits.upload.clear();
+        // The wait for the response's first byte begins now, whichever direction this poll has looked at first.
+        self.limits.download.restart_server_wait(&self.core);
+    }
+
+    /// Takes note of a response's head, so many microseconds after the attempt began.
+    #[inline(always)]
+    pub fn note_head(&mut self, micros: u64, backend: &Backend) {
+        self.request.note.first_byte_us = Some(micros);
+        self.core.metrics.observe(backend.metrics().first_byte_duration, micros);
+        // How long a client took to send its request is not the server's doing.
+        let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
+        if let Some(in_flight) = self.in_flight {
+            in_flight.answered(self.request.response.status, since_sent.unwrap_or(micros));
+        }
+    }
+
+    /// Gives the client time for what it has taken: so much is left.
+    pub fn note_taken(&mut self, outstanding: usize) {
+        if outstanding < self.outstanding {
+            self.limits.download.progressed(self.outstanding - outstanding, &self.core);
+        }
+        self.outstanding = outstanding;
+    }
+}
