@@ -44,7 +44,7 @@ impl KeyKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{SITE_NAME, write_certificates};
+    use crate::compare::site::{SITE_NAME, write_certificates};
     use crate::scratch::ScratchDir;
 
     #[test]

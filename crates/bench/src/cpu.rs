@@ -4,7 +4,7 @@
 //! but counts ticks of 10 ms. The first is used unless a thread was lost between two readings.
 
 use crate::failure::{Failure, Outcome, While};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub struct Reading {
     ticks: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Schedstat,
@@ -76,7 +76,17 @@ pub enum Source {
 }
 
 /// CPU time between two readings.
-#[derive(Clone, Copy, Debug, Serialize)]
+impl Source {
+    /// The source with what it means for precision.
+    pub fn show(self) -> &'static str {
+        match self {
+            Self::Schedstat => "schedstat",
+            Self::Stat => "stat, 10 ms ticks",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Usage {
     pub cpu: Duration,
     pub source: Source,

@@ -4,33 +4,34 @@
 //! The kernel spreads the clients over the engines by SO_REUSEPORT. Each engine has its part of the connections
 //! that the server may have; there is no count over all of them.
 
+use crate::client_group::phase::LoadPhase;
+use crate::client_group::processes::{ClientProcesses, Endpoint, PROCESSES_MAX};
+use crate::client_group::{ClientBehaviour, RequestPattern};
 use crate::compare::peers::{Peer, Program};
 use crate::compare::running::Running;
-use crate::compare::{SITE_NAME, write_certificates};
-use crate::crowd::parts::{Door, PROCESSES_MAX, Parts};
-use crate::crowd::stretch::Stretch;
-use crate::crowd::{Conduct, Rhythm};
+use crate::compare::site::{SITE_NAME, write_certificates};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::memory::Memory;
 use crate::offload::sockets::Established;
+use crate::quantity::Kibibytes;
 use crate::report::{Table, progress};
 use crate::scratch::ScratchDir;
-use crate::tally::LatencySummary;
+use crate::stats::LatencySummary;
 use crate::target::{TlsOffer, Version};
 use crate::units::{parse_duration, show_nanoseconds, show_number};
 use crate::{cpu, machine, report};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Clients at the door of all engines at once.
+/// Clients that connect to all engines at once.
 const OPENING_MAX: usize = 256;
-const OPENING_PATIENCE: Duration = Duration::from_secs(400);
+const OPENING_TIMEOUT: Duration = Duration::from_secs(400);
 /// Connections opened and closed before memory is first read, for each engine.
 const WARMUP_EACH: usize = 100;
 const REST: Duration = Duration::from_secs(3);
@@ -46,7 +47,7 @@ const PER_LOAD_PROCESS: usize = 12_000;
     propylon-bench fleet\n  \
     propylon-bench fleet --processes 2 --connections 10000 --server-connections 200 --every 5s --hold 12s\n\n\
     Each client keeps one TLS connection and sends a request on it every --every, spread evenly. The server's limit is\n\
-    divided between the engines: each is told of its part, and none knows of the others. Memory is read after a\n\
+    divided between the engines: each is configured with its part, and none knows of the others. Memory is read after a\n\
     warm-up, and again while all connections are held. A default run takes about three minutes and 3 GB of memory,\n\
     most of it the load's and the kernel's.")]
 pub struct Arguments {
@@ -71,7 +72,7 @@ pub struct Arguments {
     /// Without TLS
     #[arg(long)]
     pub plain: bool,
-    /// A client's patience with one answer, its connection included
+    /// Longest wait of a client for one answer, its connection included
     #[arg(long, default_value = "15s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Load processes; by default as many as it takes
@@ -114,7 +115,7 @@ struct Fleet {
     engines: Vec<Engine>,
     origin: Running,
     origin_address: SocketAddr,
-    door: SocketAddr,
+    endpoint: SocketAddr,
     _scratch: ScratchDir,
 }
 
@@ -124,37 +125,36 @@ struct Engine {
 }
 
 /// One process, before its clients and with them.
-#[derive(Serialize)]
-struct EngineReport {
-    /// As it says itself.
-    connections: u64,
+#[derive(Serialize, Deserialize)]
+pub struct EngineReport {
+    /// Client connections, by its own metrics.
+    pub connections: u64,
     rss_before_kib: u64,
     rss_held_kib: u64,
-    kib_per_connection: f64,
-    cpu_seconds: f64,
+    pub kib_per_connection: Kibibytes,
+    pub cpu_seconds: f64,
 }
 
-#[derive(Serialize)]
-struct FleetReport {
-    command: &'static str,
-    engines: Vec<EngineReport>,
+#[derive(Serialize, Deserialize)]
+pub struct FleetReport {
+    pub engines: Vec<EngineReport>,
     tls: bool,
     wanted: usize,
     /// Open at the end of the hold.
-    held: usize,
+    pub held: usize,
     server_limit: usize,
     /// Established at the server, by the kernel's list.
-    server_connections: usize,
+    pub server_connections: usize,
     /// Client connections for each connection to the server.
     ratio: f64,
-    requests: u64,
-    failures: u64,
+    pub requests: u64,
+    pub failures: u64,
     closed_by_engines: u64,
     hold_seconds: f64,
     origin_cpu_seconds: f64,
-    answer: LatencySummary,
-    opening: Stretch,
-    holding: Stretch,
+    pub answer: LatencySummary,
+    pub opening: LoadPhase,
+    pub holding: LoadPhase,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
@@ -164,44 +164,50 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let fleet = Fleet::start(arguments, &interrupt)?;
     let report = measure(arguments, &fleet, &interrupt)?;
     report.print();
-    report::save_json(arguments.json.as_deref(), &report)?;
+    report::save_result(arguments.json.as_deref(), "fleet", &report)?;
     report.verdict()
 }
 
 fn measure(arguments: &Arguments, fleet: &Fleet, interrupt: &Interrupt) -> Outcome<FleetReport> {
     let offer = TlsOffer { version: Version::Any, key: None, group: None, cipher: None, resume: false, ca: None };
     let tls = (!arguments.plain).then_some(offer);
-    let door = Door { address: fleet.door, name: SITE_NAME.to_owned(), tls, sources: Vec::new() };
+    let endpoint = Endpoint { address: fleet.endpoint, name: SITE_NAME.to_owned(), tls, sources: Vec::new() };
     let path = if arguments.server_time > 0 { format!("/slow/{}", arguments.server_time) } else { "/".to_owned() };
     let processes = arguments.load_processes();
-    let conduct = |rhythm| Conduct {
-        rhythm,
+    let behaviour = |pattern| ClientBehaviour {
+        pattern,
         request: Request::new("GET", &path, SITE_NAME, "", 0),
         timeout: arguments.timeout,
         opening_max: (OPENING_MAX / processes).max(1),
         arrivals_max: None,
     };
-    let mut warmup = Parts::start(&door, &conduct(Rhythm::Once), 1, None, interrupt)?;
-    warmup.grow(WARMUP_EACH * arguments.processes, OPENING_PATIENCE, "")?;
+    let mut warmup = ClientProcesses::start(&endpoint, &behaviour(RequestPattern::Once), 1, None, interrupt)?;
+    warmup.grow(WARMUP_EACH * arguments.processes, OPENING_TIMEOUT, "")?;
     drop(warmup);
     interrupt.sleep(REST)?;
 
     let before = fleet.memory()?;
     let cpu_before = fleet.cpu()?;
-    let mut parts = Parts::start(&door, &conduct(Rhythm::Every(arguments.every)), processes, None, interrupt)?;
-    let opening = parts.grow(arguments.connections, OPENING_PATIENCE, "opening")?;
+    let mut group = ClientProcesses::start(
+        &endpoint,
+        &behaviour(RequestPattern::Every(arguments.every)),
+        processes,
+        None,
+        interrupt,
+    )?;
+    let opening = group.grow(arguments.connections, OPENING_TIMEOUT, "opening")?;
     progress(format_args!(
         "{} connections after {:.0} s; holding for {:?}",
-        opening.census.open, opening.seconds, arguments.hold
+        opening.clients.open, opening.seconds, arguments.hold
     ));
     let origin_before = cpu::Reading::of(&[fleet.origin.pid()])?;
-    let holding = parts.hold(arguments.hold)?;
+    let holding = group.hold(arguments.hold)?;
     let origin_cpu = cpu::Reading::of(&[fleet.origin.pid()])?.since(&origin_before).cpu;
     // The clients go on meanwhile.
     let (held, cpu_held) = (fleet.memory()?, fleet.cpu()?);
     let counts = fleet.connections()?;
     let server_connections = Established::at(fleet.origin_address.port()).accepted;
-    drop(parts);
+    drop(group);
     let engines = (0..arguments.processes).map(|index| {
         let (rss_before_kib, rss_held_kib) = (before[index].rss_kib, held[index].rss_kib);
         let grown = rss_held_kib.saturating_sub(rss_before_kib) as f64;
@@ -209,22 +215,21 @@ fn measure(arguments: &Arguments, fleet: &Fleet, interrupt: &Interrupt) -> Outco
             connections: counts[index],
             rss_before_kib,
             rss_held_kib,
-            kib_per_connection: grown / counts[index].max(1) as f64,
+            kib_per_connection: Kibibytes(grown / counts[index].max(1) as f64),
             cpu_seconds: cpu_held[index].since(&cpu_before[index]).cpu.as_secs_f64(),
         }
     });
     Ok(FleetReport {
-        command: "fleet",
         engines: engines.collect(),
         tls: !arguments.plain,
         wanted: arguments.connections,
-        held: holding.census.open,
+        held: holding.clients.open,
         server_limit: arguments.server_connections,
         server_connections,
-        ratio: holding.census.open as f64 / server_connections.max(1) as f64,
+        ratio: holding.clients.open as f64 / server_connections.max(1) as f64,
         requests: opening.done + holding.done,
         failures: opening.errors_total() + holding.errors_total(),
-        closed_by_engines: opening.closed_quiet + holding.closed_quiet,
+        closed_by_engines: opening.closed_idle + holding.closed_idle,
         hold_seconds: holding.seconds,
         origin_cpu_seconds: origin_cpu.as_secs_f64(),
         answer: holding.answer_latency.summary(),
@@ -241,7 +246,7 @@ impl Fleet {
         let cores = machine::cores_allowed();
         let ports = machine::free_ports(2 + arguments.processes)?;
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (door, origin_address) = (local(ports[0]), local(ports[1]));
+        let (endpoint, origin_address) = (local(ports[0]), local(ports[1]));
         let mut command = Command::new(std::env::current_exe().when("finding this program")?);
         command.args(["origin", "--bind", &origin_address.to_string()]);
         let mut origin = Running::start_on(command, &cores, &scratch.path().join("origin.log"))?;
@@ -249,7 +254,8 @@ impl Fleet {
         let mut engines = Vec::new();
         for index in 0..arguments.processes {
             let admin = local(ports[2 + index]);
-            let text = config(arguments, index, door, admin, origin_address, scratch.path());
+            let addresses = Addresses { endpoint, admin, origin: origin_address };
+            let text = config(arguments, index, &addresses, scratch.path());
             let file = scratch.path().join(format!("engine-{index}.toml"));
             std::fs::write(&file, text).when("writing an engine's configuration")?;
             let mut command = Command::new(&program.path);
@@ -259,8 +265,8 @@ impl Fleet {
             running.wait_until_answering(admin, "/health", interrupt)?;
             engines.push(Engine { running, admin });
         }
-        progress(format_args!("{} engines at {door}: {}", engines.len(), program.title()));
-        Ok(Self { engines, origin, origin_address, door, _scratch: scratch })
+        progress(format_args!("{} engines at {endpoint}: {}", engines.len(), program.title()));
+        Ok(Self { engines, origin, origin_address, endpoint, _scratch: scratch })
     }
 
     fn memory(&self) -> Outcome<Vec<Memory>> {
@@ -277,14 +283,15 @@ impl Fleet {
     }
 }
 
-fn config(
-    arguments: &Arguments,
-    index: usize,
-    door: SocketAddr,
+/// Addresses that an engine's configuration names.
+struct Addresses {
+    endpoint: SocketAddr,
     admin: SocketAddr,
     origin: SocketAddr,
-    folder: &Path,
-) -> String {
+}
+
+fn config(arguments: &Arguments, index: usize, addresses: &Addresses, folder: &Path) -> String {
+    let Addresses { endpoint, admin, origin } = addresses;
     let certificate = folder.join(format!("{SITE_NAME}.ec.pem")).display().to_string();
     let tls = if arguments.plain { "" } else { "tls = \"site\"\n" };
     let profile =
@@ -297,7 +304,7 @@ fn config(
     format!(
         "[process]\nworkers = 1\nshare_address = true\nmax_connections = {most}\n\n\
          [admin]\nbind = \"{admin}\"\n\n[log]\naccess = \"off\"\n\n\
-         [listener.site]\nbind = \"{door}\"\n{tls}timeouts = {{ idle = \"10m\" }}\n\n{profile}\
+         [listener.site]\nbind = \"{endpoint}\"\n{tls}timeouts = {{ idle = \"10m\" }}\n\n{profile}\
          [backend.origin]\nservers = [{{ address = \"{origin}\", max_connections = {share} }}]\n\
          queue = {{ limit = {queue}, timeout = \"10s\" }}\n\n\
          [[route]]\npath = \"/\"\nbackend = \"origin\"\n"
@@ -305,10 +312,10 @@ fn config(
 }
 
 fn connections_of(admin: SocketAddr) -> Outcome<u64> {
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
     let doing = "reading an engine's metrics";
-    let mut socket = TcpStream::connect_timeout(&admin, PATIENCE).when(doing)?;
-    socket.set_read_timeout(Some(PATIENCE)).when(doing)?;
+    let mut socket = TcpStream::connect_timeout(&admin, TIMEOUT).when(doing)?;
+    socket.set_read_timeout(Some(TIMEOUT)).when(doing)?;
     write!(socket, "GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n").when(doing)?;
     let mut text = String::new();
     socket.read_to_string(&mut text).when(doing)?;
@@ -353,7 +360,7 @@ impl FleetReport {
                 engine.connections.to_string(),
                 show_number(engine.rss_before_kib as f64 / 1024.0),
                 show_number(engine.rss_held_kib as f64 / 1024.0),
-                show_number(engine.kib_per_connection),
+                show_number(engine.kib_per_connection.0),
                 show_number(engine.cpu_seconds),
             ]);
         }
@@ -387,9 +394,9 @@ mod tests {
     #[test]
     fn the_parts_of_the_engines_are_the_servers_limit() {
         let arguments = parse("x --processes 7 --server-connections 3000");
-        let parts: Vec<usize> = (0..7).map(|index| arguments.share(index)).collect();
-        assert_eq!(parts.iter().sum::<usize>(), 3000);
-        assert!(parts.iter().all(|part| (428..=429).contains(part)));
+        let group: Vec<usize> = (0..7).map(|index| arguments.share(index)).collect();
+        assert_eq!(group.iter().sum::<usize>(), 3000);
+        assert!(group.iter().all(|part| (428..=429).contains(part)));
         assert!(parse("x --processes 7 --server-connections 6").check().is_err());
     }
 
@@ -397,7 +404,8 @@ mod tests {
     fn an_engine_is_told_of_its_part_alone() {
         let arguments = parse("x --processes 2 --server-connections 5 --connections 9");
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = |index| config(&arguments, index, address(1), address(2), address(3), Path::new("/t"));
+        let addresses = Addresses { endpoint: address(1), admin: address(2), origin: address(3) };
+        let text = |index| config(&arguments, index, &addresses, Path::new("/t"));
         assert!(text(0).contains("max_connections = 3 }") && text(1).contains("max_connections = 2 }"));
         assert!(text(0).contains("share_address = true") && text(0).contains("certificates = [\"/t/"));
     }

@@ -5,12 +5,13 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Load, Measured, Plan, Until};
+use crate::quantity::{Cores, CpuNanoseconds, CpuSecondsPerGigabyte};
 use crate::report::{self, Table};
-use crate::tally::Summary;
+use crate::stats::Summary;
 use crate::target::{Resumed, TargetArguments};
 use crate::units::{parse_duration, parse_rate, show_nanoseconds, show_number};
 use crate::{cpu, machine};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use std::time::Duration;
 #[command(after_help = "Examples:\n  \
     propylon-bench handshakes --target 127.0.0.1:8443 --tls 1.3 --key ec --group x25519 --duration 5 --server-pid 4711\n  \
     propylon-bench handshakes --target 127.0.0.1:8080 --plain --count 10000\n  \
-    propylon-bench handshakes --target 10.0.0.5:8443 --agents 10.0.0.7:7001,10.0.0.8:7001 --secret-file secret")]
+    propylon-bench handshakes --target 10.0.0.5:8443 --agents 10.0.0.7:7001,10.0.0.8:7001 \
+    --agents-identity coordinator.ec.pem --agents-ca ca.pem")]
 pub struct Arguments {
     #[command(flatten)]
     pub target: TargetArguments,
@@ -52,7 +54,7 @@ pub struct RunArguments {
     /// Load that goes before and is not counted
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// MinRateTimeout with one request
+    /// Longest wait for one request
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Requests that arrive per second whether or not earlier ones were answered (open loop)
@@ -72,9 +74,8 @@ pub struct RunArguments {
 }
 
 /// The report of a load command.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
-    pub command: &'static str,
     pub target: String,
     #[serde(flatten)]
     pub summary: Summary,
@@ -86,12 +87,11 @@ pub struct Report {
     pub fleet: Option<FleetReport>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct ServerCpu {
-    pub nanoseconds_per_request: f64,
-    pub seconds_per_gigabyte: f64,
-    /// Cores kept busy.
-    pub cores: f64,
+    pub nanoseconds_per_request: CpuNanoseconds,
+    pub seconds_per_gigabyte: CpuSecondsPerGigabyte,
+    pub cores: Cores,
     pub source: cpu::Source,
 }
 
@@ -107,9 +107,10 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     measure("handshakes", &arguments.target, arguments.resumed, &arguments.run, plan)
 }
 
-/// Warm up, measure, tell: by this process or by the agents. Errors in the measured part are a failure of the command.
+/// Warm up, measure, report: by this process or by the agents. Errors in the measured part are a failure of the
+/// command.
 pub fn measure(
-    command: &'static str,
+    command: &str,
     target: &TargetArguments,
     resumed: Option<Resumed>,
     run: &RunArguments,
@@ -117,8 +118,9 @@ pub fn measure(
 ) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
     if !run.agents.is_empty() {
-        let observed = measure_there(command, target, resumed, run, &plan, &interrupt)?;
-        return tell(command, &target.target, run, observed);
+        let job = Job::whole(command, target, &plan)?;
+        let observed = measure_there(&Job { resume: resumed, ..job }, run, &interrupt)?;
+        return report(command, &target.target, run, observed);
     }
     let target_made = target.resuming(resumed)?;
     if let Some(core) = run.core {
@@ -127,22 +129,15 @@ pub fn measure(
     let mut load = Load::new(&target_made, plan, &interrupt)?;
     let observed = observe(command, run, &mut |until, label| load.run(until, label))?;
     drop(load);
-    tell(command, &target.target, run, observed)
+    report(command, &target.target, run, observed)
 }
 
 /// Measures by agents.
-fn measure_there(
-    command: &'static str,
-    target: &TargetArguments,
-    resumed: Option<Resumed>,
-    run: &RunArguments,
-    plan: &Plan,
-    interrupt: &Interrupt,
-) -> Outcome<Observed> {
+fn measure_there(job: &Job, run: &RunArguments, interrupt: &Interrupt) -> Outcome<Observed> {
     if run.core.is_some() {
         return Err(Failure::new("--core belongs to the machine of the agent: give it to `propylon-bench agent`"));
     }
-    let job = Job::whole(command, target, resumed, run.warmup, run.until(), plan)?;
+    let job = Job { warmup: run.warmup, until: run.until(), ..job.clone() };
     let Distributed { measured, usage, report } = run.agents.measure(&job, &run.server_pids, interrupt)?;
     Ok(Observed { usage: run.known(usage, &measured), measured, fleet: Some(report) })
 }
@@ -162,8 +157,8 @@ pub fn observe(
     load: &mut dyn FnMut(Until, &str) -> Outcome<Measured>,
 ) -> Outcome<Observed> {
     let warmup = load(Until::Elapsed(run.warmup), "warm-up")?;
-    if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
-        report::progress(format_args!("warm-up: no request succeeded; {}", warmup.tally.first_error().unwrap_or("")));
+    if warmup.stats.done == 0 && warmup.stats.errors_total() > 0 {
+        report::progress(format_args!("warm-up: no request succeeded; {}", warmup.stats.first_error().unwrap_or("")));
     }
     let before = cpu::Reading::of(&run.server_pids)?;
     let measured = load(run.until(), command)?;
@@ -184,31 +179,33 @@ impl RunArguments {
         Err(Failure::new(format!("agents do not measure {what}: leave out --agents")))
     }
 
-    /// Without a process there is nothing to tell, without an answer nothing to divide by.
+    /// Without a process there is nothing to report, without an answer nothing to divide by.
     fn known(&self, usage: cpu::Usage, measured: &Measured) -> Option<cpu::Usage> {
-        (!self.server_pids.is_empty() && measured.tally.done > 0).then_some(usage)
+        (!self.server_pids.is_empty() && measured.stats.done > 0).then_some(usage)
     }
 }
 
 /// A table, the JSON, the verdict.
-pub fn tell(command: &'static str, asked: &str, run: &RunArguments, observed: Observed) -> Outcome<()> {
+pub fn report(command: &str, asked: &str, run: &RunArguments, observed: Observed) -> Outcome<()> {
     let fleet = observed.fleet;
-    let report = Report { fleet, ..Report::new(command, asked, &observed.measured, observed.usage) };
+    let report = Report { fleet, ..Report::new(asked, &observed.measured, observed.usage) };
     report.print();
-    report::save_json(run.json.as_deref(), &report)?;
+    report::save_result(run.json.as_deref(), command, &report)?;
     report.verdict()
 }
 
 impl Report {
-    fn new(command: &'static str, target: &str, measured: &Measured, usage: Option<cpu::Usage>) -> Self {
-        let summary = measured.tally.summary();
+    fn new(target: &str, measured: &Measured, usage: Option<cpu::Usage>) -> Self {
+        let summary = measured.stats.summary();
         let server_cpu = usage.map(|usage| ServerCpu {
-            nanoseconds_per_request: usage.cpu.as_nanos() as f64 / summary.done.max(1) as f64,
-            seconds_per_gigabyte: usage.cpu.as_secs_f64() / (summary.body_bytes.max(1) as f64 / 1e9),
-            cores: usage.cpu.as_secs_f64() / summary.elapsed_seconds.max(1e-9),
+            nanoseconds_per_request: CpuNanoseconds(usage.cpu.as_nanos() as f64 / summary.done.max(1) as f64),
+            seconds_per_gigabyte: CpuSecondsPerGigabyte(
+                usage.cpu.as_secs_f64() / (summary.body_bytes.max(1) as f64 / 1e9),
+            ),
+            cores: Cores(usage.cpu.as_secs_f64() / summary.elapsed_seconds.max(1e-9)),
             source: usage.source,
         });
-        Self { command, target: target.to_owned(), summary, load_busy: measured.load_busy, server_cpu, fleet: None }
+        Self { target: target.to_owned(), summary, load_busy: measured.load_busy, server_cpu, fleet: None }
     }
 
     fn print(&self) {
@@ -219,32 +216,27 @@ impl Report {
         table.row(["done", &format!("{} in {:.2} s", summary.done, summary.elapsed_seconds)]);
         table.row([
             "per second",
-            &format!("{} ({} MB/s of bodies)", show_number(summary.per_second), show_number(megabytes)),
+            &format!("{} ({} MB/s of bodies)", show_number(summary.per_second.0), show_number(megabytes)),
         ]);
         table.row([
             "connections",
             &format!("{} made, {} requests on resumed sessions", summary.connections, summary.resumed),
         ]);
-        if !summary.negotiated.is_empty() {
-            table.row(["handshakes", &summary.show_negotiated()]);
+        summary.add_handshakes(&mut table);
+        if summary.retried > 0 {
+            table.row(["retried", &format!("{} requests that a server's GOAWAY had left out", summary.retried)]);
         }
-        if summary.asked_again > 0 {
-            table
-                .row(["asked again", &format!("{} requests that a server's GOAWAY had left out", summary.asked_again)]);
-        }
-        table.row(["errors", &summary.show_errors()]);
-        if summary.unanswered > 0 {
-            table.row(["unanswered", &format!("{} at the end; their age is in the latency", summary.unanswered)]);
-        }
-        table.row(["latency", &summary.latency.show()]);
+        summary.add_outcome(&mut table);
         let whose = if self.fleet.is_some() { "of the busiest agent's core" } else { "of its core" };
         table.row(["load", &format!("{:.0} % {whose}{}", self.load_busy * 100.0, saturation(self.load_busy))]);
         if let Some(cpu) = &self.server_cpu {
-            let bulk = format!(", {} CPU s/GB", show_number(cpu.seconds_per_gigabyte));
-            let each = show_nanoseconds(cpu.nanoseconds_per_request);
-            let source = if cpu.source == cpu::Source::Schedstat { "schedstat" } else { "stat, 10 ms ticks" };
+            let bulk = format!(", {} CPU s/GB", show_number(cpu.seconds_per_gigabyte.0));
+            let each = show_nanoseconds(cpu.nanoseconds_per_request.0);
             let bulk = if summary.body_bytes >= 100_000_000 { bulk } else { String::new() };
-            table.row(["server CPU", &format!("{each} per request{bulk}; {:.2} cores ({source})", cpu.cores)]);
+            table.row([
+                "server CPU",
+                &format!("{each} per request{bulk}; {:.2} cores ({})", cpu.cores.0, cpu.source.show()),
+            ]);
         }
         table.print();
         if let Some(fleet) = &self.fleet {

@@ -4,7 +4,7 @@
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Load, Plan, Until};
-use crate::tally::{ErrorKind, Summary};
+use crate::stats::{ErrorKind, Summary};
 use crate::target::Target;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -71,7 +71,7 @@ fn run(address: SocketAddr, connections: usize, rate: Option<f64>, until: Until)
     let target = Target::new(address, "localhost", None).unwrap();
     let request = Request::new("GET", "/", "localhost", "", 0);
     let plan = Plan { kind: Kind::KeepAlive, connections, request, timeout: Duration::from_secs(10), rate };
-    Load::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().tally.summary()
+    Load::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().stats.summary()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn counts_latencies_and_rates_are_those_of_the_server() {
     let p50 = summary.latency.p50;
     assert!((20 * MILLISECOND..60 * MILLISECOND).contains(&p50), "{summary:?}");
     // Two connections, 20 ms each: a hundred answers a second at best, of which six in seven are good.
-    assert!(summary.per_second <= 86.0 && summary.per_second > 30.0, "{summary:?}");
+    assert!(summary.per_second.0 <= 86.0 && summary.per_second.0 > 30.0, "{summary:?}");
 }
 
 #[test]
@@ -120,6 +120,6 @@ fn two_runs_agree_within_a_third() {
     let address = serve(Behaviour { delay: Duration::from_millis(25), ..Behaviour::default() });
     let [first, second] = [(); 2].map(|()| run(address, 4, None, Until::Finished(80)));
     let apart = |one: f64, other: f64| (one - other).abs() / one.max(other);
-    assert!(apart(first.per_second, second.per_second) < 0.33, "{first:?} {second:?}");
+    assert!(apart(first.per_second.0, second.per_second.0) < 0.33, "{first:?} {second:?}");
     assert!(apart(first.latency.p50 as f64, second.latency.p50 as f64) < 0.33, "{first:?} {second:?}");
 }

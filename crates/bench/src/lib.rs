@@ -5,7 +5,7 @@
 //! `agents` spreads load commands over machines). Modules that they share: `target` (the server that is asked, and
 //! how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
 //! (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
-//! and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (the results), `cpu` and
+//! and `client_group` (many clients that are slow), `stage` (a server to be asked), `stats` (the results), `cpu` and
 //! `memory` (the cost to the server), `pressure` (resources that ran short), `report` (how results are told),
 //! `provenance` (the place and the programs of a measurement).
 //!
@@ -17,10 +17,10 @@ mod agents;
 mod body;
 mod certificate_kind;
 mod certificates;
+mod client_group;
 mod compare;
 mod connections;
 mod cpu;
-mod crowd;
 pub mod failure;
 mod fleet;
 mod handshakes;
@@ -32,26 +32,29 @@ pub mod interrupt;
 mod keyserver;
 mod link;
 mod load;
+mod load_threads;
 pub mod machine;
 mod memory;
 mod offload;
 mod origin;
 mod page;
+mod pem;
 mod plan;
 mod poll;
 mod pressure;
 mod provenance;
+mod quantity;
 pub mod report;
 mod requests;
 mod response;
+mod results;
 pub mod scratch;
 mod search;
 mod stage;
+mod stats;
 mod stream;
 mod sweep;
-mod tally;
 mod target;
-mod team;
 mod throughput;
 pub mod units;
 
@@ -85,7 +88,7 @@ enum Command {
     Report(page::Arguments),
     Agent(agents::agent::Arguments),
     #[command(hide = true)]
-    CrowdPart(crowd::parts::Arguments),
+    ClientGroup(client_group::processes::Arguments),
 }
 
 /// The program `propylon-bench`: does what its command line says.
@@ -107,7 +110,7 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Report(arguments) => page::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
-        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
+        Command::ClientGroup(arguments) => client_group::processes::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! One client connection: a socket, perhaps TLS over it, and the response it is waiting for. Never waits itself.
 
 use crate::response::Response;
-use crate::tally::{ErrorKind, Negotiated};
+use crate::stats::{ErrorKind, Negotiated};
 use crate::target::Target;
 use rustls::{ClientConnection, HandshakeKind};
 use serde::{Deserialize, Serialize};

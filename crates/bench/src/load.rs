@@ -6,7 +6,7 @@ use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::link::{Broken, Link, Request};
 use crate::poll::{Poll, Ready};
 use crate::report::{Pace, progress};
-use crate::tally::{ErrorKind, Moved, Tally};
+use crate::stats::{ErrorKind, LoadStats, Moved};
 use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -53,11 +53,11 @@ pub enum Until {
 }
 
 /// Told once a second of a run what came of it so far.
-pub type Watcher = Box<dyn Fn(&Tally)>;
+pub type Watcher = Box<dyn Fn(&LoadStats)>;
 
 /// The load's own use of its thread during a run, 0 to 1.
 pub struct Measured {
-    pub tally: Tally,
+    pub stats: LoadStats,
     pub load_busy: f64,
 }
 
@@ -78,7 +78,7 @@ pub struct Load<'t> {
     watcher: Option<Watcher>,
     /// Requests that may still be started in this run.
     allowed: u64,
-    tally: Tally,
+    stats: LoadStats,
     scratch: Box<[u8]>,
 }
 
@@ -115,14 +115,14 @@ impl Arrivals {
 
     /// Moves what is due by `now` to the backlog, `allowed` at most, and returns how many that are. Those that find no
     /// room there are unanswered.
-    pub fn let_arrive(&mut self, now: Instant, allowed: &mut u64, tally: &mut Tally) -> usize {
+    pub fn let_arrive(&mut self, now: Instant, allowed: &mut u64, stats: &mut LoadStats) -> usize {
         let before = self.backlog.len();
         while self.next <= now && *allowed > 0 {
             *allowed -= 1;
             if self.backlog.len() < BACKLOG_MAX {
                 self.backlog.push_back(self.next);
             } else {
-                tally.unanswered += 1;
+                stats.unanswered += 1;
             }
             self.next += self.interval;
         }
@@ -130,14 +130,14 @@ impl Arrivals {
     }
 
     /// Counts the arrivals that were due before the end and never started, because the loop was held up.
-    pub fn charge_missed(&mut self, until: Until, begin: Instant, tally: &mut Tally) {
+    pub fn charge_missed(&mut self, until: Until, begin: Instant, stats: &mut LoadStats) {
         let Until::Elapsed(duration) = until else {
             return;
         };
         let (now, end) = (Instant::now(), begin + duration);
         while self.next < end {
-            tally.unanswered += 1;
-            tally.record_latency(now.saturating_duration_since(self.next));
+            stats.unanswered += 1;
+            stats.record_latency(now.saturating_duration_since(self.next));
             self.next += self.interval;
         }
     }
@@ -158,7 +158,7 @@ impl<'t> Load<'t> {
             arrivals,
             watcher: None,
             allowed: 0,
-            tally: Tally::new(),
+            stats: LoadStats::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             plan,
         })
@@ -185,7 +185,7 @@ impl<'t> Load<'t> {
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<Measured> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
-        self.tally = Tally::new();
+        self.stats = LoadStats::new();
         let under_way = self.moved_under_way();
         self.allowed = match until {
             Until::Finished(count) => count,
@@ -208,30 +208,30 @@ impl<'t> Load<'t> {
                 self.interrupt.check()?;
                 self.drop_overdue(now);
                 if pace.is_due(now) {
-                    self.tell(label, now - begin);
+                    self.show_progress(label, now - begin);
                 }
             }
         }
-        self.tally.elapsed = begin.elapsed();
+        self.stats.elapsed = begin.elapsed();
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.charge_missed(until, begin, &mut self.tally);
+            arrivals.charge_missed(until, begin, &mut self.stats);
         }
         // Bodies begun before this run count with what came during it; unfinished ones, with what came so far.
         let left_over = self.moved_under_way();
-        let moved = &mut self.tally.moved;
+        let moved = &mut self.stats.moved;
         moved.down = (moved.down + left_over.down).saturating_sub(under_way.down);
         moved.up = (moved.up + left_over.up).saturating_sub(under_way.up);
         self.charge_unanswered();
-        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
-        Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
+        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.stats.elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured { stats: std::mem::replace(&mut self.stats, LoadStats::new()), load_busy })
     }
 
-    fn tell(&self, label: &str, elapsed: Duration) {
+    fn show_progress(&self, label: &str, elapsed: Duration) {
         if let Some(watcher) = &self.watcher {
-            watcher(&self.tally);
+            watcher(&self.stats);
         }
         if !label.is_empty() {
-            let (done, errors) = (self.tally.done, self.tally.errors_total());
+            let (done, errors) = (self.stats.done, self.stats.errors_total());
             progress(format_args!("{label}: {:.0} s, {done} done, {errors} errors", elapsed.as_secs_f64()));
         }
     }
@@ -249,7 +249,7 @@ impl<'t> Load<'t> {
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
         match until {
             Until::Elapsed(duration) => now - begin >= duration,
-            Until::Finished(count) => self.tally.finished() >= count,
+            Until::Finished(count) => self.stats.finished() >= count,
         }
     }
 
@@ -296,7 +296,7 @@ impl<'t> Load<'t> {
         let Some(arrivals) = &mut self.arrivals else {
             return self.start_free_slots(now);
         };
-        arrivals.let_arrive(now, &mut self.allowed, &mut self.tally);
+        arrivals.let_arrive(now, &mut self.allowed, &mut self.stats);
         while let (Some(&slot), Some(&due)) =
             (self.free.front(), self.arrivals.as_ref().and_then(|arrivals| arrivals.backlog.front()))
         {
@@ -323,7 +323,7 @@ impl<'t> Load<'t> {
         let asked = match &mut slot.link {
             Some(link) => link.ask(&self.plan.request),
             None => Link::open(self.target).and_then(|link| {
-                self.tally.connections += 1;
+                self.stats.connections += 1;
                 let link = slot.link.insert(link);
                 self.poll.add(&link.socket, index as u64).map_err(|error| Broken::new(ErrorKind::Connect, error))?;
                 link.ask(&self.plan.request)
@@ -344,7 +344,7 @@ impl<'t> Load<'t> {
             Err(broken) => return self.fail(index, broken),
         };
         if let Some(negotiated) = link.take_negotiated() {
-            self.tally.record_handshake(negotiated);
+            self.stats.record_handshake(negotiated);
         }
         if ended {
             return self.finish_ended(index);
@@ -385,30 +385,30 @@ impl<'t> Load<'t> {
         };
         self.free.push_back(index);
         let latency = due.elapsed();
-        self.tally.moved.down += link.response.body_bytes();
-        self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
+        self.stats.moved.down += link.response.body_bytes();
+        self.stats.moved.up += link.body_bytes_sent(&self.plan.request);
         let status = link.response.status();
         if !(200..400).contains(&status) {
-            return self.tally.record_error(ErrorKind::BadStatus, || format!("status {status}"));
+            return self.stats.record_error(ErrorKind::BadStatus, || format!("status {status}"));
         }
         if link.is_resumed() {
-            self.tally.resumed += 1;
+            self.stats.resumed += 1;
         } else if self.target.wants_resumed() {
-            return self.tally.record_error(ErrorKind::NotResumed, || "a full handshake".to_owned());
+            return self.stats.record_error(ErrorKind::NotResumed, || "a full handshake".to_owned());
         }
-        self.tally.done += 1;
-        self.tally.body_bytes += link.response.body_bytes();
-        self.tally.record_latency(latency);
+        self.stats.done += 1;
+        self.stats.body_bytes += link.response.body_bytes();
+        self.stats.record_latency(latency);
     }
 
     fn fail(&mut self, index: usize, broken: Broken) {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
             if let Some(link) = &slot.link {
-                self.tally.moved.down += link.response.body_bytes();
-                self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
+                self.stats.moved.down += link.response.body_bytes();
+                self.stats.moved.up += link.body_bytes_sent(&self.plan.request);
             }
-            self.tally.record_error(broken.kind, || broken.detail);
+            self.stats.record_error(broken.kind, || broken.detail);
             if broken.kind == ErrorKind::Connect {
                 self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
             } else {
@@ -444,8 +444,8 @@ impl<'t> Load<'t> {
         let now = Instant::now();
         let outstanding = self.slots.iter().filter_map(|slot| slot.asked);
         for due in outstanding.chain(arrivals.backlog.iter().copied()) {
-            self.tally.unanswered += 1;
-            self.tally.record_latency(now.saturating_duration_since(due));
+            self.stats.unanswered += 1;
+            self.stats.record_latency(now.saturating_duration_since(due));
         }
     }
 }
@@ -469,9 +469,9 @@ mod tests {
         Plan { kind, connections, request, timeout: Duration::from_secs(10), rate: None }
     }
 
-    fn run(origin: &Running, plan: Plan, until: Until) -> Tally {
+    fn run(origin: &Running, plan: Plan, until: Until) -> LoadStats {
         let target = Target::new(origin.address, "localhost", None).unwrap();
-        Load::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().tally
+        Load::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().stats
     }
 
     #[test]
@@ -489,8 +489,8 @@ mod tests {
     fn every_failed_answer_is_counted_and_no_other() {
         let origin = Running::start(Duration::ZERO, Some(5));
         for kind in [Kind::KeepAlive, Kind::NewConnections] {
-            let tally = run(&origin, plan(kind, 1, "/"), Until::Finished(100));
-            assert_eq!((tally.done, tally.errors(ErrorKind::BadStatus), tally.errors_total()), (80, 20, 20));
+            let stats = run(&origin, plan(kind, 1, "/"), Until::Finished(100));
+            assert_eq!((stats.done, stats.errors(ErrorKind::BadStatus), stats.errors_total()), (80, 20, 20));
         }
     }
 
@@ -507,16 +507,16 @@ mod tests {
         let port = crate::machine::free_ports(1).unwrap()[0];
         let target = Target::new(([127, 0, 0, 1], port).into(), "localhost", None).unwrap();
         let mut load = Load::new(&target, plan(Kind::NewConnections, 2, "/"), &Interrupt::default()).unwrap();
-        let tally = load.run(Until::Finished(10), "").unwrap().tally;
-        assert_eq!((tally.done, tally.errors(ErrorKind::Connect), tally.errors_total()), (0, 10, 10));
+        let stats = load.run(Until::Finished(10), "").unwrap().stats;
+        assert_eq!((stats.done, stats.errors(ErrorKind::Connect), stats.errors_total()), (0, 10, 10));
     }
 
     #[test]
     fn a_silent_server_is_a_timeout() {
         let origin = Running::start(Duration::ZERO, None);
         let plan = Plan { timeout: Duration::from_millis(150), ..plan(Kind::KeepAlive, 1, "/slow/60000") };
-        let tally = run(&origin, plan, Until::Finished(1));
-        assert_eq!((tally.errors(ErrorKind::Timeout), tally.errors_total()), (1, 1));
+        let stats = run(&origin, plan, Until::Finished(1));
+        assert_eq!((stats.errors(ErrorKind::Timeout), stats.errors_total()), (1, 1));
     }
 
     #[test]
@@ -524,8 +524,8 @@ mod tests {
         // 100 arrivals a second, one connection, 50 ms each: four in five arrivals wait longer and longer.
         let origin = Running::start(Duration::from_millis(50), None);
         let plan = Plan { rate: Some(100.0), ..plan(Kind::KeepAlive, 1, "/") };
-        let tally = run(&origin, plan, Until::Elapsed(Duration::from_millis(600)));
-        let summary = tally.summary();
+        let stats = run(&origin, plan, Until::Elapsed(Duration::from_millis(600)));
+        let summary = stats.summary();
         assert!(summary.unanswered >= 30, "{summary:?}");
         assert!(summary.latency.max >= 300_000_000, "{summary:?}");
         assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
@@ -534,10 +534,10 @@ mod tests {
     #[test]
     fn arrivals_that_a_stall_at_the_end_hid_are_charged() {
         // A second of arrivals, the last 300 ms of them not looked at when the second is over.
-        let (mut arrivals, mut tally, begin) = (Arrivals::new(100.0), Tally::new(), Instant::now());
+        let (mut arrivals, mut stats, begin) = (Arrivals::new(100.0), LoadStats::new(), Instant::now());
         arrivals.next = begin + Duration::from_millis(700);
-        arrivals.charge_missed(Until::Elapsed(Duration::from_secs(1)), begin, &mut tally);
-        assert_eq!(tally.unanswered, 30);
+        arrivals.charge_missed(Until::Elapsed(Duration::from_secs(1)), begin, &mut stats);
+        assert_eq!(stats.unanswered, 30);
     }
 
     #[test]
@@ -554,16 +554,16 @@ mod tests {
         let target = Target::new(origin.address, "localhost", Some(&offer)).unwrap();
         let request = Request::new("POST", "/echo", "localhost", "", 1_000_000);
         let plan = Plan { request, ..plan(Kind::KeepAlive, 2, "/") };
-        let tally = Load::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(6), "").unwrap().tally;
+        let stats = Load::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(6), "").unwrap().stats;
         assert_eq!(
-            (tally.done, tally.errors_total(), tally.body_bytes),
+            (stats.done, stats.errors_total(), stats.body_bytes),
             (6, 0, 6_000_000),
             "{:?}",
-            tally.first_error()
+            stats.first_error()
         );
         // A seventh may be under way.
-        assert!(tally.moved.up >= 6_000_000 && tally.moved.down >= 6_000_000, "{:?}", tally.moved);
-        let negotiated = tally.summary().negotiated;
+        assert!(stats.moved.up >= 6_000_000 && stats.moved.down >= 6_000_000, "{:?}", stats.moved);
+        let negotiated = stats.summary().negotiated;
         assert_eq!(negotiated.into_values().sum::<u64>(), 2);
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::cpu::process_tree;
 use crate::failure::{Failure, Outcome, While};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// One reading, in KiB. User memory is summed over a process tree; kernel memory is the whole machine's.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     pub rss_kib: u64,
     /// Shared pages divided among those who share them; 0 where smaps_rollup may not be read.
@@ -18,7 +18,7 @@ pub struct Memory {
 }
 
 /// Growth per connection between two readings, in KiB.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Growth {
     pub rss: f64,
     pub pss: f64,

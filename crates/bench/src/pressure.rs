@@ -6,7 +6,7 @@
 
 use crate::cpu;
 use crate::handshakes::LOAD_SATURATED;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// Above this share of its cores a server has no more to give.
@@ -31,7 +31,7 @@ pub struct Counters {
 }
 
 /// The load's own use of one of its threads.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// Share of the time on a core.
     pub busy: f64,
@@ -40,7 +40,7 @@ pub struct ThreadUse {
 }
 
 /// The resources that were short between two moments.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Pressure {
     /// Cores kept busy by the server; absent if its processes are not known.
     pub server_cores: Option<f64>,
@@ -64,7 +64,7 @@ pub struct Pressure {
 }
 
 /// The shortage that kept the rate from being higher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortage {
     Ports,
@@ -154,7 +154,7 @@ impl Pressure {
     }
 
     /// One sentence per thing worth knowing.
-    pub fn told(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let shortages = self.shortages();
         let full = |shortage| if shortages.contains(&shortage) { ": FULL" } else { "" };
@@ -306,6 +306,6 @@ mod tests {
         assert_eq!(crowded.shortages(), [Shortage::OtherPrograms]);
         let short = Pressure { listen_drops: 1, time_wait_most: 28_000, server_cores: Some(0.99), ..quiet };
         assert_eq!(short.shortages(), [Shortage::Ports, Shortage::AcceptQueue, Shortage::ServerCpu]);
-        assert!(short.told().iter().any(|line| line.contains("FULL")));
+        assert!(short.lines().iter().any(|line| line.contains("FULL")));
     }
 }

@@ -1,17 +1,18 @@
 //! The provenance of a result: the command, the program, the machine and the hour. All that it takes to repeat it.
 
-use serde::Serialize;
+use crate::quantity::Label;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Provenance {
     /// As it was typed, word by word.
     pub command_line: Vec<String>,
-    pub version: &'static str,
+    pub version: Label,
     /// "debug" results are for tests of the bench, not for people.
-    pub build: &'static str,
+    pub build: Label,
     /// UTC, RFC 3339; when the result was written.
     pub finished: String,
     pub cpu: String,
@@ -31,8 +32,8 @@ impl Provenance {
         let memory_kib = field(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0);
         Self {
             command_line: without_credentials(std::env::args_os().map(|word| word.to_string_lossy().into_owned())),
-            version: env!("CARGO_PKG_VERSION"),
-            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            version: env!("CARGO_PKG_VERSION").into(),
+            build: if cfg!(debug_assertions) { "debug".into() } else { "release".into() },
             finished: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
             cpu,
             cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),

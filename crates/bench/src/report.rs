@@ -1,4 +1,4 @@
-//! How results are told: a table for people, JSON for machines, progress on stderr while it lasts.
+//! Reports of results: a table for people, JSON for machines, progress on stderr while it lasts.
 
 use crate::failure::{Outcome, While};
 use crate::provenance::Provenance;
@@ -72,19 +72,31 @@ impl Table {
     }
 }
 
-/// A result with what it takes to repeat it.
+/// A result with the command that it is of, and what it takes to repeat it.
 #[derive(Serialize)]
-struct Told<'a, T> {
+struct Saved<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
     #[serde(flatten)]
     result: &'a T,
     provenance: Provenance,
 }
 
-/// `--json FILE`; `-` is stdout. Results are objects; each gets a `provenance` at its end.
+/// `--json FILE` of a measurement, which `report` reads again: `-` is stdout. A result is an object; its first field is
+/// `command`, its last is `provenance`.
+pub fn save_result(path: Option<&Path>, command: &str, result: &impl Serialize) -> Outcome<()> {
+    save(path, Some(command), result)
+}
+
+/// `--json FILE` of anything else.
 pub fn save_json(path: Option<&Path>, value: &impl Serialize) -> Outcome<()> {
+    save(path, None, value)
+}
+
+fn save(path: Option<&Path>, command: Option<&str>, result: &impl Serialize) -> Outcome<()> {
     let Some(path) = path else { return Ok(()) };
-    let told = Told { result: value, provenance: Provenance::here() };
-    let mut text = serde_json::to_string_pretty(&told).when("writing JSON")?;
+    let saved = Saved { command, result, provenance: Provenance::here() };
+    let mut text = serde_json::to_string_pretty(&saved).when("writing JSON")?;
     text.push('\n');
     if path == Path::new("-") {
         let _ = std::io::stdout().write_all(text.as_bytes());

@@ -1,7 +1,7 @@
 //! `requests`: keep-alive connections, each with one request at a time, or over HTTP/2 with many.
 
 use crate::failure::{Failure, Outcome};
-use crate::handshakes::{RunArguments, measure, observe, tell};
+use crate::handshakes::{RunArguments, measure, observe, report};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Plan};
@@ -17,9 +17,10 @@ const BODY_BYTES_MAX: u64 = 1 << 30;
     propylon-bench requests --target 127.0.0.1:8443 --connections 64 --duration 10 --server-pid 4711\n  \
     propylon-bench requests --target 127.0.0.1:8080 --plain --connections 64 --rate 5000 --duration 10\n  \
     propylon-bench requests --target 127.0.0.1:8443 --http 2 --connections 4 --streams 16 --duration 10\n  \
-    propylon-bench requests --target 10.0.0.5:8443 --rate 30000 --agents 10.0.0.7:7001,10.0.0.8:7001 --secret-file secret\n\n\
+    propylon-bench requests --target 10.0.0.5:8443 --rate 30000 --agents 10.0.0.7:7001,10.0.0.8:7001 \
+    --agents-identity coordinator.ec.pem --agents-ca ca.pem\n\n\
     Over HTTP/2, TLS offers h2 by ALPN, and plain connections begin with it (prior knowledge). A request that a server's \
-    GOAWAY left out is asked again on a new connection; its latency goes on counting, and the report tells how many.")]
+    GOAWAY left out is repeated on a new connection; its latency goes on counting, and the report counts it as retried.")]
 pub struct Arguments {
     #[command(flatten)]
     pub target: target::TargetArguments,
@@ -89,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let mut load = http2::Load::new(target, http2::Plan { connections, streams, request, timeout, rate })?;
     let observed = observe("requests", run, &mut |until, label| load.run(until, label, &interrupt))?;
     drop(load);
-    tell("requests", &arguments.target.target, run, observed)
+    report("requests", &arguments.target.target, run, observed)
 }
 
 fn run_http1(arguments: &Arguments) -> Outcome<()> {

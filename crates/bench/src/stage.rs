@@ -2,28 +2,28 @@
 //! endpoint. And what it really does when asked: version, suite and key as a handshake shows them.
 
 use crate::certificate_kind::KeyKind;
-use crate::compare::peers::{OWN_PATH, Peer, Program, Site};
+use crate::compare::peers::{Peer, Program};
 use crate::compare::running::Running;
-use crate::compare::{SITE_NAME, write_certificates};
+use crate::compare::site::{OWN_PATH, SITE_NAME, Site, write_certificates};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Plan};
+use crate::load_threads::{LoadThreads, TargetSpec};
 use crate::machine;
 use crate::pressure::count;
 use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::target::{Group, Key, Target, TlsOffer, resolve};
-use crate::team::{Asked, Team};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// MinRateTimeout with the one handshake that shows what a server does.
-const WITNESS_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for the one handshake that shows what a server does.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whom to ask and from which cores: the flags that `search` and `sweep` have in common.
+/// The server to ask and the cores of the load: the flags that `search` and `sweep` have in common.
 #[derive(clap::Args, Clone)]
 pub struct StageArguments {
     /// Endpoint to ask; without it a server is started here
@@ -100,7 +100,7 @@ pub struct Served {
 
 /// The facts of a handshake that took place.
 #[derive(Debug)]
-pub struct Witnessed {
+pub struct ServerHandshake {
     /// Says the version too: none of the suites we offer is in both.
     pub suite: rustls::CipherSuite,
     pub key: KeyKind,
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         self.program.as_ref().map(|program| program.peer)
     }
 
-    /// Name of the server that is asked, for the report.
+    /// Name of the measured server, for the report.
     pub fn server_name(&self) -> String {
         match (&self.program, &self.arguments.target) {
             (Some(program), _) => format!("{} ({})", program.peer.name(), program.title()),
@@ -194,8 +194,8 @@ impl<'a> Stage<'a> {
 
     fn subject_of_endpoint(&self, address: SocketAddr, family: Key) -> Outcome<Subject> {
         let offer = self.offer(family);
-        let witnessed = self.witness(&self.asked(address, offer))?;
-        Ok(Subject { family, name: witnessed.key.name(), certificate: None })
+        let handshake = self.handshake(&self.target_spec(address, offer))?;
+        Ok(Subject { family, name: handshake.key.name(), certificate: None })
     }
 
     /// An offer of both versions and all ciphers; callers narrow it.
@@ -210,8 +210,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    pub fn asked(&self, address: SocketAddr, offer: TlsOffer) -> Asked {
-        Asked { address, name: self.name().to_owned(), offer, sources: self.arguments.sources.clone() }
+    pub fn target_spec(&self, address: SocketAddr, offer: TlsOffer) -> TargetSpec {
+        TargetSpec { address, name: self.name().to_owned(), offer, sources: self.arguments.sources.clone() }
     }
 
     pub fn name(&self) -> &str {
@@ -279,12 +279,12 @@ impl<'a> Stage<'a> {
     }
 
     /// One handshake, and what came of it: a table must not say more than the server does.
-    pub fn witness(&self, asked: &Asked) -> Outcome<Witnessed> {
-        let target = Target::new(asked.address, &asked.name, Some(&asked.offer))?;
+    pub fn handshake(&self, target_spec: &TargetSpec) -> Outcome<ServerHandshake> {
+        let target = Target::new(target_spec.address, &target_spec.name, Some(&target_spec.offer))?;
         let doing = "a first handshake";
-        let mut socket = TcpStream::connect_timeout(&asked.address, WITNESS_PATIENCE).when(doing)?;
-        socket.set_read_timeout(Some(WITNESS_PATIENCE)).when(doing)?;
-        socket.set_write_timeout(Some(WITNESS_PATIENCE)).when(doing)?;
+        let mut socket = TcpStream::connect_timeout(&target_spec.address, HANDSHAKE_TIMEOUT).when(doing)?;
+        socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT)).when(doing)?;
+        socket.set_write_timeout(Some(HANDSHAKE_TIMEOUT)).when(doing)?;
         let mut session = target.tls_session().when(doing)?.ok_or_else(|| Failure::new("no TLS was asked for"))?;
         while session.is_handshaking() {
             session.complete_io(&mut socket).when(doing)?;
@@ -292,16 +292,21 @@ impl<'a> Stage<'a> {
         let leaf = session.peer_certificates().and_then(|chain| chain.first());
         let leaf = leaf.ok_or_else(|| Failure::new("the server showed no certificate"))?;
         let suite = session.negotiated_cipher_suite().ok_or_else(|| Failure::new("a handshake without a suite"))?;
-        Ok(Witnessed { suite: suite.suite(), key: KeyKind::of(leaf)? })
+        Ok(ServerHandshake { suite: suite.suite(), key: KeyKind::of(leaf)? })
     }
 }
 
 impl Served {
-    pub fn team<'a>(&'a self, interrupt: &'a Interrupt) -> Team<'a> {
-        Team { cores: &self.load_cores, interrupt, server_pids: &self.pids, server_cores_allowed: self.server_cores }
+    pub fn load_threads<'a>(&'a self, interrupt: &'a Interrupt) -> LoadThreads<'a> {
+        LoadThreads {
+            cores: &self.load_cores,
+            interrupt,
+            server_pids: &self.pids,
+            server_cores_allowed: self.server_cores,
+        }
     }
 
-    /// Puts the blame where it belongs: errors of a started server that is gone are told with how it went.
+    /// Puts the blame where it belongs: errors of a started server that is gone are reported with how it ended.
     pub fn explain(&self, failure: Failure) -> Failure {
         match self.ended() {
             Some(ended) => Failure::new(format!("{ended}; {failure}")),

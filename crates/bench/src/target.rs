@@ -10,10 +10,9 @@ use rustls::client::{
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{
-    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme,
+    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, SignatureScheme,
     SupportedCipherSuite,
 };
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
@@ -378,12 +377,8 @@ impl Verifier {
             return Ok(Self { schemes, strict: None });
         };
         let doing = format!("reading {}", ca.display());
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(ca).when(&doing)? {
-            roots.add(certificate.when(&doing)?).when(&doing)?;
-        }
-        let strict =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().when(&doing)?;
+        let roots = Arc::new(crate::pem::read_roots("reading", ca)?);
+        let strict = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build().when(&doing)?;
         Ok(Self { schemes, strict: Some(strict) })
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -33,8 +32,9 @@ impl Listening {
         Self::start(bench().args(["origin", "--bind", "127.0.0.1:0"]))
     }
 
-    fn agent(identity: &[&str]) -> Self {
-        Self::start(bench().args(["agent", "--listen", "127.0.0.1:0", "--allow", "127.0.0.1"]).args(identity))
+    fn agent(identity: &str, ca: &str) -> Self {
+        let fixed = ["agent", "--listen", "127.0.0.1:0", "--allow", "127.0.0.1"];
+        Self::start(bench().args(fixed).args(["--identity", identity, "--ca", ca]))
     }
 }
 
@@ -55,11 +55,12 @@ impl Folder {
         Self(path)
     }
 
-    fn secret(&self) -> String {
-        let path = self.0.join("secret");
-        fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        text(&path)
+    /// A certificate with its key, and the CA that it is of, as `certificates` makes them.
+    fn identity(&self) -> (String, String) {
+        let out = text(&self.0);
+        let made = bench().args(["certificates", "--out", &out, "--name", "agents", "--keys", "ec"]).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        (format!("{out}/agents.ec.pem"), format!("{out}/ca.pem"))
     }
 }
 
@@ -89,14 +90,15 @@ fn wait(mut child: Child) -> Output {
 #[test]
 fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
     let folder = Folder::new("killed");
-    let secret = folder.secret();
+    let (identity, ca) = folder.identity();
     let origin = Listening::origin();
-    let mut agents: Vec<Listening> = (0..3).map(|_| Listening::agent(&["--secret-file", &secret])).collect();
+    let mut agents: Vec<Listening> = (0..3).map(|_| Listening::agent(&identity, &ca)).collect();
     let addresses = agents.iter().map(|agent| agent.address.clone()).collect::<Vec<_>>();
     let json = folder.0.join("report.json");
     let mut coordinator = bench()
         .args(["requests", "--plain", "--target", &origin.address, "--connections", "6", "--rate", "300"])
-        .args(["--duration", "3", "--warmup", "200ms", "--agents", &addresses.join(","), "--secret-file", &secret])
+        .args(["--duration", "3", "--warmup", "200ms", "--agents", &addresses.join(",")])
+        .args(["--agents-identity", &identity, "--agents-ca", &ca])
         .args(["--json", &text(&json), "--server-pid", &origin.child.id().to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -132,13 +134,11 @@ fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
 }
 
 #[test]
-fn mutual_tls_does_what_a_secret_does() {
-    let folder = Folder::new("tls");
-    let out = text(&folder.0);
-    assert!(bench().args(["certificates", "--out", &out, "--name", "agents"]).output().unwrap().status.success());
-    let (identity, ca) = (format!("{out}/agents.ec.pem"), format!("{out}/ca.pem"));
+fn two_agents_do_exactly_the_count() {
+    let folder = Folder::new("count");
+    let (identity, ca) = folder.identity();
     let origin = Listening::origin();
-    let agents: Vec<Listening> = (0..2).map(|_| Listening::agent(&["--identity", &identity, "--ca", &ca])).collect();
+    let agents: Vec<Listening> = (0..2).map(|_| Listening::agent(&identity, &ca)).collect();
     let addresses = format!("{},{}", agents[0].address, agents[1].address);
     let coordinator = bench()
         .args(["handshakes", "--plain", "--target", &origin.address, "--count", "101", "--warmup", "0"])
@@ -155,18 +155,23 @@ fn mutual_tls_does_what_a_secret_does() {
 #[test]
 fn an_agent_never_listens_without_an_identity_or_to_loads_on_anything_unasked() {
     let folder = Folder::new("open");
-    let secret = folder.secret();
+    let (identity, ca) = folder.identity();
+    let known = ["--identity", &identity, "--ca", &ca];
     let refused = |flags: &[&str], why: &str| {
         let output = bench().args(["agent", "--listen", "127.0.0.1:0"]).args(flags).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && output.stdout.is_empty() && told.contains(why), "{told}");
     };
-    refused(&["--allow-any"], "--secret-file");
-    refused(&["--allow-any", "--identity", &secret], "--ca");
-    refused(&["--secret-file", &secret], "--allow");
-    refused(&["--secret-file", &secret, "--allow-any", "--allow", "a"], "cannot be used with");
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
-    refused(&["--secret-file", &secret, "--allow-any"], "chmod 600");
-    let output = bench().args(["requests", "--target", "127.0.0.1:1", "--agents", "127.0.0.1:1"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--agents needs --secret-file"), "{output:?}");
+    refused(&["--allow-any"], "--identity");
+    refused(&["--allow-any", "--identity", &identity], "--ca");
+    refused(&known, "--allow");
+    refused(&[&known[..], &["--allow-any", "--allow", "a"]].concat(), "cannot be used with");
+    // An option of older builds says which there are now.
+    refused(&["--secret-file", "secret", "--allow-any"], "give the agent --identity and --ca");
+    let load = |flags: &[&str]| {
+        let output = bench().args(["requests", "--target", "127.0.0.1:1"]).args(flags).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(load(&["--agents", "127.0.0.1:1"]).contains("--agents needs --agents-identity and --agents-ca"));
+    assert!(load(&["--agents", "127.0.0.1:1", "--secret-file", "secret"]).contains("`propylon-bench certificates"));
 }

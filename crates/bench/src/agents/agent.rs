@@ -1,10 +1,11 @@
-//! `agent`: waits for a coordinator that may tell it what to load, and does its share.
+//! `agent`: waits for the jobs of a coordinator, and puts its share of the load on the target.
 
-use super::identity::{AgentIdentity, Secret};
+use super::identity::{AgentIdentity, refuse_secret_file};
 use super::message::printable;
 use super::rules::{Pattern, Rules, Targets};
 use super::session;
-use crate::failure::{Failure, Outcome, While};
+use super::shared::Shared;
+use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::poll::Poll;
 use crate::report::{self, progress};
@@ -13,34 +14,39 @@ use serde::Serialize;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Coordinators that may be talked to at once, strangers among them; only one has a job.
+/// Sessions at once, those of unknown peers included; only one has a job.
 const SESSIONS_MAX: usize = 16;
-/// MinRateTimeout with a load that was told to end.
+/// Longest wait for a load that was interrupted.
 const END_MAX: Duration = Duration::from_secs(3);
 
 /// Do a share of another machine's `handshakes` or `requests` (its --agents)
 #[derive(clap::Args)]
 #[command(after_help = "\
-Whoever knows the secret, or has a certificate of the CA, can have this machine load any allowed target. With a secret
-the session is authenticated, in order and free of replays, but not encrypted: targets, headers and figures can be read
-on the way. Over networks that are not yours use --identity and --ca, with a CA that is for nothing else.
+Coordinator and agents know each other by certificates of one CA (TLS 1.3, both ways). Whoever has one can have this
+machine load any allowed target, so let the CA be for nothing else.
 
 The first line on stdout is \"listening ADDRESS\". Ends on SIGTERM and SIGINT.
 
 Examples:
-  openssl rand -hex 32 > secret; chmod 600 secret
-  propylon-bench agent --listen 0.0.0.0:7001 --secret-file secret --allow 10.0.0.5:8443
-  propylon-bench agent --listen 0.0.0.0:7001 --identity agent.pem --ca agents-ca.pem --allow '*.lab.test'")]
+  propylon-bench certificates --out agents --keys ec --name 10.0.0.7 --name 10.0.0.8 --name coordinator
+  propylon-bench agent --listen 0.0.0.0:7001 --identity 10.0.0.7.ec.pem --ca ca.pem --allow 10.0.0.5:8443
+  propylon-bench agent --listen 0.0.0.0:7001 --identity 10.0.0.8.ec.pem --ca ca.pem --allow '*.lab.test'")]
 pub struct Arguments {
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: String,
-    #[command(flatten)]
-    pub identity: IdentityArguments,
+    /// Certificate chain and key to show to coordinators, for the name or address that their --agents has
+    #[arg(long, value_name = "PEM")]
+    pub identity: PathBuf,
+    /// CA that coordinators' certificates must be of
+    #[arg(long, value_name = "PEM")]
+    pub ca: PathBuf,
+    #[arg(long, hide = true, value_parser = refuse_secret_file)]
+    pub secret_file: Option<String>,
     #[command(flatten)]
     pub targets: TargetsArguments,
     /// Longest job, warm-up included
@@ -63,21 +69,6 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
 }
 
-/// There is no third way, and no way without.
-#[derive(clap::Args)]
-#[group(required = true, multiple = true)]
-pub struct IdentityArguments {
-    /// File with the secret that coordinators must know; at least 16 bytes, for its owner only
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["identity", "ca"])]
-    pub secret_file: Option<PathBuf>,
-    /// This agent's certificate chain and key, for mutual TLS
-    #[arg(long, value_name = "PEM", requires = "ca")]
-    pub identity: Option<PathBuf>,
-    /// CA that coordinators' certificates must be of
-    #[arg(long, value_name = "PEM", requires = "identity")]
-    pub ca: Option<PathBuf>,
-}
-
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct TargetsArguments {
@@ -95,20 +86,6 @@ pub struct Agent {
     listener: TcpListener,
     shared: Arc<Shared>,
 }
-
-/// State that all sessions share.
-pub struct Shared {
-    pub identity: AgentIdentity,
-    pub rules: Rules,
-    pub sources: Vec<IpAddr>,
-    pub core: Option<usize>,
-    /// Whose job is being done.
-    serving: Mutex<Option<String>>,
-    sessions: AtomicUsize,
-}
-
-/// The right to do a job; given back with its end.
-pub struct Claim<'a>(&'a Shared);
 
 /// One of the sessions; given back with its end, however it ends.
 struct Place {
@@ -131,59 +108,15 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         connections_max: arguments.max_connections,
         rate_max: arguments.max_rate,
     };
-    let mut shared = Shared::new(arguments.identity.identity()?, rules);
+    let mut shared = Shared::new(AgentIdentity::read(&arguments.identity, &arguments.ca)?, rules);
     shared.sources.clone_from(&arguments.sources);
     shared.core = arguments.core;
-    progress(format_args!("{}", shared.identity.describe()));
     let agent = Agent::bind(&arguments.listen, shared)?;
     let bound = Bound { listening: agent.address()? };
     println!("listening {}", bound.listening);
     std::io::stdout().flush().when("telling the address")?;
     report::save_json(arguments.json.as_deref(), &bound)?;
     agent.serve(&interrupt)
-}
-
-impl IdentityArguments {
-    fn identity(&self) -> Outcome<AgentIdentity> {
-        match (&self.secret_file, &self.identity, &self.ca) {
-            (Some(path), None, None) => Ok(AgentIdentity::Secret(Secret::read(path)?)),
-            (None, Some(identity), Some(ca)) => AgentIdentity::tls(identity, ca),
-            _ => Err(Failure::new("an agent needs --secret-file, or --identity and --ca")),
-        }
-    }
-}
-
-impl Shared {
-    pub fn new(identity: AgentIdentity, rules: Rules) -> Self {
-        Self {
-            identity,
-            rules,
-            sources: Vec::new(),
-            core: None,
-            serving: Mutex::new(None),
-            sessions: AtomicUsize::new(0),
-        }
-    }
-
-    /// One job at a time: two would spoil each other's figures.
-    pub fn claim(&self, peer: &str) -> Outcome<Claim<'_>> {
-        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(other) = &*serving {
-            return Err(Failure::new(format!("busy with a job of {other}")));
-        }
-        *serving = Some(peer.to_owned());
-        Ok(Claim(self))
-    }
-
-    fn is_serving(&self) -> bool {
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        *self.0.serving.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
 }
 
 impl Place {

@@ -1,8 +1,8 @@
-//! How far an agent's clock is from ours, as NTP finds it (RFC 5905 §8): the round trip that took least lies least.
+//! Offset of an agent's clock from ours, as NTP finds it (RFC 5905 §8): the round trip that took least lies least.
 //!
 //! Both clocks are monotonic and count nanoseconds from when their owner began, so nobody's wall clock matters.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds since this was made.
@@ -38,7 +38,7 @@ pub struct RoundTrip {
 }
 
 /// The measured offset of an agent's clock, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offset {
     /// The agent's clock minus ours.
     pub offset: i64,

@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::fleet::{Distributed, Fleet};
-use super::identity::{CoordinatorIdentity, Secret};
+use super::identity::{CoordinatorIdentity, refuse_secret_file};
 use super::link::AgentLink;
 use super::message::Job;
 use super::share::share;
@@ -11,7 +11,6 @@ use crate::interrupt::Interrupt;
 use crate::load::Until;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -26,10 +25,9 @@ pub struct AgentsArguments {
     /// Agents that load the target instead of this process; rate, connections and count are divided among them
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub agents: Vec<String>,
-    /// File with the secret that the agents know
-    #[arg(long, value_name = "FILE", requires = "agents", conflicts_with_all = ["agents_identity", "agents_ca"])]
-    pub secret_file: Option<PathBuf>,
-    /// Certificate chain and key to show to agents, for mutual TLS
+    #[arg(long, hide = true, value_parser = refuse_secret_file)]
+    pub secret_file: Option<String>,
+    /// Certificate chain and key to show to agents
     #[arg(long, value_name = "PEM", requires = "agents_ca", requires = "agents")]
     pub agents_identity: Option<PathBuf>,
     /// CA that agents' certificates must be of
@@ -49,10 +47,11 @@ impl AgentsArguments {
     }
 
     fn identity(&self) -> Outcome<CoordinatorIdentity> {
-        match (&self.secret_file, &self.agents_identity, &self.agents_ca) {
-            (Some(path), None, None) => Ok(CoordinatorIdentity::Secret(Secret::read(path)?)),
-            (None, Some(identity), Some(ca)) => CoordinatorIdentity::tls(identity, ca),
-            _ => Err(Failure::new("--agents needs --secret-file, or --agents-identity and --agents-ca")),
+        match (&self.agents_identity, &self.agents_ca) {
+            (Some(identity), Some(ca)) => CoordinatorIdentity::read(identity, ca),
+            _ => Err(Failure::new(
+                "--agents needs --agents-identity and --agents-ca; `propylon-bench certificates` makes both",
+            )),
         }
     }
 
@@ -67,9 +66,9 @@ impl AgentsArguments {
             return Err(Failure::new(format!("at most {AGENTS_MAX} agents are led at once")));
         }
         let jobs = shares(whole, self.agents.len())?;
-        let (identity, clock, stop) = (Arc::new(identity), Clock::start(), Interrupt::default());
-        let (tell, news) = channel();
-        let mut fleet = Fleet::new(clock, stop.clone(), news);
+        let (clock, stop) = (Clock::start(), Interrupt::default());
+        let (sender, events) = channel();
+        let mut fleet = Fleet::new(clock, stop.clone(), events);
         for (index, (address, job)) in self.agents.iter().zip(jobs).enumerate() {
             let (start, started) = channel();
             fleet.add(address.clone(), job.clone(), part_of_whole(&job, whole), start);
@@ -79,7 +78,7 @@ impl AgentsArguments {
                 job,
                 identity: identity.clone(),
                 clock,
-                news: tell.clone(),
+                events: sender.clone(),
                 start: started,
                 stop: stop.clone(),
                 silence_max,
@@ -90,7 +89,7 @@ impl AgentsArguments {
     }
 }
 
-/// The job, divided without loss. An agent that would have nothing to do is an error, not an idle witness.
+/// The job, divided without loss. An agent that would have nothing to do is an error.
 fn shares(whole: &Job, agents: usize) -> Outcome<Vec<Job>> {
     let parts = NonZeroUsize::new(agents).ok_or_else(|| Failure::new("--agents without an agent"))?;
     let divided = |total: u64, what: &str| {
@@ -119,7 +118,7 @@ fn shares(whole: &Job, agents: usize) -> Outcome<Vec<Job>> {
     Ok(jobs)
 }
 
-/// How much of the load is lost with this share, 0 to 1.
+/// Part of the load that is lost with this share, 0 to 1.
 fn part_of_whole(job: &Job, whole: &Job) -> f64 {
     match (job.micro_rate, whole.micro_rate, job.until, whole.until) {
         (_, _, Until::Finished(part), Until::Finished(all)) => part as f64 / all as f64,

@@ -1,16 +1,16 @@
-//! All agents of one job: started together, watched, added up; and the loss of any of them told.
+//! All agents of one job: started together, watched, added up; and the loss of any of them reported.
 
 use super::clock::{Clock, Offset};
-use super::link::{How, News, Start};
+use super::link::{AgentEvent, LossKind, Start};
 use super::message::{Job, Results, printable};
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::load::Measured;
 use crate::report::{Pace, Table, progress};
-use crate::tally::Tally;
+use crate::stats::LoadStats;
 use crate::units::{show_nanoseconds, show_number};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub struct Fleet {
     clock: Clock,
     /// Ends all threads.
     stop: Interrupt,
-    news: Receiver<(usize, News)>,
+    events: Receiver<(usize, AgentEvent)>,
     agents: Vec<Agent>,
     start: Option<Start>,
 }
@@ -56,19 +56,19 @@ pub struct Distributed {
     pub report: FleetReport,
 }
 
-/// How the agents did.
-#[derive(Debug, Serialize)]
+/// Results of the agents, one by one.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct FleetReport {
     pub agents: Vec<AgentReport>,
     /// Share of the whole load that is missing, 0 to 1.
     pub missing: f64,
     /// Between the first agent's and the last agent's start, nanoseconds.
     pub start_spread: u64,
-    /// How wrong that may be, nanoseconds: half the round trip of each of two clocks.
+    /// Error of the spread at most, in nanoseconds: half the round trip of each of two clocks.
     pub start_spread_error: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct AgentReport {
     pub address: String,
     /// Share of the whole load, 0 to 1.
@@ -84,8 +84,8 @@ pub struct AgentReport {
 }
 
 impl Fleet {
-    pub(super) fn new(clock: Clock, stop: Interrupt, news: Receiver<(usize, News)>) -> Self {
-        Self { clock, stop, news, agents: Vec::new(), start: None }
+    pub(super) fn new(clock: Clock, stop: Interrupt, events: Receiver<(usize, AgentEvent)>) -> Self {
+        Self { clock, stop, events, agents: Vec::new(), start: None }
     }
 
     pub(super) fn add(&mut self, address: String, job: Job, share: f64, start: Sender<Start>) {
@@ -93,9 +93,9 @@ impl Fleet {
         self.agents.push(Agent { address, job, share, start, offset: None, done: 0, errors: 0, state });
     }
 
-    /// Until every agent has told its figures, or was lost.
+    /// Measures until every agent has sent its figures, or was lost.
     pub(super) fn measure(mut self, whole: &Job, server_pids: &[u32], interrupt: &Interrupt) -> Outcome<Distributed> {
-        // A process that is not there is told before anybody is troubled.
+        // A process that is not there is an error before any agent starts.
         let mut before = cpu::Reading::of(server_pids)?;
         self.until(interrupt, &whole.command, |fleet| fleet.all(|state| !matches!(state, State::Preparing)))?;
         let start = self.send_start(whole.warmup)?;
@@ -109,7 +109,7 @@ impl Fleet {
         let mut show_at = measure_at + SHOW_INTERVAL + SHOW_DELAY;
         while self.is_working() {
             interrupt.check()?;
-            if matches!(self.next(LOOK_INTERVAL), Some(News::Finished)) {
+            if matches!(self.next(LOOK_INTERVAL), Some(AgentEvent::Finished)) {
                 after = Some(cpu::Reading::of(server_pids)?);
             }
             if Instant::now() >= show_at {
@@ -130,7 +130,7 @@ impl Fleet {
         self.agents.iter().any(|agent| matches!(agent.state, State::Working))
     }
 
-    /// Takes news until `over`.
+    /// Takes events until `over`.
     fn until(&mut self, interrupt: &Interrupt, label: &str, over: impl Fn(&Self) -> bool) -> Outcome<()> {
         let mut pace = Pace::started();
         while !over(self) {
@@ -146,49 +146,49 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes one piece of news in, and returns it if it is that a load has ended.
-    fn next(&mut self, wait: Duration) -> Option<News> {
-        let (index, news) = match self.news.recv_timeout(wait) {
-            Ok(news) => news,
+    /// Takes one event in, and returns it if it is that a load has ended.
+    fn next(&mut self, wait: Duration) -> Option<AgentEvent> {
+        let (index, events) = match self.events.recv_timeout(wait) {
+            Ok(events) => events,
             Err(RecvTimeoutError::Timeout) => return None,
             Err(RecvTimeoutError::Disconnected) => {
-                // Every thread has told its end before it ended, but for one that panicked.
+                // Every thread sends its last event before it ends, but for one that panicked.
                 for index in 0..self.agents.len() {
-                    self.lose(index, How::Failed, "its thread here ended");
+                    self.lose(index, LossKind::Failed, "its thread here ended");
                 }
                 return None;
             }
         };
         let agent = &mut self.agents[index];
-        match news {
-            News::Prepared(offset) => {
+        match events {
+            AgentEvent::Prepared(offset) => {
                 agent.offset = Some(offset);
                 agent.state = State::Working;
             }
-            News::Progress { done, errors } => (agent.done, agent.errors) = (done, errors),
-            News::Finished => return Some(News::Finished),
-            News::Results(results) => {
-                agent.done = results.tally.done;
-                agent.errors = results.tally.errors.values().sum();
+            AgentEvent::Progress { done, errors } => (agent.done, agent.errors) = (done, errors),
+            AgentEvent::Finished => return Some(AgentEvent::Finished),
+            AgentEvent::Results(results) => {
+                agent.done = results.stats.done;
+                agent.errors = results.stats.errors_total();
                 agent.state = State::Done(results);
             }
-            News::Lost(how, why) => self.lose(index, how, &why),
+            AgentEvent::Lost(how, why) => self.lose(index, how, &why),
         }
         None
     }
 
-    fn lose(&mut self, index: usize, how: How, why: &str) {
+    fn lose(&mut self, index: usize, how: LossKind, why: &str) {
         let when = self.when();
         let agent = &mut self.agents[index];
         if matches!(agent.state, State::Done(_) | State::Lost(_)) {
             return;
         }
         let what = match how {
-            How::Unusable => "cannot be used".to_owned(),
-            How::Refused => "refused".to_owned(),
-            How::Died => format!("died {when}"),
-            How::Stalled => format!("stalled {when}"),
-            How::Failed => format!("failed {when}"),
+            LossKind::Unusable => "cannot be used".to_owned(),
+            LossKind::Refused => "refused".to_owned(),
+            LossKind::Died => format!("died {when}"),
+            LossKind::Stalled => format!("stalled {when}"),
+            LossKind::Failed => format!("failed {when}"),
         };
         let share = (agent.share * 100.0).round();
         let why = printable(why);
@@ -216,7 +216,7 @@ impl Fleet {
         let warmup_at = self.clock.now() + START_MARGIN.as_nanos() as u64 + 2 * farthest;
         let start = Start { warmup_at, measure_at: warmup_at + warmup.as_nanos() as u64 };
         for agent in ready() {
-            // Nobody there to take it: the thread has told, or will tell, why.
+            // The thread has ended: its last event says, or will say, why.
             let _ = agent.start.send(start);
         }
         self.start = Some(start);
@@ -242,34 +242,23 @@ impl Fleet {
         self.agents.iter().filter_map(lost).collect()
     }
 
-    fn sum(mut self, usage: cpu::Usage) -> Outcome<Distributed> {
-        let mut tally = Tally::new();
+    fn sum(self, usage: cpu::Usage) -> Outcome<Distributed> {
+        let mut stats = LoadStats::new();
         let mut load_busy = 0.0_f64;
         let mut starts = Vec::new();
-        for index in 0..self.agents.len() {
-            let agent = &mut self.agents[index];
-            let State::Done(results) = &mut agent.state else { continue };
-            if let Some(first) = &mut results.tally.first_error {
-                *first = format!("agent {}: {first}", agent.address);
-            }
-            let started = agent.offset.map(|offset| offset.to_ours(results.measured_from));
-            let absorbed = tally.absorb(&results.tally);
-            match absorbed {
-                Ok(()) => {
-                    load_busy = load_busy.max(results.load_busy);
-                    starts.extend(started);
-                }
-                Err(why) => {
-                    agent.state = State::Working;
-                    self.lose(index, How::Failed, &why);
-                }
-            }
+        for agent in &self.agents {
+            let State::Done(results) = &agent.state else { continue };
+            starts.extend(agent.offset.map(|offset| offset.to_ours(results.measured_from)));
+            load_busy = load_busy.max(results.load_busy);
+            let mut own = results.stats.clone();
+            own.prefix_first_error(&format!("agent {}", agent.address));
+            stats.merge(own);
         }
         if self.all(|state| matches!(state, State::Lost(_))) {
             return Err(Failure::new(format!("no agent finished; {}", self.losses().join("; "))));
         }
         let report = self.report(&starts);
-        Ok(Distributed { measured: Measured { tally, load_busy }, usage, report })
+        Ok(Distributed { measured: Measured { stats, load_busy }, usage, report })
     }
 
     fn report(&self, starts: &[u64]) -> FleetReport {

@@ -1,4 +1,4 @@
-//! The coordinator's side of one agent: a thread that speaks with it from the greeting to its figures.
+//! The coordinator's side of one agent: a thread that speaks with it from the handshake to its figures.
 
 use super::channel::Channel;
 use super::clock::{Clock, Offset, RoundTrip};
@@ -10,7 +10,6 @@ use crate::interrupt::Interrupt;
 use crate::load::Until;
 use crate::report::Pace;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,8 @@ const RESULTS_MAX: Duration = Duration::from_secs(15);
 const CLOCK_ANSWER_MAX: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(20);
 
-/// News of an agent, from its thread.
-pub enum News {
+/// Event of an agent, from its thread.
+pub enum AgentEvent {
     /// Ready to start, with its clock known.
     Prepared(Offset),
     Progress {
@@ -35,19 +34,19 @@ pub enum News {
     /// The load has ended.
     Finished,
     Results(Box<Results>),
-    Lost(How, String),
+    Lost(LossKind, String),
 }
 
-/// How an agent was lost.
+/// Kind of the loss of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum LossKind {
     /// No connection, or no trust.
     Unusable,
     /// The agent refused the job.
     Refused,
     /// The connection ended.
     Died,
-    /// The connection is there, and nobody at its other end.
+    /// The connection is open, and nothing is heard on it.
     Stalled,
     /// The agent said that it could not do the job.
     Failed,
@@ -65,9 +64,9 @@ pub struct AgentLink {
     pub index: usize,
     pub address: String,
     pub job: Job,
-    pub identity: Arc<CoordinatorIdentity>,
+    pub identity: CoordinatorIdentity,
     pub clock: Clock,
-    pub news: Sender<(usize, News)>,
+    pub events: Sender<(usize, AgentEvent)>,
     pub start: Receiver<Start>,
     /// The end of everything, raised by the owner.
     pub stop: Interrupt,
@@ -76,30 +75,30 @@ pub struct AgentLink {
 }
 
 /// Why there are no figures.
-type Lost = (How, String);
+type Lost = (LossKind, String);
 
 impl AgentLink {
     pub fn run(self) {
-        let news = match self.converse() {
-            Ok(results) => News::Results(results),
-            Err((how, why)) => News::Lost(how, why),
+        let events = match self.converse() {
+            Ok(results) => AgentEvent::Results(results),
+            Err((how, why)) => AgentEvent::Lost(how, why),
         };
-        self.tell(news);
+        self.send_event(events);
     }
 
-    fn tell(&self, news: News) {
+    fn send_event(&self, events: AgentEvent) {
         // The receiver is gone only when everything ends.
-        let _ = self.news.send((self.index, news));
+        let _ = self.events.send((self.index, events));
     }
 
     fn converse(&self) -> Result<Box<Results>, Lost> {
-        let unusable = |failure: Failure| (How::Unusable, failure.to_string());
+        let unusable = |failure: Failure| (LossKind::Unusable, failure.to_string());
         let mut channel = self.connect().map_err(unusable)?;
         channel.send(&Message::Job(Box::new(self.job.clone()))).map_err(unusable)?;
         self.wait_until_ready(&mut channel)?;
         let offset = self.find_clock(&mut channel).map_err(unusable)?;
-        self.tell(News::Prepared(offset));
-        self.follow(&mut channel, offset)
+        self.send_event(AgentEvent::Prepared(offset));
+        self.watch_load(&mut channel, offset)
     }
 
     fn connect(&self) -> Outcome<Channel> {
@@ -107,19 +106,19 @@ impl AgentLink {
         let address = address.ok_or_else(|| Failure::new("no address"))?;
         let socket = TcpStream::connect_timeout(&address, CONNECT_MAX).when("connecting")?;
         let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        self.identity.greet(socket, bare_host(host))
+        self.identity.connect(socket, bare_host(host))
     }
 
     fn wait_until_ready(&self, channel: &mut Channel) -> Result<(), Lost> {
         let until = Instant::now() + READY_MAX;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match channel.receive(left).map_err(|failure| (How::Unusable, failure.to_string()))? {
+            match channel.receive(left).map_err(|failure| (LossKind::Unusable, failure.to_string()))? {
                 Message::Ready => return Ok(()),
                 Message::Alive => {}
-                Message::Refused { why } => return Err((How::Refused, why)),
-                Message::Failed { why } => return Err((How::Failed, why)),
-                other => return Err((How::Failed, unexpected(&other).to_string())),
+                Message::Refused { why } => return Err((LossKind::Refused, why)),
+                Message::Failed { why } => return Err((LossKind::Failed, why)),
+                other => return Err((LossKind::Failed, unexpected(&other).to_string())),
             }
         }
     }
@@ -145,14 +144,14 @@ impl AgentLink {
     }
 
     /// From here to the figures. Both sides say once a second that they are there.
-    fn follow(&self, channel: &mut Channel, offset: Offset) -> Result<Box<Results>, Lost> {
-        let died = |failure: Failure| (How::Died, failure.to_string());
+    fn watch_load(&self, channel: &mut Channel, offset: Offset) -> Result<Box<Results>, Lost> {
+        let died = |failure: Failure| (LossKind::Died, failure.to_string());
         let mut pace = Pace::started();
         let mut heard = Instant::now();
         let mut deadline = None;
         loop {
             if self.stop.is_raised() {
-                return Err((How::Failed, "stopped".to_owned()));
+                return Err((LossKind::Failed, "stopped".to_owned()));
             }
             if let Ok(start) = self.start.try_recv() {
                 let (warmup_at, measure_at) = (offset.to_agent(start.warmup_at), offset.to_agent(start.measure_at));
@@ -160,7 +159,7 @@ impl AgentLink {
                 deadline = self.deadline(start);
             }
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                return Err((How::Stalled, "it should have ended long ago".to_owned()));
+                return Err((LossKind::Stalled, "it should have ended long ago".to_owned()));
             }
             if pace.is_due(Instant::now()) {
                 channel.send(&Message::Alive).map_err(died)?;
@@ -168,15 +167,15 @@ impl AgentLink {
             match channel.poll(TURN).map_err(died)? {
                 None if heard.elapsed() > self.silence_max => {
                     let seconds = self.silence_max.as_secs_f64();
-                    return Err((How::Stalled, format!("nothing was heard for {seconds} s")));
+                    return Err((LossKind::Stalled, format!("nothing was heard for {seconds} s")));
                 }
                 None => continue,
                 Some(Message::Alive) => {}
-                Some(Message::Progress { done, errors }) => self.tell(News::Progress { done, errors }),
-                Some(Message::Finished) => self.tell(News::Finished),
+                Some(Message::Progress { done, errors }) => self.send_event(AgentEvent::Progress { done, errors }),
+                Some(Message::Finished) => self.send_event(AgentEvent::Finished),
                 Some(Message::Results(results)) => return Ok(results),
-                Some(Message::Failed { why }) => return Err((How::Failed, why)),
-                Some(other) => return Err((How::Failed, unexpected(&other).to_string())),
+                Some(Message::Failed { why }) => return Err((LossKind::Failed, why)),
+                Some(other) => return Err((LossKind::Failed, unexpected(&other).to_string())),
             }
             heard = Instant::now();
         }

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome, While};
 use crate::link::Request;
 use crate::load::{Kind, Plan, Until};
-use crate::tally::PortableTally;
+use crate::stats::LoadStats;
 use crate::target::{Resumed, TargetArguments};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Both sides must speak the same; there is nothing to negotiate.
-pub const VERSION: u32 = 1;
-/// So that a stranger's JSON is told from ours.
+pub const VERSION: u32 = 2;
+/// Name of the protocol, to refuse any other JSON.
 pub const PROTOCOL: &str = "propylon-bench agents";
 /// Largest CA file sent along.
 const CA_BYTES_MAX: u64 = 1024 * 1024;
@@ -20,31 +20,20 @@ const CA_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Message {
-    /// Coordinator: the first word. Nonces and proofs are hexadecimal.
+    /// Coordinator: the first message.
     Hello {
         protocol: String,
         version: u32,
-        nonce: String,
     },
-    /// Agent, secret mode: prove it.
-    Challenge {
-        version: u32,
-        nonce: String,
-    },
-    /// Coordinator, secret mode; the agent answers with its own.
-    Proof {
-        mac: String,
-    },
-    /// Agent: the proof that it too knows the secret (empty over TLS, where the certificate was it).
+    /// Agent: its answer; the coordinator's certificate was good.
     Welcome {
         version: u32,
-        mac: String,
     },
     /// Agent: no, and why.
     Refused {
         why: String,
     },
-    /// Coordinator: a look at the agent's clock.
+    /// Coordinator: a reading of the agent's clock.
     Clock,
     /// Agent: nanoseconds of its clock.
     ClockIs {
@@ -116,7 +105,7 @@ pub struct TargetFlags {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    pub tally: PortableTally,
+    pub stats: LoadStats,
     /// Share of the load's core that the load used.
     pub load_busy: f64,
     /// When the measured part began, on the agent's clock.
@@ -163,15 +152,9 @@ impl TargetFlags {
 }
 
 impl Job {
-    /// The whole job; its shares differ in `connections`, `micro_rate`, `phase` and `until`.
-    pub fn whole(
-        command: &str,
-        target: &TargetArguments,
-        resume: Option<Resumed>,
-        warmup: Duration,
-        until: Until,
-        plan: &Plan,
-    ) -> Outcome<Self> {
+    /// The whole of a plan, for the caller to say how long it lasts and whether sessions are resumed. Its shares differ
+    /// in `connections`, `micro_rate`, `phase` and `until`.
+    pub fn whole(command: &str, target: &TargetArguments, plan: &Plan) -> Outcome<Self> {
         let Plan { kind, connections, request, timeout, rate } = plan;
         let (head, body) = request.bytes.split_at(request.bytes.len() - request.body_bytes);
         if body.iter().any(|byte| *byte != b'x') {
@@ -180,7 +163,7 @@ impl Job {
         Ok(Self {
             command: command.to_owned(),
             target: TargetFlags::of(target)?,
-            resume,
+            resume: None,
             kind: *kind,
             connections: *connections,
             head: String::from_utf8(head.to_vec()).when("the request's head")?,
@@ -189,8 +172,8 @@ impl Job {
             timeout: *timeout,
             micro_rate: rate.map(super::share::micro_rate),
             phase: Duration::ZERO,
-            warmup,
-            until,
+            warmup: Duration::ZERO,
+            until: Until::Finished(0),
         })
     }
 
@@ -259,9 +242,11 @@ mod tests {
             timeout: Duration::from_millis(1500),
             rate: Some(33.333333),
         };
-        let job =
-            Job::whole("requests", &arguments, Some(Resumed::SessionId), Duration::ZERO, Until::Finished(9), &plan)
-                .unwrap();
+        let job = Job {
+            resume: Some(Resumed::SessionId),
+            until: Until::Finished(9),
+            ..Job::whole("requests", &arguments, &plan).unwrap()
+        };
         let json = serde_json::to_string(&Message::Job(Box::new(job.clone()))).unwrap();
         assert!(json.len() < 1000, "the body does not travel: {json}");
         assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), Message::Job(Box::new(job.clone())));

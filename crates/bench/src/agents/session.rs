@@ -1,12 +1,12 @@
-//! An agent's side of one coordinator: know it, take its job, load the target, tell what came of it.
+//! An agent's side of one coordinator: know it, take its job, load the target, send what came of it.
 //!
 //! Two threads: this one listens and speaks, another does nothing but load, as it would without a coordinator.
 
-use super::agent::Shared;
 use super::channel::Channel;
 use super::clock::Clock;
-use super::identity::unexpected;
+use super::identity::{HANDSHAKE_TIMEOUT, unexpected};
 use super::message::{Job, Message, Results, printable};
+use super::shared::Shared;
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::load::{Load, Until};
@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A listening thread looks at everything else at least so often.
+/// Interval at which the session thread looks at its load thread.
 const TURN: Duration = Duration::from_millis(20);
 /// A coordinator that says nothing for so long is gone, and its load must not go on without it.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ struct Worker {
 }
 
 pub fn serve(socket: TcpStream, shared: &Arc<Shared>, interrupt: &Interrupt) -> Outcome<()> {
-    let channel = shared.identity.meet(socket)?;
+    let channel = shared.identity.accept(socket, Instant::now() + HANDSHAKE_TIMEOUT)?;
     let peer = channel.peer().map_or_else(|| "a coordinator".to_owned(), |peer| peer.to_string());
     Session { channel, shared, interrupt, clock: Clock::start(), peer }.run()
 }
@@ -63,21 +63,21 @@ impl Session<'_> {
             Message::Job(job) => *job,
             other => return Err(unexpected(&other)),
         };
-        let told = describe(&job);
+        let description = describe(&job);
         let claim = self.shared.rules.check(&job).and_then(|()| self.shared.claim(&self.peer));
         let _claim = match claim {
             Ok(claim) => claim,
             Err(failure) => {
                 let _ = self.channel.send(&Message::Refused { why: failure.to_string() });
-                return Err(Failure::new(format!("refused {told}: {failure}")));
+                return Err(Failure::new(format!("refused {description}: {failure}")));
             }
         };
-        progress(format_args!("serving {}: {told}", self.peer));
+        progress(format_args!("serving {}: {description}", self.peer));
         let outcome = self.work(job);
         match &outcome {
             Ok(results) => {
-                let errors: u64 = results.tally.errors.values().sum();
-                progress(format_args!("served {}: {} done, {errors} errors", self.peer, results.tally.done));
+                let errors = results.stats.errors_total();
+                progress(format_args!("served {}: {} done, {errors} errors", self.peer, results.stats.done));
             }
             Err(failure) => {
                 let _ = self.channel.send(&Message::Failed { why: failure.to_string() });
@@ -144,7 +144,7 @@ impl Session<'_> {
 
 impl Worker {
     fn start(job: Job, shared: &Shared, clock: Clock) -> Outcome<Self> {
-        let (tell, events) = channel();
+        let (sender, events) = channel();
         let (start, started) = channel();
         let interrupt = Interrupt::default();
         let load = LoadThread {
@@ -152,7 +152,7 @@ impl Worker {
             sources: shared.sources.clone(),
             core: shared.core,
             clock,
-            tell,
+            sender,
             started,
             interrupt: interrupt.clone(),
         };
@@ -183,7 +183,7 @@ struct LoadThread {
     sources: Vec<std::net::IpAddr>,
     core: Option<usize>,
     clock: Clock,
-    tell: Sender<Event>,
+    sender: Sender<Event>,
     started: Receiver<(Instant, Instant)>,
     interrupt: Interrupt,
 }
@@ -191,7 +191,7 @@ struct LoadThread {
 impl LoadThread {
     fn run(self) {
         if let Err(failure) = self.load() {
-            let _ = self.tell.send(Event::Failed(failure.to_string()));
+            let _ = self.sender.send(Event::Failed(failure.to_string()));
         }
     }
 
@@ -214,7 +214,7 @@ impl LoadThread {
         let target = self.target()?;
         let mut load = Load::new(&target, self.job.plan(), &self.interrupt)?;
         load.shift_arrivals(self.job.phase);
-        let _ = self.tell.send(Event::Ready);
+        let _ = self.sender.send(Event::Ready);
         let Ok((warmup_at, measure_at)) = self.started.recv() else {
             return Ok(());
         };
@@ -226,15 +226,15 @@ impl LoadThread {
         if !self.job.warmup.is_zero() {
             load.run(Until::Elapsed(warmup), "")?;
         }
-        let tell = self.tell.clone();
-        load.watch(Box::new(move |tally| {
-            let _ = tell.send(Event::Progress { done: tally.done, errors: tally.errors_total() });
+        let sender = self.sender.clone();
+        load.watch(Box::new(move |stats| {
+            let _ = sender.send(Event::Progress { done: stats.done, errors: stats.errors_total() });
         }));
         let measured_from = self.clock.now();
         let measured = load.run(self.job.until, "")?;
-        let _ = self.tell.send(Event::Finished);
-        let results = Results { tally: measured.tally.portable(), load_busy: measured.load_busy, measured_from };
-        let _ = self.tell.send(Event::Results(Box::new(results)));
+        let _ = self.sender.send(Event::Finished);
+        let results = Results { stats: measured.stats, load_busy: measured.load_busy, measured_from };
+        let _ = self.sender.send(Event::Results(Box::new(results)));
         Ok(())
     }
 }

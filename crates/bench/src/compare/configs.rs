@@ -5,8 +5,7 @@
 //! advises for that. A relay hands on bytes and knows nothing of HTTP. Only rows about them have HTTP/2 offered, or the
 //! origin behind TLS; its certificate is then verified by everyone.
 
-use super::SITE_NAME;
-use super::peers::{OWN_PATH, Site};
+use super::site::{OWN_PATH, SITE_NAME, Site};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

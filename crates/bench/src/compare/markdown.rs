@@ -23,7 +23,7 @@ fn render(verdict: &Verdict, machine: &str) -> String {
     // The peers in their order, then Propylon.
     let is_own = |name: &str| name == Peer::Propylon.name();
     let order: Vec<&ProgramSummary> = {
-        let (own, peers): (Vec<_>, Vec<_>) = verdict.programs.iter().partition(|program| is_own(program.name));
+        let (own, peers): (Vec<_>, Vec<_>) = verdict.programs.iter().partition(|program| is_own(&program.name));
         peers.into_iter().chain(own).collect()
     };
     let mut text = format!(
@@ -33,11 +33,11 @@ fn render(verdict: &Verdict, machine: &str) -> String {
         verdict.rounds,
         show_number(verdict.duration_seconds)
     );
-    let titles = order.iter().map(|program| match is_own(program.name) {
+    let titles = order.iter().map(|program| match is_own(&program.name) {
         true => format!("**{}**", program.title),
         false => program.title.clone(),
     });
-    let with_ratio = order.len() > 1 && order.iter().any(|program| is_own(program.name));
+    let with_ratio = order.len() > 1 && order.iter().any(|program| is_own(&program.name));
     let ratio_title = with_ratio.then(|| "to the best peer".to_owned());
     let head: Vec<String> = ["unit".to_owned()].into_iter().chain(titles).chain(ratio_title).collect();
     text.push_str(&line(&head));
@@ -48,8 +48,8 @@ fn render(verdict: &Verdict, machine: &str) -> String {
         let mut cells = vec![format!("{} ({unit})", row.title)];
         let of = |name: &str| row.cells.iter().find(|cell| cell.program == name);
         for program in &order {
-            let cell = of(program.name).map_or("–".to_owned(), show);
-            cells.push(if is_own(program.name) { format!("**{cell}**") } else { cell });
+            let cell = of(&program.name).map_or("–".to_owned(), show);
+            cells.push(if is_own(&program.name) { format!("**{cell}**") } else { cell });
         }
         if with_ratio {
             let ratio = of(Peer::Propylon.name()).and_then(|cell| cell.ratio_to_best_peer);
@@ -78,9 +78,9 @@ fn notes(verdict: &Verdict) -> String {
             }
         }
     }
-    if !verdict.strangers.is_empty() {
-        let strangers: Vec<&str> = verdict.strangers.iter().map(String::as_str).collect();
-        text.push_str(&format!("- other proxies ran on the machine meanwhile: {}\n", strangers.join(", ")));
+    if !verdict.other_proxies.is_empty() {
+        let other_proxies: Vec<&str> = verdict.other_proxies.iter().map(String::as_str).collect();
+        text.push_str(&format!("- other proxies ran on the machine meanwhile: {}\n", other_proxies.join(", ")));
     }
     text
 }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_table_has_the_peers_first_and_says_what_is_missing() {
         let program = |peer: Peer, title: &str| ProgramSummary {
-            name: peer.name(),
+            name: peer.name().into(),
             version: String::new(),
             tls_library: None,
             path: "x".into(),
@@ -129,13 +129,12 @@ mod tests {
         };
         let unsupported = Cell { unsupported: Some("not | yet".to_owned()), ..cell(Peer::Propylon, &[], 0) };
         let verdict = Verdict {
-            command: "compare",
             interrupted: false,
             programs: vec![program(Peer::Propylon, "propylon 1"), program(Peer::Haproxy, "HAProxy 2, OpenSSL 3")],
             rows: vec![
                 RowSummary {
                     row: "ec13".to_owned(),
-                    title: "TLS 1.3 full",
+                    title: "TLS 1.3 full".into(),
                     unit: Unit::Microseconds,
                     cells: vec![
                         Cell {
@@ -148,14 +147,14 @@ mod tests {
                 },
                 RowSummary {
                     row: "tcp-bulk".to_owned(),
-                    title: "TCP relay, bulk",
+                    title: "TCP relay, bulk".into(),
                     unit: Unit::SecondsPerGigabyte,
                     cells: vec![unsupported, cell(Peer::Haproxy, &[0.2], 0)],
                 },
             ],
             rounds: 3,
             duration_seconds: 2.0,
-            strangers: Default::default(),
+            other_proxies: Default::default(),
         };
         let text = render(&verdict, "a machine");
         let table: Vec<&str> = text.lines().filter(|line| line.starts_with(['|', '-'])).collect();

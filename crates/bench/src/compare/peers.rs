@@ -1,22 +1,16 @@
 //! The programs that are compared: where they are, what they say about themselves, how each is run and checked.
 
-use super::rows::{Bench, Needs};
+use super::configs;
 use super::running::Running;
-use super::{SITE_NAME, configs};
+use super::site::Site;
 use crate::failure::{Failure, Outcome, While};
-use crate::machine;
+use crate::interrupt::Interrupt;
 use clap::ValueEnum;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Path that the proxy answers itself.
-pub const OWN_PATH: &str = "/ok";
 /// Clients that a proxy with these configurations is good for, with room for what else it opens.
 pub const CLIENTS_MAX: usize = 9000;
-/// In the order of preference.
-const CURVES: &str = "X25519:P-256:P-384";
-const CURVES_WITH_MLKEM: &str = "X25519MLKEM768:X25519:P-256:P-384";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
@@ -38,64 +32,6 @@ pub struct Program {
     pub tls_library: Option<String>,
     /// nginx may keep its TCP relay in a file of its own.
     pub stream_module: Option<PathBuf>,
-}
-
-/// The files and addresses for one run of one proxy, and what the work needs of it.
-pub struct Site {
-    pub directory: PathBuf,
-    pub plain: SocketAddr,
-    pub tls: SocketAddr,
-    pub origin: SocketAddr,
-    pub workers: usize,
-    /// PEM files with chain and key.
-    pub certificates: Vec<PathBuf>,
-    /// In the order of preference, separated by colons.
-    pub curves: &'static str,
-    pub is_relay: bool,
-    /// HTTP/2 is offered by ALPN, before HTTP/1.1.
-    pub is_http2: bool,
-    /// The origin speaks TLS, with a certificate for `SITE_NAME` that this CA signed.
-    pub origin_ca: Option<PathBuf>,
-}
-
-impl Site {
-    pub fn new(bench: &Bench, needs: Needs) -> Outcome<Self> {
-        Ok(Self {
-            curves: if needs == Needs::Mlkem { CURVES_WITH_MLKEM } else { CURVES },
-            is_relay: needs == Needs::Relay,
-            is_http2: needs == Needs::Http2,
-            origin_ca: (needs == Needs::TlsOrigin).then(|| bench.scratch.path().join("ca.pem")),
-            ..Self::at(bench.scratch.path(), bench.origin(needs)?.address)?
-        })
-    }
-
-    /// On free ports, with its files in `directory`; one worker, an EC and an RSA certificate.
-    pub fn at(directory: &Path, origin: SocketAddr) -> Outcome<Self> {
-        let certificates = ["ec", "rsa"].map(|key| directory.join(format!("{SITE_NAME}.{key}.pem")));
-        Self::with(directory, origin, 1, certificates.to_vec())
-    }
-
-    /// The same with so many workers and these certificates: PEM files with chain and key.
-    pub fn with(directory: &Path, origin: SocketAddr, workers: usize, certificates: Vec<PathBuf>) -> Outcome<Self> {
-        let ports = machine::free_ports(2)?;
-        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        Ok(Self {
-            directory: directory.to_owned(),
-            plain: local(ports[0]),
-            tls: local(ports[1]),
-            origin,
-            workers,
-            certificates,
-            curves: CURVES,
-            is_relay: false,
-            is_http2: false,
-            origin_ca: None,
-        })
-    }
-
-    pub fn file(&self, name: &str) -> String {
-        self.directory.join(name).display().to_string()
-    }
 }
 
 impl Program {
@@ -157,7 +93,7 @@ impl Program {
     }
 
     /// The program's own objection to its configuration: `None` if it has no objection.
-    pub fn objection(&self, bench: &Bench, site: &Site) -> Outcome<Option<String>> {
+    pub fn objection(&self, site: &Site, core: usize, interrupt: &Interrupt) -> Outcome<Option<String>> {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
@@ -167,8 +103,8 @@ impl Program {
             Peer::Envoy => command.args(["--mode", "validate", "--log-level", "error", "-c"]).arg(&config),
         };
         let log = site.directory.join(format!("{}.check.log", self.peer.name()));
-        let mut check = Running::start(command, bench.arguments.proxy_core, &log)?;
-        if check.wait_for_end(bench.interrupt)? {
+        let mut check = Running::start(command, core, &log)?;
+        if check.wait_for_end(interrupt)? {
             return Ok(None);
         }
         let text = std::fs::read(&log).unwrap_or_default();
@@ -251,15 +187,15 @@ impl Peer {
         }
     }
 
-    /// The program's version and, if it tells, its TLS library's.
+    /// The program's version and, if it says, its TLS library's.
     fn version_of(self, text: &str) -> (String, Option<String>) {
         let line_with = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or_default().trim();
-        let told = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let known = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         match self {
             Self::Propylon | Self::Unbatched => (text.lines().next().unwrap_or_default().trim().to_owned(), None),
             Self::Haproxy => {
                 let version = line_with("HAProxy version").split_ascii_whitespace().nth(2).unwrap_or("?");
-                let library = line_with("Running on OpenSSL version").split(" : ").nth(1).and_then(told);
+                let library = line_with("Running on OpenSSL version").split(" : ").nth(1).and_then(known);
                 (format!("HAProxy {version}"), library)
             }
             Self::Nginx => {
@@ -267,14 +203,14 @@ impl Peer {
                 let built = text.lines().find(|line| line.starts_with("built with ")).unwrap_or_default();
                 // "built with OpenSSL 3.0.20 ... (running with OpenSSL 3.0.19 ...)": what runs counts.
                 let library = built.split("(running with ").nth(1).unwrap_or(built).trim_end_matches(')');
-                (version, told(library.trim_start_matches("built with ")))
+                (version, known(library.trim_start_matches("built with ")))
             }
             Self::Envoy => {
                 // "PATH  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL"
                 let line = line_with("version: ");
                 let parts: Vec<&str> = line.rsplit("version: ").next().unwrap_or_default().split('/').collect();
                 let version = parts.get(1).map(|number| format!("Envoy {number}")).unwrap_or_default();
-                (version, parts.get(4).and_then(|library| told(library)))
+                (version, parts.get(4).and_then(|library| known(library)))
             }
         }
     }
@@ -305,21 +241,21 @@ mod tests {
 
     #[test]
     fn versions_and_tls_libraries_are_what_runs() {
-        let told = |peer: Peer, text| {
+        let known = |peer: Peer, text| {
             let (version, library) = peer.version_of(text);
             (version, library.unwrap_or_default())
         };
         let pair = |version: &str, library: &str| (version.to_owned(), library.to_owned());
         let haproxy = "HAProxy version 2.6.12-1 2026/10/17 - https://haproxy.org/\n\
             Built with OpenSSL version : OpenSSL 3.0.22\nRunning on OpenSSL version : OpenSSL 3.0.19 27 Jan 2026\n";
-        assert_eq!(told(Peer::Haproxy, haproxy), pair("HAProxy 2.6.12-1", "OpenSSL 3.0.19 27 Jan 2026"));
+        assert_eq!(known(Peer::Haproxy, haproxy), pair("HAProxy 2.6.12-1", "OpenSSL 3.0.19 27 Jan 2026"));
         let nginx = "nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.20 (running with OpenSSL 3.0.19 27 Jan)\n\
             configure arguments: --modules-path=/usr/lib/nginx/modules --with-stream=dynamic\n";
-        assert_eq!(told(Peer::Nginx, nginx), pair("nginx/1.22.1", "OpenSSL 3.0.19 27 Jan"));
+        assert_eq!(known(Peer::Nginx, nginx), pair("nginx/1.22.1", "OpenSSL 3.0.19 27 Jan"));
         assert_eq!(stream_module_of(nginx), Some("/usr/lib/nginx/modules/ngx_stream_module.so".into()));
         let envoy = "\n/opt/envoy/bin/envoy  version: 9e55809/1.40.0/Clean/RELEASE/BoringSSL\n";
-        assert_eq!(told(Peer::Envoy, envoy), pair("Envoy 1.40.0", "BoringSSL"));
-        assert_eq!(told(Peer::Propylon, "propylon 0.1.0\n"), pair("propylon 0.1.0", ""));
+        assert_eq!(known(Peer::Envoy, envoy), pair("Envoy 1.40.0", "BoringSSL"));
+        assert_eq!(known(Peer::Propylon, "propylon 0.1.0\n"), pair("propylon 0.1.0", ""));
     }
 
     #[test]

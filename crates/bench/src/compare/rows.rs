@@ -1,39 +1,20 @@
-//! The kinds of work, and one measurement of one of them.
+//! The kinds of work that are compared, and the sample of a measurement.
 
-use super::peers::{OWN_PATH, Program, Site};
-use super::running::Running;
-use super::{Arguments, OriginProcess, SITE_NAME};
-use crate::failure::{Failure, Outcome};
-use crate::idle::IdleConnections;
-use crate::interrupt::Interrupt;
-use crate::link::Request;
-use crate::load::{Kind, Load, Measured, Plan, Until};
-use crate::memory::Memory;
-use crate::scratch::ScratchDir;
-use crate::target::{Cipher, Group, Key, Target, TlsOffer, Version};
+use super::site::{Needs, OWN_PATH};
+use crate::cpu;
+use crate::target::{Cipher, Group, Key, TlsOffer, Version};
 use crate::units::show_number;
-use crate::{cpu, http2};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
-use std::time::Duration;
 
-/// Requests that a program must be able to answer in a row that not everyone is expected to know.
-const TRIAL_REQUESTS: u64 = 60;
-/// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
-const BULK_CONNECTIONS: usize = 8;
 /// Requests in progress at once on each connection over HTTP/2. A download is alone on its own, so that it differs from
 /// one over HTTP/1.1 in the framing only.
 const REQUEST_STREAMS: usize = 10;
 const BULK_STREAMS: usize = 1;
 const BULK_PATH: &str = "/bytes/1048576";
-/// Connections opened and closed before memory is first read, so that start-up allocations do not count.
-const IDLE_WARMUP_CONNECTIONS: usize = 64;
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between the last idle connection and the reading of memory.
-const IDLE_HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Row {
@@ -85,21 +66,7 @@ pub enum Choice {
     One(Row),
 }
 
-/// A need of a row in a program's configuration, beyond what all of them have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Needs {
-    Nothing,
-    /// The group X25519MLKEM768.
-    Mlkem,
-    /// A listener that hands on bytes.
-    Relay,
-    /// HTTP/2 for clients.
-    Http2,
-    /// TLS to the origin.
-    TlsOrigin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     #[serde(rename = "CPU µs")]
     Microseconds,
@@ -110,12 +77,12 @@ pub enum Unit {
 }
 
 /// One measurement.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// Position among all samples of the comparison, from 0.
     pub turn: usize,
     /// Names of proxies that ran on this machine before ours was started.
-    pub strangers: BTreeSet<String>,
+    pub other_proxies: BTreeSet<String>,
     /// In the row's unit; absent if nothing was measured.
     pub value: Option<f64>,
     pub done: u64,
@@ -129,16 +96,6 @@ pub struct Sample {
     /// Memory rows: KiB of kernel memory per connection, both ends and the proxy's side to the origin.
     pub kernel_kib: Option<f64>,
     pub pss_kib: Option<f64>,
-}
-
-/// State that all measurements share.
-pub struct Bench<'a> {
-    pub arguments: &'a Arguments,
-    pub interrupt: &'a Interrupt,
-    pub scratch: &'a ScratchDir,
-    pub plain_origin: &'a OriginProcess,
-    /// Runs only if a row needs it.
-    pub tls_origin: Option<&'a OriginProcess>,
 }
 
 impl Choice {
@@ -197,12 +154,12 @@ impl Row {
     }
 
     /// Not everything that a program takes in its configuration, or is silent about there, does it do.
-    fn wants_trial(self) -> bool {
+    pub fn wants_trial(self) -> bool {
         self.is_optional() || matches!(self.needs(), Needs::Http2 | Needs::TlsOrigin)
     }
 
     /// Requests in progress at once on each connection over HTTP/2; none over HTTP/1.1.
-    fn streams(self) -> Option<usize> {
+    pub fn streams(self) -> Option<usize> {
         match self {
             Self::RequestsH2 => Some(REQUEST_STREAMS),
             Self::BulkH2 => Some(BULK_STREAMS),
@@ -255,7 +212,7 @@ impl Row {
         }
     }
 
-    fn is_new_connections(self) -> bool {
+    pub fn is_new_connections(self) -> bool {
         use Row as R;
         matches!(
             self,
@@ -263,7 +220,7 @@ impl Row {
         )
     }
 
-    fn path(self) -> &'static str {
+    pub fn path(self) -> &'static str {
         match self.unit() {
             Unit::SecondsPerGigabyte => BULK_PATH,
             // A relay answers nothing itself.
@@ -273,7 +230,7 @@ impl Row {
     }
 
     /// One cipher for everyone: what a server prefers is not what is compared.
-    fn offer(self) -> Option<TlsOffer> {
+    pub fn offer(self) -> Option<TlsOffer> {
         let (version, key) = match self {
             Self::PlainNew | Self::RequestsPlain | Self::BulkPlain | Self::IdlePlain => return None,
             Self::TcpNew | Self::TcpBulk => return None,
@@ -301,139 +258,6 @@ impl Unit {
             Self::SecondsPerGigabyte => "CPU s/GB",
             Self::Kibibytes => "KiB RSS",
         }
-    }
-}
-
-impl Bench<'_> {
-    /// The origin that stands behind the proxy in rows with such needs.
-    pub fn origin(&self, needs: Needs) -> Outcome<&OriginProcess> {
-        match needs {
-            Needs::TlsOrigin => self.tls_origin.ok_or_else(|| Failure::new("no origin with TLS was started")),
-            _ => Ok(self.plain_origin),
-        }
-    }
-
-    /// A fresh proxy, a warm-up, a measurement. The proxy and all its processes are gone when this returns.
-    pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
-        let (proxy, target) = self.start(program, row)?;
-        if row.unit() == Unit::Kibibytes {
-            self.measure_memory(&target, proxy.pid())
-        } else {
-            self.with_load(target, row, |run| self.measure_cpu(row, proxy.pid(), run))
-        }
-    }
-
-    /// Whether the program does this kind of work at all: its own check of the configuration, then a few requests.
-    /// Returns what stands against it.
-    pub fn try_out(&self, program: &Program, row: Row) -> Outcome<Option<String>> {
-        if row.needs() != Needs::Nothing {
-            let objection = program.objection(self, &Site::new(self, row.needs())?)?;
-            if objection.is_some() || !row.wants_trial() {
-                return Ok(objection);
-            }
-        }
-        let (_proxy, target) = self.start(program, row)?;
-        let tally = self.with_load(target, row, |run| run(Until::Finished(TRIAL_REQUESTS)))?.tally;
-        let first = tally.first_error().unwrap_or("no request was answered");
-        Ok((tally.done == 0).then(|| first.to_owned()))
-    }
-
-    fn start(&self, program: &Program, row: Row) -> Outcome<(Running, Target)> {
-        let site = Site::new(self, row.needs())?;
-        let log = self.scratch.path().join(format!("{}.log", program.peer.name()));
-        let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
-        if !site.is_relay {
-            proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
-        }
-        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
-        let offer = row.offer();
-        let address = if offer.is_some() { site.tls } else { site.plain };
-        Ok((proxy, Target::new(address, SITE_NAME, offer.as_ref())?))
-    }
-
-    fn plan(&self, row: Row) -> Plan {
-        let (kind, connections, headers) = match row.unit() {
-            _ if row.is_new_connections() => (Kind::NewConnections, self.arguments.in_flight, "Connection: close\r\n"),
-            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
-            _ => (Kind::KeepAlive, self.arguments.connections, ""),
-        };
-        let request = Request::new("GET", row.path(), SITE_NAME, headers, 0);
-        Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
-    }
-
-    /// Hands `work` the load that the row is about; connections live as long as that takes.
-    fn with_load<T>(
-        &self,
-        mut target: Target,
-        row: Row,
-        work: impl FnOnce(&mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<T>,
-    ) -> Outcome<T> {
-        let plan = self.plan(row);
-        let Some(streams) = row.streams() else {
-            let mut load = Load::new(&target, plan, self.interrupt)?;
-            return work(&mut |until| load.run(until, ""));
-        };
-        target.offer_http2();
-        let request = http2::Request::new("GET", row.path(), &target, &[], 0)?;
-        let Plan { connections, timeout, rate, .. } = plan;
-        let mut load = http2::Load::new(target, http2::Plan { connections, streams, request, timeout, rate })?;
-        work(&mut |until| load.run(until, "", self.interrupt))
-    }
-
-    fn measure_cpu(&self, row: Row, pid: u32, run: &mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<Sample> {
-        let origin_pid = self.origin(row.needs())?.child.pid();
-        let warmup = run(Until::Elapsed(self.arguments.warmup))?.tally;
-        if warmup.done == 0 {
-            return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
-        }
-        let origin_before = cpu::Reading::of(&[origin_pid])?;
-        let before = cpu::Reading::of(&[pid])?;
-        let measured = run(Until::Elapsed(self.arguments.duration))?;
-        let usage = cpu::Reading::of(&[pid])?.since(&before);
-        let origin = cpu::Reading::of(&[origin_pid])?.since(&origin_before);
-
-        let tally = &measured.tally;
-        let seconds = tally.elapsed.as_secs_f64();
-        let cpu = usage.cpu.as_secs_f64();
-        let value = match row.unit() {
-            Unit::SecondsPerGigabyte => cpu / (tally.body_bytes as f64 / 1e9),
-            _ => cpu * 1e6 / tally.done as f64,
-        };
-        Ok(Sample {
-            value: (tally.done > 0).then_some(value),
-            done: tally.done,
-            per_second: tally.per_second(),
-            errors: tally.errors_total(),
-            first_error: tally.first_error().map(str::to_owned),
-            proxy_busy: cpu / seconds,
-            load_busy: measured.load_busy + origin.cpu.as_secs_f64() / seconds,
-            source: Some(usage.source),
-            ..Sample::default()
-        })
-    }
-
-    fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        let open = |count| IdleConnections::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
-        drop(open(IDLE_WARMUP_CONNECTIONS)?);
-        self.interrupt.sleep(Duration::from_millis(300))?;
-        let count = self.arguments.idle_connections;
-        let before = Memory::of(&[pid])?;
-        let mut held = open(count)?;
-        let still_open = held.hold(IDLE_HOLD)?;
-        let after = Memory::of(&[pid])?;
-        let growth = after.growth_since(&before, still_open);
-        let closed = (held.opening.done as usize).saturating_sub(still_open) as u64;
-        let closed_error = (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
-        Ok(Sample {
-            value: (still_open > 0).then_some(growth.rss),
-            done: still_open as u64,
-            per_second: held.opening.per_second(),
-            errors: held.opening.errors_total() + closed,
-            first_error: held.opening.first_error.clone().or(closed_error),
-            kernel_kib: Some(growth.kernel),
-            pss_kib: Some(growth.pss),
-            ..Sample::default()
-        })
     }
 }
 

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// MinRateTimeout with a program that was asked to start, or to end.
+/// Longest wait for a program that was asked to start, or to end.
 const START_MAX: Duration = Duration::from_secs(15);
 const END_MAX: Duration = Duration::from_secs(3);
-/// MinRateTimeout with one attempt to reach it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for one attempt to reach it.
+const TIMEOUT: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes at the end of a log that are shown.
 const LOG_TAIL_BYTES: usize = 2000;
@@ -54,7 +54,7 @@ impl Running {
 
     /// The same for a program that would not understand a request in the clear: connections are taken.
     pub fn wait_until_accepting(&mut self, address: SocketAddr, interrupt: &Interrupt) -> Outcome<()> {
-        self.wait_until(address, interrupt, || TcpStream::connect_timeout(&address, PATIENCE).map(drop))
+        self.wait_until(address, interrupt, || TcpStream::connect_timeout(&address, TIMEOUT).map(drop))
     }
 
     fn wait_until(
@@ -139,7 +139,7 @@ impl Running {
 }
 
 /// Names of the proxies on this machine that are none of ours: whatever they do, they do it to the measurement.
-pub fn strangers(names: &[&str]) -> BTreeSet<String> {
+pub fn other_proxies(names: &[&str]) -> BTreeSet<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return BTreeSet::new();
     };
@@ -161,8 +161,8 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 fn ask(address: SocketAddr, path: &str) -> std::io::Result<()> {
-    let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut socket = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut head = [0; 12];
     socket.read_exact(&mut head)?;

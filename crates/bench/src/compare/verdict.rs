@@ -1,35 +1,39 @@
 //! The evaluation of the samples: medians with their spread, and each program's ratio to the best peer.
 
+use super::arguments::Arguments;
+use super::bench::Course;
 use super::peers::{Peer, Program};
-use super::rows::{Sample, Unit};
-use super::{Arguments, Course, Samples};
+use super::rows::{Row, Sample, Unit};
 use crate::failure::{Failure, Outcome};
 use crate::handshakes::LOAD_SATURATED;
+use crate::quantity::Label;
 use crate::report::Table;
 use crate::units::show_number;
-use serde::Serialize;
-use std::collections::BTreeSet;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// With fewer units than this in a sample, start-up and chance are a good part of its figure.
 const UNITS_MIN: u64 = 50;
 
-#[derive(Serialize)]
+/// Samples by row and program, in the order in which they were taken.
+pub type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
+
+#[derive(Serialize, Deserialize)]
 pub struct Verdict {
-    pub command: &'static str,
     pub programs: Vec<ProgramSummary>,
     pub rows: Vec<RowSummary>,
     pub rounds: u32,
     pub duration_seconds: f64,
     /// Proxies of others that ran at some time during the comparison.
-    pub strangers: BTreeSet<String>,
+    pub other_proxies: BTreeSet<String>,
     /// Whether the comparison was ended before all rounds were done.
     pub interrupted: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct ProgramSummary {
-    pub name: &'static str,
+    pub name: Label,
     pub version: String,
     pub tls_library: Option<String>,
     pub path: PathBuf,
@@ -37,19 +41,19 @@ pub struct ProgramSummary {
     pub title: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct RowSummary {
     pub row: String,
-    pub title: &'static str,
+    pub title: Label,
     pub unit: Unit,
     /// In the order of the programs.
     pub cells: Vec<Cell>,
 }
 
 /// One program's samples of one row.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Cell {
-    pub program: &'static str,
+    pub program: Label,
     pub median: Option<f64>,
     pub minimum: Option<f64>,
     pub maximum: Option<f64>,
@@ -72,7 +76,7 @@ pub struct Cell {
 
 impl Verdict {
     pub fn new(arguments: &Arguments, programs: &[Program], course: &Course, samples: &Samples) -> Self {
-        let row = |(index, row): (usize, &super::Row)| {
+        let row = |(index, row): (usize, &Row)| {
             let cells = programs.iter().enumerate().map(|(program_index, program)| {
                 let place = (index, program_index);
                 let cell = Cell::new(program, samples.get(&place).map_or(&[][..], Vec::as_slice));
@@ -80,22 +84,21 @@ impl Verdict {
             });
             let mut cells: Vec<Cell> = cells.collect();
             relate_to_best_peer(&mut cells);
-            RowSummary { row: row.name(), title: row.title(), unit: row.unit(), cells }
+            RowSummary { row: row.name(), title: row.title().into(), unit: row.unit(), cells }
         };
         let program = |program: &Program| ProgramSummary {
-            name: program.peer.name(),
+            name: program.peer.name().into(),
             version: program.version.clone(),
             tls_library: program.tls_library.clone(),
             path: program.path.clone(),
             title: program.title(),
         };
         Self {
-            command: "compare",
             programs: programs.iter().map(program).collect(),
             rows: course.rows.iter().enumerate().map(row).collect(),
             rounds: arguments.rounds,
             duration_seconds: arguments.duration.as_secs_f64(),
-            strangers: samples.values().flatten().flat_map(|sample| sample.strangers.iter().cloned()).collect(),
+            other_proxies: samples.values().flatten().flat_map(|sample| sample.other_proxies.iter().cloned()).collect(),
             interrupted: false,
         }
     }
@@ -110,7 +113,7 @@ impl Verdict {
         }
         let mut head = vec!["row".to_owned(), "unit".to_owned()];
         for program in &self.programs {
-            head.extend([program.name.to_owned(), "spread".to_owned(), "ratio".to_owned(), "per s".to_owned()]);
+            head.extend([program.name.to_string(), "spread".to_owned(), "ratio".to_owned(), "per s".to_owned()]);
         }
         let mut table = Table::with_head(head);
         for row in &self.rows {
@@ -130,9 +133,9 @@ impl Verdict {
                 println!("-  {row}, {}: not supported: {why}", cell.program);
             }
         }
-        if !self.strangers.is_empty() {
-            let strangers: Vec<&str> = self.strangers.iter().map(String::as_str).collect();
-            println!("?  other proxies ran on this machine meanwhile: {}", strangers.join(", "));
+        if !self.other_proxies.is_empty() {
+            let other_proxies: Vec<&str> = self.other_proxies.iter().map(String::as_str).collect();
+            println!("?  other proxies ran on this machine meanwhile: {}", other_proxies.join(", "));
         }
         for (row, cell) in cells().filter(|(_, cell)| cell.errors > 0) {
             let first = cell.first_error.as_deref().unwrap_or_default();
@@ -179,7 +182,7 @@ impl Cell {
         let mut kernel: Vec<f64> = samples.iter().filter_map(|sample| sample.kernel_kib).collect();
         kernel.sort_by(f64::total_cmp);
         Self {
-            program: program.peer.name(),
+            program: program.peer.name().into(),
             median: median(&values),
             minimum: values.first().copied(),
             maximum: values.last().copied(),
@@ -224,7 +227,7 @@ impl Cell {
 fn relate_to_best_peer(cells: &mut [Cell]) {
     let usable = |cell: &Cell| if cell.errors == 0 { cell.median } else { None };
     let ours = [Peer::Propylon.name(), Peer::Unbatched.name()];
-    let best = cells.iter().filter(|cell| !ours.contains(&cell.program)).filter_map(usable).min_by(f64::total_cmp);
+    let best = cells.iter().filter(|cell| !ours.contains(&&*cell.program)).filter_map(usable).min_by(f64::total_cmp);
     for cell in cells {
         cell.ratio_to_best_peer = usable(cell).zip(best).filter(|(_, best)| *best > 0.0).map(|(own, best)| own / best);
     }

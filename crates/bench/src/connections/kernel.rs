@@ -1,7 +1,8 @@
 //! Kernel memory for sockets, the objects and what is in their buffers apart.
 
+use crate::failure::Outcome;
 use crate::memory::Memory;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Slab caches that a TCP connection takes an object from. Each socket has also a dentry (192 bytes), whose cache
 /// moves too much for other reasons to be counted. Caches of equal objects may be merged by the kernel under one
@@ -9,7 +10,7 @@ use serde::Serialize;
 const CACHES: [&str; 6] = ["TCP", "TCPv6", "sock_inode_cache", "filp", "eventpoll_epi", "request_sock_TCP"];
 
 /// One reading for the whole machine, in KiB.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Kernel {
     /// Socket objects; by `/proc/slabinfo` if it may be read (root), else all of the kernel's slabs.
     pub sockets_kib: f64,
@@ -50,6 +51,20 @@ fn socket_kib(text: &str) -> f64 {
         is_ours.then_some(in_use * size)
     };
     text.lines().filter_map(bytes).sum::<f64>() / 1024.0
+}
+
+/// Memory that the server's processes and the kernel hold at one moment.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Reading {
+    pub memory: Memory,
+    pub kernel: Kernel,
+}
+
+impl Reading {
+    pub fn of(pids: &[u32]) -> Outcome<Self> {
+        let memory = Memory::of(pids)?;
+        Ok(Self { kernel: Kernel::now(&memory), memory })
+    }
 }
 
 #[cfg(test)]

@@ -1,27 +1,22 @@
 //! `connections`: many connections that idle, or are slow, and what they cost the server in memory.
 //!
-//! `server` is who is asked, `kernel` what the kernel holds for it, `table` how it is told.
+//! `server` is the server asked, `kernel` the memory that the kernel holds for it, `table` the report.
 
+mod arguments;
 mod kernel;
 mod server;
-mod table;
+pub mod table;
 
+use crate::client_group::processes::ClientProcesses;
 use crate::cpu;
-use crate::crowd::parts::{PROCESSES_MAX, Parts};
-use crate::crowd::{Conduct, Rhythm};
 use crate::failure::{Failure, Outcome};
-use crate::idle::{IdleConnections, OPENING_MAX, OPENING_PATIENCE};
+use crate::idle::{IdleConnections, OPENING_TIMEOUT};
 use crate::interrupt::Interrupt;
-use crate::link::Request;
-use crate::memory::Memory;
 use crate::report;
-use crate::target::{self, Target};
-use crate::units::parse_duration;
-use clap::ValueEnum;
-use kernel::Kernel;
-use serde::Serialize;
+use crate::target::Target;
+pub use arguments::{Arguments, Mode};
+use kernel::Reading;
 use server::Server;
-use std::path::PathBuf;
 use std::time::Duration;
 use table::{Report, Row};
 
@@ -29,172 +24,6 @@ use table::{Report, Row};
 const WARMUP_CONNECTIONS: usize = 64;
 /// For a server to come to rest: after the warm-up, and after clients that did not wait for it.
 const SERVER_REST: Duration = Duration::from_millis(300);
-/// Bytes of a dribbled request: a head that no server refuses for its size alone, and a body of as much.
-const DRIBBLE_BYTES: usize = 4 * 1024;
-
-/// Idle or slow connections: memory per connection, and how fast they come
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    propylon-bench connections --target 127.0.0.1:8443 --count 8000 --server-pid 4711\n  \
-    propylon-bench connections --target propylon --modes tcp,tcp-byte,http,tls --count 4000\n  \
-    propylon-bench connections --target haproxy --count 2000 --slow 50 --hold 20s\n  \
-    propylon-bench connections --target 10.0.0.5:443 --count 60000 --processes 4 --every 30s --hold 90s\n\n\
-    --target is an address, or propylon, haproxy or nginx: then that program is started, anew for each mode, with the\n\
-    configuration that `compare` gives it. One that runs should have been started just before: a server that held\n\
-    connections serves new ones from memory that it kept, and only the first mode is then worth reading.")]
-pub struct Arguments {
-    #[command(flatten)]
-    pub target: target::TargetArguments,
-    /// Plain address of the same server, for the modes without TLS
-    #[arg(long, value_name = "HOST:PORT")]
-    pub plain_target: Option<String>,
-    /// Kinds of connections, measured one after the other; by default tls, or http with --plain
-    #[arg(long, value_name = "MODE", value_delimiter = ',')]
-    pub modes: Vec<Mode>,
-    /// All of them side by side: tcp, http and tls
-    #[arg(long, conflicts_with_all = ["modes", "slow", "every"])]
-    pub compare: bool,
-    /// Connections to open
-    #[arg(long, value_name = "N", default_value_t = 8000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
-    pub count: usize,
-    /// Path to ask for
-    #[arg(long, default_value = "/")]
-    pub path: String,
-    /// Send requests at this many bytes per second and connection, one piece a second, over and over
-    #[arg(long, value_name = "BYTES_PER_SECOND", conflicts_with = "every", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
-    pub slow: Option<usize>,
-    /// Which part of a slow request is slow (a slow body comes after a whole head)
-    #[arg(long, value_name = "PART", default_value = "head", requires = "slow")]
-    pub slow_part: SlowPart,
-    /// Send a small request on each connection this often; by default one, and no more
-    #[arg(long, value_name = "INTERVAL", value_parser = parse_duration)]
-    pub every: Option<Duration>,
-    /// How long to hold them before memory is read
-    #[arg(long, default_value = "1s", value_parser = parse_duration)]
-    pub hold: Duration,
-    /// Between closing them and the last reading of memory
-    #[arg(long, default_value = "1500ms", value_parser = parse_duration)]
-    pub after: Duration,
-    /// MinRateTimeout with one request
-    #[arg(long, default_value = "10s", value_parser = parse_duration)]
-    pub timeout: Duration,
-    /// Process whose memory is to be measured, with its children; repeat for more
-    #[arg(long = "server-pid", value_name = "PID")]
-    pub server_pids: Vec<u32>,
-    /// Load processes to split the connections over (each is limited by its open files and local ports)
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PROCESSES_MAX))]
-    pub processes: u64,
-    /// Core to keep the load on; 1 for a server that is started here
-    #[arg(long)]
-    pub core: Option<usize>,
-    /// Core for a server that is started here
-    #[arg(long, default_value_t = 0)]
-    pub server_core: usize,
-    /// The propylon that --target propylon starts; by default the one beside this program
-    #[arg(long, value_name = "PATH")]
-    pub propylon: Option<PathBuf>,
-    /// Write the result as JSON ("-": to stdout)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// A kind of connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Connected to the plain port, not a byte sent
-    Tcp,
-    /// Connected to the plain port, one byte of a request sent
-    TcpByte,
-    /// A request on the plain port, answered
-    Http,
-    /// A request over TLS, answered
-    Tls,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SlowPart {
-    Head,
-    Body,
-}
-
-impl Mode {
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-impl Arguments {
-    fn modes(&self) -> Vec<Mode> {
-        match () {
-            () if self.compare => vec![Mode::Tcp, Mode::Http, Mode::Tls],
-            () if !self.modes.is_empty() => self.modes.clone(),
-            () if self.target.plain => vec![Mode::Http],
-            () => vec![Mode::Tls],
-        }
-    }
-
-    /// The conduct of the clients of a mode.
-    fn conduct(&self, mode: Mode, host: &str, path: &str) -> Conduct {
-        let mut request = Request::new("GET", path, host, "", 0);
-        let rhythm = match (mode, self.slow, self.every) {
-            (Mode::Tcp, ..) => Rhythm::Silent,
-            (Mode::TcpByte, ..) => Rhythm::OneByte,
-            (_, Some(bytes_per_second), _) => {
-                request = self.slow_request(host, path);
-                Rhythm::Dribble { bytes_per_second }
-            }
-            (_, None, Some(every)) => Rhythm::Every(every),
-            (_, None, None) => Rhythm::Once,
-        };
-        Conduct { rhythm, request, timeout: self.timeout, opening_max: OPENING_MAX, arrivals_max: None }
-    }
-
-    fn slow_request(&self, host: &str, path: &str) -> Request {
-        match self.slow_part {
-            SlowPart::Head => {
-                let padding = format!("X-Padding: {}\r\n", "x".repeat(DRIBBLE_BYTES));
-                Request::new("GET", path, host, &padding, 0)
-            }
-            SlowPart::Body => Request::new("POST", path, host, "", DRIBBLE_BYTES),
-        }
-    }
-
-    fn has_slow_bodies(&self) -> bool {
-        self.slow.is_some() && self.slow_part == SlowPart::Body
-    }
-
-    /// Beside a server that is started here the load has a core of its own, if there is another.
-    fn load_core(&self) -> Option<usize> {
-        let other = || crate::machine::cores_allowed().into_iter().find(|core| *core != self.server_core);
-        self.core.or_else(other)
-    }
-
-    fn rhythm_shown(&self) -> String {
-        match (self.slow, self.every) {
-            (Some(rate), _) => {
-                let part = if self.slow_part == SlowPart::Head { "head" } else { "body" };
-                format!("a request whose {part} comes at {rate} bytes per second")
-            }
-            (None, Some(every)) => format!("a request every {every:?}"),
-            (None, None) => "idle".to_owned(),
-        }
-    }
-}
-
-/// Memory that the server's processes and the kernel hold at one moment.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Reading {
-    pub memory: Memory,
-    pub kernel: Kernel,
-}
-
-impl Reading {
-    fn of(pids: &[u32]) -> Outcome<Self> {
-        let memory = Memory::of(pids)?;
-        Ok(Self { kernel: Kernel::now(&memory), memory })
-    }
-}
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
@@ -206,18 +35,18 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     }
     let report = Report::new(server.name(arguments), arguments, rows);
     report.print();
-    report::save_json(arguments.json.as_deref(), &report)?;
+    report::save_result(arguments.json.as_deref(), "connections", &report)?;
     report.verdict()
 }
 
 fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Interrupt) -> Outcome<Row> {
     let open = server.open(arguments, mode, interrupt)?;
-    let conduct = arguments.conduct(mode, &open.door.name, &open.path);
+    let behaviour = arguments.behaviour(mode, &open.endpoint.name, &open.path);
     let load_core = match server {
         Server::Running { .. } => arguments.core,
         Server::Startable { .. } => arguments.load_core(),
     };
-    let target = Target::new(open.door.address, &open.door.name, open.door.tls.as_ref())?;
+    let target = Target::new(open.endpoint.address, &open.endpoint.name, open.endpoint.tls.as_ref())?;
     drop(IdleConnections::open(
         &target,
         WARMUP_CONNECTIONS.min(arguments.count),
@@ -229,26 +58,27 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
 
     let before = Reading::of(&open.pids)?;
     let cpu_before = cpu::Reading::of(&open.pids)?;
-    let mut parts = Parts::start(&open.door, &conduct, arguments.processes as usize, load_core, interrupt)?;
-    let opening = parts.grow(arguments.count, OPENING_PATIENCE, &format!("{}: opening", mode.name()))?;
+    let mut group =
+        ClientProcesses::start(&open.endpoint, &behaviour, arguments.processes as usize, load_core, interrupt)?;
+    let opening = group.grow(arguments.count, OPENING_TIMEOUT, &format!("{}: opening", mode.name()))?;
     if matches!(mode, Mode::Tcp | Mode::TcpByte) {
         // The server may still be taking connections, since these clients do not wait for it.
         interrupt.sleep(SERVER_REST)?;
     }
     let cpu = cpu::Reading::of(&open.pids)?.since(&cpu_before);
-    if opening.census.open == 0 {
+    if opening.clients.open == 0 {
         let why = opening.first_error.as_deref().unwrap_or("none was opened");
         return Err(Failure::new(format!("{}: {why}", mode.name())));
     }
-    let holding = parts.hold(arguments.hold)?;
+    let holding = group.hold(arguments.hold)?;
     let held = Reading::of(&open.pids)?;
-    drop(parts);
+    drop(group);
     interrupt.sleep(arguments.after)?;
     let closed = Reading::of(&open.pids)?;
     Ok(Row {
         mode,
         has_server: !open.pids.is_empty(),
-        is_local: open.door.address.ip().is_loopback(),
+        is_local: open.endpoint.address.ip().is_loopback(),
         opening,
         opening_cpu: cpu,
         holding,
@@ -256,32 +86,4 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
         held,
         closed,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
-    fn parse(line: &str) -> Arguments {
-        Line::parse_from(line.split(' ')).arguments
-    }
-
-    #[test]
-    fn modes_say_what_their_clients_do() {
-        let arguments = parse("x --target a:1 --slow 30 --slow-part body --modes tcp,tcp-byte,http");
-        let rhythms = arguments.modes().into_iter().map(|mode| arguments.conduct(mode, "a", "/").rhythm);
-        let dribble = Rhythm::Dribble { bytes_per_second: 30 };
-        assert_eq!(rhythms.collect::<Vec<_>>(), [Rhythm::Silent, Rhythm::OneByte, dribble]);
-        let bytes = arguments.conduct(Mode::Http, "a", "/").request.bytes;
-        assert!(bytes.starts_with(b"POST / ") && bytes.len() > DRIBBLE_BYTES);
-        assert_eq!(parse("x --target a:1 --plain").modes(), [Mode::Http]);
-        assert_eq!(parse("x --target a:1 --compare").modes(), [Mode::Tcp, Mode::Http, Mode::Tls]);
-    }
 }

@@ -1,10 +1,10 @@
 //! The server whose connections are measured: one that runs, or one that is started anew for each mode.
 
-use super::{Arguments, Mode};
-use crate::compare::peers::{self, OWN_PATH, Peer, Program, Site};
+use super::arguments::{Arguments, Mode};
+use crate::client_group::processes::Endpoint;
+use crate::compare::peers::{self, Peer, Program};
 use crate::compare::running::Running;
-use crate::compare::{SITE_NAME, write_certificates};
-use crate::crowd::parts::Door;
+use crate::compare::site::{OWN_PATH, SITE_NAME, Site, write_certificates};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::scratch::ScratchDir;
@@ -20,7 +20,7 @@ pub enum Server {
 
 /// A server that is there for one mode.
 pub struct Open {
-    pub door: Door,
+    pub endpoint: Endpoint,
     pub path: String,
     pub pids: Vec<u32>,
     // The program goes first, so that it does not see its origin fail.
@@ -60,7 +60,7 @@ impl Server {
             return Err(Failure::new("--plain and the mode tls exclude each other"));
         }
         let is_tls = tls.is_some();
-        let door = |address, name: &str| Door {
+        let endpoint = |address, name: &str| Endpoint {
             address,
             name: name.to_owned(),
             tls,
@@ -76,8 +76,8 @@ impl Server {
                     }
                     _ => target::resolve(&arguments.target.target)?,
                 };
-                let door = door(address, &arguments.target.name);
-                Ok(Open { door, path: arguments.path.clone(), pids: pids.clone(), _started: None, _origin: None })
+                let endpoint = endpoint(address, &arguments.target.name);
+                Ok(Open { endpoint, path: arguments.path.clone(), pids: pids.clone(), _started: None, _origin: None })
             }
             Self::Startable { program, scratch } => {
                 // Only a body has to go to an origin; all else the program answers itself.
@@ -91,9 +91,9 @@ impl Server {
                 let log = scratch.path().join("server.log");
                 let mut started = Running::start(program.command(&site)?, arguments.server_core, &log)?;
                 started.wait_until_answering(site.plain, OWN_PATH, interrupt)?;
-                let door = door(if is_tls { site.tls } else { site.plain }, SITE_NAME);
+                let endpoint = endpoint(if is_tls { site.tls } else { site.plain }, SITE_NAME);
                 let pids = vec![started.pid()];
-                Ok(Open { door, path, pids, _started: Some(started), _origin: origin })
+                Ok(Open { endpoint, path, pids, _started: Some(started), _origin: origin })
             }
         }
     }

@@ -1,15 +1,17 @@
-//! How `connections` is told: one mode as facts, several side by side.
+//! The report of `connections`: its modes side by side.
 
-use super::{Arguments, Mode, Reading};
+use super::arguments::{Arguments, Mode};
+use super::kernel::Reading;
+use crate::client_group::phase::LoadPhase;
 use crate::cpu;
-use crate::crowd::stretch::Stretch;
 use crate::failure::{Failure, Outcome};
+use crate::quantity::{Kibibytes, PerSecond};
 use crate::report::Table;
 use crate::units::{show_nanoseconds, show_number};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Share of our own connections; more sockets of others than that spoil the kernel's figures.
-const STRANGERS_TOLERATED: f64 = 0.02;
+const OTHER_SOCKETS_TOLERATED: f64 = 0.02;
 
 /// Measurements of one mode.
 pub struct Row {
@@ -17,78 +19,77 @@ pub struct Row {
     pub has_server: bool,
     /// Both ends of each connection are on this machine.
     pub is_local: bool,
-    pub opening: Stretch,
+    pub opening: LoadPhase,
     pub opening_cpu: cpu::Usage,
-    pub holding: Stretch,
+    pub holding: LoadPhase,
     pub before: Reading,
     pub held: Reading,
     pub closed: Reading,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Report {
-    command: &'static str,
-    server: String,
-    rhythm: String,
+    pub server: String,
+    pattern: String,
     wanted: usize,
     processes: u64,
     hold_seconds: f64,
     slow: bool,
-    modes: Vec<ModeReport>,
+    pub modes: Vec<ModeReport>,
 }
 
-#[derive(Serialize)]
-struct ModeReport {
-    mode: Mode,
+#[derive(Serialize, Deserialize)]
+pub struct ModeReport {
+    pub mode: Mode,
     /// Opened, and open at the end of the hold.
     opened: usize,
-    open: usize,
+    pub open: usize,
     opening_seconds: f64,
-    per_second: f64,
+    pub per_second: PerSecond,
     load_busy: f64,
     /// Absent without a process to look at.
-    server: Option<ServerCost>,
+    pub server: Option<ServerCost>,
     /// Cost of both ends if both are on this machine.
-    kernel: KernelCost,
+    pub kernel: KernelCost,
     both_ends: bool,
-    opening: Stretch,
-    holding: Stretch,
+    pub opening: LoadPhase,
+    pub holding: LoadPhase,
     before: Reading,
     held: Reading,
     closed: Reading,
 }
 
 /// Per connection.
-#[derive(Clone, Copy, Serialize)]
-struct ServerCost {
-    rss_kib: f64,
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct ServerCost {
+    pub rss_kib: Kibibytes,
     /// 0 where it may not be read.
-    pss_kib: f64,
+    pss_kib: Kibibytes,
     /// Still held when the connections were closed.
-    rss_kept_kib: f64,
+    rss_kept_kib: Kibibytes,
     /// CPU time to accept it and do what it wanted first.
     opening_cpu_microseconds: f64,
 }
 
 /// Per connection, in KiB.
-#[derive(Clone, Copy, Serialize)]
-struct KernelCost {
-    sockets: f64,
-    buffers: f64,
-    sockets_kept: f64,
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct KernelCost {
+    pub sockets: Kibibytes,
+    pub buffers: Kibibytes,
+    sockets_kept: Kibibytes,
     is_coarse: bool,
 }
 
 impl ModeReport {
     fn new(row: Row) -> Self {
-        let open = row.holding.census.open;
-        let per = |now: f64, then: f64| (now - then) / open.max(1) as f64;
+        let open = row.holding.clients.open;
+        let per = |now: f64, then: f64| Kibibytes((now - then) / open.max(1) as f64);
         let (before, held, closed) = (&row.before, &row.held, &row.closed);
         let growth = held.memory.growth_since(&before.memory, open);
         let server = row.has_server.then(|| ServerCost {
-            rss_kib: growth.rss,
-            pss_kib: growth.pss,
-            rss_kept_kib: closed.memory.growth_since(&before.memory, open).rss,
+            rss_kib: Kibibytes(growth.rss),
+            pss_kib: Kibibytes(growth.pss),
+            rss_kept_kib: Kibibytes(closed.memory.growth_since(&before.memory, open).rss),
             opening_cpu_microseconds: row.opening_cpu.cpu.as_secs_f64() * 1e6 / row.opening.connects.max(1) as f64,
         });
         let kernel = KernelCost {
@@ -99,10 +100,10 @@ impl ModeReport {
         };
         Self {
             mode: row.mode,
-            opened: row.opening.census.open,
+            opened: row.opening.clients.open,
             open,
             opening_seconds: row.opening.seconds,
-            per_second: row.opening.census.open as f64 / row.opening.seconds.max(1e-9),
+            per_second: PerSecond(row.opening.clients.open as f64 / row.opening.seconds.max(1e-9)),
             load_busy: row.opening.load_busy,
             server,
             kernel,
@@ -116,9 +117,9 @@ impl ModeReport {
     }
 
     /// The server's own memory and its end of the socket, in KiB.
-    fn whole(&self) -> Option<f64> {
+    fn total(&self) -> Option<f64> {
         let ends = if self.both_ends { 2.0 } else { 1.0 };
-        Some(self.server?.rss_kib + (self.kernel.sockets + self.kernel.buffers) / ends)
+        Some(self.server?.rss_kib.0 + (self.kernel.sockets.0 + self.kernel.buffers.0) / ends)
     }
 
     fn cells(&self) -> Vec<String> {
@@ -129,15 +130,15 @@ impl ModeReport {
             self.mode.name(),
             self.opened.to_string(),
             self.open.to_string(),
-            show_number(self.per_second),
+            show_number(self.per_second.0),
             server(|server| server.opening_cpu_microseconds),
-            server(|server| server.rss_kib),
-            server(|server| server.pss_kib),
-            number(Some(self.kernel.sockets)),
-            number(Some(self.kernel.buffers)),
-            number(self.whole()),
-            server(|server| server.rss_kept_kib),
-            number(Some(self.kernel.sockets_kept)),
+            server(|server| server.rss_kib.0),
+            server(|server| server.pss_kib.0),
+            number(Some(self.kernel.sockets.0)),
+            number(Some(self.kernel.buffers.0)),
+            number(self.total()),
+            server(|server| server.rss_kept_kib.0),
+            number(Some(self.kernel.sockets_kept.0)),
         ]
     }
 }
@@ -145,9 +146,8 @@ impl ModeReport {
 impl Report {
     pub fn new(server: String, arguments: &Arguments, rows: Vec<Row>) -> Self {
         Self {
-            command: "connections",
             server,
-            rhythm: arguments.rhythm_shown(),
+            pattern: arguments.pattern_shown(),
             wanted: arguments.count,
             processes: arguments.processes,
             hold_seconds: arguments.hold.as_secs_f64(),
@@ -159,7 +159,7 @@ impl Report {
     pub fn print(&self) {
         let mut facts = Table::of_facts();
         facts.row(["server", &self.server]);
-        let load = format!("{} wanted, {}, held for {} s", self.wanted, self.rhythm, show_number(self.hold_seconds));
+        let load = format!("{} wanted, {}, held for {} s", self.wanted, self.pattern, show_number(self.hold_seconds));
         facts.row(["connections", &load]);
         facts.print();
         println!();
@@ -173,7 +173,7 @@ impl Report {
             "PSS",
             "sockets",
             "buffers",
-            "whole",
+            "total",
             "RSS kept",
             "sockets kept",
         ]);
@@ -188,9 +188,9 @@ impl Report {
     fn print_legend(&self) {
         println!("KiB per connection. RSS, PSS: the server's processes. sockets, buffers: kernel memory.");
         if self.modes.iter().any(|mode| mode.both_ends) {
-            println!("Kernel memory is of both ends, which are on this machine; whole = RSS + half of it.");
+            println!("Kernel memory is of both ends, which are on this machine; total = RSS + half of it.");
         } else {
-            println!("Kernel memory is of this machine's end; whole = RSS + as much.");
+            println!("Kernel memory is of this machine's end; total = RSS + as much.");
         }
         println!("CPU µs: the server's, from accept to the first answer. kept: still there when all were closed.");
         if self.modes.iter().any(|mode| mode.kernel.is_coarse) {
@@ -219,8 +219,8 @@ impl Report {
                 ratio(tcp),
             ]);
         };
-        row("server's memory, KiB RSS", &|mode| Some(mode.server?.rss_kib));
-        row("with its socket, KiB", &ModeReport::whole);
+        row("server's memory, KiB RSS", &|mode| Some(mode.server?.rss_kib.0));
+        row("with its socket, KiB", &ModeReport::total);
         row("CPU to open, µs", &|mode| Some(mode.server?.opening_cpu_microseconds));
         table.print();
     }
@@ -249,7 +249,7 @@ impl Report {
 impl ModeReport {
     /// Sockets that came or went during the measurement and were none of ours: of each connection, one is the
     /// client's, and another the server's if it is here and has accepted it.
-    fn strangers(&self) -> u64 {
+    fn other_sockets(&self) -> u64 {
         let grown = self.held.kernel.sockets as i64 - self.before.kernel.sockets as i64;
         let open = self.open as i64;
         let (fewest, most) = if self.both_ends { (open, 2 * open) } else { (open, open) };
@@ -258,9 +258,9 @@ impl ModeReport {
 
     fn print_notes(&self) {
         let name = self.mode.name();
-        let strangers = self.strangers();
-        if strangers as f64 > self.open as f64 * STRANGERS_TOLERATED {
-            println!("{name}: some {strangers} sockets of other programs came or went; measure \"sockets\" again");
+        let other_sockets = self.other_sockets();
+        if other_sockets as f64 > self.open as f64 * OTHER_SOCKETS_TOLERATED {
+            println!("{name}: some {other_sockets} sockets of other programs came or went; measure \"sockets\" again");
         }
         let before = self.before.memory.rss_kib;
         if self.server.is_some() {
@@ -271,8 +271,8 @@ impl ModeReport {
             println!("{name}, opening: errors {}", self.opening.show_errors());
         }
         let holding = &self.holding;
-        if holding.errors_total() + holding.closed_quiet > 0 {
-            let cut = holding.closed_quiet;
+        if holding.errors_total() + holding.closed_idle > 0 {
+            let cut = holding.closed_idle;
             println!("{name}, holding: {cut} closed by the server while idle; errors {}", holding.show_errors());
         }
         if holding.done > 0 {

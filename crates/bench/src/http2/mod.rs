@@ -1,32 +1,30 @@
-//! The load loop over HTTP/2: many streams on few connections, with the clock, the tally and the errors of `load`.
+//! The load loop over HTTP/2: many streams on few connections, with the clock, the stats and the errors of `load`.
 //!
-//! One thread. Each stream is a task that asks, reads to the end, and asks again; `lane` is the connection it shares
-//! with others, `wire` what that is made of.
+//! One thread. Each stream is a task that asks, reads to the end, and asks again; `shared` is what all of them
+//! know, `connection` what some of them share, `wire` what that is made of.
 
-mod lane;
+mod connection;
+mod shared;
 #[cfg(test)]
 mod tests;
 pub mod wire;
 
 use crate::cpu;
-use crate::failure::{Failure, Outcome, While};
-use crate::interrupt::{Interrupt, LOOK_INTERVAL};
+use crate::failure::{Outcome, While};
+use crate::interrupt::Interrupt;
 use crate::link::Broken;
 use crate::load::{Arrivals, CONNECT_RETRY_WAIT, Measured, Until};
-use crate::report::{Pace, progress};
-use crate::tally::{ErrorKind, Tally};
+use crate::stats::{ErrorKind, LoadStats};
 use crate::target::Target;
-use bytes::Bytes;
-use lane::{Answer, Lane};
+use connection::H2Connection;
+pub use shared::Request;
+use shared::Shared;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
-
-/// A timer of the runtime may be late by this much; an arrival that is nearer is awaited by looking again and again.
-const TIMER_GRAIN: Duration = Duration::from_micros(1500);
 
 /// The plan of a load loop over HTTP/2.
 pub struct Plan {
@@ -40,56 +38,12 @@ pub struct Plan {
     pub rate: Option<f64>,
 }
 
-#[derive(Clone)]
-pub struct Request {
-    head: http::Request<()>,
-    body: Bytes,
-}
-
 /// Connections and their state outlive a run: the first run may be a warm-up of the second.
 pub struct Load {
     // The tasks go before the runtime that their sockets belong to.
     tasks: LocalSet,
     runtime: Runtime,
     shared: Rc<Shared>,
-}
-
-/// State that the tasks share.
-struct Shared {
-    target: Target,
-    request: Request,
-    timeout: Duration,
-    tally: RefCell<Tally>,
-    /// Requests that may still be started in this run.
-    allowed: Cell<u64>,
-    /// So many requests end the run.
-    goal: Cell<u64>,
-    arrivals: RefCell<Option<Arrivals>>,
-    /// Time at which each task's request was due, if one is in progress.
-    asked: Vec<Cell<Option<Instant>>>,
-    /// A request may be started.
-    more: Notify,
-    over: Notify,
-}
-
-impl Request {
-    /// `headers` are lines, "Name: value".
-    pub fn new(method: &str, path: &str, target: &Target, headers: &[String], body_bytes: usize) -> Outcome<Self> {
-        let uri = format!("{}://{}{path}", target.scheme(), target.name);
-        let mut head = http::Request::builder().method(method).uri(uri);
-        for line in headers {
-            let (name, value) = line
-                .split_once(':')
-                .ok_or_else(|| Failure::new(format!("--header \"{line}\": it takes the form \"Name: value\"")))?;
-            // HTTP/2 wants lower case (RFC 9113 §8.2).
-            head = head.header(name.trim().to_ascii_lowercase(), value.trim());
-        }
-        if body_bytes > 0 {
-            head = head.header(http::header::CONTENT_LENGTH, body_bytes);
-        }
-        let head = head.body(()).when(format_args!("{method} {path}"))?;
-        Ok(Self { head, body: vec![b'x'; body_bytes].into() })
-    }
 }
 
 impl Load {
@@ -102,7 +56,7 @@ impl Load {
             target,
             request: plan.request,
             timeout: plan.timeout,
-            tally: RefCell::new(Tally::new()),
+            stats: RefCell::new(LoadStats::new()),
             allowed: Cell::new(0),
             goal: Cell::new(0),
             arrivals: RefCell::new(plan.rate.map(Arrivals::new)),
@@ -111,148 +65,38 @@ impl Load {
             over: Notify::new(),
         });
         let tasks = LocalSet::new();
-        let lanes: Vec<Rc<Lane>> = (0..plan.connections).map(|_| Rc::new(Lane::new(shared.clone()))).collect();
+        let connections: Vec<Rc<H2Connection>> =
+            (0..plan.connections).map(|_| Rc::new(H2Connection::new(shared.clone()))).collect();
         // Neighbours in the queue for work are on different connections.
         for index in 0..shared.asked.len() {
-            tasks.spawn_local(keep_asking(shared.clone(), lanes[index % lanes.len()].clone(), index));
+            tasks.spawn_local(keep_asking(shared.clone(), connections[index % connections.len()].clone(), index));
         }
         Ok(Self { tasks, runtime, shared })
     }
 
-    /// Loads the server until then and returns what came of it. `label` is told once a second on stderr.
+    /// Loads the server until then and returns what came of it. `label` is shown once a second on stderr.
     pub fn run(&mut self, until: Until, label: &str, interrupt: &Interrupt) -> Outcome<Measured> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
         self.shared.begin(until, begin);
         self.tasks.block_on(&self.runtime, self.shared.watch(until, begin, label, interrupt))?;
-        let mut tally = self.shared.tally.replace(Tally::new());
-        tally.elapsed = begin.elapsed();
+        let mut stats = self.shared.stats.replace(LoadStats::new());
+        stats.elapsed = begin.elapsed();
         if let Some(arrivals) = &mut *self.shared.arrivals.borrow_mut() {
-            arrivals.charge_missed(until, begin, &mut tally);
+            arrivals.charge_missed(until, begin, &mut stats);
         }
-        self.shared.charge_unanswered(&mut tally);
-        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / tally.elapsed.as_secs_f64().max(1e-9);
-        Ok(Measured { tally, load_busy })
+        self.shared.charge_unanswered(&mut stats);
+        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / stats.elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured { stats, load_busy })
     }
 }
 
-impl Shared {
-    fn begin(&self, until: Until, now: Instant) {
-        self.tally.replace(Tally::new());
-        let count = match until {
-            Until::Finished(count) => count,
-            Until::Elapsed(_) => u64::MAX,
-        };
-        self.allowed.set(count);
-        self.goal.set(count);
-        if let Some(arrivals) = &mut *self.arrivals.borrow_mut() {
-            arrivals.begin(now);
-        }
-        self.more.notify_waiters();
-    }
-
-    /// Lets requests arrive, and comes back when the run is over.
-    async fn watch(&self, until: Until, begin: Instant, label: &str, interrupt: &Interrupt) -> Outcome<()> {
-        let mut pace = Pace::started();
-        let mut look_due = begin + LOOK_INTERVAL;
-        loop {
-            let now = Instant::now();
-            let mut wait = look_due.saturating_duration_since(now);
-            if let Until::Elapsed(duration) = until {
-                if now >= begin + duration {
-                    return Ok(());
-                }
-                wait = wait.min(begin + duration - now);
-            }
-            if self.tally.borrow().finished() >= self.goal.get() {
-                return Ok(());
-            }
-            if let Some(next) = self.let_arrive(now) {
-                wait = wait.min(next.saturating_duration_since(now));
-            }
-            if wait < TIMER_GRAIN {
-                tokio::task::yield_now().await;
-            } else {
-                let _ = tokio::time::timeout(wait - Duration::from_millis(1), self.over.notified()).await;
-            }
-            if now >= look_due {
-                look_due = now + LOOK_INTERVAL;
-                interrupt.check()?;
-                if !label.is_empty() && pace.is_due(now) {
-                    let tally = self.tally.borrow();
-                    let (done, errors) = (tally.done, tally.errors_total());
-                    let seconds = (now - begin).as_secs_f64();
-                    progress(format_args!("{label}: {seconds:.0} s, {done} done, {errors} errors"));
-                }
-            }
-        }
-    }
-
-    /// Hands arrivals that are due to tasks that are free; returns when the next is due.
-    fn let_arrive(&self, now: Instant) -> Option<Instant> {
-        let mut arrivals = self.arrivals.borrow_mut();
-        let arrivals = arrivals.as_mut()?;
-        let mut allowed = self.allowed.get();
-        let arrived = arrivals.let_arrive(now, &mut allowed, &mut self.tally.borrow_mut());
-        self.allowed.set(allowed);
-        (0..arrived).for_each(|_| self.more.notify_one());
-        (allowed > 0).then_some(arrivals.next)
-    }
-
-    /// Waits until a request may be started, and returns when it was due.
-    async fn due(&self) -> Instant {
-        loop {
-            let due = match &mut *self.arrivals.borrow_mut() {
-                Some(arrivals) => arrivals.backlog.pop_front(),
-                None if self.allowed.get() > 0 => {
-                    self.allowed.set(self.allowed.get() - 1);
-                    Some(Instant::now())
-                }
-                None => None,
-            };
-            match due {
-                Some(due) => return due,
-                None => self.more.notified().await,
-            }
-        }
-    }
-
-    fn record(&self, due: Instant, result: Result<Answer, Broken>) {
-        let mut tally = self.tally.borrow_mut();
-        match result {
-            Ok(answer) if !(200..400).contains(&answer.status) => {
-                tally.record_error(ErrorKind::BadStatus, || format!("status {}", answer.status));
-            }
-            Ok(answer) => {
-                tally.done += 1;
-                tally.body_bytes += answer.body_bytes;
-                tally.record_latency(due.elapsed());
-            }
-            Err(broken) => tally.record_error(broken.kind, || broken.detail),
-        }
-        if tally.finished() >= self.goal.get() {
-            self.over.notify_one();
-        }
-    }
-
-    /// An open-loop run ends with some arrivals unanswered; a stalled server must not look fast for it.
-    fn charge_unanswered(&self, tally: &mut Tally) {
-        if let Some(arrivals) = &*self.arrivals.borrow() {
-            let now = Instant::now();
-            for due in self.asked.iter().filter_map(Cell::get).chain(arrivals.backlog.iter().copied()) {
-                tally.unanswered += 1;
-                tally.record_latency(now.saturating_duration_since(due));
-            }
-        }
-    }
-}
-
-/// One stream after another on a lane.
-async fn keep_asking(shared: Rc<Shared>, lane: Rc<Lane>, index: usize) {
+/// One stream after another on a connection.
+async fn keep_asking(shared: Rc<Shared>, connection: Rc<H2Connection>, index: usize) {
     loop {
         let due = shared.due().await;
         shared.asked[index].set(Some(due));
-        let result = match tokio::time::timeout_at((due + shared.timeout).into(), lane.ask()).await {
+        let result = match tokio::time::timeout_at((due + shared.timeout).into(), connection.ask()).await {
             Ok(result) => result,
             Err(_) => {
                 let detail = format!("no complete response within {:?}", shared.timeout);

@@ -3,7 +3,7 @@
 use super::{Load, Plan, Request};
 use crate::interrupt::Interrupt;
 use crate::load::Until;
-use crate::tally::{ErrorKind, Tally};
+use crate::stats::{ErrorKind, LoadStats};
 use crate::target::Target;
 use bytes::Bytes;
 use h2::Reason;
@@ -86,37 +86,41 @@ async fn answer(
     out.send_data(vec![b'x'; bytes].into(), true)
 }
 
-fn run(address: SocketAddr, connections: usize, streams: usize, body_bytes: usize, until: Until) -> Tally {
-    run_with(address, connections, streams, body_bytes, until, None)
+fn run(address: SocketAddr, connections: usize, streams: usize, body_bytes: usize, until: Until) -> LoadStats {
+    run_with(address, Shape { connections, streams, rate: None }, body_bytes, until)
 }
 
-fn run_with(
-    address: SocketAddr,
+struct Shape {
     connections: usize,
     streams: usize,
-    body_bytes: usize,
-    until: Until,
     rate: Option<f64>,
-) -> Tally {
+}
+
+fn run_with(address: SocketAddr, shape: Shape, body_bytes: usize, until: Until) -> LoadStats {
+    let Shape { connections, streams, rate } = shape;
     let mut target = Target::new(address, "localhost", None).unwrap();
     target.offer_http2();
     let method = if body_bytes > 0 { "POST" } else { "GET" };
     let request = Request::new(method, "/", &target, &["X-Test: yes".to_owned()], body_bytes).unwrap();
     let plan = Plan { connections, streams, request, timeout: Duration::from_secs(10), rate };
-    Load::new(target, plan).unwrap().run(until, "", &Interrupt::default()).unwrap().tally
+    Load::new(target, plan).unwrap().run(until, "", &Interrupt::default()).unwrap().stats
+}
+
+fn open_loop(address: SocketAddr, streams: usize, rate: f64, duration: Duration) -> LoadStats {
+    run_with(address, Shape { connections: 1, streams, rate: Some(rate) }, 0, Until::Elapsed(duration))
 }
 
 #[test]
 fn a_fixed_delay_is_the_latency_and_streams_share_a_connection() {
     let address = serve(|_| Act::Answer(200, 9, Duration::from_millis(20)));
-    let tally = run(address, 2, 4, 0, Until::Finished(80));
-    let summary = tally.summary();
+    let stats = run(address, 2, 4, 0, Until::Finished(80));
+    let summary = stats.summary();
     assert_eq!((summary.done, summary.errors_total(), summary.connections), (80, 0, 2), "{summary:?}");
     assert_eq!(summary.body_bytes, 720);
     let p50 = Duration::from_nanos(summary.latency.p50);
     assert!(p50 >= Duration::from_micros(19_900) && p50 < Duration::from_millis(80), "{p50:?}");
     // 80 requests, 8 at a time: ten rounds, not eighty.
-    assert!(tally.elapsed < Duration::from_millis(1200), "{:?}", tally.elapsed);
+    assert!(stats.elapsed < Duration::from_millis(1200), "{:?}", stats.elapsed);
 }
 
 #[test]
@@ -126,14 +130,14 @@ fn each_kind_of_failure_is_counted_as_what_it_is() {
         5 => Act::Answer(503, 9, Duration::ZERO),
         _ => Act::Answer(200, 9, Duration::ZERO),
     });
-    let tally = run(address, 1, 1, 0, Until::Finished(100));
-    let counted = (tally.done, tally.errors(ErrorKind::StreamReset), tally.errors(ErrorKind::BadStatus));
-    assert_eq!((counted, tally.errors_total(), tally.connections), ((80, 10, 10), 20, 1), "{:?}", tally.first_error());
+    let stats = run(address, 1, 1, 0, Until::Finished(100));
+    let counted = (stats.done, stats.errors(ErrorKind::StreamReset), stats.errors(ErrorKind::BadStatus));
+    assert_eq!((counted, stats.errors_total(), stats.connections), ((80, 10, 10), 20, 1), "{:?}", stats.first_error());
 
     let address = serve(|number| if number == 5 { Act::Blame } else { Act::Answer(200, 9, Duration::ZERO) });
-    let tally = run(address, 1, 1, 0, Until::Finished(10));
-    let counted = (tally.done, tally.errors(ErrorKind::Goaway), tally.errors_total(), tally.connections);
-    assert_eq!(counted, (9, 1, 1, 2), "{:?}", tally.first_error());
+    let stats = run(address, 1, 1, 0, Until::Finished(10));
+    let counted = (stats.done, stats.errors(ErrorKind::Goaway), stats.errors_total(), stats.connections);
+    assert_eq!(counted, (9, 1, 1, 2), "{:?}", stats.first_error());
 }
 
 #[test]
@@ -142,25 +146,25 @@ fn a_server_that_takes_its_leave_loses_no_request() {
         0 => Act::AnswerAndLeave,
         _ => Act::Answer(200, 3, Duration::ZERO),
     });
-    let tally = run(address, 1, 4, 0, Until::Finished(100));
-    assert_eq!((tally.done, tally.errors_total()), (100, 0), "{:?}", tally.first_error());
-    assert!(tally.connections > 3, "{}", tally.connections);
+    let stats = run(address, 1, 4, 0, Until::Finished(100));
+    assert_eq!((stats.done, stats.errors_total()), (100, 0), "{:?}", stats.first_error());
+    assert!(stats.connections > 3, "{}", stats.connections);
 }
 
 #[test]
 fn bodies_go_both_ways_beyond_the_window() {
     let bytes = 20_000_000;
-    let tally = run(serve(|_| Act::Echo), 1, 2, bytes, Until::Finished(2));
-    assert_eq!((tally.done, tally.errors_total()), (2, 0), "{:?}", tally.first_error());
-    assert_eq!(tally.body_bytes, 2 * bytes as u64);
-    assert!(tally.moved.up >= tally.body_bytes && tally.moved.down >= tally.body_bytes, "{:?}", tally.moved);
+    let stats = run(serve(|_| Act::Echo), 1, 2, bytes, Until::Finished(2));
+    assert_eq!((stats.done, stats.errors_total()), (2, 0), "{:?}", stats.first_error());
+    assert_eq!(stats.body_bytes, 2 * bytes as u64);
+    assert!(stats.moved.up >= stats.body_bytes && stats.moved.down >= stats.body_bytes, "{:?}", stats.moved);
 }
 
 #[test]
 fn in_an_open_loop_a_slow_server_is_charged_for_the_queue() {
     // 100 arrivals a second, one stream, 50 ms each: four in five arrivals wait longer and longer.
     let address = serve(|_| Act::Answer(200, 9, Duration::from_millis(50)));
-    let summary = run_with(address, 1, 1, 0, Until::Elapsed(Duration::from_millis(600)), Some(100.0)).summary();
+    let summary = open_loop(address, 1, 100.0, Duration::from_millis(600)).summary();
     assert!(summary.unanswered >= 30 && summary.latency.max >= 300_000_000, "{summary:?}");
     assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
 }
@@ -168,8 +172,8 @@ fn in_an_open_loop_a_slow_server_is_charged_for_the_queue() {
 #[test]
 fn a_closed_port_is_a_connect_error() {
     let port = crate::machine::free_ports(1).unwrap()[0];
-    let tally = run(([127, 0, 0, 1], port).into(), 1, 2, 0, Until::Finished(6));
-    assert_eq!((tally.done, tally.errors(ErrorKind::Connect), tally.errors_total()), (0, 6, 6));
+    let stats = run(([127, 0, 0, 1], port).into(), 1, 2, 0, Until::Finished(6));
+    assert_eq!((stats.done, stats.errors(ErrorKind::Connect), stats.errors_total()), (0, 6, 6));
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn a_stall_is_charged_by_an_open_loop() {
         }
         Act::Answer(200, 9, Duration::ZERO)
     });
-    let summary = run_with(address, 1, 4, 0, Until::Elapsed(Duration::from_millis(2500)), Some(200.0)).summary();
+    let summary = open_loop(address, 4, 200.0, Duration::from_millis(2500)).summary();
     // 500 arrivals, of which the 200 of one second waited from 1000 ms down to 0.
     assert!(summary.done + summary.unanswered >= 495 && summary.errors_total() == 0, "{summary:?}");
     assert!(summary.latency.p50 < 400_000_000 && summary.latency.p90 > 500_000_000, "{summary:?}");

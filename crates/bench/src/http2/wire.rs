@@ -1,8 +1,8 @@
 //! A connection as the HTTP/2 library wants it: a socket, perhaps TLS over it, that can be polled.
 
 use crate::link::Broken;
+use crate::stats::{ErrorKind, Negotiated};
 use crate::stream::TlsStream;
-use crate::tally::{ErrorKind, Negotiated};
 use crate::target::Target;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};

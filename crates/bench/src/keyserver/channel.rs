@@ -1,7 +1,7 @@
 //! One connection to a key server: mutual TLS over a socket, and the operations that wait for their replies on it.
 
 use crate::link::Broken;
-use crate::tally::{ErrorKind, Tally};
+use crate::stats::{ErrorKind, LoadStats};
 use crate::target::Target;
 use rustls::ClientConnection;
 use std::io::{self, BufRead, Read, Write};
@@ -90,10 +90,10 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub fn record(&self, tally: &mut Tally) {
+    pub fn record(&self, stats: &mut LoadStats) {
         match self {
-            Self::Link(broken) => tally.record_error(broken.kind, || broken.detail.clone()),
-            Self::Malformed(what) => tally.record_named_error("malformed-reply", || (*what).to_owned()),
+            Self::Link(broken) => stats.record_error(broken.kind, || broken.detail.clone()),
+            Self::Malformed(what) => stats.record_named_error("malformed-reply", || (*what).to_owned()),
         }
     }
 }

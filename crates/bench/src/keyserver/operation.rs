@@ -53,7 +53,7 @@ pub struct Examiner {
 
 /// The judgement of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Opinion {
+pub enum Assessment {
     Right,
     Wrong,
     /// A signature: costs as much to verify as it cost to make, so that is left for later.
@@ -170,7 +170,7 @@ impl Examiner {
     }
 
     /// Judges an answer as far as that is possible at once.
-    pub fn glance(&self, serial: u64, answer: &Answer<'_>, scratch: &mut Vec<u8>) -> Opinion {
+    pub fn assess(&self, serial: u64, answer: &Answer<'_>, scratch: &mut Vec<u8>) -> Assessment {
         let right = match (self.operation, answer) {
             (Operation::Ping, Answer::Pong(echo)) => {
                 self.input(serial, scratch);
@@ -178,9 +178,9 @@ impl Examiner {
             }
             (Operation::RsaDecrypt, Answer::Success(block)) => self.is_padded_secret(serial, block),
             (Operation::Ping | Operation::RsaDecrypt, _) | (_, Answer::Pong(_) | Answer::Error(_)) => false,
-            (_, Answer::Success(_)) => return Opinion::ToBeVerified,
+            (_, Answer::Success(_)) => return Assessment::ToBeVerified,
         };
-        if right { Opinion::Right } else { Opinion::Wrong }
+        if right { Assessment::Right } else { Assessment::Wrong }
     }
 
     /// Whether this is the signature over input number `serial`. Without a key nothing is.
@@ -256,8 +256,8 @@ mod tests {
         let examiner = Examiner::new(Operation::Ping, None, 3).unwrap();
         let mut echo = Vec::new();
         examiner.input(1, &mut echo);
-        assert_eq!(examiner.glance(1, &Answer::Pong(&echo), &mut Vec::new()), Opinion::Right);
-        assert_eq!(examiner.glance(2, &Answer::Pong(&echo), &mut Vec::new()), Opinion::Wrong);
-        assert_eq!(examiner.glance(1, &Answer::Success(&echo), &mut Vec::new()), Opinion::Wrong);
+        assert_eq!(examiner.assess(1, &Answer::Pong(&echo), &mut Vec::new()), Assessment::Right);
+        assert_eq!(examiner.assess(2, &Answer::Pong(&echo), &mut Vec::new()), Assessment::Wrong);
+        assert_eq!(examiner.assess(1, &Answer::Success(&echo), &mut Vec::new()), Assessment::Wrong);
     }
 }

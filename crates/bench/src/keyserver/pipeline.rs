@@ -1,9 +1,9 @@
 //! The load on a key server: connections that each have many operations outstanding, answered in any order.
 
 use super::channel::{Channel, Fault, Slots, Waiting};
-use super::judge::Judge;
 use super::key::Ski;
 use super::operation::Examiner;
+use super::verifier::Verifier;
 use super::wire::{self, Request};
 use crate::cpu;
 use crate::failure::{Outcome, While};
@@ -12,7 +12,7 @@ use crate::link::Broken;
 use crate::load::{Arrivals, CONNECT_RETRY_WAIT, Until};
 use crate::poll::{Poll, Ready};
 use crate::report::{Pace, progress};
-use crate::tally::{ErrorKind, Tally};
+use crate::stats::{ErrorKind, LoadStats};
 use crate::target::Target;
 use std::time::{Duration, Instant};
 
@@ -39,14 +39,14 @@ pub struct Pipeline<'t> {
     plan: Plan,
     interrupt: Interrupt,
     poll: Poll,
-    lanes: Vec<Lane>,
-    /// The lane that is offered the next operation first.
+    connections: Vec<PipelinedConnection>,
+    /// The connection that is offered the next operation first.
     next_lane: usize,
     arrivals: Option<Arrivals>,
     /// Operations that may still be started in this run.
     allowed: u64,
     serial: u64,
-    judge: Judge,
+    verifier: Verifier,
     /// TLS version and cipher suite of the first connection.
     pub agreed: Option<String>,
     scratch: Box<[u8]>,
@@ -55,7 +55,7 @@ pub struct Pipeline<'t> {
 }
 
 /// The place of one connection, which may come and go.
-struct Lane {
+struct PipelinedConnection {
     channel: Option<Channel>,
     slots: Slots,
     /// After a connection failed: not before this, so that a closed port does not turn into a spin.
@@ -65,17 +65,18 @@ struct Lane {
 impl<'t> Pipeline<'t> {
     pub fn new(target: &'t Target, plan: Plan, examiner: Examiner, interrupt: &Interrupt) -> Outcome<Self> {
         crate::machine::require_open_files(plan.connections)?;
-        let lane = |_| Lane { channel: None, slots: Slots::new(plan.outstanding), rests_until: None };
+        let connection =
+            |_| PipelinedConnection { channel: None, slots: Slots::new(plan.outstanding), rests_until: None };
         Ok(Self {
             target,
             interrupt: interrupt.clone(),
             poll: Poll::new().when("epoll")?,
-            lanes: (0..plan.connections).map(lane).collect(),
+            connections: (0..plan.connections).map(connection).collect(),
             next_lane: 0,
             arrivals: plan.rate.map(Arrivals::new),
             allowed: 0,
             serial: 0,
-            judge: Judge::new(examiner, plan.verify_share),
+            verifier: Verifier::new(examiner, plan.verify_share),
             agreed: None,
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             input: Vec::new(),
@@ -89,7 +90,7 @@ impl<'t> Pipeline<'t> {
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<f64> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
-        self.judge.counting = true;
+        self.verifier.counting = true;
         self.allowed = match until {
             Until::Finished(count) => count,
             Until::Elapsed(_) => u64::MAX,
@@ -103,7 +104,7 @@ impl<'t> Pipeline<'t> {
             let now = Instant::now();
             let wait = match until {
                 Until::Elapsed(duration) => (begin + duration).saturating_duration_since(now),
-                Until::Finished(count) if self.judge.tally.finished() >= count => Duration::ZERO,
+                Until::Finished(count) if self.verifier.stats.finished() >= count => Duration::ZERO,
                 Until::Finished(_) => LOOK_INTERVAL,
             };
             if wait.is_zero() {
@@ -115,7 +116,7 @@ impl<'t> Pipeline<'t> {
                 sweep_due = now + LOOK_INTERVAL;
                 self.sweep(now)?;
                 if !label.is_empty() && pace.is_due(now) {
-                    let (done, errors) = (self.judge.tally.done, self.judge.tally.errors_total());
+                    let (done, errors) = (self.verifier.stats.done, self.verifier.stats.errors_total());
                     progress(format_args!(
                         "{label}: {:.0} s, {done} done, {errors} errors",
                         (now - begin).as_secs_f64()
@@ -123,40 +124,40 @@ impl<'t> Pipeline<'t> {
                 }
             }
         }
-        self.judge.tally.elapsed = begin.elapsed();
+        self.verifier.stats.elapsed = begin.elapsed();
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.charge_missed(until, begin, &mut self.judge.tally);
+            arrivals.charge_missed(until, begin, &mut self.verifier.stats);
         }
         self.charge_unanswered();
         Ok((cpu::this_thread() - cpu_before).as_secs_f64() / begin.elapsed().as_secs_f64().max(1e-9))
     }
 
-    /// Waits for what is outstanding, verifies, and gives the tally of the last run. Answers that come now are not in
+    /// Waits for what is outstanding, verifies, and gives the stats of the last run. Answers that come now are not in
     /// it, so that none is counted whose time was not; their errors are.
-    pub fn settle(&mut self) -> Outcome<Tally> {
-        self.judge.counting = false;
+    pub fn settle(&mut self) -> Outcome<LoadStats> {
+        self.verifier.counting = false;
         self.allowed = 0;
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.backlog.clear();
         }
         // Ends with the timeout of the last operation.
-        while self.lanes.iter().any(|lane| !lane.slots.is_idle()) {
+        while self.connections.iter().any(|connection| !connection.slots.is_idle()) {
             let now = Instant::now();
             self.turn(LOOK_INTERVAL, now)?;
             self.sweep(now)?;
         }
-        self.judge.settle(&self.interrupt)
+        self.verifier.settle(&self.interrupt)
     }
 
     /// Signatures verified so far.
     pub fn verified(&self) -> u64 {
-        self.judge.verified
+        self.verifier.verified
     }
 
     /// One wait and the work it brings.
     fn turn(&mut self, wait: Duration, now: Instant) -> Outcome<()> {
         let mut wait = wait.min(LOOK_INTERVAL);
-        if let Some(due) = self.lanes.iter().filter_map(|lane| lane.rests_until).min() {
+        if let Some(due) = self.connections.iter().filter_map(|connection| connection.rests_until).min() {
             wait = wait.min(due.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
@@ -173,16 +174,16 @@ impl<'t> Pipeline<'t> {
         Ok(())
     }
 
-    /// Hands operations to the lanes in turn, then lets each send what it got in one go.
+    /// Hands operations to the connections in turn, then lets each send what it got in one go.
     fn start_what_is_due(&mut self, now: Instant) {
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.let_arrive(now, &mut self.allowed, &mut self.judge.tally);
+            arrivals.let_arrive(now, &mut self.allowed, &mut self.verifier.stats);
         }
         let mut passed_over = 0;
-        while passed_over < self.lanes.len() {
-            let index = self.next_lane % self.lanes.len();
+        while passed_over < self.connections.len() {
+            let index = self.next_lane % self.connections.len();
             self.next_lane = index + 1;
-            if !self.lanes[index].is_ready(now) {
+            if !self.connections[index].is_ready(now) {
                 passed_over += 1;
                 continue;
             }
@@ -192,8 +193,8 @@ impl<'t> Pipeline<'t> {
                 self.fail(index, &broken.into());
             }
         }
-        for index in 0..self.lanes.len() {
-            if let Some(Err(broken)) = self.lanes[index].channel.as_mut().map(Channel::flush) {
+        for index in 0..self.connections.len() {
+            if let Some(Err(broken)) = self.connections[index].channel.as_mut().map(Channel::flush) {
                 self.fail(index, &broken.into());
             }
         }
@@ -210,20 +211,20 @@ impl<'t> Pipeline<'t> {
     fn start(&mut self, index: usize, due: Instant) -> Result<(), Broken> {
         let operation = Waiting { due, serial: self.serial };
         self.serial += 1;
-        let lane = &mut self.lanes[index];
-        // Before anything can fail: what fails is then counted with the rest of the lane.
-        let id = lane.slots.put(operation);
-        let channel = match &mut lane.channel {
+        let connection = &mut self.connections[index];
+        // Before anything can fail: what fails is then counted with the rest of the connection.
+        let id = connection.slots.put(operation);
+        let channel = match &mut connection.channel {
             Some(channel) => channel,
             None => {
-                let channel = lane.channel.insert(Channel::open(self.target, Instant::now())?);
-                self.judge.tally.connections += 1;
+                let channel = connection.channel.insert(Channel::open(self.target, Instant::now())?);
+                self.verifier.stats.connections += 1;
                 let added = self.poll.add(&channel.socket, index as u64);
                 added.map_err(|error| Broken::new(ErrorKind::Connect, error))?;
                 channel
             }
         };
-        self.judge.input(operation.serial, &mut self.input);
+        self.verifier.input(operation.serial, &mut self.input);
         self.frame.clear();
         Request {
             id,
@@ -238,12 +239,12 @@ impl<'t> Pipeline<'t> {
     }
 
     fn progress_lane(&mut self, ready: Ready) -> Result<(), Fault> {
-        let lane = &mut self.lanes[ready.token as usize];
+        let connection = &mut self.connections[ready.token as usize];
         // An event of a connection that was dropped earlier in this turn.
-        let Some(channel) = &mut lane.channel else { return Ok(()) };
+        let Some(channel) = &mut connection.channel else { return Ok(()) };
         channel.flush()?;
         while let Some(open) = channel.read(&mut self.scratch)? {
-            hear_replies(&mut channel.received, &mut lane.slots, &mut self.judge)?;
+            hear_replies(&mut channel.received, &mut connection.slots, &mut self.verifier)?;
             if !open {
                 return Err(channel.ended().into());
             }
@@ -257,14 +258,14 @@ impl<'t> Pipeline<'t> {
 
     /// Ends a connection, and with it what waits on it. Between operations a key server may close as it likes.
     fn fail(&mut self, index: usize, fault: &Fault) {
-        let lane = &mut self.lanes[index];
-        let lost = lane.slots.take_all();
-        lost.iter().for_each(|_| fault.record(&mut self.judge.tally));
+        let connection = &mut self.connections[index];
+        let lost = connection.slots.take_all();
+        lost.iter().for_each(|_| fault.record(&mut self.verifier.stats));
         if lost.is_empty() && matches!(fault, Fault::Malformed(_)) {
-            fault.record(&mut self.judge.tally);
+            fault.record(&mut self.verifier.stats);
         }
-        lane.rests_until = (!lost.is_empty()).then(|| Instant::now() + CONNECT_RETRY_WAIT);
-        if let Some(channel) = lane.channel.take() {
+        connection.rests_until = (!lost.is_empty()).then(|| Instant::now() + CONNECT_RETRY_WAIT);
+        if let Some(channel) = connection.channel.take() {
             channel.close();
         }
     }
@@ -273,17 +274,17 @@ impl<'t> Pipeline<'t> {
     fn sweep(&mut self, now: Instant) -> Outcome<()> {
         self.interrupt.check()?;
         let Some(limit) = now.checked_sub(self.plan.timeout) else { return Ok(()) };
-        for index in 0..self.lanes.len() {
-            let lane = &mut self.lanes[index];
-            if lane.rests_until.is_some_and(|until| until <= now) {
-                lane.rests_until = None;
+        for index in 0..self.connections.len() {
+            let connection = &mut self.connections[index];
+            if connection.rests_until.is_some_and(|until| until <= now) {
+                connection.rests_until = None;
             }
-            let overdue = lane.slots.take_overdue(limit);
+            let overdue = connection.slots.take_overdue(limit);
             for _ in &overdue {
                 let detail = || format!("no reply within {:?}", self.plan.timeout);
-                self.judge.tally.record_error(ErrorKind::Timeout, detail);
+                self.verifier.stats.record_error(ErrorKind::Timeout, detail);
             }
-            let silent = lane.channel.as_ref().is_some_and(|channel| channel.heard < limit);
+            let silent = connection.channel.as_ref().is_some_and(|channel| channel.heard < limit);
             if silent && !overdue.is_empty() {
                 let detail = format!("nothing heard for {:?}", self.plan.timeout);
                 self.fail(index, &Broken::new(ErrorKind::Timeout, detail).into());
@@ -296,15 +297,16 @@ impl<'t> Pipeline<'t> {
     fn charge_unanswered(&mut self) {
         let Some(arrivals) = &self.arrivals else { return };
         let now = Instant::now();
-        let outstanding = self.lanes.iter().flat_map(|lane| lane.slots.all()).map(|operation| operation.due);
+        let outstanding =
+            self.connections.iter().flat_map(|connection| connection.slots.all()).map(|operation| operation.due);
         for due in outstanding.chain(arrivals.backlog.iter().copied()) {
-            self.judge.tally.unanswered += 1;
-            self.judge.tally.record_latency(now.saturating_duration_since(due));
+            self.verifier.stats.unanswered += 1;
+            self.verifier.stats.record_latency(now.saturating_duration_since(due));
         }
     }
 }
 
-impl Lane {
+impl PipelinedConnection {
     fn is_ready(&mut self, now: Instant) -> bool {
         if self.rests_until.is_some_and(|until| until <= now) {
             self.rests_until = None;
@@ -315,18 +317,18 @@ impl Lane {
 
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        self.lanes.iter_mut().filter_map(|lane| lane.channel.take()).for_each(Channel::close);
+        self.connections.iter_mut().filter_map(|connection| connection.channel.take()).for_each(Channel::close);
     }
 }
 
-fn hear_replies(received: &mut Vec<u8>, slots: &mut Slots, judge: &mut Judge) -> Result<(), Fault> {
+fn hear_replies(received: &mut Vec<u8>, slots: &mut Slots, verifier: &mut Verifier) -> Result<(), Fault> {
     let mut used = 0;
     while let Some((reply, bytes)) = wire::decode(&received[used..]).map_err(|error| Fault::Malformed(error.0))? {
         match slots.take(reply.id) {
-            Some(operation) => judge.hear(operation, &reply.answer),
+            Some(operation) => verifier.hear(operation, &reply.answer),
             None => {
                 let id = reply.id;
-                judge.tally.record_named_error("stray-reply", || format!("nothing waits for ID {id:#010x}"));
+                verifier.stats.record_named_error("stray-reply", || format!("nothing waits for ID {id:#010x}"));
             }
         }
         used += bytes;

@@ -2,7 +2,7 @@
 //!
 //! A frame is a header of 8 bytes (version 1.0, body length, ID; integers big-endian) and a body of items, each
 //! `tag (1) | length (2) | data`. The decoder is stricter than the protocol asks of a client: what a reply may hold is
-//! known exactly, and a witness reports whatever is not that.
+//! known exactly, and whatever is not that is reported.
 
 use std::net::IpAddr;
 

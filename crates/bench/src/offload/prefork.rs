@@ -12,8 +12,6 @@ use crate::origin::request::Request;
 use crate::units::parse_duration;
 use memchr::memmem;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -69,7 +67,7 @@ pub struct Cost {
     /// Bytes of the answer's body
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=16 * 1024 * 1024))]
     pub body_bytes: usize,
-    /// MinRateTimeout with a connection that has nothing to ask
+    /// Longest wait for a connection that has nothing to ask
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = parse_duration)]
     pub keep_alive: Duration,
 }
@@ -153,8 +151,7 @@ fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
 
 fn tls_config(pem: &Path) -> Outcome<Arc<ServerConfig>> {
     let doing = format!("reading {}", pem.display());
-    let chain: Vec<_> = CertificateDer::pem_file_iter(pem).when(&doing)?.collect::<Result<_, _>>().when(&doing)?;
-    let key = PrivateKeyDer::from_pem_file(pem).when(&doing)?;
+    let (chain, key) = crate::pem::read_identity("reading", pem)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().when(&doing)?;
     Ok(Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).when(&doing)?))

@@ -1,10 +1,10 @@
 //! Costs of TLS to the origin: on the origin itself, and without any behind a balancer that has taken it over.
 
-use super::stage::{Arrangement, Scene, Spent, Stage};
+use super::stage::{Scene, Setup, Spent, Stage};
 use super::steps::slow_clients;
-use crate::compare::SITE_NAME;
-use crate::crowd::parts::{Door, Parts};
-use crate::crowd::stretch::Stretch;
+use crate::client_group::phase::LoadPhase;
+use crate::client_group::processes::{ClientProcesses, Endpoint};
+use crate::compare::site::SITE_NAME;
 use crate::failure::{Failure, Outcome};
 use crate::link::Request;
 use crate::load::{Kind, Load, Plan, Until};
@@ -12,7 +12,7 @@ use crate::machine;
 use crate::report::progress;
 use crate::target::{Cipher, Group, Key, Target, TlsOffer, Version};
 use crate::units::show_number;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Load before each measurement that is not counted.
@@ -20,10 +20,10 @@ const WARMUP: Duration = Duration::from_millis(500);
 /// Connections in flight in the rows of new connections.
 const IN_FLIGHT: usize = 32;
 
-/// The clients' habit, the same in all places of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The clients' pattern, the same wherever TLS ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Habit {
+pub enum ClientPattern {
     /// A connection and a full handshake for each request.
     NewConnections,
     /// Slow clients with a connection each.
@@ -31,19 +31,19 @@ pub enum Habit {
 }
 
 /// The place where TLS ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum TlsEnd {
     /// There is none: plain clients on the origin.
     Nowhere,
     OnOrigin,
     OnBalancer,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Secured {
-    pub habit: Habit,
-    pub place: Place,
+    pub pattern: ClientPattern,
+    pub tls_end: TlsEnd,
     pub key: Option<Key>,
     pub requests: u64,
     pub requests_per_second: f64,
@@ -65,8 +65,8 @@ impl Secured {
     fn show(&self) -> String {
         format!(
             "{:?}, TLS {:?} {:?}: origin {} µs per request, {} MiB, {} failures",
-            self.habit,
-            self.place,
+            self.pattern,
+            self.tls_end,
             self.key,
             show_number(self.origin_microseconds()),
             self.spent.origin_rss_kib / 1024,
@@ -76,8 +76,8 @@ impl Secured {
 }
 
 pub fn compare(stage: &Stage) -> Outcome<Vec<Secured>> {
-    use Habit as H;
-    use Place as P;
+    use ClientPattern as H;
+    use TlsEnd as P;
     let (ec, rsa) = (Some(Key::Ec), Some(Key::Rsa));
     let runs = [
         (H::NewConnections, P::Nowhere, None),
@@ -89,27 +89,27 @@ pub fn compare(stage: &Stage) -> Outcome<Vec<Secured>> {
         (H::KeepAlive, P::OnBalancer, ec),
     ];
     let mut found = Vec::new();
-    for (habit, place, key) in runs {
+    for (pattern, tls_end, key) in runs {
         stage.interrupt.check()?;
-        let secured = measure(stage, habit, place, key)?;
+        let secured = measure(stage, pattern, tls_end, key)?;
         progress(secured.show());
         found.push(secured);
     }
     Ok(found)
 }
 
-fn measure(stage: &Stage, habit: Habit, place: Place, key: Option<Key>) -> Outcome<Secured> {
-    let arrangement = if place == Place::OnBalancer { Arrangement::Through } else { Arrangement::Direct };
-    let scene = stage.scene(arrangement, key.filter(|_| place == Place::OnOrigin))?;
-    let door = Door {
+fn measure(stage: &Stage, pattern: ClientPattern, tls_end: TlsEnd, key: Option<Key>) -> Outcome<Secured> {
+    let setup = if tls_end == TlsEnd::OnBalancer { Setup::Through } else { Setup::Direct };
+    let scene = stage.scene(setup, key.filter(|_| tls_end == TlsEnd::OnOrigin))?;
+    let endpoint = Endpoint {
         address: if key.is_some() { scene.tls } else { scene.plain },
         name: SITE_NAME.to_owned(),
         tls: key.map(offer),
         sources: Vec::new(),
     };
     let blank = |spent| Secured {
-        habit,
-        place,
+        pattern,
+        tls_end,
         key,
         requests: 0,
         requests_per_second: 0.0,
@@ -117,9 +117,9 @@ fn measure(stage: &Stage, habit: Habit, place: Place, key: Option<Key>) -> Outco
         first_error: None,
         spent,
     };
-    match habit {
-        Habit::NewConnections => measure_new(stage, &scene, &door, blank),
-        Habit::KeepAlive => measure_kept(stage, &scene, &door, blank),
+    match pattern {
+        ClientPattern::NewConnections => measure_new(stage, &scene, &endpoint, blank),
+        ClientPattern::KeepAlive => measure_kept(stage, &scene, &endpoint, blank),
     }
 }
 
@@ -135,8 +135,13 @@ fn offer(key: Key) -> TlsOffer {
     }
 }
 
-fn measure_new(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) -> Secured) -> Outcome<Secured> {
-    let target = Target::new(door.address, &door.name, door.tls.as_ref())?;
+fn measure_new(
+    stage: &Stage,
+    scene: &Scene,
+    endpoint: &Endpoint,
+    blank: impl Fn(Spent) -> Secured,
+) -> Outcome<Secured> {
+    let target = Target::new(endpoint.address, &endpoint.name, endpoint.tls.as_ref())?;
     let plan = Plan {
         kind: Kind::NewConnections,
         connections: IN_FLIGHT,
@@ -146,17 +151,17 @@ fn measure_new(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) 
     };
     let (before, measured) = machine::on_cores(&[stage.arguments.load_core], || {
         let mut load = Load::new(&target, plan, stage.interrupt)?;
-        let warmup = load.run(Until::Elapsed(WARMUP), "")?.tally;
+        let warmup = load.run(Until::Elapsed(WARMUP), "")?.stats;
         if warmup.done == 0 {
             return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
         }
         let before = scene.gauge()?;
         Ok((before, load.run(Until::Elapsed(stage.arguments.duration), "")?))
     })?;
-    let summary = measured.tally.summary();
+    let summary = measured.stats.summary();
     Ok(Secured {
         requests: summary.done,
-        requests_per_second: summary.per_second,
+        requests_per_second: summary.per_second.0,
         failures: summary.errors_total(),
         first_error: summary.first_error,
         ..blank(scene.spent_since(&before)?)
@@ -164,21 +169,26 @@ fn measure_new(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) 
 }
 
 /// Failures, those of clients on their way in included; a client that was not served in the end has failed.
-fn failures_of(grown: &Stretch, held: &Stretch) -> (u64, Option<String>) {
-    let unserved = held.census.wanted.saturating_sub(held.census.served);
+fn failures_of(grown: &LoadPhase, held: &LoadPhase) -> (u64, Option<String>) {
+    let unserved = held.clients.wanted.saturating_sub(held.clients.served);
     let counted = grown.errors_total() + held.errors_total();
     let first = grown.first_error.clone().or_else(|| held.first_error.clone());
     let first = first.or_else(|| (unserved > 0).then(|| format!("{unserved} clients were not served in the end")));
     (counted.max(unserved as u64), first)
 }
 
-fn measure_kept(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) -> Secured) -> Outcome<Secured> {
+fn measure_kept(
+    stage: &Stage,
+    scene: &Scene,
+    endpoint: &Endpoint,
+    blank: impl Fn(Spent) -> Secured,
+) -> Outcome<Secured> {
     let arguments = stage.arguments;
-    let (conduct, core) = (slow_clients(stage), Some(arguments.load_core));
-    let mut parts = Parts::start(door, &conduct, arguments.processes as usize, core, stage.interrupt)?;
-    let grown = parts.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
+    let (behaviour, core) = (slow_clients(stage), Some(arguments.load_core));
+    let mut group = ClientProcesses::start(endpoint, &behaviour, arguments.processes as usize, core, stage.interrupt)?;
+    let grown = group.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
     let before = scene.gauge()?;
-    let held = parts.hold(arguments.duration)?;
+    let held = group.hold(arguments.duration)?;
     let (failures, first_error) = failures_of(&grown, &held);
     Ok(Secured {
         requests: held.done,
@@ -192,15 +202,15 @@ fn measure_kept(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::stretch::Census;
+    use crate::client_group::phase::ClientCounts;
 
     #[test]
     fn clients_that_failed_on_their_way_in_are_failures() {
-        let with = |errors: u64, served: usize| Stretch {
-            errors: [("timeout".to_owned(), errors)].into(),
+        let with = |errors: u64, served: usize| LoadPhase {
+            errors: [("timeout".into(), errors)].into(),
             first_error: (errors > 0).then(|| "late".to_owned()),
-            census: Census { wanted: 200, open: 200, served },
-            ..Stretch::default()
+            clients: ClientCounts { wanted: 200, open: 200, served },
+            ..LoadPhase::default()
         };
         assert_eq!(failures_of(&with(0, 200), &with(0, 200)), (0, None));
         assert_eq!(failures_of(&with(113, 200), &with(0, 200)), (113, Some("late".to_owned())));

@@ -1,10 +1,10 @@
 //! Connections that a port of this machine has, by the kernel's own list: what a server has taken, what waits for it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Established connections of one local port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Established {
     pub accepted: usize,
     /// Shaken hands with by the kernel, not yet accepted by the server: they have no inode.

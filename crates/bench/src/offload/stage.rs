@@ -1,9 +1,9 @@
-//! The origin and the balancer of one run, started anew for each arrangement.
+//! The origin and the balancer of one run, started anew for each setup.
 
-use super::Arguments;
-use crate::compare::peers::{Program, Site};
+use super::arguments::Arguments;
+use crate::compare::peers::Program;
 use crate::compare::running::Running;
-use crate::compare::{SITE_NAME, write_certificates};
+use crate::compare::site::{SITE_NAME, Site, write_certificates};
 use crate::failure::{Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::memory::Memory;
@@ -11,19 +11,28 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::target::Key;
 use crate::{cpu, machine, target};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Arrangement {
+pub enum Setup {
     /// Clients speak to the origin.
     Direct,
     /// Clients speak to the balancer.
     Through,
+}
+
+impl Setup {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Through => "through",
+        }
+    }
 }
 
 pub struct Stage<'a> {
@@ -66,7 +75,7 @@ impl<'a> Stage<'a> {
     }
 
     /// `key`: the origin speaks TLS itself, with that certificate.
-    pub fn scene(&self, arrangement: Arrangement, key: Option<Key>) -> Outcome<Scene> {
+    pub fn scene(&self, setup: Setup, key: Option<Key>) -> Outcome<Scene> {
         let (origin, origin_address) = self.start_origin(key)?;
         let mut scene = Scene {
             balancer: None,
@@ -76,7 +85,7 @@ impl<'a> Stage<'a> {
             plain: origin_address,
             tls: origin_address,
         };
-        if arrangement == Arrangement::Through {
+        if setup == Setup::Through {
             self.add_balancer(&mut scene)?;
         }
         Ok(scene)
@@ -145,7 +154,7 @@ pub struct Gauge {
 }
 
 /// CPU between two moments, memory at the second.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spent {
     pub seconds: f64,
     /// CPU seconds.

@@ -1,17 +1,18 @@
 //! Ever more slow clients, until there are as many as were asked for or some are not served.
 
 use super::sockets::Established;
-use super::stage::{Arrangement, Scene, Spent, Stage};
-use crate::compare::SITE_NAME;
-use crate::crowd::parts::{Door, Parts};
-use crate::crowd::stretch::Stretch;
-use crate::crowd::{Conduct, Rhythm};
+use super::stage::{Scene, Setup, Spent, Stage};
+use crate::client_group::phase::LoadPhase;
+use crate::client_group::processes::{ClientProcesses, Endpoint};
+use crate::client_group::{ClientBehaviour, RequestPattern};
+use crate::compare::site::SITE_NAME;
 use crate::failure::Outcome;
 use crate::link::Request;
+use crate::quantity::PerSecond;
 use crate::report::progress;
-use crate::tally::LatencySummary;
+use crate::stats::LatencySummary;
 use crate::units::{show_nanoseconds, show_number};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Steps that fail before the climb is given up: one shows the limit, the next that it stays.
@@ -23,9 +24,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(25);
 const REST: Duration = Duration::from_millis(300);
 
 /// One number of clients, for a while.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
-    pub arrangement: Arrangement,
+    pub setup: Setup,
     pub clients: usize,
     /// Clients with a connection on which they were answered, at the end.
     pub served: usize,
@@ -33,7 +34,7 @@ pub struct Step {
     pub client_side: Established,
     /// The origin's connections.
     pub origin_side: Established,
-    pub requests_per_second: f64,
+    pub requests_per_second: PerSecond,
     /// Requests and connections that failed, while clients came and after.
     pub failures: u64,
     /// Failures after all clients had come.
@@ -55,7 +56,7 @@ impl Step {
     }
 
     pub fn origin_microseconds(&self) -> f64 {
-        let answers = self.requests_per_second * self.spent.seconds;
+        let answers = self.requests_per_second.0 * self.spent.seconds;
         self.spent.origin_cpu * 1e6 / answers.max(1.0)
     }
 
@@ -64,7 +65,7 @@ impl Step {
             "{} of {} served, {} requests/s, {} connections on the origin, p99 {}, {} failures",
             self.served,
             self.clients,
-            show_number(self.requests_per_second),
+            show_number(self.requests_per_second.0),
             self.origin_side.accepted,
             show_nanoseconds(self.answer.p99 as f64),
             self.failures
@@ -72,25 +73,25 @@ impl Step {
     }
 }
 
-pub fn climb(stage: &Stage, arrangement: Arrangement) -> Outcome<Vec<Step>> {
+pub fn climb(stage: &Stage, setup: Setup) -> Outcome<Vec<Step>> {
     let arguments = stage.arguments;
-    let scene = stage.scene(arrangement, None)?;
+    let scene = stage.scene(setup, None)?;
     stage.interrupt.sleep(REST)?;
-    let door = Door { address: scene.plain, name: SITE_NAME.to_owned(), tls: None, sources: Vec::new() };
+    let endpoint = Endpoint { address: scene.plain, name: SITE_NAME.to_owned(), tls: None, sources: Vec::new() };
     let core = Some(arguments.load_core);
-    let conduct = slow_clients(stage);
-    let mut parts = Parts::start(&door, &conduct, arguments.processes as usize, core, stage.interrupt)?;
+    let behaviour = slow_clients(stage);
+    let mut group = ClientProcesses::start(&endpoint, &behaviour, arguments.processes as usize, core, stage.interrupt)?;
     let mut steps: Vec<Step> = Vec::new();
     for &clients in &arguments.clients {
-        let name = if arrangement == Arrangement::Direct { "direct" } else { "through" };
+        let name = setup.name();
         let come = clients - steps.last().map_or(0, |step| step.clients);
         let arriving = Duration::from_secs_f64(come as f64 / f64::from(arguments.arrivals));
-        let growing = parts.grow(clients, arriving + arguments.timeout * 2, name)?;
+        let growing = group.grow(clients, arriving + arguments.timeout * 2, name)?;
         let gauge = scene.gauge()?;
-        let holding = parts.hold(arguments.duration)?;
+        let holding = group.hold(arguments.duration)?;
         let spent = scene.spent_since(&gauge)?;
         let sides = look_at_connections(stage, &scene)?;
-        let step = Step::new(arrangement, clients, growing, holding, spent, sides);
+        let step = Step::new((setup, clients), growing, holding, spent, sides);
         progress(format_args!("{name}: {}", step.show()));
         steps.push(step);
         if steps.iter().filter(|step| !step.is_borne()).count() >= FAILED_STEPS_MAX {
@@ -113,9 +114,9 @@ fn look_at_connections(stage: &Stage, scene: &Scene) -> Outcome<(Established, Es
     Ok((client_side, origin_side))
 }
 
-pub fn slow_clients(stage: &Stage) -> Conduct {
-    Conduct {
-        rhythm: Rhythm::Every(stage.arguments.every),
+pub fn slow_clients(stage: &Stage) -> ClientBehaviour {
+    ClientBehaviour {
+        pattern: RequestPattern::Every(stage.arguments.every),
         request: Request::new("GET", "/", SITE_NAME, "", 0),
         timeout: stage.arguments.timeout,
         opening_max: usize::MAX,
@@ -125,25 +126,24 @@ pub fn slow_clients(stage: &Stage) -> Conduct {
 
 impl Step {
     fn new(
-        arrangement: Arrangement,
-        clients: usize,
-        mut growing: Stretch,
-        holding: Stretch,
+        (setup, clients): (Setup, usize),
+        mut growing: LoadPhase,
+        holding: LoadPhase,
         spent: Spent,
         (client_side, origin_side): (Established, Established),
     ) -> Self {
         let failures_holding = holding.errors_total();
-        let census = holding.census;
+        let counts = holding.clients;
         let answer = holding.answer_latency.summary();
         let (requests_per_second, load_busy) = (holding.per_second(), holding.load_busy);
         growing.add(holding);
         Self {
-            arrangement,
+            setup,
             clients,
-            served: census.served,
+            served: counts.served,
             client_side,
             origin_side,
-            requests_per_second,
+            requests_per_second: PerSecond(requests_per_second),
             failures: growing.errors_total(),
             failures_holding,
             first_error: growing.first_error.clone(),
@@ -158,7 +158,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::Crowd;
+    use crate::client_group::ClientGroup;
     use crate::interrupt::Interrupt;
     use crate::offload::prefork;
     use crate::target::Target;
@@ -167,16 +167,16 @@ mod tests {
     fn a_full_origin_serves_its_maximum_and_leaves_the_others_waiting() {
         let address = prefork::tests::started(3);
         let target = Target::new(address, "localhost", None).unwrap();
-        let conduct = Conduct {
-            rhythm: Rhythm::Every(Duration::from_millis(100)),
+        let behaviour = ClientBehaviour {
+            pattern: RequestPattern::Every(Duration::from_millis(100)),
             request: Request::new("GET", "/", "localhost", "", 0),
             timeout: Duration::from_millis(400),
             opening_max: usize::MAX,
             arrivals_max: Some(1000.0),
         };
-        let mut crowd = Crowd::new(&target, conduct, 1, &Interrupt::default()).unwrap();
-        let grown = crowd.grow(5, Duration::from_secs(5), |_| {}).unwrap();
-        assert_eq!((grown.census.served, grown.errors["timeout"]), (3, 2));
+        let mut group = ClientGroup::new(&target, behaviour, 1, &Interrupt::default()).unwrap();
+        let grown = group.grow(5, Duration::from_secs(5), |_| {}).unwrap();
+        assert_eq!((grown.clients.served, grown.errors["timeout"]), (3, 2));
         assert_eq!(Established::at(address.port()).accepted, 3);
     }
 }

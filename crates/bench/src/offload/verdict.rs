@@ -1,31 +1,30 @@
-//! How `offload` is told: the steps, TLS, and our ratios beside those that Cisco stated.
+//! The report of `offload`: the steps, TLS, and the ratios beside those that Cisco stated.
 
-use super::Arguments;
-use super::secure::{Habit, Place, Secured};
-use super::stage::Arrangement;
+use super::arguments::Arguments;
+use super::secure::{ClientPattern, Secured, TlsEnd};
+use super::stage::Setup;
 use super::steps::Step;
 use crate::failure::{Failure, Outcome};
 use crate::report::Table;
 use crate::target::Key;
 use crate::units::{show_nanoseconds, show_number};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Verdict {
-    command: &'static str,
     balancer: String,
     origin_max: usize,
     origin_per_connection_bytes: usize,
     origin_cpu_per_request_microseconds: u64,
     every_seconds: f64,
     duration_seconds: f64,
-    steps: Vec<Step>,
-    tls: Vec<Secured>,
+    pub steps: Vec<Step>,
+    pub tls: Vec<Secured>,
     ratios: Ratios,
 }
 
 /// Ratios that the balancer brought, on this machine and at this scale. Absent: not measured.
-#[derive(Debug, Default, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Ratios {
     /// Most clients that were all served.
     direct_clients: usize,
@@ -54,7 +53,6 @@ impl Verdict {
     ) -> Self {
         let ratios = Ratios::of(&direct, &through, &tls);
         Self {
-            command: "offload",
             balancer,
             origin_max: arguments.cost.max,
             origin_per_connection_bytes: arguments.cost.per_connection,
@@ -89,7 +87,7 @@ impl Verdict {
 
     fn print_steps(&self) {
         let mut table = Table::with_head([
-            "way",
+            "setup",
             "clients",
             "served",
             "accepted",
@@ -116,7 +114,7 @@ impl Verdict {
         println!("failed: timeouts and resets.");
         for step in self.steps.iter().filter(|step| step.failures > 0) {
             let first = step.first_error.as_deref().unwrap_or_default();
-            println!("{:?}, {} clients: {} failures, first: {first}", step.arrangement, step.clients, step.failures);
+            println!("{:?}, {} clients: {} failures, first: {first}", step.setup, step.clients, step.failures);
         }
         if self.steps.iter().any(|step| step.load_busy > crate::handshakes::LOAD_SATURATED) {
             println!("The load filled its core in some step: it, not the servers, was the limit there.");
@@ -138,16 +136,16 @@ impl Verdict {
         ]);
         for secured in &self.tls {
             let percent = |cpu: f64| format!("{} %", show_number(cpu / secured.spent.seconds.max(1e-9) * 100.0));
-            let is_offload = secured.place == Place::OnBalancer;
+            let is_offload = secured.tls_end == TlsEnd::OnBalancer;
             let of_balancer = |text: String| if is_offload { text } else { "-".to_owned() };
             table.row([
-                match secured.place {
-                    Place::Nowhere => "none, on origin",
-                    Place::OnOrigin => "on origin",
-                    Place::OnBalancer => "on balancer",
+                match secured.tls_end {
+                    TlsEnd::Nowhere => "none, on origin",
+                    TlsEnd::OnOrigin => "on origin",
+                    TlsEnd::OnBalancer => "on balancer",
                 }
                 .to_owned(),
-                if secured.habit == Habit::KeepAlive { "slow, kept" } else { "new each" }.to_owned(),
+                if secured.pattern == ClientPattern::KeepAlive { "slow, kept" } else { "new each" }.to_owned(),
                 secured.key.map_or("-", |key| if key == Key::Ec { "ec" } else { "rsa" }).to_owned(),
                 show_number(secured.requests_per_second),
                 secured.failures.to_string(),
@@ -161,7 +159,7 @@ impl Verdict {
         table.print();
         println!("new each: a connection and a full TLS 1.3 handshake for every request. CPU in shares of one core.");
         for secured in self.tls.iter().filter(|secured| secured.failures > 0) {
-            println!("{:?}: first error: {}", secured.place, secured.first_error.as_deref().unwrap_or_default());
+            println!("{:?}: first error: {}", secured.tls_end, secured.first_error.as_deref().unwrap_or_default());
         }
     }
 
@@ -214,16 +212,16 @@ fn cells(step: &Step) -> Vec<String> {
     let percent = |cpu: f64| format!("{} %", show_number(cpu / spent.seconds.max(1e-9) * 100.0));
     let mebibytes = |kib: u64| show_number(kib as f64 / 1024.0);
     let latency = |nanoseconds: u64| show_nanoseconds(nanoseconds as f64);
-    let is_direct = step.arrangement == Arrangement::Direct;
+    let is_direct = step.setup == Setup::Direct;
     let of_balancer = |text: String| if is_direct { "-".to_owned() } else { text };
     vec![
-        if is_direct { "direct" } else { "through" }.to_owned(),
+        step.setup.name().to_owned(),
         step.clients.to_string(),
         step.served.to_string(),
         step.client_side.accepted.to_string(),
         step.origin_side.accepted.to_string(),
         step.origin_side.queued.to_string(),
-        show_number(step.requests_per_second),
+        show_number(step.requests_per_second.0),
         latency(step.connect.p99),
         latency(step.answer.p50),
         latency(step.answer.p99),
@@ -242,13 +240,13 @@ impl Ratios {
         // Directly, a step in between would have been borne too: what counts is how many had an answer at all.
         let most_served = direct.iter().map(|step| step.served).max().unwrap_or(0);
         let top = through.iter().filter(|step| step.is_borne()).max_by_key(|step| step.clients);
-        let best_rate = direct.iter().map(|step| step.requests_per_second).fold(0.0, f64::max);
+        let best_rate = direct.iter().map(|step| step.requests_per_second.0).fold(0.0, f64::max);
         let over = |value: f64, base: f64| (base > 0.0).then(|| value / base);
-        let find = |habit: Habit, place: Place, key: Key| {
-            tls.iter().find(|one| one.habit == habit && one.place == place && one.key == Some(key))
+        let find = |pattern: ClientPattern, tls_end: TlsEnd, key: Key| {
+            tls.iter().find(|one| one.pattern == pattern && one.tls_end == tls_end && one.key == Some(key))
         };
-        let change = |habit: Habit, key: Key, of: fn(&Secured) -> f64| {
-            let (on_origin, off) = (find(habit, Place::OnOrigin, key)?, find(habit, Place::OnBalancer, key)?);
+        let change = |pattern: ClientPattern, key: Key, of: fn(&Secured) -> f64| {
+            let (on_origin, off) = (find(pattern, TlsEnd::OnOrigin, key)?, find(pattern, TlsEnd::OnBalancer, key)?);
             over(of(off), of(on_origin)).map(|ratio| ratio - 1.0)
         };
         Self {
@@ -258,11 +256,11 @@ impl Ratios {
             clients_per_origin_connection: top
                 .and_then(|step| over(step.clients as f64, step.origin_side.accepted as f64)),
             clients: top.and_then(|step| over(step.clients as f64, most_served as f64)),
-            requests_per_second: top.and_then(|step| over(step.requests_per_second, best_rate)),
-            cpu_ec: change(Habit::NewConnections, Key::Ec, Secured::origin_microseconds),
-            cpu_rsa: change(Habit::NewConnections, Key::Rsa, Secured::origin_microseconds),
-            cpu_kept: change(Habit::KeepAlive, Key::Ec, Secured::origin_microseconds),
-            memory_kept: change(Habit::KeepAlive, Key::Ec, |one| one.spent.origin_rss_kib as f64),
+            requests_per_second: top.and_then(|step| over(step.requests_per_second.0, best_rate)),
+            cpu_ec: change(ClientPattern::NewConnections, Key::Ec, Secured::origin_microseconds),
+            cpu_rsa: change(ClientPattern::NewConnections, Key::Rsa, Secured::origin_microseconds),
+            cpu_kept: change(ClientPattern::KeepAlive, Key::Ec, Secured::origin_microseconds),
+            memory_kept: change(ClientPattern::KeepAlive, Key::Ec, |one| one.spent.origin_rss_kib as f64),
         }
     }
 }
@@ -270,23 +268,24 @@ impl Ratios {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::stretch::Latencies;
+    use crate::client_group::phase::Latencies;
     use crate::offload::sockets::Established;
     use crate::offload::stage::Spent;
+    use crate::quantity::PerSecond;
 
     fn spent(origin_cpu: f64, origin_rss_kib: u64) -> Spent {
         Spent { seconds: 1.0, origin_cpu, origin_rss_kib, balancer_cpu: 0.1, balancer_rss_kib: 1024 }
     }
 
-    fn step(arrangement: Arrangement, clients: usize, served: usize, on_origin: usize) -> Step {
+    fn step(setup: Setup, clients: usize, served: usize, on_origin: usize) -> Step {
         let none = Latencies::default().summary();
         Step {
-            arrangement,
+            setup,
             clients,
             served,
             client_side: Established { accepted: served, queued: 0 },
             origin_side: Established { accepted: on_origin, queued: 0 },
-            requests_per_second: served as f64 / 2.0,
+            requests_per_second: PerSecond(served as f64 / 2.0),
             failures: (clients - served) as u64,
             failures_holding: (clients - served) as u64,
             first_error: None,
@@ -297,18 +296,27 @@ mod tests {
         }
     }
 
-    fn secured(place: Place, origin_cpu: f64, origin_rss_kib: u64) -> Secured {
-        let (habit, key) = (Habit::KeepAlive, Some(Key::Ec));
+    fn secured(tls_end: TlsEnd, origin_cpu: f64, origin_rss_kib: u64) -> Secured {
+        let (pattern, key) = (ClientPattern::KeepAlive, Some(Key::Ec));
         let spent = spent(origin_cpu, origin_rss_kib);
-        Secured { habit, place, key, requests: 100, requests_per_second: 100.0, failures: 0, first_error: None, spent }
+        Secured {
+            pattern,
+            tls_end,
+            key,
+            requests: 100,
+            requests_per_second: 100.0,
+            failures: 0,
+            first_error: None,
+            spent,
+        }
     }
 
     #[test]
     fn ratios_are_of_the_largest_step_that_was_borne() {
-        use Arrangement::{Direct, Through};
+        use Setup::{Direct, Through};
         let direct = [step(Direct, 100, 100, 100), step(Direct, 400, 256, 256)];
         let through = [step(Through, 100, 100, 9), step(Through, 1024, 1024, 16), step(Through, 4000, 3000, 250)];
-        let tls = [secured(Place::OnOrigin, 0.4, 2000), secured(Place::OnBalancer, 0.1, 500)];
+        let tls = [secured(TlsEnd::OnOrigin, 0.4, 2000), secured(TlsEnd::OnBalancer, 0.1, 500)];
         let ratios = Ratios::of(&direct, &through, &tls);
         assert_eq!((ratios.direct_clients, ratios.through_clients, ratios.through_is_open), (256, 1024, false));
         assert_eq!((ratios.clients_per_origin_connection, ratios.clients), (Some(64.0), Some(4.0)));

@@ -1,7 +1,7 @@
 //! A client's connection to the origin: requests one after the other, answers without waiting.
 
-use super::Settings;
-use super::request::{Request, Wish};
+use super::request::{Request, RequestedAnswer};
+use super::settings::Settings;
 use crate::body::{BadFraming, Body};
 use crate::stream::Stream;
 use memchr::memmem;
@@ -190,7 +190,7 @@ impl Connection {
         let Some(request) = &self.reading else {
             return Ok(None);
         };
-        let echoed = request.wish == Wish::Echo;
+        let echoed = request.requested == RequestedAnswer::Echo;
         let echo = &mut self.echo;
         let rest = self.body.feed(bytes, |data| {
             if echoed && echo.len() <= ECHO_BYTES_MAX {
@@ -211,13 +211,13 @@ impl Connection {
         let body_from = self.output.len();
         if settings.fail_every.is_some_and(|every| number.is_multiple_of(every)) {
             self.say(settings, 500, b"failed on purpose\n");
-        } else if request.is_upload && matches!(request.wish, Wish::Fixed | Wish::Slow(_)) {
+        } else if request.is_upload && matches!(request.requested, RequestedAnswer::Fixed | RequestedAnswer::Slow(_)) {
             let length = format!("{}\n", self.body.bytes());
             self.say(settings, 200, length.as_bytes());
         } else {
-            self.grant(settings, request.wish);
+            self.grant(settings, request.requested);
         }
-        if let Wish::Slow(more) = request.wish {
+        if let RequestedAnswer::Slow(more) = request.requested {
             delay += more;
         }
         if request.is_head {
@@ -228,21 +228,23 @@ impl Connection {
         }
     }
 
-    fn grant(&mut self, settings: &Settings, wish: Wish) {
-        match wish {
-            Wish::Fixed | Wish::Slow(_) if !self.close_after => self.output.extend_from_slice(&settings.fixed),
-            Wish::Fixed | Wish::Slow(_) => self.begin_bytes(settings, settings.body_bytes as u64),
-            Wish::Bytes(length) => self.begin_bytes(settings, length),
-            Wish::Chunked(length) => {
+    fn grant(&mut self, settings: &Settings, requested: RequestedAnswer) {
+        match requested {
+            RequestedAnswer::Fixed | RequestedAnswer::Slow(_) if !self.close_after => {
+                self.output.extend_from_slice(&settings.fixed)
+            }
+            RequestedAnswer::Fixed | RequestedAnswer::Slow(_) => self.begin_bytes(settings, settings.body_bytes as u64),
+            RequestedAnswer::Bytes(length) => self.begin_bytes(settings, length),
+            RequestedAnswer::Chunked(length) => {
                 settings.write_head(&mut self.output, 200, None, self.close_after);
                 self.streaming = Streaming::Chunks(length);
             }
-            Wish::Status(status) => self.say(settings, status, b""),
-            Wish::Echo if self.echo.len() > ECHO_BYTES_MAX => {
+            RequestedAnswer::Status(status) => self.say(settings, status, b""),
+            RequestedAnswer::Echo if self.echo.len() > ECHO_BYTES_MAX => {
                 self.echo = Vec::new();
                 self.say(settings, 413, b"");
             }
-            Wish::Echo => {
+            RequestedAnswer::Echo => {
                 let echo = std::mem::take(&mut self.echo);
                 self.say(settings, 200, &echo);
             }

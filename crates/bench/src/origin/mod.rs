@@ -4,8 +4,9 @@
 //! speaks no HTTP.
 
 mod connection;
-pub mod raw;
+mod raw;
 pub mod request;
+mod settings;
 pub mod tls;
 
 use crate::failure::{Outcome, While};
@@ -16,15 +17,14 @@ use crate::stream::Stream;
 use crate::units::parse_duration;
 use connection::{Connection, Next};
 use raw::Raw;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::ServerConnection;
 use serde::Serialize;
-use std::cell::Cell;
+pub use settings::{RawMode, Settings};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waiting connections per listener; the kernel lowers it to its own limit.
@@ -69,25 +69,13 @@ pub struct Arguments {
     pub tls: Option<PathBuf>,
     /// Speak no HTTP: behind a TCP relay, for `throughput --tcp`
     #[arg(long, value_name = "MODE")]
-    pub raw: Option<raw::Mode>,
+    pub raw: Option<RawMode>,
     /// Core to stay on
     #[arg(long)]
     pub core: Option<usize>,
     /// Write the bound addresses as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// State that all connections share. The fixed answer is made once.
-pub struct Settings {
-    pub name: String,
-    pub body_bytes: usize,
-    pub delay: Duration,
-    pub fail_every: Option<u64>,
-    pub fixed: Vec<u8>,
-    pub requests: Cell<u64>,
-    pub tls: Option<Arc<ServerConfig>>,
-    pub raw: Option<raw::Mode>,
 }
 
 /// A bound origin.
@@ -107,12 +95,12 @@ pub struct Origin {
 
 /// A connection in its place.
 struct Client {
-    speaks: Speaks,
+    protocol: Protocol,
     /// Tells this client from an earlier one in the same place.
     serial: u64,
 }
 
-enum Speaks {
+enum Protocol {
     Http(Box<Connection>),
     Raw(Raw),
 }
@@ -139,43 +127,6 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     io::stdout().flush().when("telling the address")?;
     report::save_json(arguments.json.as_deref(), &bound)?;
     origin.serve(&interrupt)
-}
-
-impl Settings {
-    pub fn new(name: &str, body_bytes: usize, delay: Duration, fail_every: Option<u64>) -> Self {
-        let mut settings = Self {
-            name: name.chars().filter(|c| !c.is_control()).collect(),
-            body_bytes,
-            delay,
-            fail_every,
-            fixed: Vec::new(),
-            requests: Cell::new(0),
-            tls: None,
-            raw: None,
-        };
-        let mut fixed = Vec::new();
-        settings.write_head(&mut fixed, 200, Some(body_bytes as u64), false);
-        fixed.resize(fixed.len() + body_bytes, b'x');
-        settings.fixed = fixed;
-        settings
-    }
-
-    /// Appends a response head; without a length the body is chunked.
-    fn write_head(&self, out: &mut Vec<u8>, status: u16, length: Option<u64>, close: bool) {
-        let framing = match length {
-            // RFC 9110 §8.6: no Content-Length with 1xx and 204.
-            _ if status < 200 || status == 204 => String::new(),
-            Some(length) => format!("Content-Length: {length}\r\n"),
-            None => "Transfer-Encoding: chunked\r\n".to_owned(),
-        };
-        let close = if close { "Connection: close\r\n" } else { "" };
-        let reason = request::reason(status);
-        let name = &self.name;
-        let head = format!(
-            "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nX-Origin: {name}\r\n{framing}{close}\r\n"
-        );
-        out.extend_from_slice(head.as_bytes());
-    }
 }
 
 impl Origin {
@@ -262,12 +213,12 @@ impl Origin {
                 continue;
             };
             let stream = Stream::new(socket, session.map(Into::into));
-            let speaks = match self.settings.raw {
-                Some(mode) => Speaks::Raw(Raw::new(stream, mode)),
-                None => Speaks::Http(Box::new(Connection::new(stream))),
+            let protocol = match self.settings.raw {
+                Some(mode) => Protocol::Raw(Raw::new(stream, mode)),
+                None => Protocol::Http(Box::new(Connection::new(stream))),
             };
             self.serial += 1;
-            self.clients[index] = Some(Client { speaks, serial: self.serial });
+            self.clients[index] = Some(Client { protocol, serial: self.serial });
         }
     }
 
@@ -275,9 +226,9 @@ impl Origin {
         let Some(client) = self.clients[index].as_mut() else {
             return;
         };
-        let next = match &mut client.speaks {
-            Speaks::Http(connection) => connection.drive(&self.settings, &mut self.scratch, closing),
-            Speaks::Raw(raw) => raw.drive(&mut self.scratch),
+        let next = match &mut client.protocol {
+            Protocol::Http(connection) => connection.drive(&self.settings, &mut self.scratch, closing),
+            Protocol::Raw(raw) => raw.drive(&mut self.scratch),
         };
         match next {
             Next::Event => {}
@@ -298,7 +249,7 @@ impl Origin {
             }
             self.timers.pop();
             let client = self.clients[index].as_mut().filter(|client| client.serial == serial);
-            if let Some(Speaks::Http(connection)) = client.map(|client| &mut client.speaks) {
+            if let Some(Protocol::Http(connection)) = client.map(|client| &mut client.protocol) {
                 connection.release();
                 self.drive(index, false);
             }
@@ -334,7 +285,7 @@ pub mod tests {
             Self::with(move || Settings::new("test", 1024, delay, fail_every))
         }
 
-        pub fn raw(mode: raw::Mode) -> Self {
+        pub fn raw(mode: RawMode) -> Self {
             Self::with(move || Settings { raw: Some(mode), ..Settings::new("test", 1024, Duration::ZERO, None) })
         }
 
@@ -350,14 +301,14 @@ pub mod tests {
 
         fn with(settings: impl FnOnce() -> Settings + Send + 'static) -> Self {
             let interrupt = Interrupt::default();
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, address) = std::sync::mpsc::channel();
             let flag = interrupt.clone();
             let thread = std::thread::spawn(move || {
                 let mut origin = Origin::bind(&["127.0.0.1:0".parse().unwrap()], settings()).unwrap();
-                tell.send(origin.addresses().unwrap()[0]).unwrap();
+                sender.send(origin.addresses().unwrap()[0]).unwrap();
                 origin.serve(&flag).unwrap();
             });
-            Self { address: told.recv().unwrap(), interrupt, thread: Some(thread) }
+            Self { address: address.recv().unwrap(), interrupt, thread: Some(thread) }
         }
     }
 
@@ -412,7 +363,7 @@ pub mod tests {
 
     #[test]
     fn an_echo_returns_all_and_ends_with_its_client() {
-        let origin = Running::raw(raw::Mode::Echo);
+        let origin = Running::raw(RawMode::Echo);
         let mut socket = TcpStream::connect(origin.address).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let sent: Vec<u8> = (0..3_000_000u32).map(|index| (index % 251) as u8).collect();

@@ -1,26 +1,16 @@
 //! A client of the origin that speaks no protocol: its bytes are returned, or swallowed, or it is given bytes for ever.
 
 use super::connection::{FILLER, Next};
+use super::settings::RawMode;
 use crate::stream::Stream;
-use clap::ValueEnum;
 use std::io::{self, Read};
 
 /// Reads and writes in one go before other connections get their turn.
 const PIECES_PER_TURN: usize = 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Returns what it gets
-    Echo,
-    /// Sends without end; what it gets is swallowed
-    Source,
-    /// Swallows what it gets
-    Sink,
-}
-
 pub struct Raw {
     stream: Stream,
-    mode: Mode,
+    mode: RawMode,
     /// To be returned, from `written` on.
     output: Vec<u8>,
     written: usize,
@@ -29,7 +19,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    pub fn new(stream: Stream, mode: Mode) -> Self {
+    pub fn new(stream: Stream, mode: RawMode) -> Self {
         Self { stream, mode, output: Vec::new(), written: 0, ended: false }
     }
 
@@ -56,7 +46,7 @@ impl Raw {
         if !self.stream.flush_some()? {
             return Ok(false);
         }
-        if self.mode == Mode::Source && !self.ended {
+        if self.mode == RawMode::Source && !self.ended {
             return Ok(self.stream.write_some(&FILLER)?.is_some());
         }
         if self.written == self.output.len() {
@@ -81,7 +71,7 @@ impl Raw {
                 Ok(true)
             }
             Ok(count) => {
-                if self.mode == Mode::Echo {
+                if self.mode == RawMode::Echo {
                     self.output.clear();
                     self.written = 0;
                     // Straight back; only what finds no room is kept.

@@ -13,7 +13,7 @@ const SLOW_DEFAULT: Duration = Duration::from_secs(1);
 const SLOW_MAX_MILLISECONDS: u64 = 600_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RequestedAnswer {
     /// The fixed body, or the length of the request's body if it is of a kind that has one.
     Fixed,
     Bytes(u64),
@@ -25,7 +25,7 @@ pub enum Wish {
 
 /// A request's head, understood.
 pub struct Request {
-    pub wish: Wish,
+    pub requested: RequestedAnswer,
     pub framing: Framing,
     pub is_head: bool,
     /// POST, PUT, PATCH: answered with the length of the body.
@@ -56,7 +56,7 @@ impl Request {
         }
         framing.close |= !keeps_alive;
         Ok(Self {
-            wish: Wish::of_path(parsed.path.unwrap_or("/")),
+            requested: RequestedAnswer::of_path(parsed.path.unwrap_or("/")),
             framing,
             is_head: method == "HEAD",
             is_upload: matches!(method, "POST" | "PUT" | "PATCH"),
@@ -69,7 +69,7 @@ impl Request {
     }
 }
 
-impl Wish {
+impl RequestedAnswer {
     fn of_path(path: &str) -> Self {
         let path = path.split('?').next().unwrap_or(path);
         let mut parts = path.trim_start_matches('/').splitn(2, '/');
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn paths_are_wishes() {
-        assert_eq!(Wish::of_path("/bytes/12?x=y"), Wish::Bytes(12));
-        assert_eq!(Wish::of_path("/bytes/many"), Wish::Fixed);
-        assert_eq!(Wish::of_path("/slow/20"), Wish::Slow(Duration::from_millis(20)));
-        assert_eq!(Wish::of_path("/status/99"), Wish::Fixed);
-        assert_eq!(Wish::of_path("/status/503"), Wish::Status(503));
+        assert_eq!(RequestedAnswer::of_path("/bytes/12?x=y"), RequestedAnswer::Bytes(12));
+        assert_eq!(RequestedAnswer::of_path("/bytes/many"), RequestedAnswer::Fixed);
+        assert_eq!(RequestedAnswer::of_path("/slow/20"), RequestedAnswer::Slow(Duration::from_millis(20)));
+        assert_eq!(RequestedAnswer::of_path("/status/99"), RequestedAnswer::Fixed);
+        assert_eq!(RequestedAnswer::of_path("/status/503"), RequestedAnswer::Status(503));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The origin's side of TLS.
 
-use crate::failure::{Failure, Outcome, While};
+use crate::failure::{Outcome, While};
+use crate::pem::read_identity;
 use rustls::ServerConfig;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,11 +10,7 @@ use std::sync::Arc;
 /// differs, and is not what is measured behind a proxy. `path` holds chain and key, as `certificates` writes them.
 pub fn server_config(path: &Path) -> Outcome<Arc<ServerConfig>> {
     let doing = format!("--tls {}", path.display());
-    let chain: Vec<_> = CertificateDer::pem_file_iter(path).when(&doing)?.collect::<Result<_, _>>().when(&doing)?;
-    if chain.is_empty() {
-        return Err(Failure::new(format!("{doing}: no certificate in it")));
-    }
-    let key = PrivateKeyDer::from_pem_file(path).when(&doing)?;
+    let (chain, key) = read_identity("--tls", path)?;
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     // Stable: the rest stays in the library's order.
     provider.cipher_suites.sort_by_key(|suite| !suite.suite().as_str().is_some_and(|name| name.contains("AES_128")));

@@ -43,6 +43,18 @@ pub struct Bars {
 }
 
 impl Bars {
+    pub fn new(title: impl Into<String>, label: &str, series: Vec<String>, groups: Vec<Group>) -> Self {
+        Self {
+            title: title.into(),
+            note: None,
+            label: label.to_owned(),
+            series,
+            groups,
+            reference: None,
+            decimals: None,
+        }
+    }
+
     pub fn render(&self) -> String {
         let values = || self.bars().flat_map(|bar| [bar.value, bar.spread.map_or(bar.value, |spread| spread.1)]);
         if !values().any(|value| Scale::Linear.takes(value)) {
@@ -174,15 +186,8 @@ mod tests {
     #[test]
     fn bars_are_drawn_with_spread_and_errors_marked() {
         let bar = Bar { value: 2.0, spread: Some((1.0, 3.0)), errors: 0 };
-        let bars = Bars {
-            title: "t".into(),
-            note: None,
-            label: "l".into(),
-            series: vec!["a".into(), "b".into()],
-            groups: vec![Group { name: "<g>".into(), bars: vec![Some(bar.clone()), Some(Bar { errors: 4, ..bar })] }],
-            reference: Some(1.0),
-            decimals: None,
-        };
+        let groups = vec![Group { name: "<g>".into(), bars: vec![Some(bar.clone()), Some(Bar { errors: 4, ..bar })] }];
+        let bars = Bars { reference: Some(1.0), ..Bars::new("t", "l", vec!["a".into(), "b".into()], groups) };
         let html = bars.render();
         assert!(html.contains("whisker") && html.contains("value bad") && html.contains("4 errors"));
         assert!(html.contains("&lt;g&gt;") && !html.contains("NaN"));

@@ -1,22 +1,23 @@
 //! `report`: results of any of these commands as one page with figures, to be read offline, on any screen.
 //!
-//! `result` reads the files, `sections` knows the commands' own figures, `track` draws lists of records of any command
-//! by their fields' names, `plot` and `bars` draw, `html` holds text and tables and lets nothing through unescaped.
+//! `result` is a file as the type that its command has for it, `sections` knows the commands' figures, `chart` draws
+//! typed records by `plot` and `bars`, `html` holds text and tables and lets nothing through unescaped.
 
 mod axis;
 mod bars;
+mod chart;
 mod html;
 mod latency;
-mod measure;
 mod plot;
 mod result;
 mod sections;
-mod track;
 
 use crate::failure::{Failure, Outcome, While};
+use crate::provenance::Provenance;
 use crate::report::progress;
+use crate::results::Measurement;
 use html::{Cell, details, escape, frame, table, warning};
-use result::Result;
+use result::{Body, Result};
 use std::path::PathBuf;
 
 /// Results on one page.
@@ -27,8 +28,7 @@ const RESULTS_MAX: usize = 200;
 #[command(after_help = "Examples:\n  \
     propylon-bench compare --json compare.json && propylon-bench report compare.json --out report.html\n  \
     propylon-bench report results/*.json --out report.html --title \"Propylon, release 0.1\"\n\n\
-    Takes what --json of any command wrote. What it does not know is shown as a table, and drawn where its fields'\n\
-    names tell what they are.")]
+    Takes what --json of any command of this build wrote. Commands that measure nothing are shown as a table.")]
 pub struct Arguments {
     /// Results
     #[arg(required = true, value_name = "RESULT.json")]
@@ -45,15 +45,14 @@ pub struct Arguments {
 }
 
 #[derive(serde::Serialize)]
-struct Told {
-    command: &'static str,
+struct PageSummary {
     page: PathBuf,
     page_bytes: usize,
-    results: Vec<ToldResult>,
+    results: Vec<ResultSummary>,
 }
 
 #[derive(serde::Serialize)]
-struct ToldResult {
+struct ResultSummary {
     name: String,
     of_command: String,
     error_count: u64,
@@ -77,18 +76,17 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let page = render(&arguments.title, &results);
     std::fs::write(&arguments.out, &page).when(format_args!("writing {}", arguments.out.display()))?;
     progress(format_args!("{}: {} KiB", arguments.out.display(), page.len().div_ceil(1024)));
-    let results = results.iter().map(|result| ToldResult {
-        name: result.name.clone(),
-        of_command: result.command.clone(),
+    let results = results.iter().map(|result| ResultSummary {
+        name: result.name().to_owned(),
+        of_command: result.command().to_owned(),
         error_count: result.errors,
     });
-    let told =
-        Told { command: "report", page: arguments.out.clone(), page_bytes: page.len(), results: results.collect() };
-    crate::report::save_json(arguments.json.as_deref(), &told)
+    let summary = PageSummary { page: arguments.out.clone(), page_bytes: page.len(), results: results.collect() };
+    crate::report::save_result(arguments.json.as_deref(), "report", &summary)
 }
 
 fn describe(result: &Result) -> String {
-    let command = if result.command.is_empty() { "unknown command, shown as a table" } else { &result.command };
+    let command = if result.command().is_empty() { "unknown command, shown as a table" } else { result.command() };
     let errors = if result.errors > 0 { format!(", {} errors", result.errors) } else { String::new() };
     format!("{command}{errors}")
 }
@@ -111,22 +109,21 @@ fn header(results: &[Result]) -> String {
     if machines.len() > 1 {
         html.push_str(&warning("Results of different machines: rates and times compare only within one of them."));
     }
-    let failed: Vec<&str> =
-        results.iter().filter(|result| result.errors > 0).map(|result| result.name.as_str()).collect();
+    let failed: Vec<&str> = results.iter().filter(|result| result.errors > 0).map(Result::name).collect();
     if !failed.is_empty() {
         let names = html::shorten(&failed.join(", "), 300);
         html.push_str(&warning(&format!("{} of {} results contain errors: {names}", failed.len(), results.len())));
     }
-    if results.iter().any(|result| result.provenance("build") == Some("debug")) {
+    if results.iter().filter_map(provenance).any(|provenance| provenance.build == "debug") {
         html.push_str(&warning(
             "Some results come from a debug build of the bench: rates are its own, not the server's.",
         ));
     }
     let row = |result: &Result| {
         vec![
-            Cell::text(html::shorten(&result.name, 80)),
-            Cell::text(if result.command.is_empty() { "unknown" } else { &result.command }),
-            result.provenance("finished").map_or(Cell::Empty, |when| Cell::Number(moment(when))),
+            Cell::text(html::shorten(result.name(), 80)),
+            Cell::text(if result.command().is_empty() { "unknown" } else { result.command() }),
+            provenance(result).map_or(Cell::Empty, |provenance| Cell::Number(moment(&provenance.finished))),
             Cell::errors(result.errors),
             Cell::text(html::shorten(result.first_error.as_deref().unwrap_or_default(), 160)),
         ]
@@ -142,13 +139,13 @@ fn moment(when: &str) -> String {
     minute.replace('T', "\u{a0}")
 }
 
+fn provenance(result: &Result) -> Option<&Provenance> {
+    result.file.provenance.as_ref()
+}
+
 fn machine_of(result: &Result) -> Option<String> {
-    let provenance = &result.value["provenance"];
-    let cpu = provenance["cpu"].as_str()?;
-    let memory = provenance["memory_kib"].as_f64().unwrap_or(0.0) / 1_048_576.0;
-    let cores = provenance["cores"].as_u64().unwrap_or(0);
-    let kernel = provenance["kernel"].as_str().unwrap_or("unknown kernel");
-    let version = provenance["version"].as_str().unwrap_or("?");
+    let Provenance { cpu, cores, memory_kib, kernel, version, .. } = provenance(result)?;
+    let memory = *memory_kib as f64 / 1_048_576.0;
     Some(format!("{cpu}, {cores} cores, {memory:.0} GiB, {kernel}; propylon-bench {version}"))
 }
 
@@ -169,63 +166,77 @@ fn repeat(results: &[Result]) -> String {
         .iter()
         .map(|result| {
             let command = result.command_line();
-            let name = html::shorten(&result.name, 80);
+            let name = html::shorten(result.name(), 80);
             command
                 .map_or_else(|| format!("# {name}: does not say how it was made"), |line| format!("# {name}\n{line}"))
         })
         .collect();
     html.push_str(&format!("<pre>{}</pre>\n", escape(&commands.join("\n"))));
-    let programs = results.iter().flat_map(|result| result.value["programs"].as_array().into_iter().flatten());
-    let version = |program: &serde_json::Value| {
-        let (name, version) = (program["name"].as_str()?, program["version"].as_str()?);
-        Some(format!("{name}: {version}"))
-    };
-    let versions = distinct(programs.filter_map(version));
+    let programs = results.iter().flat_map(|result| match &result.body {
+        Body::Measured(Measurement::Compare(verdict)) => verdict.programs.as_slice(),
+        _ => &[],
+    });
+    let versions = distinct(programs.map(|program| format!("{}: {}", program.name, program.version)));
     if !versions.is_empty() {
         html.push_str(&format!("<pre>{}</pre>\n", escape(&versions.join("\n"))));
     }
     for result in results {
-        let rows = sections::all_fields(&result.value);
-        let name = format!("Every value of {}", html::shorten(&result.name, 80));
+        let rows = sections::shared::all_fields(&result.file.value);
+        let name = format!("Every value of {}", html::shorten(result.name(), 80));
         html.push_str(&details(&name, &table(&["field", "value"], &rows)));
     }
     html
 }
 
+/// The page of one result.
+#[cfg(test)]
+fn render_value(value: serde_json::Value) -> String {
+    let file = crate::results::ResultFile::new("r".to_owned(), value).unwrap();
+    render("t", &[Result::new(file).unwrap()])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::tests::{comparison, connections, load, throughput, with};
     use serde_json::json;
 
     #[test]
     fn a_page_holds_nothing_that_runs_or_is_fetched() {
         let nasty = "\"><script>alert(1)</script><img src=x onerror=y>";
-        let value = json!({"command": nasty, nasty: nasty, "target": nasty, "first_error": nasty, "errors": {nasty: 2},
-            "list": [{nasty: 1, "name": nasty, "per_second": 1}, {"name": nasty, "per_second": 2}],
-            "provenance": {"cpu": nasty, "command_line": [nasty]}, "rows": [{"row": nasty, "cells": [{"program": nasty}]}],
-            "programs": [{"name": nasty, "version": nasty}]});
-        for command in [nasty, "compare", "plan", "connections", "handshakes", "search"] {
-            let mut value = value.clone();
-            value["command"] = json!(command);
-            let page = render(nasty, &[Result::new(nasty.into(), value).unwrap()]);
+        let provenance = json!({"cpu": nasty, "command_line": [nasty], "version": nasty, "build": nasty, "kernel": nasty,
+            "finished": nasty, "cores": 1, "memory_kib": 1});
+        let values = [
+            json!({"command": nasty, nasty: nasty}),
+            load("handshakes", json!({"target": nasty, "first_error": nasty, "errors": {nasty: 2}}), 1.0, 1.0),
+            comparison(&[(nasty, "CPU µs", nasty, 1.0, 3)]),
+            connections(&[("tls", 1.0, -1.0)]),
+            throughput(true, 1.0),
+        ];
+        for value in values {
+            let page = render_value(with(&value, json!({"provenance": provenance})));
             for part in ["<script", "<img", "http:", "https:", "url(", "@import", "<link", "onerror=y>"] {
-                assert!(!page.contains(part), "{command}: {part}");
+                assert!(!page.contains(part), "{}: {part}", value["command"]);
             }
+            assert!(page.contains("&lt;script"), "{}", value["command"]);
         }
     }
 
     #[test]
-    fn rates_that_were_held_down_are_marked() {
-        let value =
-            |shared: bool| json!({"command": "sweep", "rows": [{"suite": "s", "cells": [{"shares_cores": shared}]}]});
-        let page = |shared: bool| render("t", &[Result::new("r".into(), value(shared)).unwrap()]);
-        assert!(page(true).contains("lower bounds") && !page(false).contains("lower bounds"));
+    fn an_unknown_result_becomes_a_table() {
+        let page = render_value(json!({"command": "tomorrow", "speed": 12.5, "list": [1, 2]}));
+        assert!(page.contains("<h2>tomorrow</h2>") && page.contains("speed") && page.contains("12.5"));
     }
 
     #[test]
-    fn an_unknown_result_becomes_a_table() {
-        let value = json!({"command": "tomorrow", "speed": 12.5, "list": [1, 2]});
-        let page = render("t", &[Result::new("r".into(), value).unwrap()]);
-        assert!(page.contains("<h2>tomorrow</h2>") && page.contains("speed") && page.contains("12.5"));
+    fn loads_are_drawn_side_by_side() {
+        let of = |rate: f64| {
+            let value = load("requests", json!({"per_second": rate, "done": 1000}), 1e5, 1.0);
+            Result::new(crate::results::ResultFile::new(format!("at {rate}"), value).unwrap()).unwrap()
+        };
+        let page = render("t", &[of(1000.0), of(2000.0)]);
+        for part in [">Rate<", ">Server CPU for each<", ">Latency by percentile<", "at 2000"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
     }
 }

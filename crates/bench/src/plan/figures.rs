@@ -1,15 +1,21 @@
 //! Costs of one core, one gigabyte and one connection: by the documents' rules, or by measurement.
 
-use super::demand::Traffic;
+use super::requirements::Traffic;
+use crate::compare::rows::Unit;
+use crate::compare::verdict::Verdict;
+use crate::connections::Mode;
+use crate::connections::table::ModeReport;
 use crate::failure::{Failure, Outcome};
+use crate::quantity::{CpuNanoseconds, CpuSecondsPerGigabyte, Quantity};
+use crate::results::{Measurement, ResultFile};
+use crate::stats::Summary;
 use crate::target::Key;
 use crate::units::show_number;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A thing that has a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Full handshakes per second and core.
@@ -30,6 +36,25 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Name and value with its unit.
+    pub fn show(self, value: f64) -> [String; 2] {
+        let [name, unit] = match self {
+            Self::EcTransactions => ["handshakes, EC P-256", "per second and core"],
+            Self::RsaTransactions => ["handshakes, RSA-2048", "per second and core"],
+            Self::TlsBulk => ["throughput, TLS", "Gb/s per core"],
+            Self::HttpBulk => ["throughput, plain HTTP", "Gb/s per core"],
+            Self::TcpBulk => ["throughput, TCP", "Gb/s per core"],
+            Self::ReencryptedBulk => ["throughput, re-encrypted", "Gb/s per core"],
+            Self::TlsConnection => ["TLS connection", "kB"],
+            Self::HttpConnection => ["HTTP connection", "kB"],
+            Self::TcpConnection => ["TCP connection", "kB"],
+            Self::EcSignatures => ["signatures, EC P-256", "per second and core"],
+            Self::RsaSignatures => ["signatures, RSA-2048", "per second and core"],
+        };
+        let value = if unit == "kB" { value / 1e3 } else { value };
+        [name.to_owned(), format!("{} {unit}", show_number(value))]
+    }
+
     pub fn transactions(key: Key) -> Self {
         if key == Key::Ec { Self::EcTransactions } else { Self::RsaTransactions }
     }
@@ -55,7 +80,7 @@ impl Kind {
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     pub value: f64,
     pub source: String,
@@ -104,16 +129,16 @@ impl Figures {
 
     /// Takes every figure that a result of this program has; it is an error if it has none, or has errors itself.
     /// `traffic` and `key` say what a result that does not name its own was about.
-    pub fn learn_from(&mut self, result: &Value, name: &str, traffic: Traffic, key: Key) -> Outcome<()> {
-        let learned = if result["rows"].is_array() && result["programs"].is_array() {
-            self.learn_from_comparison(result, name)?
-        } else {
-            refuse_errors(result, name)?;
-            for mode in result["modes"].as_array().into_iter().flatten() {
-                refuse_errors(&mode["opening"], name)?;
-                refuse_errors(&mode["holding"], name)?;
+    pub fn learn_from(&mut self, file: &ResultFile, traffic: Traffic, key: Key) -> Outcome<()> {
+        let name = &file.name;
+        let learned = match file.measurement()? {
+            // A comparison may have errors elsewhere than in the cells that figures come from.
+            Some(Measurement::Compare(verdict)) => self.learn_from_comparison(&verdict, name)?,
+            Some(measurement) => {
+                refuse_errors(measurement.errors(), name)?;
+                self.learn_from_load(&file.command, &measurement, name, (traffic, key))
             }
-            self.learn_from_load(result, name, traffic, key)
+            None => 0,
         };
         if learned == 0 {
             return Err(Failure::new(format!(
@@ -124,33 +149,36 @@ impl Figures {
         Ok(())
     }
 
-    fn learn_from_comparison(&mut self, result: &Value, name: &str) -> Outcome<usize> {
+    /// Figures of Propylon's cells; how many.
+    pub fn learn_from_comparison(&mut self, verdict: &Verdict, name: &str) -> Outcome<usize> {
         let mut learned = 0;
-        for row in result["rows"].as_array().into_iter().flatten() {
-            let row_name = row["row"].as_str().unwrap_or_default();
-            let cells = row["cells"].as_array().into_iter().flatten();
-            let Some(cell) = cells.into_iter().find(|cell| cell["program"] == "propylon") else { continue };
-            refuse_errors(cell, &format!("{name}, row {row_name}"))?;
-            let Some(median) = cell["median"].as_f64() else { continue };
-            let kernel = cell["kernel_kib"].as_f64().unwrap_or(0.0);
-            // RSS of the proxy, and kernel memory of both ends of each connection: on the safe side.
-            let connection_bytes = (median.max(0.0) + kernel.max(0.0)) * 1024.0;
-            let per_second = 1e6 / median;
-            let gigabits = 8.0 / median;
-            let (kind, value, seen) = match row_name {
-                "ec13" => (Kind::EcTransactions, per_second, "CPU µs"),
-                "rsa13" => (Kind::RsaTransactions, per_second, "CPU µs"),
-                "bulk-tls" => (Kind::TlsBulk, gigabits, "CPU s/GB"),
-                "bulk-plain" => (Kind::HttpBulk, gigabits, "CPU s/GB"),
-                "bulk-tcp" => (Kind::TcpBulk, gigabits, "CPU s/GB"),
-                "bulk-reencrypt" | "bulk-reencrypted" => (Kind::ReencryptedBulk, gigabits, "CPU s/GB"),
-                "idle-tls" => (Kind::TlsConnection, connection_bytes, "KiB RSS"),
-                "idle-plain" => (Kind::HttpConnection, connection_bytes, "KiB RSS"),
-                "idle-tcp" => (Kind::TcpConnection, connection_bytes, "KiB RSS"),
+        for row in &verdict.rows {
+            let row_name = row.row.as_str();
+            let Some(cell) = row.cells.iter().find(|cell| cell.program == "propylon") else { continue };
+            refuse_errors((cell.errors, cell.first_error.as_deref()), &format!("{name}, row {row_name}"))?;
+            let Some(median) = cell.median else { continue };
+            let kernel = cell.kernel_kib.unwrap_or(0.0);
+            let value = match row.unit {
+                Unit::Microseconds => 1e6 / median,
+                // Gigabits per second of one core.
+                Unit::SecondsPerGigabyte => 8.0 / median,
+                // RSS of the proxy, and kernel memory of both ends of each connection: on the safe side.
+                Unit::Kibibytes => (median.max(0.0) + kernel.max(0.0)) * 1024.0,
+            };
+            let kind = match row_name {
+                "ec13" => Kind::EcTransactions,
+                "rsa13" => Kind::RsaTransactions,
+                "bulk-tls" => Kind::TlsBulk,
+                "bulk-plain" => Kind::HttpBulk,
+                "bulk-tcp" => Kind::TcpBulk,
+                "bulk-reencrypt" | "bulk-reencrypted" => Kind::ReencryptedBulk,
+                "idle-tls" => Kind::TlsConnection,
+                "idle-plain" => Kind::HttpConnection,
+                "idle-tcp" => Kind::TcpConnection,
                 _ => continue,
             };
-            let mut source = format!("{name}, {row_name}: {} {seen}", show_number(median));
-            if kernel > 0.0 && seen == "KiB RSS" {
+            let mut source = format!("{name}, {row_name}: {} {}", show_number(median), row.unit.name());
+            if kernel > 0.0 && row.unit == Unit::Kibibytes {
                 source.push_str(&format!(" + {} KiB kernel, both ends", show_number(kernel)));
             }
             learned += self.learn(kind, value, source);
@@ -158,51 +186,64 @@ impl Figures {
         Ok(learned)
     }
 
-    fn learn_from_load(&mut self, result: &Value, name: &str, traffic: Traffic, key: Key) -> usize {
-        let number = |path: &str| result.pointer(path).and_then(Value::as_f64);
-        let traffic = traffic_of(result).unwrap_or(traffic);
-        let learn_each = |figures: &mut Self, kind: Kind, each: Option<f64>| {
-            let Some(each) = each else { return 0 };
-            let source = format!("{name}: {} CPU µs each, taken as the key asked for", show_number(each / 1e3));
-            figures.learn(kind, 1e9 / each, source)
-        };
-        match result["command"].as_str().unwrap_or_default() {
-            // Resumed handshakes cost less than what is demanded: full ones.
-            "handshakes" if number("/resumed").unwrap_or(0.0) > 0.0 => 0,
-            "handshakes" => learn_each(self, Kind::transactions(key), number("/server_cpu/nanoseconds_per_request")),
-            "keyserver" => learn_each(self, Kind::signatures(key), number("/server_cpu/nanoseconds_per_operation")),
+    fn learn_from_load(
+        &mut self,
+        command: &str,
+        measurement: &Measurement,
+        name: &str,
+        (traffic, key): (Traffic, Key),
+    ) -> usize {
+        match measurement {
+            // Resumed handshakes cost less than what is required: full ones.
+            Measurement::Load(report) if command == "handshakes" => match &report.server_cpu {
+                Some(cpu) if report.summary.resumed == 0 => {
+                    self.learn_each(Kind::transactions(key), cpu.nanoseconds_per_request, name)
+                }
+                _ => 0,
+            },
             // Small answers cost by the request, not by the byte.
-            "requests" if mean_body_bytes(result) < BULK_BODY_BYTES_MIN => 0,
-            "requests" | "throughput" => number("/server_cpu/seconds_per_gigabyte").map_or(0, |each| {
-                let source = format!("{name}: {each:.3} CPU s/GB, taken as {}", traffic.name());
-                self.learn(Kind::bulk(traffic), 8.0 / each, source)
-            }),
-            "connections" if result["modes"].is_array() => {
-                let modes = result["modes"].as_array().into_iter().flatten();
-                modes.map(|mode| self.learn_from_mode(mode, name)).sum()
+            Measurement::Load(report) => match &report.server_cpu {
+                Some(cpu) if mean_body_bytes(&report.summary) >= BULK_BODY_BYTES_MIN => {
+                    self.learn_bulk(traffic, cpu.seconds_per_gigabyte, name)
+                }
+                _ => 0,
+            },
+            Measurement::Throughput(report) => {
+                let traffic = match (report.what.starts_with("tcp"), report.tls) {
+                    (true, _) => Traffic::Tcp,
+                    (false, true) => Traffic::Tls,
+                    (false, false) => Traffic::Http,
+                };
+                report.server_cpu.as_ref().map_or(0, |cpu| self.learn_bulk(traffic, cpu.seconds_per_gigabyte, name))
             }
-            "connections" => {
-                let kernel = number("/growth/kernel").unwrap_or(0.0);
-                self.learn_connection(name, traffic, number("/growth/rss").unwrap_or(0.0), kernel)
-            }
+            Measurement::Keyserver(report) => report
+                .server_cpu
+                .as_ref()
+                .map_or(0, |cpu| self.learn_each(Kind::signatures(key), cpu.nanoseconds_per_operation, name)),
+            Measurement::Connections(report) => report.modes.iter().map(|mode| self.learn_from_mode(mode, name)).sum(),
             _ => 0,
         }
     }
 
-    fn learn_from_mode(&mut self, mode: &Value, name: &str) -> usize {
-        let number = |path: &str| mode.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
-        let traffic = match mode["mode"].as_str() {
-            Some("tls") => Traffic::Tls,
-            Some("http") => Traffic::Http,
+    fn learn_each(&mut self, kind: Kind, each: CpuNanoseconds, name: &str) -> usize {
+        let source = format!("{name}: {} CPU µs each, taken as the key asked for", show_number(each.drawn()));
+        self.learn(kind, 1e9 / each.0, source)
+    }
+
+    fn learn_bulk(&mut self, traffic: Traffic, each: CpuSecondsPerGigabyte, name: &str) -> usize {
+        let source = format!("{name}: {:.3} CPU s/GB, taken as {}", each.0, traffic.name());
+        self.learn(Kind::bulk(traffic), 8.0 / each.0, source)
+    }
+
+    fn learn_from_mode(&mut self, mode: &ModeReport, name: &str) -> usize {
+        let traffic = match mode.mode {
+            Mode::Tls => Traffic::Tls,
+            Mode::Http => Traffic::Http,
             // The others are HTTP connections too, that say nothing: no TCP relay.
-            _ => return 0,
+            Mode::Tcp | Mode::TcpByte => return 0,
         };
-        self.learn_connection(
-            name,
-            traffic,
-            number("/server/rss_kib"),
-            number("/kernel/sockets") + number("/kernel/buffers"),
-        )
+        let rss = mode.server.map_or(0.0, |server| server.rss_kib.0);
+        self.learn_connection(name, traffic, rss, mode.kernel.sockets.0 + mode.kernel.buffers.0)
     }
 
     /// Without a process to look at, the RSS is zero: no figure.
@@ -219,32 +260,18 @@ impl Figures {
     }
 }
 
-/// The traffic that a result names; `None` if it does not.
-fn traffic_of(result: &Value) -> Option<Traffic> {
-    if result["what"].as_str().is_some_and(|what| what.starts_with("tcp")) {
-        return Some(Traffic::Tcp);
-    }
-    result["tls"].as_bool().map(|is_tls| if is_tls { Traffic::Tls } else { Traffic::Http })
-}
-
 /// Bodies from which on the cost per request is small beside the cost per byte.
 const BULK_BODY_BYTES_MIN: f64 = 65536.0;
 
-fn mean_body_bytes(result: &Value) -> f64 {
-    let number = |name: &str| result[name].as_f64().unwrap_or(0.0);
-    number("body_bytes") / number("done").max(1.0)
+fn mean_body_bytes(summary: &Summary) -> f64 {
+    summary.body_bytes as f64 / summary.done.max(1) as f64
 }
 
-/// `errors` is a count in some results and counts by kind in others.
-fn refuse_errors(result: &Value, name: &str) -> Outcome<()> {
-    let errors = match &result["errors"] {
-        Value::Object(kinds) => kinds.values().filter_map(Value::as_u64).sum(),
-        count => count.as_u64().unwrap_or(0),
-    };
+fn refuse_errors((errors, first): (u64, Option<&str>), name: &str) -> Outcome<()> {
     if errors == 0 {
         return Ok(());
     }
-    let first = result["first_error"].as_str().unwrap_or("unknown");
+    let first = first.unwrap_or("unknown");
     Err(Failure::new(format!(
         "{name}: {errors} errors (first: {first}); a plan from failed measurements means nothing"
     )))
@@ -253,17 +280,23 @@ fn refuse_errors(result: &Value, name: &str) -> Outcome<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::results::tests::{comparison, connections, load, throughput};
+    use serde_json::{Value, json};
+
+    fn learn(figures: &mut Figures, value: Value, key: Key) -> Outcome<()> {
+        figures.learn_from(&ResultFile::new("r".into(), value).unwrap(), Traffic::Tls, key)
+    }
 
     #[test]
     fn measured_figures_take_the_place_of_rules() {
         let mut figures = Figures::of_the_documents();
-        let result = json!({"programs": [], "rows": [
-            {"row": "ec13", "cells": [{"program": "haproxy", "median": 300.0}, {"program": "propylon", "median": 100.0}]},
-            {"row": "bulk-tls", "cells": [{"program": "propylon", "median": 0.5}]},
-            {"row": "idle-tls", "cells": [{"program": "propylon", "median": 4.0, "kernel_kib": 6.0}]},
-        ]});
-        figures.learn_from(&result, "r.json", Traffic::Tls, Key::Ec).unwrap();
+        let result = comparison(&[
+            ("ec13", "CPU µs", "haproxy", 300.0, 0),
+            ("ec13", "CPU µs", "propylon", 100.0, 0),
+            ("bulk-tls", "CPU s/GB", "propylon", 0.5, 0),
+            ("idle-tls", "KiB RSS", "propylon", 10.0, 0),
+        ]);
+        learn(&mut figures, result, Key::Ec).unwrap();
         assert_eq!(figures.of(Kind::EcTransactions).unwrap().value, 10_000.0);
         assert_eq!(figures.of(Kind::TlsBulk).unwrap().value, 16.0);
         assert_eq!(figures.of(Kind::TlsConnection).unwrap().value, 10_240.0);
@@ -273,16 +306,13 @@ mod tests {
     #[test]
     fn load_results_are_read_by_what_they_say_of_themselves() {
         let mut figures = Figures::of_the_documents();
-        let mut learn = |result: Value| figures.learn_from(&result, "r", Traffic::Tls, Key::Rsa).is_ok();
-        assert!(learn(json!({"command": "handshakes", "server_cpu": {"nanoseconds_per_request": 1e6}})));
-        assert!(!learn(json!({"command": "handshakes", "resumed": 9, "server_cpu": {"nanoseconds_per_request": 1.0}})));
-        assert!(learn(json!({"command": "keyserver", "server_cpu": {"nanoseconds_per_operation": 2e5}})));
-        assert!(learn(json!({"command": "throughput", "tls": false, "server_cpu": {"seconds_per_gigabyte": 0.4}})));
-        assert!(!learn(
-            json!({"command": "requests", "done": 9, "body_bytes": 9, "server_cpu": {"seconds_per_gigabyte": 9.0}})
-        ));
-        assert!(learn(json!({"command": "connections", "modes": [{"mode": "tcp", "server": {"rss_kib": 1.0}},
-            {"mode": "http", "server": {"rss_kib": 1.0}, "kernel": {"sockets": 4.0, "buffers": 0.0}}]})));
+        let mut learns = |result: Value| learn(&mut figures, result, Key::Rsa).is_ok();
+        assert!(learns(load("handshakes", json!({}), 1e6, 9.0)));
+        assert!(!learns(load("handshakes", json!({"resumed": 9}), 1.0, 9.0)));
+        assert!(learns(load("keyserver", json!({}), 2e5, 9.0)));
+        assert!(learns(throughput(false, 0.4)));
+        assert!(!learns(load("requests", json!({"body_bytes": 9}), 1.0, 9.0)));
+        assert!(learns(connections(&[("tcp", 1.0, 0.0), ("http", 1.0, 4.0)])));
         let value = |kind| figures.of(kind).unwrap().value;
         assert_eq!((value(Kind::RsaTransactions), value(Kind::RsaSignatures)), (1000.0, 5000.0));
         assert_eq!((value(Kind::HttpBulk), value(Kind::HttpConnection)), (20.0, 5120.0));
@@ -292,15 +322,10 @@ mod tests {
     #[test]
     fn failed_or_empty_results_are_refused() {
         let mut figures = Figures::of_the_documents();
-        let failed = json!({"programs": [], "rows": [
-            {"row": "ec13", "cells": [{"program": "propylon", "median": 1.0, "errors": 3}]}]});
-        assert!(figures.learn_from(&failed, "r", Traffic::Tls, Key::Ec).is_err());
-        let failed =
-            json!({"command": "handshakes", "errors": {"tls": 2}, "server_cpu": {"nanoseconds_per_request": 1.0}});
-        assert!(figures.learn_from(&failed, "r", Traffic::Tls, Key::Ec).is_err());
-        for empty in [json!({}), json!([1]), json!({"command": "handshakes", "server_cpu": null}), json!(null)] {
-            assert!(figures.learn_from(&empty, "r", Traffic::Tls, Key::Ec).is_err());
-        }
+        let mut refused = |result: Value| learn(&mut figures, result, Key::Ec).is_err();
+        assert!(refused(comparison(&[("ec13", "CPU µs", "propylon", 1.0, 3)])));
+        assert!(refused(load("handshakes", json!({"errors": {"tls": 2}}), 1.0, 9.0)));
+        assert!(refused(load("handshakes", json!({"server_cpu": null}), 1.0, 9.0)) && refused(json!({})));
         assert_eq!(figures.of(Kind::EcTransactions).unwrap().value, 2000.0);
     }
 }

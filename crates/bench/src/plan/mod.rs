@@ -1,22 +1,24 @@
 //! `plan`: how many cores, how much memory and how many engines a service needs, with the arithmetic to follow.
 //!
-//! `quantity` reads demands as people write them, `demand` refuses those that contradict each other, `figures` knows
-//! what things cost (the documents' rules, or measurements), `size` does the sums and writes each of them down.
+//! `quantity` reads requirements as people write them, `requirements` refuses those that contradict each other,
+//! `figures` knows what things cost (the documents' rules, or measurements), `size` does the sums and writes each of
+//! them down.
 
-mod demand;
 mod figures;
 mod quantity;
+mod requirements;
 mod size;
 
 use crate::compare::{self, Peer, Row};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::report::{self, Table, progress};
+use crate::results::ResultFile;
 use crate::target::Key;
-use crate::units::{parse_duration, show_number};
-use demand::{Demand, Engine, Refusal, Traffic, key_title};
+use crate::units::parse_duration;
 use figures::{Figures, Kind};
-use serde::Serialize;
+use requirements::{Engine, Refusal, Requirements, Traffic, key_title};
+use serde::{Deserialize, Serialize};
 use size::{Answer, ScaleOut, Sheet, exact, show_bytes};
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,7 +33,7 @@ use std::time::Duration;
     propylon-bench plan --tps 20000 --throughput 5Gbps --connections 1M --measure --json plan.json\n  \
     propylon-bench plan --tps 2000 --key rsa --keyless --from compare.json\n\n\
     Figures are the documents' rules (500 RSA-2048 or 2,000 EC P-256 transactions/s and 1 Gb/s of TLS per core, 40 kB\n\
-    per TLS connection), unless --measure or --from put measured ones in their place. Infeasible demands get a reason,\n\
+    per TLS connection), unless --measure or --from put measured ones in their place. Infeasible requirements get a reason,\n\
     what would make them feasible, and exit code 1."
 )]
 pub struct Arguments {
@@ -65,7 +67,8 @@ pub struct Arguments {
     /// Spare engines, so that so many may fail: N+1, or N+M with a number
     #[arg(long, value_name = "M", num_args = 0..=1, default_missing_value = "1", default_value = "0", hide_default_value = true, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub ha: u32,
-    /// Share added to every demand for what demands do not say: peaks, growth, health checks, the next release
+    /// Share added to every requirement for what requirements do not say: peaks, growth, health checks, the next
+    /// release
     #[arg(long, value_name = "SHARE", default_value = "0.3", value_parser = quantity::parse_margin)]
     pub margin: f64,
     /// Cores of one engine; chosen if absent
@@ -103,58 +106,53 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
 }
 
-/// Largest size, in bytes, of a result that is read as a source of figures.
-const RESULT_BYTES_MAX: u64 = 64 << 20;
-
 /// The report of a plan.
-#[derive(Serialize)]
-struct Plan<'a> {
-    command: &'static str,
-    feasible: bool,
-    demand: &'a Demand,
-    figures: &'a [(Kind, figures::Figure)],
-    steps: &'a [size::Step],
-    answer: Option<&'a Answer>,
-    refusal: Option<&'a Refusal>,
-    assumptions: Vec<String>,
+#[derive(Serialize, Deserialize)]
+pub struct Plan {
+    pub feasible: bool,
+    pub requirements: Requirements,
+    pub figures: Vec<(Kind, figures::Figure)>,
+    pub steps: Vec<size::Step>,
+    pub answer: Option<Answer>,
+    pub refusal: Option<Refusal>,
+    pub assumptions: Vec<String>,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
-    let demand = arguments.demand();
+    let requirements = arguments.requirements();
     // Before minutes of measuring, what no measurement can mend.
-    let mut outcome = demand.check().map(|()| None);
+    let mut outcome = requirements.check().map(|()| None);
     let mut sheet = Sheet::default();
     if outcome.is_ok() {
-        let figures = arguments.figures(&demand)?;
-        outcome = sheet.size(&demand, &figures).map(Some);
+        let figures = arguments.figures(&requirements)?;
+        outcome = sheet.size(&requirements, &figures).map(Some);
     }
-    let assumptions = assumptions(&demand, arguments.measure || !arguments.from.is_empty());
+    let assumptions = assumptions(&requirements, arguments.measure || !arguments.from.is_empty());
     let plan = Plan {
-        command: "plan",
         feasible: outcome.is_ok(),
-        demand: &demand,
-        figures: &sheet.figures_used,
-        steps: &sheet.steps,
-        answer: outcome.as_ref().ok().and_then(Option::as_ref),
-        refusal: outcome.as_ref().err(),
+        refusal: outcome.as_ref().err().cloned(),
+        answer: outcome.ok().flatten(),
+        requirements,
+        figures: sheet.figures_used,
+        steps: sheet.steps,
         assumptions,
     };
     plan.print();
-    report::save_json(arguments.json.as_deref(), &plan)?;
-    match plan.refusal {
+    report::save_result(arguments.json.as_deref(), "plan", &plan)?;
+    match &plan.refusal {
         None => Ok(()),
         Some(refusal) => Err(Failure::new(format!("infeasible: {}", refusal.why))),
     }
 }
 
 impl Arguments {
-    fn demand(&self) -> Demand {
+    fn requirements(&self) -> Requirements {
         let traffic = match (self.http, self.tcp) {
             (true, _) => Traffic::Http,
             (_, true) => Traffic::Tcp,
             _ => Traffic::Tls,
         };
-        Demand {
+        Requirements {
             transactions_per_second: self.tps,
             key: self.key,
             throughput_gbps: self.throughput,
@@ -175,38 +173,31 @@ impl Arguments {
     }
 
     /// The rules, then what was measured before, then what is measured now: the latest counts.
-    fn figures(&self, demand: &Demand) -> Outcome<Figures> {
+    fn figures(&self, requirements: &Requirements) -> Outcome<Figures> {
         let mut figures = Figures::of_the_documents();
         for path in &self.from {
-            let name =
-                path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
-            let size = std::fs::metadata(path).when(format_args!("--from {}", path.display()))?.len();
-            if size > RESULT_BYTES_MAX {
-                return Err(Failure::new(format!("--from {}: {size} bytes is no result of ours", path.display())));
-            }
-            let text = std::fs::read_to_string(path).when(format_args!("--from {}", path.display()))?;
-            let result = serde_json::from_str(&text).when(format_args!("--from {}", path.display()))?;
-            figures.learn_from(&result, &name, demand.traffic, demand.key)?;
+            let mut file = ResultFile::read(path).when("--from")?;
+            file.name = path.file_name().map_or(file.name, |name| name.to_string_lossy().into_owned());
+            figures.learn_from(&file, requirements.traffic, requirements.key)?;
         }
         if self.measure {
-            let rows = rows_for(demand);
+            let rows = rows_for(requirements);
             if rows.is_empty() {
-                return Err(Failure::new("--measure has no measurement for these demands; leave it out"));
+                return Err(Failure::new("--measure has no measurement for these requirements; leave it out"));
             }
-            let result = self.measure(rows)?;
-            figures.learn_from(&result, "measured here", demand.traffic, demand.key)?;
+            figures.learn_from_comparison(&self.measure(rows)?, "measured here")?;
         }
         Ok(figures)
     }
 
     /// `compare` without anyone to compare with.
-    fn measure(&self, rows: Vec<Row>) -> Outcome<serde_json::Value> {
+    fn measure(&self, rows: Vec<Row>) -> Outcome<compare::verdict::Verdict> {
         let interrupt = Interrupt::install()?;
         let names: Vec<String> = rows.iter().map(|row| row.name()).collect();
         progress(format_args!("measuring {}: three rounds of {:?} each", names.join(", "), self.duration));
-        let nobody: Vec<Peer> = Vec::new();
+        let no_peers: Vec<Peer> = Vec::new();
         let comparison = compare::Arguments {
-            against: nobody,
+            against: no_peers,
             propylon: self.propylon.clone(),
             rows: rows.into_iter().map(compare::Choice::One).collect(),
             rounds: 3,
@@ -217,24 +208,24 @@ impl Arguments {
         let verdict = compare::measure(&comparison, &interrupt)?;
         // Half of it is nothing to plan by.
         interrupt.check()?;
-        serde_json::to_value(&verdict).when("reading what was measured")
+        Ok(verdict)
     }
 }
 
-/// Only what the demands need is measured.
-fn rows_for(demand: &Demand) -> Vec<Row> {
+/// Only what the requirements need is measured.
+fn rows_for(requirements: &Requirements) -> Vec<Row> {
     let mut rows = Vec::new();
-    if demand.transactions_per_second.is_some() {
-        rows.push(if demand.key == Key::Ec { Row::Ec13 } else { Row::Rsa13 });
+    if requirements.transactions_per_second.is_some() {
+        rows.push(if requirements.key == Key::Ec { Row::Ec13 } else { Row::Rsa13 });
     }
-    match demand.traffic {
+    match requirements.traffic {
         Traffic::Tls => {
-            rows.extend(demand.throughput_gbps.map(|_| Row::BulkTls));
-            rows.extend(demand.connections.map(|_| Row::IdleTls));
+            rows.extend(requirements.throughput_gbps.map(|_| Row::BulkTls));
+            rows.extend(requirements.connections.map(|_| Row::IdleTls));
         }
         Traffic::Http => {
-            rows.extend(demand.throughput_gbps.map(|_| Row::BulkPlain));
-            rows.extend(demand.connections.map(|_| Row::IdlePlain));
+            rows.extend(requirements.throughput_gbps.map(|_| Row::BulkPlain));
+            rows.extend(requirements.connections.map(|_| Row::IdlePlain));
         }
         Traffic::Tcp => {}
     }
@@ -242,42 +233,42 @@ fn rows_for(demand: &Demand) -> Vec<Row> {
 }
 
 /// Assumptions that the sums take for granted, for the reader to doubt.
-fn assumptions(demand: &Demand, measured: bool) -> Vec<String> {
-    let mut told = vec![
+fn assumptions(requirements: &Requirements, measured: bool) -> Vec<String> {
+    let mut assumptions = vec![
         "cores add up: an engine of n cores does n times what one core does, and engines share evenly".to_owned(),
         "every transaction is a full handshake; resumed ones cost less".to_owned(),
         "memory is for connections alone: the program itself and the system need some tens of MB more".to_owned(),
     ];
-    if demand.traffic != Traffic::Tcp {
-        told.push("HTTP reuses connections to servers, so those need no files or ports to speak of".to_owned());
+    if requirements.traffic != Traffic::Tcp {
+        assumptions.push("HTTP reuses connections to servers, so those need no files or ports to speak of".to_owned());
     }
     if !measured {
-        told.push(
+        assumptions.push(
             "figures by the \"Avi sizing rule\" are another product's for its own engines: --measure takes Propylon's own, here"
                 .to_owned(),
         );
     }
     if measured {
-        told.push("measured on loopback: no network card, no loss, no interrupts of one".to_owned());
-        told.push("connections were measured idle; while one is active it holds buffers besides".to_owned());
+        assumptions.push("measured on loopback: no network card, no loss, no interrupts of one".to_owned());
+        assumptions.push("connections were measured idle; while one is active it holds buffers besides".to_owned());
     }
-    told
+    assumptions
 }
 
-impl Plan<'_> {
+impl Plan {
     /// All at once, to a reader who may have gone away meanwhile.
     fn print(&self) {
         let _ = std::io::stdout().write_all(self.text().as_bytes());
     }
 
     fn text(&self) -> String {
-        let mut demand = Table::of_facts();
-        self.demand_rows().into_iter().for_each(|row| demand.row(row));
-        let mut text = format!("Demand\n{}", demand.render());
+        let mut requirements = Table::of_facts();
+        self.requirement_rows().into_iter().for_each(|row| requirements.row(row));
+        let mut text = format!("Requirements\n{}", requirements.render());
         if !self.figures.is_empty() {
             let mut table = Table::of_facts();
-            for (kind, figure) in self.figures {
-                let [name, value] = show_figure(*kind, figure.value);
+            for (kind, figure) in &self.figures {
+                let [name, value] = kind.show(figure.value);
                 table.row([name, value, figure.source.clone()]);
             }
             text.push_str(&format!("\nFigures\n{}", table.render()));
@@ -286,7 +277,7 @@ impl Plan<'_> {
             let mut table = Table::of_facts();
             for (index, step) in self.steps.iter().enumerate() {
                 let number = format!("{:>2}", index + 1);
-                let unit = if step.value == 1.0 { step.unit.trim_end_matches('s') } else { step.unit };
+                let unit = if step.value == 1.0 { step.unit.trim_end_matches('s') } else { &step.unit };
                 let result = format!("= {} {unit}", exact(step.value));
                 table.row([number, step.what.clone(), step.formula.clone(), result]);
             }
@@ -298,9 +289,9 @@ impl Plan<'_> {
 
     fn outcome_text(&self) -> String {
         let list = |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
-        match (self.answer, self.refusal) {
+        match (&self.answer, &self.refusal) {
             (Some(answer), _) => {
-                let table = answer.table(self.demand).render();
+                let table = answer.table(&self.requirements).render();
                 format!("\nAnswer\n{table}\nTaken for granted\n{}", list(&self.assumptions))
             }
             (None, Some(refusal)) => {
@@ -311,36 +302,39 @@ impl Plan<'_> {
         }
     }
 
-    fn demand_rows(&self) -> Vec<[String; 2]> {
-        let demand = self.demand;
+    fn requirement_rows(&self) -> Vec<[String; 2]> {
+        let requirements = &self.requirements;
         let mut rows = Vec::new();
-        if let Some(per_second) = demand.transactions_per_second {
-            rows.push(["transactions".to_owned(), format!("{}/s, {}", exact(per_second), key_title(demand.key))]);
+        if let Some(per_second) = requirements.transactions_per_second {
+            rows.push(["transactions".to_owned(), format!("{}/s, {}", exact(per_second), key_title(requirements.key))]);
         }
-        if let Some(gigabits) = demand.throughput_gbps {
-            let again = if demand.reencrypt { ", re-encrypted towards servers" } else { "" };
-            rows.push(["throughput".to_owned(), format!("{} Gb/s, {}{again}", exact(gigabits), demand.traffic.name())]);
+        if let Some(gigabits) = requirements.throughput_gbps {
+            let again = if requirements.reencrypt { ", re-encrypted towards servers" } else { "" };
+            rows.push([
+                "throughput".to_owned(),
+                format!("{} Gb/s, {}{again}", exact(gigabits), requirements.traffic.name()),
+            ]);
         }
-        if let Some(connections) = demand.connections {
-            let shown = format!("{} at once, {}", exact(connections), demand.traffic.name());
+        if let Some(connections) = requirements.connections {
+            let shown = format!("{} at once, {}", exact(connections), requirements.traffic.name());
             rows.push(["connections".to_owned(), shown]);
         }
-        rows.push(["margin".to_owned(), format!("{} % on top of each", exact(demand.margin * 100.0))]);
-        if demand.spare_engines > 0 {
-            rows.push(["availability".to_owned(), format!("N+{}", demand.spare_engines)]);
+        rows.push(["margin".to_owned(), format!("{} % on top of each", exact(requirements.margin * 100.0))]);
+        if requirements.spare_engines > 0 {
+            rows.push(["availability".to_owned(), format!("N+{}", requirements.spare_engines)]);
         }
         rows
     }
 }
 
 impl Answer {
-    fn table(&self, demand: &Demand) -> Table {
+    fn table(&self, requirements: &Requirements) -> Table {
         let mut table = Table::of_facts();
         table.row(["cores", &show_cores(self.cores)]);
         if self.memory_bytes > 0.0 {
             table.row(["memory", &format!("{} in all, margin included", show_bytes(self.memory_bytes))]);
         }
-        let memory = match demand.engine.memory_bytes {
+        let memory = match requirements.engine.memory_bytes {
             Some(memory) => format!(" and {}", show_bytes(memory)),
             None if self.memory_bytes > 0.0 => format!(" and at least {}", show_bytes(self.engine_memory_bytes)),
             None => String::new(),
@@ -373,25 +367,7 @@ impl Answer {
 
 fn show_cores(cores: f64) -> String {
     if cores == 0.0 {
-        return "no figure: demand transactions or throughput for one".to_owned();
+        return "no figure: require transactions or throughput for one".to_owned();
     }
     format!("{} in all, margin included", exact(cores))
-}
-
-fn show_figure(kind: Kind, value: f64) -> [String; 2] {
-    let [name, unit] = match kind {
-        Kind::EcTransactions => ["handshakes, EC P-256", "per second and core"],
-        Kind::RsaTransactions => ["handshakes, RSA-2048", "per second and core"],
-        Kind::TlsBulk => ["throughput, TLS", "Gb/s per core"],
-        Kind::HttpBulk => ["throughput, plain HTTP", "Gb/s per core"],
-        Kind::TcpBulk => ["throughput, TCP", "Gb/s per core"],
-        Kind::ReencryptedBulk => ["throughput, re-encrypted", "Gb/s per core"],
-        Kind::TlsConnection => ["TLS connection", "kB"],
-        Kind::HttpConnection => ["HTTP connection", "kB"],
-        Kind::TcpConnection => ["TCP connection", "kB"],
-        Kind::EcSignatures => ["signatures, EC P-256", "per second and core"],
-        Kind::RsaSignatures => ["signatures, RSA-2048", "per second and core"],
-    };
-    let value = if unit == "kB" { value / 1e3 } else { value };
-    [name.to_owned(), format!("{} {unit}", show_number(value))]
 }

@@ -1,6 +1,7 @@
-//! Demands as people write them: `20k`, `5Gbps`, `16GiB`. Zero, negative and absurd ones are refused here, in words.
+//! Requirements as people write them: `20k`, `5Gbps`, `16GiB`. Zero, negative and absurd ones are refused here, in
+//! words.
 
-/// Above these a demand is a slip of the pen, not a service: the largest public services are a hundredth of it.
+/// Above these a requirement is a slip of the pen, not a service: the largest public services are a hundredth of it.
 const COUNT_MAX: f64 = 1e10;
 const GIGABITS_MAX: f64 = 1e5;
 const MEMORY_BYTES_MAX: f64 = 1e15;
@@ -51,11 +52,11 @@ pub fn parse_memory(text: &str) -> Result<f64, String> {
     bounded(number * scale, MEMORY_BYTES_MAX, "1000 TB")
 }
 
-/// A share to add to every demand: 0.3 is 30 %.
+/// A share to add to every requirement: 0.3 is 30 %.
 pub fn parse_margin(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(margin) if (0.0..=10.0).contains(&margin) => Ok(margin),
-        _ => Err("a margin is a share between 0 and 10; 0.3 plans for 30 % more than the demand".to_owned()),
+        _ => Err("a margin is a share between 0 and 10; 0.3 plans for 30 % more than the requirements".to_owned()),
     }
 }
 
@@ -72,8 +73,8 @@ fn bounded(value: f64, limit: f64, limit_shown: &str) -> Result<f64, String> {
         v if !v.is_finite() || v > limit => {
             Err(format!("more than {limit_shown}: that is not one service; check the number and its unit"))
         }
-        0.0 => Err("zero is no demand; leave the flag out instead".to_owned()),
-        v if v < 0.0 => Err("a demand cannot be negative".to_owned()),
+        0.0 => Err("zero is no requirement; leave the flag out instead".to_owned()),
+        v if v < 0.0 => Err("a requirement cannot be negative".to_owned()),
         v => Ok(v),
     }
 }

@@ -1,9 +1,10 @@
-//! From demands and figures to cores, memory and engines, each step written down as it is taken.
+//! From requirements and figures to cores, memory and engines, each step written down as it is taken.
 
-use super::demand::{Demand, Refusal, Traffic, key_title};
 use super::figures::{Figure, Figures, Kind, REENCRYPTION_FACTOR};
+use super::requirements::{Refusal, Requirements, Traffic, key_title};
+use crate::quantity::Label;
 use crate::units::show_number;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB), which
 /// do so (native scale-out). Propylon's do not hand packets to each other: the number is Avi's idea of what is small.
@@ -16,15 +17,15 @@ const KEY_SERVER_LOAD_FACTOR: f64 = 2.0;
 const ENGINE_CORES_OFFERED: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// One line of arithmetic: `what: formula = value unit`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     pub what: String,
     pub formula: String,
     pub value: f64,
-    pub unit: &'static str,
+    pub unit: Label,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScaleOut {
     /// One engine takes all traffic.
@@ -33,7 +34,7 @@ pub enum ScaleOut {
     Ecmp,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// With the margin, for all engines together.
     pub cores: f64,
@@ -41,16 +42,16 @@ pub struct Answer {
     pub engine_cores: u32,
     /// Least memory for one engine, when it carries its share of a service that lost its spare engines.
     pub engine_memory_bytes: f64,
-    /// Engines that must be alive to carry the demand.
+    /// Engines that must be alive to carry the requirements.
     pub engines_needed: u64,
     pub engines_spare: u64,
     pub scale_out: ScaleOut,
     /// The resource that the number of engines follows from.
-    pub limited_by: &'static str,
+    pub limited_by: Label,
     pub key_servers: Option<KeyServers>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyServers {
     pub servers: u64,
     pub cores_each: u32,
@@ -73,27 +74,28 @@ struct Need {
 
 impl Sheet {
     /// The whole plan.
-    pub fn size(&mut self, demand: &Demand, figures: &Figures) -> Result<Answer, Refusal> {
-        demand.check()?;
-        let need = self.need(demand, figures)?;
-        let engine_cores = match demand.engine.cores {
+    pub fn size(&mut self, requirements: &Requirements, figures: &Figures) -> Result<Answer, Refusal> {
+        requirements.check()?;
+        let need = self.need(requirements, figures)?;
+        let engine_cores = match requirements.engine.cores {
             Some(cores) => cores,
-            None => self.choose_engine(demand, &need)?,
+            None => self.choose_engine(requirements, &need)?,
         };
-        let (needed, limited_by) = self.engines(demand, &need, engine_cores);
-        let spare = u64::from(demand.spare_engines);
+        let (needed, limited_by) = self.engines(requirements, &need, engine_cores);
+        let spare = u64::from(requirements.spare_engines);
         let total = needed + spare;
         if spare > 0 {
             let formula = format!("{needed} + {spare} (N+M: all carry traffic, any {spare} may fail)");
             self.step("engines with spares", formula, total as f64, "engines");
         }
-        let scale_out = scale_out(total).ok_or_else(|| too_many(demand, &need, engine_cores, total, limited_by))?;
+        let scale_out =
+            scale_out(total).ok_or_else(|| too_many(requirements, &need, engine_cores, total, limited_by))?;
         let engine_memory_bytes = need.memory_bytes / needed as f64;
         if need.memory_bytes > 0.0 {
             let formula = format!("{} ÷ {needed}", show_bytes(need.memory_bytes));
             self.step("memory in each engine, at the least", formula, engine_memory_bytes / 1e9, "GB");
         }
-        let key_servers = self.key_servers(demand, figures, engine_cores)?;
+        let key_servers = self.key_servers(requirements, figures, engine_cores)?;
         Ok(Answer {
             cores: need.cores,
             memory_bytes: need.memory_bytes,
@@ -102,13 +104,13 @@ impl Sheet {
             engines_needed: needed,
             engines_spare: spare,
             scale_out,
-            limited_by,
+            limited_by: limited_by.into(),
             key_servers,
         })
     }
 
     fn step(&mut self, what: impl Into<String>, formula: String, value: f64, unit: &'static str) -> f64 {
-        self.steps.push(Step { what: what.into(), formula, value, unit });
+        self.steps.push(Step { what: what.into(), formula, value, unit: unit.into() });
         value
     }
 
@@ -121,50 +123,50 @@ impl Sheet {
         Some(value)
     }
 
-    fn need(&mut self, demand: &Demand, figures: &Figures) -> Result<Need, Refusal> {
-        let transactions = self.transaction_cores(demand, figures);
-        let bulk = self.bulk_cores(demand, figures)?;
+    fn need(&mut self, requirements: &Requirements, figures: &Figures) -> Result<Need, Refusal> {
+        let transactions = self.transaction_cores(requirements, figures);
+        let bulk = self.bulk_cores(requirements, figures)?;
         let parts: Vec<f64> = [transactions, bulk].into_iter().flatten().collect();
-        let scale = 1.0 + demand.margin;
+        let scale = 1.0 + requirements.margin;
         let mut cores = 0.0;
         if !parts.is_empty() {
             let formula = parts.iter().map(|part| exact(*part)).collect::<Vec<_>>().join(" + ");
-            let sum = self.step("cores for the demand", formula, parts.iter().sum(), "cores");
+            let sum = self.step("cores for the requirements", formula, parts.iter().sum(), "cores");
             cores =
                 self.step("cores with the margin", format!("{} × {}", exact(sum), exact(scale)), sum * scale, "cores");
         }
         let mut need = Need { cores, memory_bytes: 0.0, files: 0.0, ports: 0.0 };
-        if let Some(connections) = demand.connections {
-            self.connection_needs(demand, figures, connections, &mut need)?;
+        if let Some(connections) = requirements.connections {
+            self.connection_needs(requirements, figures, connections, &mut need)?;
         }
         Ok(need)
     }
 
-    fn transaction_cores(&mut self, demand: &Demand, figures: &Figures) -> Option<f64> {
-        let per_second = demand.transactions_per_second?;
-        let rate = self.figure(figures, Kind::transactions(demand.key))?;
-        let what = format!("cores for handshakes, {}", key_title(demand.key));
+    fn transaction_cores(&mut self, requirements: &Requirements, figures: &Figures) -> Option<f64> {
+        let per_second = requirements.transactions_per_second?;
+        let rate = self.figure(figures, Kind::transactions(requirements.key))?;
+        let what = format!("cores for handshakes, {}", key_title(requirements.key));
         let formula = format!("{}/s ÷ {}/s per core", exact(per_second), exact(rate));
         Some(self.step(what, formula, per_second / rate, "cores"))
     }
 
-    fn bulk_cores(&mut self, demand: &Demand, figures: &Figures) -> Result<Option<f64>, Refusal> {
-        let Some(gigabits) = demand.throughput_gbps else { return Ok(None) };
-        let reencrypted = if demand.reencrypt { self.figure(figures, Kind::ReencryptedBulk) } else { None };
+    fn bulk_cores(&mut self, requirements: &Requirements, figures: &Figures) -> Result<Option<f64>, Refusal> {
+        let Some(gigabits) = requirements.throughput_gbps else { return Ok(None) };
+        let reencrypted = if requirements.reencrypt { self.figure(figures, Kind::ReencryptedBulk) } else { None };
         let rate = match reencrypted {
             Some(rate) => rate,
-            None => self.figure(figures, Kind::bulk(demand.traffic)).ok_or_else(|| {
+            None => self.figure(figures, Kind::bulk(requirements.traffic)).ok_or_else(|| {
                 Refusal::new(
-                    format!("there is no rule for the throughput of {} per core", demand.traffic.name()),
+                    format!("there is no rule for the throughput of {} per core", requirements.traffic.name()),
                     ["measure it: plan --measure (TLS and plain HTTP)", "or give a result that has it: --from FILE"],
                 )
             })?,
         };
-        self.check_one_core_connections(demand, gigabits, rate)?;
-        let what = format!("cores for throughput, {}", demand.traffic.name());
+        self.check_one_core_connections(requirements, gigabits, rate)?;
+        let what = format!("cores for throughput, {}", requirements.traffic.name());
         let formula = format!("{} Gb/s ÷ {} Gb/s per core", exact(gigabits), exact(rate));
         let cores = self.step(what, formula, gigabits / rate, "cores");
-        if !demand.reencrypt || reencrypted.is_some() {
+        if !requirements.reencrypt || reencrypted.is_some() {
             return Ok(Some(cores));
         }
         let formula = format!("{} × {} (bulk work is done twice)", exact(cores), exact(REENCRYPTION_FACTOR));
@@ -172,8 +174,8 @@ impl Sheet {
     }
 
     /// A connection lives on one core, so it gets no more than that core can move.
-    fn check_one_core_connections(&self, demand: &Demand, gigabits: f64, rate: f64) -> Result<(), Refusal> {
-        let Some(connections) = demand.connections else { return Ok(()) };
+    fn check_one_core_connections(&self, requirements: &Requirements, gigabits: f64, rate: f64) -> Result<(), Refusal> {
+        let Some(connections) = requirements.connections else { return Ok(()) };
         let each = gigabits / connections;
         if each <= rate {
             return Ok(());
@@ -187,32 +189,32 @@ impl Sheet {
                 exact(each),
                 exact(rate)
             ),
-            [format!("demand at least {} connections", whole(gigabits / rate)), "demand less throughput".to_owned()],
+            [format!("require at least {} connections", whole(gigabits / rate)), "require less throughput".to_owned()],
         ))
     }
 
     fn connection_needs(
         &mut self,
-        demand: &Demand,
+        requirements: &Requirements,
         figures: &Figures,
         connections: f64,
         need: &mut Need,
     ) -> Result<(), Refusal> {
-        let scale = 1.0 + demand.margin;
-        let kind = Kind::connection(demand.traffic);
+        let scale = 1.0 + requirements.margin;
+        let kind = Kind::connection(requirements.traffic);
         let each = self.figure(figures, kind).expect("the documents have a rule for every kind of connection");
         let formula = format!("{} × {} kB", exact(connections), exact(each / 1e3));
         let memory = connections * each;
-        let what = format!("memory for connections, {}", demand.traffic.name());
+        let what = format!("memory for connections, {}", requirements.traffic.name());
         let memory_gb = self.step(what, formula, memory / 1e9, "GB");
         let formula = format!("{} × {}", exact(memory_gb), exact(scale));
         self.step("memory with the margin", formula, memory_gb * scale, "GB");
         need.memory_bytes = memory * scale;
         // A relayed connection holds its server's connection all its life; HTTP shares pooled ones between requests.
-        let files_each = if demand.traffic == Traffic::Tcp { 2.0 } else { 1.0 };
+        let files_each = if requirements.traffic == Traffic::Tcp { 2.0 } else { 1.0 };
         let formula = format!("{} × {} × {}", exact(connections), exact(files_each), exact(scale));
         need.files = self.step("open files", formula, connections * files_each * scale, "files");
-        if demand.traffic == Traffic::Tcp {
+        if requirements.traffic == Traffic::Tcp {
             let formula = format!("{} × {}", exact(connections), exact(scale));
             need.ports = self.step("local ports towards servers", formula, connections * scale, "ports");
         }
@@ -220,28 +222,28 @@ impl Sheet {
     }
 
     /// The least number of engines, and why that many.
-    fn engines(&mut self, demand: &Demand, need: &Need, engine_cores: u32) -> (u64, &'static str) {
-        let limits = limits(demand, need, engine_cores);
+    fn engines(&mut self, requirements: &Requirements, need: &Need, engine_cores: u32) -> (u64, &'static str) {
+        let limits = limits(requirements, need, engine_cores);
         for (name, need, per_engine) in &limits {
             let unit = if *name == "memory" { " GB" } else { "" };
             let formula = format!("{}{unit} ÷ {}{unit} in one, rounded up", exact(*need), exact(*per_engine));
             self.step(format!("engines by {name}"), formula, ceil(need / per_engine) as f64, "engines");
         }
-        let (needed, limited_by) = engines_for(demand, need, engine_cores);
+        let (needed, limited_by) = engines_for(requirements, need, engine_cores);
         let formula = "the largest of these".to_owned();
         self.step("engines needed", formula, needed as f64, "engines");
         (needed, limited_by)
     }
 
     /// The smallest engine of which few are enough; else the smallest of which a router can spread as many as it takes.
-    fn choose_engine(&mut self, demand: &Demand, need: &Need) -> Result<u32, Refusal> {
-        let total = |cores: u32| engines_for(demand, need, cores).0 + u64::from(demand.spare_engines);
+    fn choose_engine(&mut self, requirements: &Requirements, need: &Need) -> Result<u32, Refusal> {
+        let total = |cores: u32| engines_for(requirements, need, cores).0 + u64::from(requirements.spare_engines);
         let fits = |most: u64| Some((ENGINE_CORES_OFFERED.into_iter().find(|cores| total(*cores) <= most)?, most));
         let chosen = fits(NATIVE_ENGINES_MAX).or_else(|| fits(ECMP_ENGINES_MAX));
         let largest = ENGINE_CORES_OFFERED[ENGINE_CORES_OFFERED.len() - 1];
         let Some((cores, most)) = chosen else {
-            let (_, limited_by) = engines_for(demand, need, largest);
-            return Err(too_many(demand, need, largest, total(largest), limited_by));
+            let (_, limited_by) = engines_for(requirements, need, largest);
+            return Err(too_many(requirements, need, largest, total(largest), limited_by));
         };
         let formula = format!("not given: of 1, 2, 4 … 128 the fewest that make do with {most} engines");
         self.step("cores of one engine", formula, f64::from(cores), "cores");
@@ -250,13 +252,15 @@ impl Sheet {
 
     fn key_servers(
         &mut self,
-        demand: &Demand,
+        requirements: &Requirements,
         figures: &Figures,
         engine_cores: u32,
     ) -> Result<Option<KeyServers>, Refusal> {
-        let (true, Some(per_second)) = (demand.keyless, demand.transactions_per_second) else { return Ok(None) };
-        let rate = self.figure(figures, Kind::signatures(demand.key)).unwrap_or(f64::NAN);
-        let scale = 1.0 + demand.margin;
+        let (true, Some(per_second)) = (requirements.keyless, requirements.transactions_per_second) else {
+            return Ok(None);
+        };
+        let rate = self.figure(figures, Kind::signatures(requirements.key)).unwrap_or(f64::NAN);
+        let scale = 1.0 + requirements.margin;
         let formula = format!(
             "{}/s × {} × {} ÷ {}/s per core",
             exact(per_second),
@@ -276,8 +280,8 @@ impl Sheet {
 }
 
 /// Name, need and what one engine has, in the same unit.
-fn limits(demand: &Demand, need: &Need, engine_cores: u32) -> Vec<(&'static str, f64, f64)> {
-    let engine = &demand.engine;
+fn limits(requirements: &Requirements, need: &Need, engine_cores: u32) -> Vec<(&'static str, f64, f64)> {
+    let engine = &requirements.engine;
     let mut limits = Vec::new();
     if need.cores > 0.0 {
         limits.push(("cores", need.cores, f64::from(engine_cores)));
@@ -294,8 +298,8 @@ fn limits(demand: &Demand, need: &Need, engine_cores: u32) -> Vec<(&'static str,
     limits
 }
 
-fn engines_for(demand: &Demand, need: &Need, engine_cores: u32) -> (u64, &'static str) {
-    let all = limits(demand, need, engine_cores).into_iter().map(|(name, need, per)| (ceil(need / per), name));
+fn engines_for(requirements: &Requirements, need: &Need, engine_cores: u32) -> (u64, &'static str) {
+    let all = limits(requirements, need, engine_cores).into_iter().map(|(name, need, per)| (ceil(need / per), name));
     all.fold((1, "cores"), |best, next| if next.0 > best.0 { next } else { best })
 }
 
@@ -308,8 +312,8 @@ pub fn scale_out(engines: u64) -> Option<ScaleOut> {
     }
 }
 
-fn too_many(demand: &Demand, need: &Need, engine_cores: u32, total: u64, limited_by: &str) -> Refusal {
-    let spare = u64::from(demand.spare_engines);
+fn too_many(requirements: &Requirements, need: &Need, engine_cores: u32, total: u64, limited_by: &str) -> Refusal {
+    let spare = u64::from(requirements.spare_engines);
     let why = format!(
         "{total} engines of {engine_cores} cores for one service (limited by {limited_by}{}); \
          the sizing guide has a router spread at most {ECMP_ENGINES_MAX}",
@@ -319,7 +323,7 @@ fn too_many(demand: &Demand, need: &Need, engine_cores: u32, total: u64, limited
         return Refusal::new(why, [format!("keep fewer than {ECMP_ENGINES_MAX} spare engines")]);
     };
     let mut remedies = Vec::new();
-    for (name, need, per_engine) in limits(demand, need, engine_cores) {
+    for (name, need, per_engine) in limits(requirements, need, engine_cores) {
         let least = need / carrying as f64;
         if least <= per_engine {
             continue;
@@ -330,8 +334,8 @@ fn too_many(demand: &Demand, need: &Need, engine_cores: u32, total: u64, limited
             "files" => format!("at least {} open files for each engine (--engine-files)", whole(least)),
             _ => format!(
                 "more servers, each another set of {} local ports (--servers {}), or more ports (--engine-ports)",
-                demand.engine.ports,
-                whole(least / demand.engine.ports as f64)
+                requirements.engine.ports,
+                whole(least / requirements.engine.ports as f64)
             ),
         });
     }
@@ -366,12 +370,12 @@ pub fn show_bytes(bytes: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::demand::Engine;
+    use super::super::requirements::Engine;
     use super::*;
     use crate::target::Key;
 
-    fn demand() -> Demand {
-        Demand {
+    fn requirements() -> Requirements {
+        Requirements {
             transactions_per_second: None,
             key: Key::Ec,
             throughput_gbps: None,
@@ -385,52 +389,57 @@ mod tests {
         }
     }
 
-    fn size(demand: &Demand) -> Result<Answer, Refusal> {
-        Sheet::default().size(demand, &Figures::of_the_documents())
+    fn size(requirements: &Requirements) -> Result<Answer, Refusal> {
+        Sheet::default().size(requirements, &Figures::of_the_documents())
     }
 
     /// The documents' worked example: 20,000 EC transactions/s and 5 Gb/s are 15 cores.
-    fn example() -> Demand {
-        Demand { transactions_per_second: Some(20e3), throughput_gbps: Some(5.0), connections: Some(1e6), ..demand() }
+    fn example() -> Requirements {
+        Requirements {
+            transactions_per_second: Some(20e3),
+            throughput_gbps: Some(5.0),
+            connections: Some(1e6),
+            ..requirements()
+        }
     }
 
     #[test]
     fn the_worked_example_comes_out() {
         let answer = size(&example()).unwrap();
         assert_eq!((answer.cores, answer.memory_bytes, answer.engines_needed), (15.0, 40e9, 2));
-        let with_margin = size(&Demand { margin: 0.3, ..example() }).unwrap();
+        let with_margin = size(&Requirements { margin: 0.3, ..example() }).unwrap();
         assert_eq!((with_margin.cores, with_margin.engines_needed), (19.5, 3));
-        let rsa = size(&Demand { key: Key::Rsa, ..example() }).unwrap();
+        let rsa = size(&Requirements { key: Key::Rsa, ..example() }).unwrap();
         assert_eq!(rsa.cores, 45.0);
-        let reencrypted = size(&Demand { reencrypt: true, ..example() }).unwrap();
+        let reencrypted = size(&Requirements { reencrypt: true, ..example() }).unwrap();
         assert_eq!(reencrypted.cores, 20.0);
     }
 
     #[test]
     fn a_connection_costs_half_as_http_and_a_quarter_as_tcp() {
         let memory = |traffic, servers| {
-            let engine = Engine { servers, ..demand().engine };
-            size(&Demand { connections: Some(1e6), traffic, engine, ..demand() }).unwrap().memory_bytes
+            let engine = Engine { servers, ..requirements().engine };
+            size(&Requirements { connections: Some(1e6), traffic, engine, ..requirements() }).unwrap().memory_bytes
         };
         assert_eq!((memory(Traffic::Http, 1), memory(Traffic::Tcp, 100)), (20e9, 10e9));
     }
 
     /// `engines` engines' worth of transactions, to the last core.
-    fn filling(engines: f64) -> Demand {
-        Demand { transactions_per_second: Some(engines * 8.0 * 2000.0), ..demand() }
+    fn filling(engines: f64) -> Requirements {
+        Requirements { transactions_per_second: Some(engines * 8.0 * 2000.0), ..requirements() }
     }
 
     #[test]
     fn scale_out_changes_between_4_and_5_engines_and_ends_between_32_and_33() {
-        let outcome = |demand: Demand| size(&demand).map(|answer| answer.scale_out).map_err(|_| ());
+        let outcome = |requirements: Requirements| size(&requirements).map(|answer| answer.scale_out).map_err(|_| ());
         assert_eq!(outcome(filling(1.0)), Ok(ScaleOut::None));
         assert_eq!(outcome(filling(4.0)), Ok(ScaleOut::Native));
         assert_eq!(outcome(filling(4.0001)), Ok(ScaleOut::Ecmp));
         assert_eq!(outcome(filling(32.0)), Ok(ScaleOut::Ecmp));
         assert_eq!(outcome(filling(32.0001)), Err(()));
         // A spare engine is one of them.
-        assert_eq!(outcome(Demand { spare_engines: 1, ..filling(4.0) }), Ok(ScaleOut::Ecmp));
-        assert_eq!(outcome(Demand { spare_engines: 1, ..filling(32.0) }), Err(()));
+        assert_eq!(outcome(Requirements { spare_engines: 1, ..filling(4.0) }), Ok(ScaleOut::Ecmp));
+        assert_eq!(outcome(Requirements { spare_engines: 1, ..filling(32.0) }), Err(()));
     }
 
     #[test]
@@ -439,31 +448,34 @@ mod tests {
         assert!(refusal.why.contains("64 engines") && refusal.why.contains("cores"), "{refusal:?}");
         assert!(refusal.remedies.iter().any(|remedy| remedy.contains("at least 16 cores")), "{refusal:?}");
         assert!(refusal.remedies.iter().any(|remedy| remedy.contains("at least 2 services")), "{refusal:?}");
-        let large = size(&Demand { engine: Engine { cores: Some(16), ..demand().engine }, ..filling(64.0) });
+        let large =
+            size(&Requirements { engine: Engine { cores: Some(16), ..requirements().engine }, ..filling(64.0) });
         assert_eq!(large.unwrap().engines_needed, 32);
 
-        let engine = Engine { memory_bytes: Some(1e9), ..demand().engine };
-        let refusal = size(&Demand { connections: Some(1e6), engine, ..demand() }).unwrap_err();
+        let engine = Engine { memory_bytes: Some(1e9), ..requirements().engine };
+        let refusal = size(&Requirements { connections: Some(1e6), engine, ..requirements() }).unwrap_err();
         assert!(refusal.remedies.iter().any(|remedy| remedy.contains("at least 2 GB")), "{refusal:?}");
-        let refusal = size(&Demand { connections: Some(1e6), traffic: Traffic::Tcp, ..demand() }).unwrap_err();
+        let refusal =
+            size(&Requirements { connections: Some(1e6), traffic: Traffic::Tcp, ..requirements() }).unwrap_err();
         assert!(refusal.remedies.iter().any(|remedy| remedy.contains("--servers 2")), "{refusal:?}");
-        let refusal = size(&Demand { spare_engines: 32, ..example() }).unwrap_err();
+        let refusal = size(&Requirements { spare_engines: 32, ..example() }).unwrap_err();
         assert!(refusal.remedies[0].contains("fewer"), "{refusal:?}");
     }
 
     #[test]
     fn files_of_one_process_are_a_limit() {
-        let engines = |connections| size(&Demand { connections: Some(connections), ..demand() }).unwrap();
+        let engines = |connections| size(&Requirements { connections: Some(connections), ..requirements() }).unwrap();
         assert_eq!(engines(1_048_576.0).engines_needed, 1);
         let two = engines(1_048_577.0);
-        assert_eq!((two.engines_needed, two.limited_by), (2, "files"));
+        assert_eq!((two.engines_needed, &*two.limited_by), (2, "files"));
     }
 
     #[test]
     fn key_servers_are_two_at_least_and_carry_twice_the_load() {
         let servers = |key, per_second| {
-            let demand = Demand { transactions_per_second: Some(per_second), key, keyless: true, ..demand() };
-            let key_servers = size(&demand).unwrap().key_servers.unwrap();
+            let requirements =
+                Requirements { transactions_per_second: Some(per_second), key, keyless: true, ..requirements() };
+            let key_servers = size(&requirements).unwrap().key_servers.unwrap();
             (key_servers.servers, key_servers.cores_each)
         };
         assert_eq!(servers(Key::Ec, 100.0), (2, 1));
@@ -474,22 +486,26 @@ mod tests {
 
     #[test]
     fn contradictions_are_told() {
-        let refused = |demand: Demand| size(&demand).unwrap_err().why;
-        assert!(refused(demand()).contains("nothing"));
-        assert!(refused(Demand { traffic: Traffic::Http, ..example() }).contains("--tps"));
-        let http = Demand { traffic: Traffic::Http, transactions_per_second: None, ..example() };
-        assert!(refused(Demand { reencrypt: true, ..http.clone() }).contains("--reencrypt"));
+        let refused = |requirements: Requirements| size(&requirements).unwrap_err().why;
+        assert!(refused(requirements()).contains("nothing"));
+        assert!(refused(Requirements { traffic: Traffic::Http, ..example() }).contains("--tps"));
+        let http = Requirements { traffic: Traffic::Http, transactions_per_second: None, ..example() };
+        assert!(refused(Requirements { reencrypt: true, ..http.clone() }).contains("--reencrypt"));
         assert!(refused(http).contains("no rule"));
-        assert!(refused(Demand { keyless: true, connections: Some(5.0), ..demand() }).contains("--keyless"));
-        assert!(refused(Demand { connections: Some(2.0), throughput_gbps: None, ..example() }).contains("handshake"));
-        let thick = Demand { connections: Some(2.0), throughput_gbps: Some(5.0), ..demand() };
+        assert!(
+            refused(Requirements { keyless: true, connections: Some(5.0), ..requirements() }).contains("--keyless")
+        );
+        assert!(
+            refused(Requirements { connections: Some(2.0), throughput_gbps: None, ..example() }).contains("handshake")
+        );
+        let thick = Requirements { connections: Some(2.0), throughput_gbps: Some(5.0), ..requirements() };
         assert!(refused(thick).contains("one core"));
     }
 
     #[test]
     fn without_an_engine_the_smallest_that_will_do_is_chosen() {
-        let engine = Engine { cores: None, ..demand().engine };
-        let answer = size(&Demand { engine, spare_engines: 1, margin: 0.3, ..example() }).unwrap();
+        let engine = Engine { cores: None, ..requirements().engine };
+        let answer = size(&Requirements { engine, spare_engines: 1, margin: 0.3, ..example() }).unwrap();
         assert_eq!((answer.engine_cores, answer.engines_needed, answer.engines_spare), (8, 3, 1));
     }
 }

@@ -1,33 +1,33 @@
 //! The results of a search, as a table: rate, latency, CPU, scaling, and what was full.
 
-use super::{Arguments, Case, Told, lowest_unsustained};
+use super::arguments::Arguments;
+use super::case::{Case, TrialReport, lowest_unsustained};
 use crate::failure::{Failure, Outcome};
 use crate::report::Table;
 use crate::stage::Stage;
 use crate::units::{show_nanoseconds, show_number};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Verdict {
-    command: &'static str,
-    server: String,
+    pub server: String,
     duration_seconds: f64,
     limit_seconds: f64,
     precision: f64,
     in_flight_max: usize,
-    cases: Vec<Case>,
-    scaling: Vec<Scaling>,
+    pub cases: Vec<Case>,
+    pub scaling: Vec<Scaling>,
 }
 
 /// n workers against one, for one type of key.
-#[derive(Serialize)]
-struct Scaling {
-    key: String,
-    workers: usize,
+#[derive(Serialize, Deserialize)]
+pub struct Scaling {
+    pub key: String,
+    pub workers: usize,
     /// Rate of n / (n x rate of 1): 1 is perfect.
-    by_rate: f64,
+    pub by_rate: f64,
     /// CPU per connection of 1 / of n: 1 if a connection costs no more in company.
-    by_cpu: Option<f64>,
+    pub by_cpu: Option<f64>,
     /// The load had cores of its own and was not full, in both searches.
     rates_are_the_servers: bool,
 }
@@ -35,7 +35,6 @@ struct Scaling {
 impl Verdict {
     pub fn new(arguments: &Arguments, stage: &Stage, cases: Vec<Case>) -> Self {
         Self {
-            command: "search",
             server: stage.server_name(),
             duration_seconds: arguments.duration.as_secs_f64(),
             limit_seconds: arguments.limit.as_secs_f64(),
@@ -52,7 +51,8 @@ impl Verdict {
             "highest rate of new connections sustained for {} s, none above {} s, no errors\n",
             self.duration_seconds, self.limit_seconds
         );
-        let head = ["key", "workers", "sustained/s", "p50", "p99", "worst", "CPU each", "scaling", "of CPU", "full"];
+        let head =
+            ["key", "workers", "sustained/s", "p50", "p99", "worst", "CPU each", "scaling", "of CPU", "bottleneck"];
         let mut table = Table::with_head(head);
         self.cases.iter().for_each(|case| table.row(self.cells(case)));
         table.print();
@@ -83,11 +83,11 @@ impl Verdict {
         vec![
             case.key.clone(),
             workers,
-            format!("{mark}{}", show_number(sustained.per_second)),
+            format!("{mark}{}", show_number(sustained.per_second.0)),
             shown(last.summary.latency.p50),
             shown(last.summary.latency.p99),
             shown(last.summary.latency.max),
-            sustained.cpu_nanoseconds_each.map_or_else(dash, show_nanoseconds),
+            sustained.cpu_nanoseconds_each.map_or_else(dash, |each| show_nanoseconds(each.0)),
             scaling.map_or_else(dash, |scaling| format!("{:.2}", scaling.by_rate)),
             scaling.and_then(|scaling| scaling.by_cpu).map_or_else(dash, |by_cpu| format!("{by_cpu:.2}")),
             if full.is_empty() { "nothing known".to_owned() } else { full.join(", ") },
@@ -112,8 +112,8 @@ impl Scaling {
         Some(Self {
             key: case.key.clone(),
             workers,
-            by_rate: many.per_second / (workers as f64 * one.per_second),
-            by_cpu: one.cpu_nanoseconds_each.zip(many.cpu_nanoseconds_each).map(|(one, many)| one / many),
+            by_rate: many.per_second.0 / (workers as f64 * one.per_second.0),
+            by_cpu: one.cpu_nanoseconds_each.zip(many.cpu_nanoseconds_each).map(|(one, many)| one.0 / many.0),
             rates_are_the_servers: !case.is_doubtful() && !alone.is_doubtful(),
         })
     }
@@ -124,7 +124,7 @@ impl Case {
         self.key == key && self.workers == Some(workers)
     }
 
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match self.workers {
             Some(1) => format!("{}, 1 worker", self.key),
             Some(workers) => format!("{}, {workers} workers", self.key),
@@ -132,19 +132,19 @@ impl Case {
         }
     }
 
-    fn is_doubtful(&self) -> bool {
+    pub fn is_doubtful(&self) -> bool {
         self.shares_cores || self.sustained.as_ref().is_some_and(|sustained| sustained.is_lower_bound)
     }
 
     fn print_details(&self) {
         println!("{}{}", self.name(), if self.shares_cores { " (load on the server's cores too)" } else { "" });
-        let climb: Vec<String> = self.trials.iter().filter_map(Told::show_rung).collect();
+        let climb: Vec<String> = self.trials.iter().filter_map(TrialReport::show_ramp_step).collect();
         println!("  in flight -> done per second (worst): {}", climb.join(", "));
         if let (Some(_), Some(last)) = (&self.sustained, self.trials.last()) {
-            print_pressure(&format!("at {} per second", show_number(last.summary.per_second)), last);
+            print_pressure(&format!("at {} per second", show_number(last.summary.per_second.0)), last);
         }
         if let Some(above) = lowest_unsustained(&self.trials) {
-            let offered = show_number(above.offered_per_second.unwrap_or(0.0));
+            let offered = show_number(above.offered_or_zero());
             let fault = above.fault.map_or("", |fault| fault.name());
             print_pressure(&format!("not sustained: {offered} per second, {fault}"), above);
             if above.summary.errors_total() > 0 {
@@ -158,17 +158,17 @@ impl Case {
     }
 }
 
-fn print_pressure(title: &str, told: &Told) {
+fn print_pressure(title: &str, lines: &TrialReport) {
     println!("  {title}");
-    for line in told.pressure.told() {
+    for line in lines.pressure.lines() {
         println!("    {line}");
     }
 }
 
-impl Told {
-    fn show_rung(&self) -> Option<String> {
+impl TrialReport {
+    fn show_ramp_step(&self) -> Option<String> {
         let worst = show_nanoseconds(self.summary.latency.max as f64);
         let mark = if self.fault.is_some() { "!" } else { "" };
-        Some(format!("{} -> {} ({worst}{mark})", self.in_flight?, show_number(self.summary.per_second)))
+        Some(format!("{} -> {} ({worst}{mark})", self.in_flight?, show_number(self.summary.per_second.0)))
     }
 }

@@ -1,6 +1,6 @@
 //! A ClientHello written by hand that offers one TLS 1.2 cipher suite, and what the server says to it.
 //!
-//! No TLS library is asked: today's offer neither RC4 nor 3DES nor static ECDH, so with them a refusal could not be
+//! No TLS library is used: today's offer neither RC4 nor 3DES nor static ECDH, so with them a refusal could not be
 //! told from an offer that was never made.
 
 use crate::failure::{Failure, Outcome, While};
@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// RFC 8446 §5.1: record types.
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -30,9 +30,9 @@ pub enum Answer {
 /// Offers `suite` and nothing else.
 pub fn offer(address: SocketAddr, name: &str, suite: u16) -> Outcome<Answer> {
     let doing = "a hand-written ClientHello";
-    let mut socket = TcpStream::connect_timeout(&address, PATIENCE).when(doing)?;
-    socket.set_read_timeout(Some(PATIENCE)).when(doing)?;
-    socket.set_write_timeout(Some(PATIENCE)).when(doing)?;
+    let mut socket = TcpStream::connect_timeout(&address, TIMEOUT).when(doing)?;
+    socket.set_read_timeout(Some(TIMEOUT)).when(doing)?;
+    socket.set_write_timeout(Some(TIMEOUT)).when(doing)?;
     socket.write_all(&client_hello(name, suite)).when(doing)?;
     let mut head = [0; 5];
     if let Err(error) = socket.read_exact(&mut head) {
@@ -126,8 +126,8 @@ mod tests {
     /// A server's TLS library reads the ClientHello and answers; once for each connection.
     fn answers(suites: &[u16]) -> Vec<Answer> {
         let scratch = crate::scratch::ScratchDir::new().unwrap();
-        crate::compare::write_certificates(&scratch).unwrap();
-        let pem = scratch.path().join(format!("{}.rsa.pem", crate::compare::SITE_NAME));
+        crate::compare::site::write_certificates(&scratch).unwrap();
+        let pem = scratch.path().join(format!("{}.rsa.pem", crate::compare::site::SITE_NAME));
         let chain = CertificateDer::pem_file_iter(&pem).unwrap().map(Result::unwrap).collect();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)

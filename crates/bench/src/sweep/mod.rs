@@ -1,69 +1,25 @@
 //! `sweep`: the table of cipher suites, keys and workers: transactions per second and CPU time each, session reuse off
 //! (and on, if asked); and what became of the suites of older tables.
 
+mod arguments;
+pub mod cells;
 mod hello;
 mod refused;
-mod table;
+pub mod table;
 
-use crate::compare::verdict::median;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::pressure::{Pressure, Shortage};
+use crate::load_threads::{Length, RunResult};
 use crate::report::{self, progress};
-use crate::stage::{Served, Stage, StageArguments, Subject};
+use crate::stage::{Served, Stage, Subject};
 use crate::target::{Cipher, Key, TlsOffer, Version};
-use crate::team::Together;
-use crate::units::{parse_duration, show_nanoseconds, show_number};
+use crate::units::{show_nanoseconds, show_number};
+pub use arguments::Arguments;
+use cells::{Cell, Row, Samples};
 use rustls::CipherSuite;
-use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Cipher suites x keys x workers: new connections per second and CPU time each
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    propylon-bench sweep\n  \
-    propylon-bench sweep --resumed --workers 1 --duration 2 --json sweep.json\n  \
-    propylon-bench sweep --certificates shop.p384.pem,shop.rsa4096.pem\n  \
-    propylon-bench sweep --server nginx --keys rsa --workers 1,2\n  \
-    propylon-bench sweep --target 127.0.0.1:8443 --server-pid 4711\n\n\
-    A transaction is a new TCP connection, a full handshake, one request answered by the server itself, and the end.\n\
-    Before a row is measured, one handshake proves that suite, version and key are what the row says. Suites of older\n\
-    tables (static RSA, static ECDH, DHE, CBC, RC4, 3DES) are offered by a hand-written ClientHello, and by openssl\n\
-    where it is installed; what the server says to them is in the second table.")]
-pub struct Arguments {
-    #[command(flatten)]
-    pub stage: StageArguments,
-    /// Also measure resumed sessions
-    #[arg(long)]
-    pub resumed: bool,
-    /// TLS versions to measure
-    #[arg(long, value_name = "VERSION", default_value = "any")]
-    pub tls: Version,
-    /// Ciphers to measure
-    #[arg(long, value_name = "CIPHER,CIPHER", value_delimiter = ',', default_value = "aes128gcm,aes256gcm,chacha20")]
-    pub ciphers: Vec<Cipher>,
-    /// Length of one measurement
-    #[arg(long, default_value = "3", value_parser = parse_duration)]
-    pub duration: Duration,
-    /// Load before each measurement that is not counted
-    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
-    pub warmup: Duration,
-    /// Times that each row has its turn; the median is told
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Connections in flight per load thread
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    pub in_flight: usize,
-    /// Leave out the suites of older tables
-    #[arg(long)]
-    pub without_refused: bool,
-    /// Write everything measured as JSON ("-": to stdout)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
 
 /// A suite that is measured.
 #[derive(Clone, Copy)]
@@ -73,47 +29,6 @@ struct Suite {
     code: CipherSuite,
     /// As OpenSSL, and so the older tables, call it.
     name: &'static str,
-}
-
-/// One suite with one key.
-#[derive(Serialize)]
-struct Row {
-    suite: &'static str,
-    version: &'static str,
-    key: String,
-    /// In the order of the numbers of workers.
-    cells: Vec<Cell>,
-}
-
-#[derive(Serialize)]
-struct Cell {
-    workers: Option<usize>,
-    /// Load and server had cores in common.
-    shares_cores: bool,
-    full: Samples,
-    resumed: Option<Samples>,
-}
-
-/// The rounds of one cell, full or resumed.
-#[derive(Default, Serialize)]
-struct Samples {
-    per_second: Option<f64>,
-    cpu_nanoseconds_each: Option<f64>,
-    /// The server was not full in every round: it may do more transactions per second than this.
-    is_lower_bound: bool,
-    shortages: Vec<Shortage>,
-    errors: u64,
-    first_error: Option<String>,
-    rounds: Vec<Sample>,
-}
-
-#[derive(Serialize)]
-struct Sample {
-    per_second: f64,
-    done: u64,
-    cpu_nanoseconds_each: Option<f64>,
-    cpu_source: Option<crate::cpu::Source>,
-    pressure: Pressure,
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
@@ -131,7 +46,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     interrupt.check()?;
     let sweep = table::Sweep::new(arguments, &stage, rows, refused);
     sweep.print();
-    report::save_json(arguments.json.as_deref(), &sweep)?;
+    report::save_result(arguments.json.as_deref(), "sweep", &sweep)?;
     sweep.outcome()
 }
 
@@ -193,8 +108,8 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
     };
     let suites: Vec<Suite> = Suite::all(subject.family).into_iter().filter(wanted).collect();
     let row = |suite: &Suite| Row {
-        suite: suite.name,
-        version: suite.version_name(),
+        suite: suite.name.into(),
+        version: suite.version_name().into(),
         key: subject.name.clone(),
         cells: Vec::new(),
     };
@@ -241,16 +156,16 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// One round of one cell, full or resumed. What goes wrong is the cell's own; only the user's wish to stop ends
+    /// One round of one cell, full or resumed. What goes wrong is the cell's own; only an interrupt ends
     /// the sweep.
     fn measure(&self, suite: Suite, resume: bool, samples: &mut Samples, label: &str) -> Outcome<()> {
         self.stage.interrupt.check()?;
         let mode = if resume { "resumed" } else { "full" };
         match self.measure_once(suite, resume).map_err(|failure| self.served.explain(failure)) {
-            Ok(together) => {
-                progress(format_args!("{label} {mode}: {}", show(&together)));
-                samples.take(&together);
-                if together.tally.errors_total() > 0 {
+            Ok(result) => {
+                progress(format_args!("{label} {mode}: {}", show(&result)));
+                samples.take(&result);
+                if result.stats.errors_total() > 0 {
                     let first = samples.first_error.take().unwrap_or_default();
                     samples.first_error = Some(self.served.explain(Failure::new(first)).to_string());
                 }
@@ -266,74 +181,41 @@ impl Turn<'_> {
         }
     }
 
-    fn measure_once(&self, suite: Suite, resume: bool) -> Outcome<Together> {
+    fn measure_once(&self, suite: Suite, resume: bool) -> Outcome<RunResult> {
         let Self { stage, arguments, subject, served } = *self;
         let offer =
             TlsOffer { version: suite.version, cipher: Some(suite.cipher), resume, ..stage.offer(subject.family) };
-        let asked = stage.asked(served.address, offer);
-        let witnessed = stage.witness(&asked)?;
-        if witnessed.suite != suite.code || witnessed.key.name() != subject.name {
-            let was = witnessed.suite.as_str().unwrap_or("an unknown suite");
-            let key = witnessed.key.name();
+        let target_spec = stage.target_spec(served.address, offer);
+        let handshake = stage.handshake(&target_spec)?;
+        if handshake.suite != suite.code || handshake.key.name() != subject.name {
+            let was = handshake.suite.as_str().unwrap_or("an unknown suite");
+            let key = handshake.key.name();
             return Err(Failure::new(format!("the server answered with {was} and a key {key} instead")));
         }
         let in_flight = arguments.in_flight * served.load_cores().len();
         let plan = stage.plan(in_flight, TIMEOUT, None);
-        let team = served.team(stage.interrupt);
-        let together = team.run(&asked, &plan, arguments.warmup, arguments.duration, "")?;
-        let first_error = together.tally.first_error().unwrap_or("no request was answered").to_owned();
-        match together.tally.done {
+        let load_threads = served.load_threads(stage.interrupt);
+        let result = load_threads.run(
+            &target_spec,
+            &plan,
+            Length { warmup: arguments.warmup, duration: arguments.duration },
+            "",
+        )?;
+        let first_error = result.stats.first_error().unwrap_or("no request was answered").to_owned();
+        match result.stats.done {
             0 => Err(Failure::new(first_error)),
-            _ => Ok(together),
+            _ => Ok(result),
         }
     }
 }
 
-fn show(together: &Together) -> String {
-    let each = together.cpu_each.map_or("unknown".to_owned(), |seconds| show_nanoseconds(seconds * 1e9));
-    let rate = show_number(together.tally.per_second());
-    let pressure = &together.pressure;
+fn show(result: &RunResult) -> String {
+    let each = result.cpu_each.map_or("unknown".to_owned(), |seconds| show_nanoseconds(seconds * 1e9));
+    let rate = show_number(result.stats.per_second());
+    let pressure = &result.pressure;
     let load: Vec<String> = pressure.load_threads.iter().map(|thread| thread.show()).collect();
     let server = pressure.server_share().map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
     format!("{rate} per second, CPU {each}, server {server}, load {}", load.join(", "))
-}
-
-impl Samples {
-    fn take(&mut self, together: &Together) {
-        self.errors += together.tally.errors_total();
-        if self.first_error.is_none() {
-            self.first_error = together.tally.first_error().map(str::to_owned);
-        }
-        self.rounds.push(Sample {
-            per_second: together.tally.per_second(),
-            done: together.tally.done,
-            cpu_nanoseconds_each: together.cpu_each.map(|seconds| seconds * 1e9),
-            cpu_source: together.cpu_source,
-            pressure: together.pressure.clone(),
-        });
-    }
-
-    /// Medians, once all rounds are in.
-    fn settle(&mut self) {
-        let median_of = |of: fn(&Sample) -> Option<f64>| {
-            let mut values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
-            values.sort_by(f64::total_cmp);
-            median(&values)
-        };
-        self.per_second = median_of(|sample| Some(sample.per_second));
-        self.cpu_nanoseconds_each = median_of(|sample| sample.cpu_nanoseconds_each);
-        let mut shortages: Vec<Shortage> = self.rounds.iter().flat_map(|sample| sample.pressure.shortages()).collect();
-        shortages.sort_by_key(|shortage| *shortage as u8);
-        shortages.dedup();
-        // In a closed loop something is always full; if it is not the server, the rate is not the server's. Of a
-        // server whose CPU is not known, only a full load can be said to be the limit.
-        let servers_own = |sample: &Sample| match sample.pressure.server_share() {
-            Some(_) => sample.pressure.shortages().contains(&Shortage::ServerCpu),
-            None => !sample.pressure.load_is_full(),
-        };
-        self.is_lower_bound = !self.rounds.iter().all(servers_own);
-        self.shortages = shortages;
-    }
 }
 
 /// Asks a server that has a key of each family at once, where it can.

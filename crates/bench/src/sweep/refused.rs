@@ -3,15 +3,16 @@
 use super::hello::{self, Answer};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
+use crate::quantity::Label;
 use crate::scratch::ScratchDir;
 use crate::target::Key;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// MinRateTimeout with one run of openssl.
+/// Longest wait for one run of openssl.
 const OPENSSL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A suite of a table of about 2014, by OpenSSL's name for it and IANA's number.
@@ -61,19 +62,19 @@ static OLD: [Old; 16] = [
 ];
 
 /// An old suite, as the server met it.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Verdict {
-    pub suite: &'static str,
+    pub suite: Label,
     pub refused: bool,
     /// The server's reply to a ClientHello that offered this suite only.
     pub said: String,
     /// The result of `openssl s_client`; absent where openssl is not installed.
     pub openssl: Option<Openssl>,
-    pub why: &'static str,
-    pub instead: &'static str,
+    pub why: Label,
+    pub instead: Label,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Openssl {
     Accepted,
@@ -109,12 +110,12 @@ pub fn ask(
         let answer = hello::offer(address, name, old.number)?;
         let openssl = has_openssl.then(|| ask_openssl(address, name, old.name, scratch)).transpose()?;
         verdicts.push(Verdict {
-            suite: old.name,
+            suite: old.name.into(),
             refused: !matches!(answer, Answer::Accepted(_)),
             said: answer.show(),
             openssl,
-            why: old.why,
-            instead: old.instead.name,
+            why: old.why.into(),
+            instead: old.instead.name.into(),
         });
     }
     Ok(verdicts)

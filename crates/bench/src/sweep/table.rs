@@ -1,29 +1,30 @@
 //! The sweep as tables: what was measured, and what was refused.
 
+use super::arguments::Arguments;
+use super::cells::{Cell, Row, Samples};
 use super::refused::Verdict;
-use super::{Arguments, Cell, Row, Samples};
 use crate::compare::peers::Peer;
 use crate::failure::{Failure, Outcome};
 use crate::pressure::{Shortage, count};
+use crate::quantity::Label;
 use crate::report::Table;
 use crate::stage::Stage;
 use crate::units::show_number;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Transactions of a cell below which its CPU time each is marked.
 const FEW: u64 = 500;
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Sweep {
-    command: &'static str,
-    server: String,
+    pub server: String,
     duration_seconds: f64,
     rounds: u32,
     in_flight_per_load_thread: usize,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
     refused: Vec<Verdict>,
     /// Whose doing a refusal is; absent for an endpoint, where it cannot be known.
-    refused_by: Option<&'static str>,
+    refused_by: Option<Label>,
     /// Why the suites of older tables could not be asked for.
     refused_failure: Option<String>,
 }
@@ -35,17 +36,20 @@ impl Sweep {
             Err(failure) => (Vec::new(), Some(failure.to_string())),
         };
         Self {
-            command: "sweep",
             server: stage.server_name(),
             duration_seconds: arguments.duration.as_secs_f64(),
             rounds: arguments.rounds,
             in_flight_per_load_thread: arguments.in_flight,
             rows,
             refused,
-            refused_by: stage.program().map(|peer| match peer {
-                Peer::Propylon => "its TLS library, rustls, which has none of these; no configuration brings them back",
-                // Their library may still have them; our configuration for them lists the modern suites only.
-                _ => "the configuration made for this run; its TLS library may be able to do some of them",
+            refused_by: stage.program().map(|peer| {
+                Label::from(match peer {
+                    Peer::Propylon => {
+                        "its TLS library, rustls, which has none of these; no configuration brings them back"
+                    }
+                    // Their library may still have them; our configuration for them lists the modern suites only.
+                    _ => "the configuration made for this run; its TLS library may be able to do some of them",
+                })
             }),
             refused_failure,
         }
@@ -76,7 +80,7 @@ impl Sweep {
         if !self.refused.is_empty() {
             println!("\nsuites of older tables, each offered alone\n");
             self.refused().print();
-            if let Some(whose) = self.refused_by {
+            if let Some(whose) = &self.refused_by {
                 println!("\nrefused by {whose}");
             }
         }
@@ -100,7 +104,7 @@ impl Sweep {
         }
         let mut table = Table::with_head(head).with_words(3);
         for row in &self.rows {
-            let mut cells = vec![row.suite.to_owned(), row.version.to_owned(), row.key.clone()];
+            let mut cells = vec![row.suite.to_string(), row.version.to_string(), row.key.clone()];
             for cell in &row.cells {
                 cells.extend(cell.full.show(cell.shares_cores));
                 cells.extend(cell.resumed.iter().flat_map(|samples| samples.show(cell.shares_cores)));
@@ -117,12 +121,12 @@ impl Sweep {
             let shown = if verdict.refused { "refused" } else { "ACCEPTED" };
             let said = verdict.said.split(',').next().unwrap_or_default();
             table.row([
-                verdict.suite.to_owned(),
+                verdict.suite.to_string(),
                 format!("{shown} ({said})"),
                 verdict.openssl.map_or("not installed", |openssl| openssl.name()).to_owned(),
-                verdict.why.to_owned(),
-                verdict.instead.to_owned(),
-                self.rate_of(verdict.instead),
+                verdict.why.to_string(),
+                verdict.instead.to_string(),
+                self.rate_of(&verdict.instead),
             ]);
         }
         table
@@ -148,11 +152,11 @@ impl Sweep {
 }
 
 impl Cell {
-    fn errors(&self) -> u64 {
+    pub fn errors(&self) -> u64 {
         self.full.errors + self.resumed.as_ref().map_or(0, |samples| samples.errors)
     }
 
-    fn first_error(&self) -> Option<&str> {
+    pub fn first_error(&self) -> Option<&str> {
         let resumed = self.resumed.as_ref().and_then(|samples| samples.first_error.as_deref());
         self.full.first_error.as_deref().or(resumed)
     }
@@ -161,7 +165,7 @@ impl Cell {
         self.full.is_coarse() || self.resumed.as_ref().is_some_and(Samples::is_coarse)
     }
 
-    fn is_doubtful(&self) -> bool {
+    pub fn is_doubtful(&self) -> bool {
         let shared = self.shares_cores && self.full.per_second.is_some();
         shared || self.full.is_lower_bound || self.resumed.as_ref().is_some_and(|all| all.is_lower_bound)
     }
@@ -175,13 +179,14 @@ impl Samples {
 
     fn show(&self, shares_cores: bool) -> [String; 2] {
         let few = if self.is_coarse() { "~" } else { "" };
-        let each = self.cpu_nanoseconds_each.map_or("-".to_owned(), |each| format!("{few}{}", show_number(each / 1e3)));
+        let each =
+            self.cpu_nanoseconds_each.map_or("-".to_owned(), |each| format!("{few}{}", show_number(each.0 / 1e3)));
         [self.show_rate(shares_cores), each]
     }
 
     fn show_rate(&self, shares_cores: bool) -> String {
         let mark = if self.errors > 0 { "!" } else { "" };
         let at_least = if self.per_second.is_some() && (shares_cores || self.is_lower_bound) { "≥ " } else { "" };
-        format!("{at_least}{}{mark}", self.per_second.map_or("-".to_owned(), show_number))
+        format!("{at_least}{}{mark}", self.per_second.map_or("-".to_owned(), |rate| show_number(rate.0)))
     }
 }

@@ -1,5 +1,6 @@
 //! `throughput`: large bodies down and up, or plain bytes through a TCP relay, and what a gigabyte costs the server.
 
+mod direction;
 mod relay;
 
 use crate::failure::{Failure, Outcome};
@@ -7,15 +8,17 @@ use crate::handshakes::{Observed, RunArguments, observe, saturation, verdict};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Load, Plan};
+use crate::quantity::{Cores, CpuNanoseconds, CpuSecondsPerGigabyte, GigabytesPerSecond, Label};
 use crate::report::{self, Table};
 use crate::requests::Protocol;
-use crate::tally::Summary;
+use crate::stats::Summary;
 use crate::target::{Target, TargetArguments};
 use crate::units::{parse_size, show_number};
 use crate::{cpu, http2, machine};
 use clap::ValueEnum;
+pub use direction::Direction;
 use relay::{Relay, Work};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Largest body that goes up; it is kept in memory once.
 const UPLOAD_BYTES_MAX: u64 = 1 << 30;
@@ -62,48 +65,41 @@ pub struct Arguments {
     pub new_connections: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    Down,
-    Up,
-    Both,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Over {
     Plain,
     Tls,
 }
 
-#[derive(Serialize)]
-struct Report {
-    command: &'static str,
-    target: String,
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub target: String,
     /// `http/1.1`, `http/2`, `tcp`, or `tcp new connections`.
-    what: &'static str,
-    tls: bool,
+    pub what: Label,
+    pub tls: bool,
     direction: Direction,
-    body_bytes: u64,
-    connections: usize,
+    /// Size of one body; the `body_bytes` of the summary are those of all.
+    body_size_bytes: u64,
+    /// Connections at once; the `connections` of the summary are those made while the clock ran.
+    connections_held: usize,
     #[serde(flatten)]
-    summary: Summary,
+    pub summary: Summary,
     /// 10^9 bytes of bodies, both directions added.
     gigabytes: f64,
-    gigabytes_per_second: f64,
-    load_busy: f64,
-    server_cpu: Option<ServerCpu>,
+    pub gigabytes_per_second: GigabytesPerSecond,
+    pub load_busy: f64,
+    pub server_cpu: Option<ServerCpu>,
 }
 
-#[derive(Serialize)]
-struct ServerCpu {
+#[derive(Serialize, Deserialize)]
+pub struct ServerCpu {
     seconds: f64,
-    seconds_per_gigabyte: f64,
+    pub seconds_per_gigabyte: CpuSecondsPerGigabyte,
     gigabytes_per_second: f64,
     /// Per body, or per new connection.
-    nanoseconds_each: f64,
+    pub nanoseconds_each: CpuNanoseconds,
     /// Cores kept busy.
-    cores: f64,
+    pub cores: Cores,
     source: cpu::Source,
 }
 
@@ -125,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     };
     let report = arguments.report(what, &observed);
     report.print();
-    report::save_json(arguments.run.json.as_deref(), &report)?;
+    report::save_result(arguments.run.json.as_deref(), "throughput", &report)?;
     verdict(&report.summary)
 }
 
@@ -192,30 +188,29 @@ impl Arguments {
     }
 
     fn report(&self, what: &'static str, observed: &Observed) -> Report {
-        let summary = observed.measured.tally.summary();
+        let summary = observed.measured.stats.summary();
         let seconds = summary.elapsed_seconds.max(1e-9);
         let gigabytes = (summary.moved.down + summary.moved.up) as f64 / 1e9;
         let server_cpu = observed.usage.filter(|_| gigabytes > 0.0).map(|usage| {
             let cpu = usage.cpu.as_secs_f64();
             ServerCpu {
                 seconds: cpu,
-                seconds_per_gigabyte: cpu / gigabytes,
+                seconds_per_gigabyte: CpuSecondsPerGigabyte(cpu / gigabytes),
                 gigabytes_per_second: gigabytes / cpu.max(1e-9),
-                nanoseconds_each: cpu * 1e9 / summary.done.max(1) as f64,
-                cores: cpu / seconds,
+                nanoseconds_each: CpuNanoseconds(cpu * 1e9 / summary.done.max(1) as f64),
+                cores: Cores(cpu / seconds),
                 source: usage.source,
             }
         });
         Report {
-            command: "throughput",
             target: self.target.target.clone(),
-            what,
+            what: what.into(),
             tls: self.tcp.map_or(!self.target.plain, |over| over == Over::Tls),
             direction: if self.new_connections { Direction::Both } else { self.direction },
-            body_bytes: self.body(),
-            connections: self.connections,
+            body_size_bytes: self.body(),
+            connections_held: self.connections,
             gigabytes,
-            gigabytes_per_second: gigabytes / seconds,
+            gigabytes_per_second: GigabytesPerSecond(gigabytes / seconds),
             load_busy: observed.measured.load_busy,
             server_cpu,
             summary,
@@ -232,17 +227,15 @@ impl Report {
         table.row(["target", &format!("{}: {} over {tls}, {direction}", self.target, self.what)]);
         table.row([
             "done",
-            &format!("{} of {} bytes in {:.2} s", summary.done, self.body_bytes, summary.elapsed_seconds),
+            &format!("{} of {} bytes in {:.2} s", summary.done, self.body_size_bytes, summary.elapsed_seconds),
         ]);
         let each = if self.is_new_connections() { "connections" } else { "bodies" };
-        table.row(["per second", &format!("{} {each}", show_number(summary.per_second))]);
+        table.row(["per second", &format!("{} {each}", show_number(summary.per_second.0))]);
         let (down, up) = (summary.moved.down as f64 / 1e9, summary.moved.up as f64 / 1e9);
-        let per_second = show_number(self.gigabytes_per_second);
+        let per_second = show_number(self.gigabytes_per_second.0);
         table.row(["moved", &format!("{} GB down, {} GB up; {per_second} GB/s", show_number(down), show_number(up))]);
         table.row(["connections", &format!("{} made while measured", summary.connections)]);
-        if !summary.negotiated.is_empty() {
-            table.row(["handshakes", &summary.show_negotiated()]);
-        }
+        summary.add_handshakes(&mut table);
         table.row(["errors", &summary.show_errors()]);
         if summary.latency.max > 0 {
             table.row(["latency", &summary.latency.show()]);
@@ -259,16 +252,16 @@ impl Report {
     }
 
     fn show_cpu(&self, cpu: &ServerCpu) -> String {
-        let source = if cpu.source == cpu::Source::Schedstat { "schedstat" } else { "stat, 10 ms ticks" };
+        let source = cpu.source.show();
         if self.is_new_connections() {
-            let each = crate::units::show_nanoseconds(cpu.nanoseconds_each);
-            return format!("{each} per connection; {:.2} cores ({source})", cpu.cores);
+            let each = crate::units::show_nanoseconds(cpu.nanoseconds_each.0);
+            return format!("{each} per connection; {:.2} cores ({source})", cpu.cores.0);
         }
         format!(
             "{} CPU s/GB, {} GB per CPU second; {:.2} cores ({source})",
-            show_number(cpu.seconds_per_gigabyte),
+            show_number(cpu.seconds_per_gigabyte.0),
             show_number(cpu.gigabytes_per_second),
-            cpu.cores
+            cpu.cores.0
         )
     }
 }

@@ -1,6 +1,6 @@
 //! The load loop of a TCP relay: no requests, only bytes, or connections that carry a few of them.
 
-use super::Direction;
+use super::direction::Direction;
 use crate::cpu;
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
@@ -8,8 +8,8 @@ use crate::link::Broken;
 use crate::load::{CONNECT_RETRY_WAIT, Measured, Until};
 use crate::poll::Poll;
 use crate::report::{Pace, progress};
+use crate::stats::{ErrorKind, LoadStats, Negotiated};
 use crate::stream::Stream;
-use crate::tally::{ErrorKind, Negotiated, Tally};
 use crate::target::Target;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -49,7 +49,7 @@ pub struct Relay<'t> {
     again: Vec<usize>,
     /// New connections that may still be begun in this run.
     allowed: u64,
-    tally: Tally,
+    stats: LoadStats,
     read: Box<[u8]>,
     written: Box<[u8]>,
 }
@@ -81,18 +81,18 @@ impl<'t> Relay<'t> {
             vacant: (0..plan.connections).map(|index| (now, index)).collect(),
             again: Vec::new(),
             allowed: 0,
-            tally: Tally::new(),
+            stats: LoadStats::new(),
             read: vec![0; PIECE_BYTES].into(),
             written: vec![b'x'; PIECE_BYTES].into(),
             plan,
         })
     }
 
-    /// Loads the relay until then and returns what came of it. `label` is told once a second on stderr.
+    /// Loads the relay until then and returns what came of it. `label` is shown once a second on stderr.
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<Measured> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
-        self.tally = Tally::new();
+        self.stats = LoadStats::new();
         self.allowed = match until {
             Until::Finished(count) if self.plan.work == Work::NewConnections => count,
             _ => u64::MAX,
@@ -111,24 +111,24 @@ impl<'t> Relay<'t> {
                 self.interrupt.check()?;
                 self.drop_silent(now);
                 if !label.is_empty() && pace.is_due(now) {
-                    self.tell_progress(label, now - begin);
+                    self.show_progress(label, now - begin);
                 }
             }
         }
-        self.tally.elapsed = begin.elapsed();
-        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
-        Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
+        self.stats.elapsed = begin.elapsed();
+        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.stats.elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured { stats: std::mem::replace(&mut self.stats, LoadStats::new()), load_busy })
     }
 
-    fn tell_progress(&self, label: &str, elapsed: Duration) {
-        let (done, errors) = (self.tally.done, self.tally.errors_total());
+    fn show_progress(&self, label: &str, elapsed: Duration) {
+        let (done, errors) = (self.stats.done, self.stats.errors_total());
         progress(format_args!("{label}: {:.0} s, {done} done, {errors} errors", elapsed.as_secs_f64()));
     }
 
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
         match until {
             Until::Elapsed(duration) => now - begin >= duration,
-            Until::Finished(count) => self.tally.finished() >= count,
+            Until::Finished(count) => self.stats.finished() >= count,
         }
     }
 
@@ -158,7 +158,7 @@ impl<'t> Relay<'t> {
             };
             self.vacant.pop_front();
             self.allowed -= 1;
-            self.tally.connections += 1;
+            self.stats.connections += 1;
             match self.open(index, now) {
                 Ok(()) => self.drive(index),
                 Err(broken) => self.fail(index, broken),
@@ -189,16 +189,16 @@ impl<'t> Relay<'t> {
         let Some(pipe) = self.pipes[index].as_mut() else { return };
         let (sent, received) = (pipe.sent, pipe.received);
         let result = pipe.advance(&self.plan, &mut self.read, &self.written);
-        let moved = &mut self.tally.moved;
+        let moved = &mut self.stats.moved;
         moved.up += pipe.sent - sent;
         moved.down += pipe.received - received;
         if let Some(negotiated) = pipe.take_negotiated() {
-            self.tally.record_handshake(negotiated);
+            self.stats.record_handshake(negotiated);
         }
         if let Work::Bulk(direction) = self.plan.work {
-            let counted = if direction == Direction::Up { self.tally.moved.up } else { self.tally.moved.down };
-            self.tally.done = counted / self.plan.body;
-            self.tally.body_bytes = self.tally.moved.down;
+            let counted = if direction == Direction::Up { self.stats.moved.up } else { self.stats.moved.down };
+            self.stats.done = counted / self.plan.body;
+            self.stats.body_bytes = self.stats.moved.down;
         }
         match result {
             Ok(true) => self.again.push(index),
@@ -218,15 +218,15 @@ impl<'t> Relay<'t> {
             let detail = format!("closed by the relay after {} bytes", pipe.received);
             return self.fail(index, Broken::new(ErrorKind::Closed, detail));
         }
-        self.tally.done += 1;
-        self.tally.body_bytes += pipe.received;
-        self.tally.record_latency(pipe.opened.elapsed());
+        self.stats.done += 1;
+        self.stats.body_bytes += pipe.received;
+        self.stats.record_latency(pipe.opened.elapsed());
         self.pipes[index] = None;
         self.vacant.push_front((Instant::now(), index));
     }
 
     fn fail(&mut self, index: usize, broken: Broken) {
-        self.tally.record_error(broken.kind, || broken.detail);
+        self.stats.record_error(broken.kind, || broken.detail);
         self.pipes[index] = None;
         // Whatever went wrong, at once again would be a spin.
         self.vacant.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
@@ -326,40 +326,40 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::origin::raw::Mode;
+    use crate::origin::RawMode;
     use crate::origin::tests::Running;
 
-    fn run(origin: &Running, work: Work, body: u64, until: Until) -> Tally {
+    fn run(origin: &Running, work: Work, body: u64, until: Until) -> LoadStats {
         let target = Target::new(origin.address, "localhost", None).unwrap();
         let plan = Plan { work, connections: 4, body, timeout: Duration::from_secs(10) };
-        Relay::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().tally
+        Relay::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().stats
     }
 
     #[test]
     fn bytes_are_counted_in_the_direction_they_go() {
         let units = Until::Finished(64);
         let body = 1 << 20;
-        let down = run(&Running::raw(Mode::Source), Work::Bulk(Direction::Down), body, units);
+        let down = run(&Running::raw(RawMode::Source), Work::Bulk(Direction::Down), body, units);
         assert_eq!((down.moved.up, down.errors_total()), (0, 0));
         assert!(down.moved.down >= 64 << 20, "{:?}", down.moved);
-        let up = run(&Running::raw(Mode::Sink), Work::Bulk(Direction::Up), body, units);
+        let up = run(&Running::raw(RawMode::Sink), Work::Bulk(Direction::Up), body, units);
         assert_eq!((up.moved.down, up.errors_total()), (0, 0));
         assert!(up.moved.up >= 64 << 20, "{:?}", up.moved);
-        let both = run(&Running::raw(Mode::Echo), Work::Bulk(Direction::Both), body, units);
+        let both = run(&Running::raw(RawMode::Echo), Work::Bulk(Direction::Both), body, units);
         assert!(both.moved.down >= 64 << 20 && both.moved.up >= both.moved.down, "{:?}", both.moved);
         assert_eq!(both.errors_total(), 0);
     }
 
     #[test]
     fn a_new_connection_ends_when_all_came_back_and_the_relay_closed() {
-        let tally = run(&Running::raw(Mode::Echo), Work::NewConnections, 100, Until::Finished(50));
-        let moved = (tally.moved.up, tally.moved.down);
-        assert_eq!((tally.done, tally.connections, tally.errors_total(), moved), (50, 50, 0, (5000, 5000)));
+        let stats = run(&Running::raw(RawMode::Echo), Work::NewConnections, 100, Until::Finished(50));
+        let moved = (stats.moved.up, stats.moved.down);
+        assert_eq!((stats.done, stats.connections, stats.errors_total(), moved), (50, 50, 0, (5000, 5000)));
         // A sink returns nothing.
-        let target = Target::new(Running::raw(Mode::Sink).address, "localhost", None).unwrap();
+        let target = Target::new(Running::raw(RawMode::Sink).address, "localhost", None).unwrap();
         let plan = Plan { work: Work::NewConnections, connections: 1, body: 9, timeout: Duration::from_millis(100) };
-        let tally =
-            Relay::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(2), "").unwrap().tally;
-        assert_eq!((tally.done, tally.errors_total()), (0, 2), "{:?}", tally.first_error());
+        let stats =
+            Relay::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(2), "").unwrap().stats;
+        assert_eq!((stats.done, stats.errors_total()), (0, 2), "{:?}", stats.first_error());
     }
 }

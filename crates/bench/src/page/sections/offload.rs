@@ -1,178 +1,184 @@
 //! `offload`: what the balancer takes off the origin, step by step. Both arrangements in each picture.
 
 use super::super::axis::{Axis, Scale};
-use super::super::bars::{Bar, Bars, Group};
-use super::super::html::{escape, note, shorten};
+use super::super::chart::{Named, bars};
+use super::super::html::{Cell, details, note, table};
 use super::super::latency;
-use super::super::measure::readable;
 use super::super::plot::{Plot, Point, Series};
-use super::super::result::{Result, errors_of, number};
-use super::super::track::{Record, Track, pictures, tracks_of};
-use super::{figures, lists};
-use serde_json::Value;
+use super::shared::figures;
+use crate::offload::secure::{ClientPattern, Secured, TlsEnd};
+use crate::offload::stage::Setup::{self, Direct, Through};
+use crate::offload::steps::Step;
+use crate::offload::verdict::Verdict;
+use crate::quantity::{Cores, Count, CpuNanoseconds, Kibibytes, Nanoseconds, PerSecond, Quantity};
+use crate::target::Key;
+use crate::units::show_nanoseconds;
 
-/// A line of a picture: its name, the arrangement's, the sum of which fields, and their factor.
-type Line<'a> = (&'a str, &'a str, &'a [&'a str], f64);
+/// Lines of a picture: name, setup, and the value of a step.
+type Lines<'l, Q> = &'l [(&'l str, Setup, fn(&Step) -> Q)];
 
-pub fn render(result: &Result) -> String {
-    let mut html = format!("<h3>{}</h3>\n", escape(&shorten(&result.name, 80)));
-    let tracks = tracks_of(&result.value);
-    let steps = tracks
-        .iter()
-        .find(|track| track.path == "steps" && track.records.iter().any(|step| arrangement(step).is_some()));
-    let mut drawn = String::new();
-    match steps {
-        Some(steps) => {
-            drawn.push_str(&courses(steps));
-            let others: Vec<Track> =
-                tracks.iter().filter(|track| !matches!(track.path.as_str(), "steps" | "tls")).cloned().collect();
-            drawn.push_str(&secured(&result.value));
-            drawn.push_str(&pictures(&others, "offload"));
-        }
-        // Another version of the command: by names of fields, then.
-        None => drawn.push_str(&pictures(&tracks, "offload")),
-    }
-    html.push_str(&figures(&drawn));
+pub fn render(verdict: &Verdict) -> String {
+    let steps = &verdict.steps;
+    let mut drawn = picture::<Count>(
+        steps,
+        "Connections on both sides of the balancer",
+        &[
+            ("clients' side, through the balancer", Through, |step| {
+                Count((step.client_side.accepted + step.client_side.queued) as f64)
+            }),
+            ("origin's side, through the balancer", Through, |step| Count(step.origin_side.accepted as f64)),
+            ("origin, directly", Direct, |step| Count(step.origin_side.accepted as f64)),
+        ],
+    );
+    let served: fn(&Step) -> Count = |step| Count(step.served as f64);
+    drawn.push_str(&picture(
+        steps,
+        "Clients that are served",
+        &[("through the balancer", Through, served), ("directly", Direct, served)],
+    ));
+    let rate: fn(&Step) -> PerSecond = |step| step.requests_per_second;
+    drawn.push_str(&picture(
+        steps,
+        "Requests answered",
+        &[("through the balancer", Through, rate), ("directly", Direct, rate)],
+    ));
+    let origin_cores: fn(&Step) -> Cores = |step| Cores(step.spent.origin_cpu / step.spent.seconds.max(1e-9));
+    drawn.push_str(&picture(
+        steps,
+        "CPU",
+        &[
+            ("origin, with offload", Through, origin_cores),
+            ("origin, without", Direct, origin_cores),
+            ("balancer", Through, |step| Cores(step.spent.balancer_cpu / step.spent.seconds.max(1e-9))),
+        ],
+    ));
+    let origin_memory: fn(&Step) -> Kibibytes = |step| Kibibytes(step.spent.origin_rss_kib as f64);
+    drawn.push_str(&picture(
+        steps,
+        "Memory",
+        &[
+            ("origin, with offload", Through, origin_memory),
+            ("origin, without", Direct, origin_memory),
+            ("balancer", Through, |step| Kibibytes(step.spent.balancer_rss_kib as f64)),
+        ],
+    ));
+    let median: fn(&Step) -> Nanoseconds = |step| Nanoseconds(step.answer.p50 as f64);
+    let p99: fn(&Step) -> Nanoseconds = |step| Nanoseconds(step.answer.p99 as f64);
+    drawn.push_str(&picture(
+        steps,
+        "Time to an answer",
+        &[
+            ("through, median", Through, median),
+            ("directly, median", Direct, median),
+            ("through, p99", Through, p99),
+            ("directly, p99", Direct, p99),
+        ],
+    ));
+    drawn.push_str(&secured(&verdict.tls));
+    let mut html = figures(&drawn);
     html.push_str(&note(
         "×: in this step requests or connections failed. An origin alone fails early: that is its limit.",
     ));
-    html.push_str(&lists(result));
+    html.push_str(&values(steps));
     html
 }
 
-fn arrangement(step: &Record) -> Option<&str> {
-    step.words.iter().find(|(name, _)| name == "arrangement").map(|(_, word)| word.as_str())
-}
-
-fn courses(steps: &Track) -> String {
-    let accepted = ["client_side.accepted", "client_side.queued"];
-    let mut html = picture(
-        steps,
-        "Connections on both sides of the balancer",
-        "connections",
-        &[
-            ("clients' side, through the balancer", "through", &accepted, 1.0),
-            ("origin's side, through the balancer", "through", &["origin_side.accepted"], 1.0),
-            ("origin, directly", "direct", &["origin_side.accepted"], 1.0),
-        ],
-    );
-    html.push_str(&picture(
-        steps,
-        "Clients that are served",
-        "clients served",
-        &[("through the balancer", "through", &["served"], 1.0), ("directly", "direct", &["served"], 1.0)],
-    ));
-    let rate = ["requests_per_second"];
-    html.push_str(&picture(
-        steps,
-        "Requests answered",
-        "requests per second",
-        &[("through the balancer", "through", &rate, 1.0), ("directly", "direct", &rate, 1.0)],
-    ));
-    html.push_str(&picture(
-        steps,
-        "CPU",
-        "cores",
-        &[
-            ("origin, with offload", "through", &["origin_cpu.cores"], 1.0),
-            ("origin, without", "direct", &["origin_cpu.cores"], 1.0),
-            ("balancer", "through", &["balancer_cpu.cores"], 1.0),
-        ],
-    ));
-    let mebibyte = 1.0 / 1024.0;
-    html.push_str(&picture(
-        steps,
-        "Memory",
-        "MiB RSS",
-        &[
-            ("origin, with offload", "through", &["spent.origin_rss_kib"], mebibyte),
-            ("origin, without", "direct", &["spent.origin_rss_kib"], mebibyte),
-            ("balancer", "through", &["spent.balancer_rss_kib"], mebibyte),
-        ],
-    ));
-    html.push_str(&picture(
-        steps,
-        "Time to an answer",
-        "ms",
-        &[
-            ("through, median", "through", &["answer.p50"], 1e-6),
-            ("directly, median", "direct", &["answer.p50"], 1e-6),
-            ("through, p99", "through", &["answer.p99"], 1e-6),
-            ("directly, p99", "direct", &["answer.p99"], 1e-6),
-        ],
-    ));
-    html
-}
-
-fn picture(steps: &Track, title: &str, label: &str, lines: &[Line]) -> String {
-    let series = lines.iter().map(|(name, own, fields, factor)| {
-        let records = steps.records.iter().filter(|step| arrangement(step) == Some(own));
-        let point = |step: &Record| {
-            let values: Vec<f64> = fields.iter().filter_map(|field| step.number(field)).collect();
-            if values.is_empty() {
-                return None;
-            }
-            let y = values.iter().sum::<f64>() * factor;
-            Some(Point { x: step.number("clients")?, y, spread: None, errors: step.errors })
-        };
-        Series { name: (*name).to_owned(), points: records.filter_map(point).collect() }
+fn picture<Q: Quantity>(steps: &[Step], title: &str, lines: Lines<Q>) -> String {
+    let series = lines.iter().map(|(name, setup, value)| {
+        let own = steps.iter().filter(|step| step.setup == *setup);
+        let point =
+            |step: &Step| Point { x: step.clients as f64, y: value(step).drawn(), spread: None, errors: step.failures };
+        Series { name: (*name).to_owned(), points: own.map(point).collect() }
     });
     let series: Vec<Series> = series.collect();
-    let is_time = label == "ms";
-    let plot = Plot {
+    let scale = if Q::UNIT == Nanoseconds::UNIT { latency::scale_for(&series) } else { Scale::Linear };
+    Plot {
         title: title.to_owned(),
         note: None,
         x: Axis::new("clients, step by step", Scale::Linear),
-        y: Axis::new(label, if is_time { latency::scale_for(&series) } else { Scale::Linear }),
+        y: Axis::new(Q::UNIT, scale),
         series,
         is_ideal_shown: false,
-    };
-    plot.render()
+    }
+    .render()
 }
 
 /// CPU time for a request, by where TLS ends.
-fn secured(value: &Value) -> String {
-    let rows = value["tls"].as_array().into_iter().flatten();
-    let group = |row: &Value| {
-        let requests = number(row, &["requests"]).filter(|requests| *requests > 0.0)?;
-        let bar = |field: &str| {
-            let seconds = number(row, &["spent", field])?;
-            Some(Bar { value: seconds * 1e6 / requests, spread: None, errors: errors_of(row) })
-        };
-        let words = ["habit", "key", "place"].map(|field| row[field].as_str().unwrap_or_default().to_lowercase());
-        let name: Vec<String> =
-            words.into_iter().filter(|word| !word.is_empty()).map(|word| readable(&word.replace('-', "_"))).collect();
-        Some(Group { name: format!("{} (TLS)", name.join(" · ")), bars: vec![bar("origin_cpu"), bar("balancer_cpu")] })
+fn secured(rows: &[Secured]) -> String {
+    let named = |row| Named { name: title(row), record: row, errors: row.failures };
+    let rows: Vec<Named<Secured>> = rows.iter().filter(|row| row.requests > 0).map(named).collect();
+    let origin = |row: &Secured| Some(CpuNanoseconds(row.origin_microseconds() * 1e3));
+    let balancer = |row: &Secured| Some(CpuNanoseconds(row.balancer_microseconds() * 1e3));
+    bars("CPU time for a request, by where TLS ends", &[("origin", &origin), ("balancer", &balancer)], &rows)
+}
+
+/// `new connections · ec · on origin (TLS)`
+fn title(row: &Secured) -> String {
+    let pattern = match row.pattern {
+        ClientPattern::NewConnections => "new connections",
+        ClientPattern::KeepAlive => "keep alive",
     };
-    let bars = Bars {
-        title: "CPU time for a request, by where TLS ends".to_owned(),
-        note: None,
-        label: "CPU µs per request".to_owned(),
-        series: vec!["origin".to_owned(), "balancer".to_owned()],
-        groups: rows.filter_map(group).collect(),
-        reference: None,
-        decimals: None,
+    let key = row.key.map(|key| if key == Key::Ec { "ec" } else { "rsa" });
+    let tls_end = match row.tls_end {
+        TlsEnd::Nowhere => "nowhere",
+        TlsEnd::OnOrigin => "on origin",
+        TlsEnd::OnBalancer => "on balancer",
     };
-    bars.render()
+    let parts: Vec<&str> = [Some(pattern), key, Some(tls_end)].into_iter().flatten().collect();
+    format!("{} (TLS)", parts.join(" · "))
+}
+
+/// The steps' numbers, for those who do not trust a picture.
+fn values(steps: &[Step]) -> String {
+    let row = |step: &Step| {
+        let count = |count: usize| Cell::number(Some(count as f64));
+        vec![
+            Cell::text(step.setup.name()),
+            count(step.clients),
+            count(step.served),
+            count(step.client_side.accepted),
+            count(step.origin_side.accepted),
+            Cell::number(Some(step.requests_per_second.0)),
+            Cell::Number(show_nanoseconds(step.answer.p50 as f64)),
+            Cell::Number(show_nanoseconds(step.answer.p99 as f64)),
+            Cell::errors(step.failures),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = steps.iter().map(row).collect();
+    let head = [
+        "setup",
+        "clients",
+        "served",
+        "accepted",
+        "on the origin",
+        "requests per second",
+        "answer p50",
+        "answer p99",
+        "failed",
+    ];
+    details("Table: steps", &table(&head, &rows))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::super::render_value;
     use serde_json::json;
 
     #[test]
     fn both_sides_and_both_arrangements_are_drawn() {
-        let step = |arrangement: &str, clients: u32, failures: u32| {
-            json!({"arrangement": arrangement, "clients": clients, "served": clients,
-                "client_side": {"accepted": clients, "queued": 1}, "origin_side": {"accepted": 5}, "requests_per_second": 50.0,
-                "failures": failures, "answer": {"p50": 1e6, "p99": 2e6},
+        let latency = json!({"mean": 1e6, "p50": 1_000_000, "p90": 1, "p99": 2_000_000, "p99_9": 1, "max": 1});
+        let step = |setup: &str, clients: u32, failures: u32| {
+            json!({"setup": setup, "clients": clients, "served": clients, "failures": failures,
+                "client_side": {"accepted": clients, "queued": 1}, "origin_side": {"accepted": 5, "queued": 0},
+                "requests_per_second": 50.0, "failures_holding": 0, "answer": latency, "connect": latency, "load_busy": 0.1,
                 "spent": {"seconds": 2.0, "origin_cpu": 1.0, "origin_rss_kib": 2048, "balancer_cpu": 0.5, "balancer_rss_kib": 1024}})
         };
         let steps = [step("direct", 10, 0), step("direct", 20, 3), step("through", 10, 0), step("through", 20, 0)];
-        let tls = json!([{"habit": "new-connections", "place": "on-origin", "key": "Ec", "requests": 1000,
-            "spent": {"origin_cpu": 0.2, "balancer_cpu": 0.0}}]);
-        let html = render(&Result::new("o".into(), json!({"command": "offload", "steps": steps, "tls": tls})).unwrap());
+        let tls = json!([{"pattern": "new-connections", "tls_end": "on-origin", "key": "Ec", "requests": 1000,
+            "requests_per_second": 1.0, "failures": 0, "spent": steps[0]["spent"]}]);
+        let html = render_value(json!({"command": "offload", "balancer": "b", "origin_max": 9, "every_seconds": 1.0,
+            "origin_per_connection_bytes": 1, "origin_cpu_per_request_microseconds": 1, "duration_seconds": 1.0,
+            "steps": steps, "tls": tls, "ratios": {"direct_clients": 1, "through_clients": 2, "through_is_open": true}}));
         for title in [
             "Connections on both sides",
             "Requests answered",

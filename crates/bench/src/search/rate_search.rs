@@ -14,12 +14,12 @@
 //! A short probe must not pass what the full duration would not: a queue that grows by 1/60 s per second is harmless
 //! after 5 s and 2 s long after 120. So what a probe leaves unanswered at its end is projected to the full duration.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A rung that adds less than this to the best rate has added nothing.
+/// A step of the climb that adds less than this to the best rate has added nothing.
 const GAIN_MIN: f64 = 0.03;
-/// Rungs in a row without a gain that end the climb.
+/// Steps in a row without a gain that end the climb.
 const RUNGS_WITHOUT_GAIN: usize = 2;
 /// The first probe, as a share of the closed loop's best rate.
 const FIRST_PROBE: f64 = 0.9;
@@ -66,7 +66,7 @@ pub struct Trial {
 }
 
 /// Why a trial did not meet the goal.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
     Errors,
@@ -76,7 +76,7 @@ pub enum Fault {
     NothingDone,
 }
 
-pub struct Hunt {
+pub struct RateSearch {
     goal: Goal,
     step: Step,
     /// Best rate of the climb so far.
@@ -85,7 +85,7 @@ pub struct Hunt {
     sustained: Option<f64>,
     unsustained: Option<f64>,
     /// The current rate failed once: a probe is short, and one stall of a shared machine is not the server's limit.
-    struck: bool,
+    failed_once: bool,
     probes: usize,
     confirmations: usize,
 }
@@ -102,8 +102,8 @@ impl Goal {
             return Some(Fault::TooSlow);
         }
         let behind = trial.unanswered as f64 / trial.rate;
-        let stretch = self.duration.as_secs_f64() / length.as_secs_f64().max(1e-9);
-        (behind * stretch > self.limit.as_secs_f64()).then_some(Fault::FallsBehind)
+        let scale = self.duration.as_secs_f64() / length.as_secs_f64().max(1e-9);
+        (behind * scale > self.limit.as_secs_f64()).then_some(Fault::FallsBehind)
     }
 }
 
@@ -118,7 +118,7 @@ impl Fault {
     }
 }
 
-impl Hunt {
+impl RateSearch {
     pub fn new(goal: Goal) -> Self {
         Self {
             goal,
@@ -127,7 +127,7 @@ impl Hunt {
             without_gain: 0,
             sustained: None,
             unsustained: None,
-            struck: false,
+            failed_once: false,
             probes: 0,
             confirmations: 0,
         }
@@ -177,11 +177,11 @@ impl Hunt {
 
     fn after_probe(&mut self, rate: f64, fault: Option<Fault>) -> Step {
         self.probes += 1;
-        if fault.is_some() && !self.struck && self.probes < PROBES_MAX {
-            self.struck = true;
+        if fault.is_some() && !self.failed_once && self.probes < PROBES_MAX {
+            self.failed_once = true;
             return Step::Probe { rate };
         }
-        self.struck = false;
+        self.failed_once = false;
         match fault {
             None => self.sustained = Some(rate),
             Some(_) => self.unsustained = Some(rate),
@@ -240,17 +240,17 @@ mod tests {
             }
             Step::Probe { rate } => open(rate, 5.0),
             Step::Confirm { rate } => open(rate, 120.0),
-            _ => unreachable!("the hunt is over"),
+            _ => unreachable!("the rate search is over"),
         }
     }
 
     /// All steps, the last one included, and faults.
-    fn hunt(mut server: impl FnMut(Step) -> Trial) -> Vec<Step> {
-        let mut hunt = Hunt::new(GOAL);
-        let mut steps = vec![hunt.step()];
-        while !matches!(hunt.step(), Step::Sustained | Step::GaveUp(_)) {
-            hunt.record(&server(hunt.step()));
-            steps.push(hunt.step());
+    fn rate_search(mut server: impl FnMut(Step) -> Trial) -> Vec<Step> {
+        let mut rate_search = RateSearch::new(GOAL);
+        let mut steps = vec![rate_search.step()];
+        while !matches!(rate_search.step(), Step::Sustained | Step::GaveUp(_)) {
+            rate_search.record(&server(rate_search.step()));
+            steps.push(rate_search.step());
             assert!(steps.len() < 100, "it goes on and on: {steps:?}");
         }
         steps
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn the_capacity_is_found_within_the_precision() {
         for capacity in [90.0, 5_000.0, 12_345.0, 300_000.0] {
-            let rate = confirmed(&hunt(|step| trial(step, capacity)));
+            let rate = confirmed(&rate_search(|step| trial(step, capacity)));
             // At most 2 s / 120 s above capacity is within the limit for the whole duration.
             assert!(rate > capacity * 0.97 && rate < capacity * (1.0 + 2.0 / 120.0), "{capacity}: {rate}");
         }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn one_stall_does_not_decide_a_probe_and_does_decide_a_confirmation() {
         let mut stalls = 2;
-        let steps = hunt(|step| {
+        let steps = rate_search(|step| {
             let honest = trial(step, 5_000.0);
             let hit = stalls > 0 && !matches!(step, Step::Climb { .. });
             let now = hit && (stalls == 2 || matches!(step, Step::Confirm { .. }));
@@ -298,11 +298,11 @@ mod tests {
     #[test]
     fn a_server_that_fails_is_given_up() {
         let broken = Trial { rate: 0.0, worst: Duration::ZERO, errors: 5, unanswered: 0 };
-        assert!(matches!(hunt(|_| broken)[..], [Step::Climb { in_flight: 1 }, Step::GaveUp(_)]));
+        assert!(matches!(rate_search(|_| broken)[..], [Step::Climb { in_flight: 1 }, Step::GaveUp(_)]));
         let breaks_later = |step| match step {
             Step::Climb { .. } => trial(step, 1_000.0),
             _ => broken,
         };
-        assert!(matches!(hunt(breaks_later).last(), Some(Step::GaveUp(_))));
+        assert!(matches!(rate_search(breaks_later).last(), Some(Step::GaveUp(_))));
     }
 }

@@ -1,32 +1,33 @@
-//! A crowd: many clients, each keeping a connection of its own, each speaking in the same slow rhythm.
+//! A client group: many clients, each with a connection of its own, all with the same slow pattern of requests.
 //!
-//! The module `load` asks how much work a server can do, a crowd how many clients it can bear. One thread, one epoll,
-//! one heap of turns. `stretch` holds the results of a while, `parts` spreads a crowd over several processes.
+//! The module `load` asks how much work a server can do, a client group how many clients it can hold. One thread, one
+//! epoll, one heap of timers. `phase` has the results of a load phase, `processes` spreads a group over several
+//! processes.
 
-pub mod parts;
-pub mod stretch;
+pub mod phase;
+pub mod processes;
 
 use crate::cpu;
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::link::{Broken, Link, Request};
 use crate::poll::{Poll, Ready};
-use crate::tally::{ErrorKind, Tally};
+use crate::stats::{ErrorKind, LoadStats};
 use crate::target::Target;
+use phase::{ClientCounts, LoadPhase};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
-use stretch::{Census, Stretch};
 
-/// Taken from a socket at once: answers to a crowd are small.
+/// Taken from a socket at once: answers to a group are small.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// Between two pieces of a dribbled request. A second keeps thousands of dribbling clients cheap for the load.
 const DRIBBLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The use that a client makes of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Rhythm {
+pub enum RequestPattern {
     /// Connects (over TLS: shakes hands), and says nothing.
     Silent,
     /// The first byte of a request, and no more.
@@ -40,14 +41,14 @@ pub enum Rhythm {
     Dribble { bytes_per_second: usize },
 }
 
-/// The conduct that all clients of a crowd have in common.
+/// The behaviour that all clients of a group have in common.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Conduct {
-    pub rhythm: Rhythm,
+pub struct ClientBehaviour {
+    pub pattern: RequestPattern,
     pub request: Request,
     /// For one request, its connection and handshake included. A dribbled request is as slow as it is.
     pub timeout: Duration,
-    /// Clients at the door at once: those that have had no first answer yet.
+    /// Clients that connect at once: those that have had no first answer yet.
     pub opening_max: usize,
     /// New clients per second at most.
     pub arrivals_max: Option<f64>,
@@ -56,96 +57,97 @@ pub struct Conduct {
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     /// Without a connection; a turn may bring it back.
-    Away,
+    Disconnected,
     Connecting(Instant),
     /// Connected; the handshake is all that it wants for now.
-    Shaking(Instant),
+    Handshaking(Instant),
     /// A request is in progress since then.
-    Asking(Instant),
+    Requesting(Instant),
     /// Connected, nothing in progress.
-    Quiet,
+    Idle,
 }
 
 struct Client {
     link: Option<Link>,
     state: State,
     /// When it acts next. A turn in the heap that differs from this is stale.
-    turn: Option<Instant>,
-    /// On this connection there was what the rhythm wants first: an answer, a handshake, a first piece.
+    timer: Option<Instant>,
+    /// The connection has had what the pattern begins with: an answer, a handshake, a first piece.
     served: bool,
     /// Whether the client has been served, or has failed, once.
     tried: bool,
 }
 
-/// Clients and their connections live from one stretch to the next.
-pub struct Crowd<'t> {
+/// Clients, whose connections live from one phase to the next.
+pub struct ClientGroup<'t> {
     target: &'t Target,
-    conduct: Conduct,
+    behaviour: ClientBehaviour,
     interrupt: Interrupt,
     poll: Poll,
     clients: Vec<Client>,
     /// Clients from here on have not come yet.
-    next_to_come: usize,
+    next_client: usize,
     next_arrival: Instant,
-    turns: BinaryHeap<Reverse<(Instant, usize)>>,
-    at_the_door: usize,
+    timers: BinaryHeap<Reverse<(Instant, usize)>>,
+    opening: usize,
     tried: usize,
-    answers: Tally,
-    connects: Tally,
-    closed_quiet: u64,
+    answers: LoadStats,
+    connects: LoadStats,
+    closed_idle: u64,
     chance: fastrand::Rng,
     scratch: Box<[u8]>,
 }
 
-impl<'t> Crowd<'t> {
-    /// `chance` staggers the turns; one seed, one crowd.
-    pub fn new(target: &'t Target, conduct: Conduct, seed: u64, interrupt: &Interrupt) -> Outcome<Self> {
+impl<'t> ClientGroup<'t> {
+    /// `chance` staggers the timers; one seed, one group.
+    pub fn new(target: &'t Target, behaviour: ClientBehaviour, seed: u64, interrupt: &Interrupt) -> Outcome<Self> {
         Ok(Self {
             target,
-            conduct,
+            behaviour,
             interrupt: interrupt.clone(),
             poll: Poll::new().when("epoll")?,
             clients: Vec::new(),
-            next_to_come: 0,
+            next_client: 0,
             next_arrival: Instant::now(),
-            turns: BinaryHeap::new(),
-            at_the_door: 0,
+            timers: BinaryHeap::new(),
+            opening: 0,
             tried: 0,
-            answers: Tally::new(),
-            connects: Tally::new(),
-            closed_quiet: 0,
+            answers: LoadStats::new(),
+            connects: LoadStats::new(),
+            closed_idle: 0,
             chance: fastrand::Rng::with_seed(seed),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
         })
     }
 
-    /// Lets clients come until there are `total`, and waits until each was served or has failed, or patience is over.
-    pub fn grow(&mut self, total: usize, patience: Duration, told: impl FnMut(Census)) -> Outcome<Stretch> {
+    /// Lets clients come until there are `total`, and waits until each was served or has failed, or the timeout has
+    /// passed.
+    pub fn grow(&mut self, total: usize, timeout: Duration, report: impl FnMut(ClientCounts)) -> Outcome<LoadPhase> {
         crate::machine::require_open_files(total)?;
-        let come = || Client { link: None, state: State::Away, turn: None, served: false, tried: false };
+        let come = || Client { link: None, state: State::Disconnected, timer: None, served: false, tried: false };
         self.clients.resize_with(total.max(self.clients.len()), come);
-        self.run(Instant::now() + patience, true, told)
+        self.run(Instant::now() + timeout, true, report)
     }
 
     /// Lets time pass.
-    pub fn hold(&mut self, duration: Duration) -> Outcome<Stretch> {
+    pub fn hold(&mut self, duration: Duration) -> Outcome<LoadPhase> {
         self.run(Instant::now() + duration, false, |_| {})
     }
 
-    pub fn census(&self) -> Census {
+    pub fn counts(&self) -> ClientCounts {
         let is_open = |client: &&Client| client.link.is_some() && !matches!(client.state, State::Connecting(_));
         let open = self.clients.iter().filter(is_open);
-        Census {
+        ClientCounts {
             wanted: self.clients.len(),
             open: open.clone().count(),
             served: open.filter(|client| client.served).count(),
         }
     }
 
-    fn run(&mut self, until: Instant, only_growth: bool, mut told: impl FnMut(Census)) -> Outcome<Stretch> {
+    fn run(&mut self, until: Instant, only_growth: bool, mut report: impl FnMut(ClientCounts)) -> Outcome<LoadPhase> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
-        (self.answers, self.connects, self.closed_quiet) = (Tally::new(), Tally::new(), 0);
+        (self.answers, self.connects, self.closed_idle) = (LoadStats::new(), LoadStats::new(), 0);
         self.next_arrival = begin;
         let mut look_due = begin + LOOK_INTERVAL;
         loop {
@@ -153,64 +155,67 @@ impl<'t> Crowd<'t> {
             if now >= until || (only_growth && self.tried == self.clients.len()) {
                 break;
             }
-            self.let_in(now);
-            self.take_turns(now);
-            let mut next_turn = self.turns.peek().map_or(until, |Reverse((due, _))| *due);
-            if self.next_to_come < self.clients.len() && self.next_arrival > now {
-                next_turn = next_turn.min(self.next_arrival);
+            self.admit(now);
+            self.run_timers(now);
+            let mut next_timer = self.timers.peek().map_or(until, |Reverse((due, _))| *due);
+            if self.next_client < self.clients.len() && self.next_arrival > now {
+                next_timer = next_timer.min(self.next_arrival);
             }
             // Rounded up, as the poll counts whole milliseconds and would spin over the last one.
-            let wait = next_turn.min(until).saturating_duration_since(now) + Duration::from_millis(1);
+            let wait = next_timer.min(until).saturating_duration_since(now) + Duration::from_millis(1);
             let count = self.poll.wait(wait.min(LOOK_INTERVAL)).when("epoll")?;
             for index in 0..count {
                 let ready = self.poll.event(index);
-                self.attend(ready);
+                self.handle_event(ready);
             }
             if now >= look_due {
                 look_due = now + LOOK_INTERVAL;
                 self.interrupt.check()?;
                 self.drop_overdue(now);
-                told(self.census());
+                report(self.counts());
             }
         }
         let (elapsed, cpu) = (begin.elapsed(), cpu::this_thread() - cpu_before);
-        Ok(Stretch::new(&self.answers, &self.connects, self.closed_quiet, self.census(), elapsed, cpu))
+        let closed_idle = self.closed_idle;
+        Ok(LoadPhase { closed_idle, ..LoadPhase::new(&self.answers, &self.connects, self.counts(), elapsed, cpu) })
     }
 
-    fn let_in(&mut self, now: Instant) {
-        while self.next_to_come < self.clients.len() && self.at_the_door < self.conduct.opening_max {
-            if let Some(rate) = self.conduct.arrivals_max {
+    fn admit(&mut self, now: Instant) {
+        while self.next_client < self.clients.len() && self.opening < self.behaviour.opening_max {
+            if let Some(rate) = self.behaviour.arrivals_max {
                 if self.next_arrival > now {
                     return;
                 }
                 self.next_arrival += Duration::from_secs_f64(1.0 / rate);
             }
-            self.next_to_come += 1;
-            self.arrive(self.next_to_come - 1, now);
+            self.next_client += 1;
+            self.arrive(self.next_client - 1, now);
         }
     }
 
-    fn take_turns(&mut self, now: Instant) {
-        while let Some(&Reverse((due, index))) = self.turns.peek() {
+    fn run_timers(&mut self, now: Instant) {
+        while let Some(&Reverse((due, index))) = self.timers.peek() {
             if due > now {
                 return;
             }
-            self.turns.pop();
-            if self.clients[index].turn != Some(due) {
+            self.timers.pop();
+            if self.clients[index].timer != Some(due) {
                 continue;
             }
-            self.clients[index].turn = None;
-            match (self.clients[index].state, self.conduct.rhythm) {
-                (State::Away, _) => self.arrive(index, now),
-                (State::Quiet, _) => self.ask(index, due),
-                (State::Asking(_), Rhythm::Dribble { bytes_per_second }) => self.dribble(index, bytes_per_second, now),
+            self.clients[index].timer = None;
+            match (self.clients[index].state, self.behaviour.pattern) {
+                (State::Disconnected, _) => self.arrive(index, now),
+                (State::Idle, _) => self.ask(index, due),
+                (State::Requesting(_), RequestPattern::Dribble { bytes_per_second }) => {
+                    self.dribble(index, bytes_per_second, now)
+                }
                 _ => {}
             }
         }
     }
 
     fn arrive(&mut self, index: usize, now: Instant) {
-        self.at_the_door += 1;
+        self.opening += 1;
         let client = &mut self.clients[index];
         client.state = State::Connecting(now);
         let opened = Link::open(self.target).and_then(|link| {
@@ -223,7 +228,7 @@ impl<'t> Crowd<'t> {
     }
 
     /// News of one socket.
-    fn attend(&mut self, ready: Ready) {
+    fn handle_event(&mut self, ready: Ready) {
         let index = ready.token as usize;
         if let Err(broken) = self.try_attend(index, ready.closing) {
             self.fail(index, broken);
@@ -244,14 +249,14 @@ impl<'t> Crowd<'t> {
         }
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return Ok(()) };
-        if link.advance(&self.conduct.request, &mut self.scratch, closing)? {
+        if link.advance(&self.behaviour.request, &mut self.scratch, closing)? {
             return self.take_leave(index);
         }
         match client.state {
-            State::Shaking(since) if link.is_established() => self.settle(index, since),
-            State::Asking(since) if link.response.is_complete() => {
+            State::Handshaking(since) if link.is_established() => self.settle(index, since),
+            State::Requesting(since) if link.response.is_complete() => {
                 // An answer before all of the request was sent leaves a connection that is of no more use.
-                let closes = link.response.closes() || !link.is_request_sent(&self.conduct.request);
+                let closes = link.response.closes() || !link.is_request_sent(&self.behaviour.request);
                 self.take_answer(index, since);
                 if closes {
                     self.part(index);
@@ -266,23 +271,23 @@ impl<'t> Crowd<'t> {
     fn begin(&mut self, index: usize, since: Instant) -> Result<(), Broken> {
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return Ok(()) };
-        let request = &self.conduct.request;
-        match self.conduct.rhythm {
-            Rhythm::Silent | Rhythm::OneByte => {
-                client.state = State::Shaking(since);
+        let request = &self.behaviour.request;
+        match self.behaviour.pattern {
+            RequestPattern::Silent | RequestPattern::OneByte => {
+                client.state = State::Handshaking(since);
                 link.begin(request);
-                link.allow(request, usize::from(self.conduct.rhythm == Rhythm::OneByte))?;
+                link.allow(request, usize::from(self.behaviour.pattern == RequestPattern::OneByte))?;
             }
-            Rhythm::Once | Rhythm::Every(_) => {
-                client.state = State::Asking(since);
+            RequestPattern::Once | RequestPattern::Every(_) => {
+                client.state = State::Requesting(since);
                 link.ask(request)?;
             }
-            Rhythm::Dribble { bytes_per_second } => {
-                client.state = State::Asking(since);
+            RequestPattern::Dribble { bytes_per_second } => {
+                client.state = State::Requesting(since);
                 link.begin(request);
                 link.allow(request, bytes_per_second)?;
                 self.note_served(index);
-                self.set_turn(index, Instant::now() + DRIBBLE_INTERVAL);
+                self.set_timer(index, Instant::now() + DRIBBLE_INTERVAL);
             }
         }
         Ok(())
@@ -292,20 +297,20 @@ impl<'t> Crowd<'t> {
     fn ask(&mut self, index: usize, due: Instant) {
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return };
-        client.state = State::Asking(due);
-        if let Rhythm::Dribble { bytes_per_second } = self.conduct.rhythm {
-            link.begin(&self.conduct.request);
+        client.state = State::Requesting(due);
+        if let RequestPattern::Dribble { bytes_per_second } = self.behaviour.pattern {
+            link.begin(&self.behaviour.request);
             return self.dribble(index, bytes_per_second, due);
         }
-        if let Err(broken) = link.ask(&self.conduct.request) {
+        if let Err(broken) = link.ask(&self.behaviour.request) {
             self.fail(index, broken);
         }
     }
 
     fn dribble(&mut self, index: usize, count: usize, now: Instant) {
         let Some(link) = &mut self.clients[index].link else { return };
-        match link.allow(&self.conduct.request, count) {
-            Ok(()) => self.set_turn(index, now + DRIBBLE_INTERVAL),
+        match link.allow(&self.behaviour.request, count) {
+            Ok(()) => self.set_timer(index, now + DRIBBLE_INTERVAL),
             Err(broken) => self.fail(index, broken),
         }
     }
@@ -315,11 +320,11 @@ impl<'t> Crowd<'t> {
         let client = &mut self.clients[index];
         let Some(link) = &mut client.link else { return Ok(()) };
         match client.state {
-            State::Quiet => {
-                self.closed_quiet += 1;
+            State::Idle => {
+                self.closed_idle += 1;
                 self.part(index);
             }
-            State::Asking(since) if link.response.end() => {
+            State::Requesting(since) if link.response.end() => {
                 self.take_answer(index, since);
                 self.part(index);
             }
@@ -334,7 +339,7 @@ impl<'t> Crowd<'t> {
             return self.settle(index, since);
         }
         self.answers.record_error(ErrorKind::BadStatus, || format!("status {status}"));
-        self.clients[index].state = State::Quiet;
+        self.clients[index].state = State::Idle;
         self.note_tried(index);
         self.plan_next(index, since, false);
     }
@@ -343,21 +348,21 @@ impl<'t> Crowd<'t> {
         self.answers.done += 1;
         self.answers.record_latency(since.elapsed());
         let is_first = !self.clients[index].served;
-        self.clients[index].state = State::Quiet;
+        self.clients[index].state = State::Idle;
         self.note_served(index);
         self.plan_next(index, since, is_first);
     }
 
     fn plan_next(&mut self, index: usize, since: Instant, is_first: bool) {
-        match self.conduct.rhythm {
+        match self.behaviour.pattern {
             // Clients that came together would ask together ever after; the first pause spreads them out.
-            Rhythm::Every(every) if is_first => {
+            RequestPattern::Every(every) if is_first => {
                 let pause = every.mul_f64(self.chance.f64());
-                self.set_turn(index, Instant::now() + pause);
+                self.set_timer(index, Instant::now() + pause);
             }
-            Rhythm::Every(every) => self.set_turn(index, (since + every).max(Instant::now())),
-            Rhythm::Dribble { .. } => self.set_turn(index, Instant::now() + DRIBBLE_INTERVAL),
-            Rhythm::Silent | Rhythm::OneByte | Rhythm::Once => {}
+            RequestPattern::Every(every) => self.set_timer(index, (since + every).max(Instant::now())),
+            RequestPattern::Dribble { .. } => self.set_timer(index, Instant::now() + DRIBBLE_INTERVAL),
+            RequestPattern::Silent | RequestPattern::OneByte | RequestPattern::Once => {}
         }
     }
 
@@ -365,20 +370,22 @@ impl<'t> Crowd<'t> {
         self.answers.record_error(broken.kind, || broken.detail);
         self.note_tried(index);
         self.part(index);
-        let pause = match self.conduct.rhythm {
-            Rhythm::Every(every) => every,
-            Rhythm::Dribble { .. } => DRIBBLE_INTERVAL,
-            Rhythm::Silent | Rhythm::OneByte | Rhythm::Once => return self.clients[index].turn = None,
+        let pause = match self.behaviour.pattern {
+            RequestPattern::Every(every) => every,
+            RequestPattern::Dribble { .. } => DRIBBLE_INTERVAL,
+            RequestPattern::Silent | RequestPattern::OneByte | RequestPattern::Once => {
+                return self.clients[index].timer = None;
+            }
         };
         let pause = pause.mul_f64(0.5 + self.chance.f64());
-        self.set_turn(index, Instant::now() + pause);
+        self.set_timer(index, Instant::now() + pause);
     }
 
     fn note_served(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if !client.served {
             client.served = true;
-            self.at_the_door = self.at_the_door.saturating_sub(1);
+            self.opening = self.opening.saturating_sub(1);
         }
         self.note_tried(index);
     }
@@ -393,37 +400,37 @@ impl<'t> Crowd<'t> {
     fn part(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if !client.served {
-            self.at_the_door = self.at_the_door.saturating_sub(1);
+            self.opening = self.opening.saturating_sub(1);
         }
         client.served = false;
-        client.state = State::Away;
+        client.state = State::Disconnected;
         if let Some(link) = client.link.take() {
             link.close();
         }
     }
 
-    fn set_turn(&mut self, index: usize, due: Instant) {
-        self.clients[index].turn = Some(due);
-        self.turns.push(Reverse((due, index)));
+    fn set_timer(&mut self, index: usize, due: Instant) {
+        self.clients[index].timer = Some(due);
+        self.timers.push(Reverse((due, index)));
     }
 
     fn drop_overdue(&mut self, now: Instant) {
-        let is_dribble = matches!(self.conduct.rhythm, Rhythm::Dribble { .. });
+        let is_dribble = matches!(self.behaviour.pattern, RequestPattern::Dribble { .. });
         for index in 0..self.clients.len() {
             let since = match self.clients[index].state {
-                State::Connecting(since) | State::Shaking(since) => since,
-                State::Asking(since) if !is_dribble => since,
+                State::Connecting(since) | State::Handshaking(since) => since,
+                State::Requesting(since) if !is_dribble => since,
                 _ => continue,
             };
-            if now.saturating_duration_since(since) > self.conduct.timeout {
-                let detail = format!("nothing complete within {:?}", self.conduct.timeout);
+            if now.saturating_duration_since(since) > self.behaviour.timeout {
+                let detail = format!("nothing complete within {:?}", self.behaviour.timeout);
                 self.fail(index, Broken::new(ErrorKind::Timeout, detail));
             }
         }
     }
 }
 
-impl Drop for Crowd<'_> {
+impl Drop for ClientGroup<'_> {
     fn drop(&mut self) {
         for client in &mut self.clients {
             if let Some(link) = client.link.take() {

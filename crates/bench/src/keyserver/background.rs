@@ -1,49 +1,49 @@
-//! `keyserver --beside`: one operation alone and beside another that saturates the key server, round about, so that
-//! other work of the machine falls on both alike.
+//! `keyserver --background`: one operation alone, and with another in the background that saturates the key server, in
+//! turn, so that other work of the machine falls on both alike.
 
-use super::{Arguments, measure};
+use super::arguments::Arguments;
+use super::measure::{self, measure};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::report::{self, Table};
 use crate::scratch::ScratchDir;
-use crate::tally::LatencySummary;
+use crate::stats::LatencySummary;
 use crate::units::{show_nanoseconds, show_number};
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Niceness of the other load's client: it shares a machine with the client that is measured.
-const NICENESS_OF_OTHERS: &str = "10";
-/// The other load is there so long before the measurement's warm-up, and after the measurement.
+/// Niceness of the background load's client: it shares a machine with the client that is measured.
+const BACKGROUND_NICENESS: &str = "10";
+/// The background load is there so long before the measurement's warm-up, and after the measurement.
 const MARGIN: Duration = Duration::from_millis(300);
 
-#[derive(Serialize)]
-struct Report {
-    command: &'static str,
-    operation: String,
-    beside: String,
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub operation: String,
+    pub background: String,
     rounds: Vec<Round>,
-    alone: Medians,
-    together: Medians,
+    pub alone: Medians,
+    pub with_background: Medians,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Round {
     alone: LatencySummary,
-    together: LatencySummary,
-    /// Rate of the other operation, while both went on.
-    beside_per_second: f64,
+    with_background: LatencySummary,
+    /// Rate of the background operation, while both went on.
+    background_per_second: f64,
 }
 
 /// Over the rounds, in nanoseconds.
-#[derive(Serialize)]
-struct Medians {
-    p50: u64,
-    p99: u64,
+#[derive(Serialize, Deserialize)]
+pub struct Medians {
+    pub p50: u64,
+    pub p99: u64,
     /// Least and most of the rounds.
-    p99_range: [u64; 2],
+    pub p99_range: [u64; 2],
 }
 
 pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<()> {
@@ -52,30 +52,29 @@ pub fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<()> {
     for number in 1..=arguments.rounds {
         let alone = measured(arguments, interrupt)?;
         let file = scratch.path().join(format!("{number}.json"));
-        let mut others = Others::start(arguments, &file)?;
+        let mut background_load = BackgroundLoad::start(arguments, &file)?;
         std::thread::sleep(MARGIN);
-        let together = measured(arguments, interrupt)?;
-        let beside_per_second = others.finish(&file)?;
+        let with_background = measured(arguments, interrupt)?;
+        let background_per_second = background_load.finish(&file)?;
         report::progress(format_args!(
-            "round {number} of {}: p99 {} alone, {} beside {}/s",
+            "round {number} of {}: p99 {} alone, {} with {}/s in the background",
             arguments.rounds,
             show_nanoseconds(alone.p99 as f64),
-            show_nanoseconds(together.p99 as f64),
-            show_number(beside_per_second)
+            show_nanoseconds(with_background.p99 as f64),
+            show_number(background_per_second)
         ));
-        rounds.push(Round { alone, together, beside_per_second });
+        rounds.push(Round { alone, with_background, background_per_second });
     }
     let medians = |of: fn(&Round) -> &LatencySummary| Medians::of(rounds.iter().map(of));
     let report = Report {
-        command: "keyserver-beside",
         operation: arguments.op.name(),
-        beside: arguments.beside.map(|operation| operation.name()).unwrap_or_default(),
+        background: arguments.background.map(|operation| operation.name()).unwrap_or_default(),
         alone: medians(|round| &round.alone),
-        together: medians(|round| &round.together),
+        with_background: medians(|round| &round.with_background),
         rounds,
     };
     report.print();
-    report::save_json(arguments.json.as_deref(), &report)
+    report::save_result(arguments.json.as_deref(), "keyserver-background", &report)
 }
 
 fn measured(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<LatencySummary> {
@@ -84,47 +83,47 @@ fn measured(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<LatencySumm
     Ok(report.summary.latency)
 }
 
-/// The other load: this program once more.
-struct Others(Child);
+/// The background load: this program once more.
+struct BackgroundLoad(Child);
 
-impl Others {
-    fn start(arguments: &Arguments, file: &Path) -> Outcome<Others> {
-        let Some(operation) = arguments.beside.and_then(|operation| operation.to_possible_value()) else {
-            return Err(Failure::new("which operation? --beside OPERATION"));
+impl BackgroundLoad {
+    fn start(arguments: &Arguments, file: &Path) -> Outcome<BackgroundLoad> {
+        let Some(operation) = arguments.background.and_then(|operation| operation.to_possible_value()) else {
+            return Err(Failure::new("which operation? --background OPERATION"));
         };
         let program = std::env::current_exe().when("finding this program")?;
         let duration = arguments.warmup + arguments.duration + 2 * MARGIN;
         let mut command = Command::new("nice");
-        command.args(["-n", NICENESS_OF_OTHERS]).arg(program).args(["keyserver", "--target", &arguments.target]);
+        command.args(["-n", BACKGROUND_NICENESS]).arg(program).args(["keyserver", "--target", &arguments.target]);
         command.args(["--name", &arguments.name]).arg("--identity").arg(&arguments.identity);
         command.arg("--ca").arg(&arguments.ca).args(["--op", operation.get_name()]);
-        command.args(["--outstanding", &arguments.beside_outstanding.to_string(), "--warmup", "0ms"]);
+        command.args(["--outstanding", &arguments.background_outstanding.to_string(), "--warmup", "0ms"]);
         command.args(["--duration", &format!("{}ms", duration.as_millis())]).arg("--json").arg(file);
         // Verifying comes after the measurement, and would be in the next one's way.
         command.args(["--verify-share", "0.01"]);
-        if let Some(certificate) = &arguments.beside_certificate {
+        if let Some(certificate) = &arguments.background_certificate {
             command.arg("--certificate").arg(certificate);
         }
         if let Some(core) = arguments.core {
             command.args(["--core", &core.to_string()]);
         }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().when("starting the other load")?;
-        Ok(Others(child))
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().when("starting the background load")?;
+        Ok(BackgroundLoad(child))
     }
 
     /// Waits for its end; operations per second.
     fn finish(&mut self, file: &Path) -> Outcome<f64> {
-        let status = self.0.wait().when("the other load")?;
+        let status = self.0.wait().when("the background load")?;
         if !status.success() {
-            return Err(Failure::new(format!("the other load failed: {status}")));
+            return Err(Failure::new(format!("the background load failed: {status}")));
         }
-        let text = std::fs::read_to_string(file).when("the other load's result")?;
-        let report: serde_json::Value = serde_json::from_str(&text).when("the other load's result")?;
-        Ok(report["per_second"].as_f64().unwrap_or_default())
+        let text = std::fs::read_to_string(file).when("the background load's result")?;
+        let report: measure::Report = serde_json::from_str(&text).when("the background load's result")?;
+        Ok(report.summary.per_second.0)
     }
 }
 
-impl Drop for Others {
+impl Drop for BackgroundLoad {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -148,14 +147,14 @@ impl Medians {
 impl Report {
     fn print(&self) {
         let mut table = Table::with_head(["", "p50", "p99", "p99 of the rounds"]);
-        let beside = format!("beside {}", self.beside);
-        for (name, medians) in [("alone", &self.alone), (beside.as_str(), &self.together)] {
+        let background = format!("with {}", self.background);
+        for (name, medians) in [("alone", &self.alone), (background.as_str(), &self.with_background)] {
             let [least, most] = medians.p99_range.map(|value| show_nanoseconds(value as f64));
             let [p50, p99] = [medians.p50, medians.p99].map(|value| show_nanoseconds(value as f64));
             table.row([format!("{} {name}", self.operation), p50, p99, format!("{least} to {most}")]);
         }
         table.print();
-        println!("Medians of {} rounds, alone and beside in turn.", self.rounds.len());
+        println!("Medians of {} rounds, alone and with the background load in turn.", self.rounds.len());
     }
 }
 

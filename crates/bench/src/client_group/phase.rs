@@ -1,24 +1,25 @@
-//! The results of a stretch of time with a crowd; those of several processes add up.
+//! The results of a load phase of a client group; those of several processes add up.
 
-use crate::tally::{ErrorKind, LatencySummary, Tally};
+use crate::quantity::Label;
+use crate::stats::{LatencySummary, LoadStats, show_errors};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Stretch {
+pub struct LoadPhase {
     pub seconds: f64,
     /// Good answers; of clients that ask for nothing, finished handshakes.
     pub done: u64,
     /// TCP connections made.
     pub connects: u64,
     /// Connections with nothing in progress that the server closed.
-    pub closed_quiet: u64,
-    pub errors: BTreeMap<String, u64>,
+    pub closed_idle: u64,
+    pub errors: BTreeMap<Label, u64>,
     pub first_error: Option<String>,
     /// At its end.
-    pub census: Census,
+    pub clients: ClientCounts,
     /// Share of its core that the busiest load process used.
     pub load_busy: f64,
     /// From the start of a connect to its end, as the client sees it.
@@ -28,7 +29,7 @@ pub struct Stretch {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Census {
+pub struct ClientCounts {
     pub wanted: usize,
     /// Connected as far as the client can tell; a server's kernel accepts before the server does.
     pub open: usize,
@@ -40,41 +41,39 @@ pub struct Census {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Latencies(Vec<(u64, u64)>);
 
-impl Stretch {
+impl LoadPhase {
     pub fn new(
-        answers: &Tally,
-        connects: &Tally,
-        closed_quiet: u64,
-        census: Census,
+        answers: &LoadStats,
+        connects: &LoadStats,
+        clients: ClientCounts,
         elapsed: Duration,
         cpu: Duration,
     ) -> Self {
-        let errors = ErrorKind::ALL.iter().filter(|kind| answers.errors(**kind) > 0);
         Self {
             seconds: elapsed.as_secs_f64(),
             done: answers.done,
             connects: connects.done,
-            closed_quiet,
-            errors: errors.map(|kind| (kind.name().to_owned(), answers.errors(*kind))).collect(),
+            closed_idle: 0,
+            errors: answers.errors_by_kind().clone(),
             first_error: answers.first_error().map(str::to_owned),
-            census,
+            clients,
             load_busy: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
             connect_latency: Latencies::of(connects.latency()),
             answer_latency: Latencies::of(answers.latency()),
         }
     }
 
-    /// Another process's share of the same stretch.
+    /// Another process's share of the same phase.
     pub fn add(&mut self, other: Self) {
         self.seconds = self.seconds.max(other.seconds);
         self.done += other.done;
         self.connects += other.connects;
-        self.closed_quiet += other.closed_quiet;
+        self.closed_idle += other.closed_idle;
         for (kind, count) in other.errors {
             *self.errors.entry(kind).or_default() += count;
         }
         self.first_error = self.first_error.take().or(other.first_error);
-        self.census.add(other.census);
+        self.clients.add(other.clients);
         self.load_busy = self.load_busy.max(other.load_busy);
         self.connect_latency.0.extend(other.connect_latency.0);
         self.answer_latency.0.extend(other.answer_latency.0);
@@ -90,15 +89,11 @@ impl Stretch {
 
     /// `none`, or each kind with its count.
     pub fn show_errors(&self) -> String {
-        if self.errors.is_empty() {
-            return "none".to_owned();
-        }
-        let kinds: Vec<String> = self.errors.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        format!("{} (first: {})", kinds.join(", "), self.first_error.as_deref().unwrap_or_default())
+        show_errors(&self.errors, self.first_error.as_deref())
     }
 }
 
-impl Census {
+impl ClientCounts {
     pub fn add(&mut self, other: Self) {
         self.wanted += other.wanted;
         self.open += other.open;
@@ -124,23 +119,27 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::ErrorKind;
 
     #[test]
     fn the_stretches_of_two_processes_add_up() {
         let share = |milliseconds: u64, fails: bool| {
-            let mut answers = Tally::new();
+            let mut answers = LoadStats::new();
             answers.done = 10;
             (0..10).for_each(|_| answers.record_latency(Duration::from_millis(milliseconds)));
             if fails {
                 answers.record_error(ErrorKind::Timeout, || "late".to_owned());
             }
-            let census = Census { wanted: 5, open: 4, served: 3 };
-            Stretch::new(&answers, &Tally::new(), 1, census, Duration::from_secs(2), Duration::from_secs(1))
+            let clients = ClientCounts { wanted: 5, open: 4, served: 3 };
+            LoadPhase {
+                closed_idle: 1,
+                ..LoadPhase::new(&answers, &LoadStats::new(), clients, Duration::from_secs(2), Duration::from_secs(1))
+            }
         };
         let mut sum = share(1, false);
         sum.add(share(9, true));
-        assert_eq!((sum.done, sum.closed_quiet, sum.errors_total()), (20, 2, 1));
-        assert_eq!(sum.census, Census { wanted: 10, open: 8, served: 6 });
+        assert_eq!((sum.done, sum.closed_idle, sum.errors_total()), (20, 2, 1));
+        assert_eq!(sum.clients, ClientCounts { wanted: 10, open: 8, served: 6 });
         let latency = sum.answer_latency.summary();
         assert!(latency.p50 < 1_100_000 && latency.p90 > 8_900_000, "{latency:?}");
         assert_eq!(sum.per_second(), 10.0);

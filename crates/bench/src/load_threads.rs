@@ -7,7 +7,7 @@ use crate::load::{Load, Measured, Plan, Until};
 use crate::machine;
 use crate::pressure::{self, Counters, Pressure, ThreadUse};
 use crate::report::{Pace, progress};
-use crate::tally::Tally;
+use crate::stats::LoadStats;
 use crate::target::{Target, TlsOffer};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Barrier;
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// How often the run is looked at from outside.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The server that is asked; each thread makes its own `Target` of it.
+/// The server that is measured; each thread makes its own `Target` of it.
 #[derive(Clone)]
-pub struct Asked {
+pub struct TargetSpec {
     pub address: SocketAddr,
     pub name: String,
     pub offer: TlsOffer,
@@ -27,7 +27,7 @@ pub struct Asked {
 }
 
 /// The load's threads, by the cores they stay on; one thread for each entry.
-pub struct Team<'a> {
+pub struct LoadThreads<'a> {
     pub cores: &'a [usize],
     pub interrupt: &'a Interrupt,
     /// Whose CPU time is measured; may be empty.
@@ -36,31 +36,40 @@ pub struct Team<'a> {
     pub server_cores_allowed: Option<usize>,
 }
 
+/// Length of a run: the warm-up, and what is measured.
+#[derive(Clone, Copy)]
+pub struct Length {
+    pub warmup: Duration,
+    pub duration: Duration,
+}
+
+/// One thread's part of the load.
+struct Share<'a> {
+    target_spec: &'a TargetSpec,
+    plan: Plan,
+    core: usize,
+    interrupt: &'a Interrupt,
+    length: Length,
+}
+
 /// Results of a run of all threads.
-pub struct Together {
-    pub tally: Tally,
+pub struct RunResult {
+    pub stats: LoadStats,
     pub pressure: Pressure,
     /// Server CPU per good answer, in seconds; absent without server processes or answers.
     pub cpu_each: Option<f64>,
     pub cpu_source: Option<cpu::Source>,
 }
 
-impl Asked {
+impl TargetSpec {
     pub fn target(&self) -> Outcome<Target> {
         Ok(Target::new(self.address, &self.name, Some(&self.offer))?.with_sources(&self.sources))
     }
 }
 
-impl Team<'_> {
-    /// Warms up, then measures. `plan` is the whole team's; `label` is told every few seconds.
-    pub fn run(
-        &self,
-        asked: &Asked,
-        plan: &Plan,
-        warmup: Duration,
-        duration: Duration,
-        label: &str,
-    ) -> Outcome<Together> {
+impl LoadThreads<'_> {
+    /// Warms up, then measures. `plan` is that of all threads together; `label` is shown every few seconds.
+    pub fn run(&self, target_spec: &TargetSpec, plan: &Plan, length: Length, label: &str) -> Outcome<RunResult> {
         let threads = self.cores.len().min(plan.connections).max(1);
         // Met twice: when all are warm, and when the readings before the run are taken.
         let barrier = Barrier::new(threads + 1);
@@ -68,12 +77,13 @@ impl Team<'_> {
             let shares = (0..threads).map(|index| share(plan, threads, index));
             let handles: Vec<_> = shares
                 .zip(self.cores)
-                .map(|(share, &core)| {
+                .map(|(plan, &core)| {
+                    let share = Share { target_spec, plan, core, interrupt: self.interrupt, length };
                     let barrier = &barrier;
-                    scope.spawn(move || run_share(asked, share, core, self.interrupt, barrier, warmup, duration))
+                    scope.spawn(move || share.run(barrier))
                 })
                 .collect();
-            self.watch(&barrier, handles, asked, duration, label)
+            self.watch(&barrier, handles, target_spec, length.duration, label)
         })
     }
 
@@ -81,10 +91,10 @@ impl Team<'_> {
         &self,
         barrier: &Barrier,
         handles: Vec<ScopedJoinHandle<'_, Outcome<(Measured, ThreadUse)>>>,
-        asked: &Asked,
+        target_spec: &TargetSpec,
         duration: Duration,
         label: &str,
-    ) -> Outcome<Together> {
+    ) -> Outcome<RunResult> {
         barrier.wait();
         // An error must not leave the threads waiting, so it is looked at after the second meeting.
         let before = cpu::Reading::of(self.server_pids);
@@ -105,25 +115,25 @@ impl Team<'_> {
                 }
             }
         }
-        let mut tally = Tally::new();
+        let mut stats = LoadStats::new();
         let mut pressure = Counters::now().since(&counters, begin.elapsed().as_secs_f64());
         for handle in handles {
             let (measured, thread) = handle.join().map_err(|_| Failure::new("a load thread panicked"))??;
-            tally.merge(measured.tally);
+            stats.merge(measured.stats);
             pressure.load_threads.push(thread);
         }
         pressure.time_wait_most = time_wait_most.max(pressure::time_wait());
-        pressure.source_addresses = asked.sources.len().max(1) as u64;
-        pressure.out_of_ports = tally.first_error().is_some_and(|error| error.contains("os error 99"));
+        pressure.source_addresses = target_spec.sources.len().max(1) as u64;
+        pressure.out_of_ports = stats.first_error().is_some_and(|error| error.contains("os error 99"));
         let usage = cpu::Reading::of(self.server_pids)?.since(&before?);
         let known = !self.server_pids.is_empty();
-        pressure.server_cores = known.then(|| usage.cpu.as_secs_f64() / tally.elapsed.as_secs_f64().max(1e-9));
+        pressure.server_cores = known.then(|| usage.cpu.as_secs_f64() / stats.elapsed.as_secs_f64().max(1e-9));
         pressure.server_cores_allowed = self.server_cores_allowed.filter(|_| known);
         let waited = pressure::waited(self.server_pids).saturating_sub(waited) as f64 / 1e9;
-        pressure.server_waiting = known.then(|| waited / tally.elapsed.as_secs_f64().max(1e-9));
+        pressure.server_waiting = known.then(|| waited / stats.elapsed.as_secs_f64().max(1e-9));
         pressure.settle();
-        let cpu_each = (known && tally.done > 0).then(|| usage.cpu.as_secs_f64() / tally.done as f64);
-        Ok(Together { tally, pressure, cpu_each, cpu_source: known.then_some(usage.source) })
+        let cpu_each = (known && stats.done > 0).then(|| usage.cpu.as_secs_f64() / stats.done as f64);
+        Ok(RunResult { stats, pressure, cpu_each, cpu_source: known.then_some(usage.source) })
     }
 }
 
@@ -135,37 +145,32 @@ fn share(plan: &Plan, threads: usize, index: usize) -> Plan {
     }
 }
 
-fn run_share(
-    asked: &Asked,
-    plan: Plan,
-    core: usize,
-    interrupt: &Interrupt,
-    barrier: &Barrier,
-    warmup: Duration,
-    duration: Duration,
-) -> Outcome<(Measured, ThreadUse)> {
-    let connections = plan.connections;
-    let prepared = machine::pin_to_core(core).and_then(|()| asked.target());
-    let warm = prepared.as_ref().map_err(|failure| Failure::new(failure.to_string())).and_then(|target| {
-        let mut load = Load::new(target, plan, interrupt)?;
-        load.rest_between_arrivals();
-        if asked.offer.resume {
-            // Full handshakes that fill the store with tickets must be over before any is counted as an error; a
-            // warm-up by time alone may end with some of them still on their way.
-            load.run(Until::Finished(2 * connections as u64), "")?;
-        }
-        load.run(Until::Elapsed(warmup), "")?;
-        Ok(load)
-    });
-    barrier.wait();
-    barrier.wait();
-    let mut load = warm?;
-    let waited = pressure::this_thread_waited();
-    let measured = load.run(Until::Elapsed(duration), "")?;
-    let waited = pressure::this_thread_waited().saturating_sub(waited) as f64 / 1e9;
-    let waiting = waited / measured.tally.elapsed.as_secs_f64().max(1e-9);
-    let thread = ThreadUse { busy: measured.load_busy, waiting };
-    Ok((measured, thread))
+impl Share<'_> {
+    fn run(self, barrier: &Barrier) -> Outcome<(Measured, ThreadUse)> {
+        let Self { target_spec, plan, core, interrupt, length } = self;
+        let connections = plan.connections;
+        let prepared = machine::pin_to_core(core).and_then(|()| target_spec.target());
+        let warm = prepared.as_ref().map_err(|failure| Failure::new(failure.to_string())).and_then(|target| {
+            let mut load = Load::new(target, plan, interrupt)?;
+            load.rest_between_arrivals();
+            if target_spec.offer.resume {
+                // Full handshakes that fill the store with tickets must be over before any is counted as an error; a
+                // warm-up by time alone may end with some of them still on their way.
+                load.run(Until::Finished(2 * connections as u64), "")?;
+            }
+            load.run(Until::Elapsed(length.warmup), "")?;
+            Ok(load)
+        });
+        barrier.wait();
+        barrier.wait();
+        let mut load = warm?;
+        let waited = pressure::this_thread_waited();
+        let measured = load.run(Until::Elapsed(length.duration), "")?;
+        let waited = pressure::this_thread_waited().saturating_sub(waited) as f64 / 1e9;
+        let waiting = waited / measured.stats.elapsed.as_secs_f64().max(1e-9);
+        let thread = ThreadUse { busy: measured.load_busy, waiting };
+        Ok((measured, thread))
+    }
 }
 
 #[cfg(test)]

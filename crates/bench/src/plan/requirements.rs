@@ -1,11 +1,11 @@
-//! The demand that the service must carry, and whether that can be meant at all.
+//! The requirements that the service must carry, and whether that can be meant at all.
 
 use crate::target::Key;
 use crate::units::show_nanoseconds;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The protocol of a client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traffic {
     Tls,
@@ -23,12 +23,12 @@ impl Traffic {
     }
 }
 
-/// `None`: not demanded.
-#[derive(Clone, Debug, Serialize)]
-pub struct Demand {
+/// `None`: not required.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Requirements {
     /// Full TLS handshakes per second.
     pub transactions_per_second: Option<f64>,
-    #[serde(serialize_with = "key_name")]
+    #[serde(with = "key_name")]
     pub key: Key,
     /// Gb/s towards clients.
     pub throughput_gbps: Option<f64>,
@@ -41,13 +41,13 @@ pub struct Demand {
     pub keyless: bool,
     /// Engines that may fail without loss of capacity.
     pub spare_engines: u32,
-    /// Added to each demand: 0.3 is 30 %.
+    /// Added to each requirement: 0.3 is 30 %.
     pub margin: f64,
     pub engine: Engine,
 }
 
 /// One engine, as far as it was said what that is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Engine {
     pub cores: Option<u32>,
     pub memory_bytes: Option<f64>,
@@ -60,7 +60,7 @@ pub struct Engine {
 }
 
 /// Why there is no number, and what would make one possible.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub why: String,
     pub remedies: Vec<String>,
@@ -83,12 +83,26 @@ pub fn key_title(key: Key) -> &'static str {
     }
 }
 
-fn key_name<S: serde::Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(if *key == Key::Ec { "ec" } else { "rsa" })
+/// A key in JSON, by the name that it has as an option.
+mod key_name {
+    use super::Key;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if *key == Key::Ec { "ec" } else { "rsa" })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "ec" => Ok(Key::Ec),
+            "rsa" => Ok(Key::Rsa),
+            other => Err(de::Error::unknown_variant(other, &["ec", "rsa"])),
+        }
+    }
 }
 
-impl Demand {
-    /// Demands that contradict each other are told, not sized.
+impl Requirements {
+    /// Requirements that contradict each other are refused, not sized.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.transactions_per_second.is_none() && self.throughput_gbps.is_none() && self.connections.is_none() {
             return Err(Refusal::new(
@@ -101,7 +115,7 @@ impl Demand {
         }
         if self.keyless && self.transactions_per_second.is_none() {
             return Err(Refusal::new(
-                "--keyless without --tps: key servers sign once per full handshake, and no handshakes are demanded",
+                "--keyless without --tps: key servers sign once per full handshake, and no handshakes are required",
                 ["give --tps", "leave --keyless out"],
             ));
         }
@@ -141,7 +155,7 @@ impl Demand {
                  less than a handshake takes",
                 show_nanoseconds(life * 1e9)
             ),
-            [format!("demand at least {least:.0} connections"), "demand fewer transactions".to_owned()],
+            [format!("require at least {least:.0} connections"), "require fewer transactions".to_owned()],
         ))
     }
 }

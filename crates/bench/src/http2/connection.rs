@@ -1,9 +1,9 @@
 //! One HTTP/2 connection that many streams share, opened when first needed and again when it ended.
 
-use super::Shared;
+use super::shared::{Answer, Shared};
 use super::wire::Wire;
 use crate::link::Broken;
-use crate::tally::ErrorKind;
+use crate::stats::ErrorKind;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
@@ -18,10 +18,10 @@ const CONNECTION_WINDOW_BYTES: u32 = 15 * 1024 * 1024;
 /// Connections tried for one request whose earlier ones the server left without looking at it.
 const ATTEMPTS_MAX: u32 = 4;
 
-pub struct Lane {
+pub struct H2Connection {
     shared: Rc<Shared>,
     open: RefCell<Option<Open>>,
-    /// Tells one connection from the next.
+    /// Number of the connection that is open, which changes with each.
     serial: Cell<u64>,
     /// The last connection that ended with a GOAWAY of the server's, and what it said.
     blamed: RefCell<Option<(u64, String)>>,
@@ -35,13 +35,7 @@ struct Open {
     sender: SendRequest<Bytes>,
 }
 
-/// A complete response.
-pub struct Answer {
-    pub status: u16,
-    pub body_bytes: u64,
-}
-
-impl Lane {
+impl H2Connection {
     pub fn new(shared: Rc<Shared>) -> Self {
         Self {
             shared,
@@ -52,7 +46,7 @@ impl Lane {
         }
     }
 
-    /// Asks once, and again only if the server said that it would not look at the request (RFC 9113 §6.8).
+    /// Asks once, and again only if the server said that it had not processed the request (RFC 9113 §6.8).
     pub async fn ask(self: &Rc<Self>) -> Result<Answer, Broken> {
         let mut attempts = 0;
         loop {
@@ -64,7 +58,7 @@ impl Lane {
                     // The stream's own end; its connection lives on.
                     Err(error) if error.is_reset() => return Err(broken(&error)),
                     Err(error) if attempts < ATTEMPTS_MAX && is_unprocessed(&error) => {
-                        self.shared.tally.borrow_mut().asked_again += 1;
+                        self.shared.stats.borrow_mut().retried += 1;
                         self.discard(serial);
                         continue;
                     }
@@ -90,10 +84,10 @@ impl Lane {
         if let Some(open) = &*self.open.borrow() {
             return Ok(open.clone());
         }
-        self.shared.tally.borrow_mut().connections += 1;
+        self.shared.stats.borrow_mut().connections += 1;
         let wire = Wire::open(&self.shared.target).await?;
         if let Some(negotiated) = wire.negotiated() {
-            self.shared.tally.borrow_mut().record_handshake(negotiated);
+            self.shared.stats.borrow_mut().record_handshake(negotiated);
         }
         let (sender, connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW_BYTES)
@@ -104,8 +98,8 @@ impl Lane {
             .map_err(|error| broken(&error))?;
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
-        let lane = Rc::downgrade(self);
-        tokio::task::spawn_local(drive(connection, lane, serial));
+        let shared_connection = Rc::downgrade(self);
+        tokio::task::spawn_local(drive(connection, shared_connection, serial));
         let open = Open { serial, sender };
         self.open.replace(Some(open.clone()));
         Ok(open)
@@ -146,7 +140,7 @@ impl Lane {
         while let Some(data) = body.data().await {
             let bytes = data?.len();
             answer.body_bytes += bytes as u64;
-            self.shared.tally.borrow_mut().moved.down += bytes as u64;
+            self.shared.stats.borrow_mut().moved.down += bytes as u64;
             body.flow_control().release_capacity(bytes)?;
         }
         Ok(answer)
@@ -157,11 +151,11 @@ impl Lane {
         while !body.is_empty() {
             stream.reserve_capacity(body.len());
             let Some(room) = poll_fn(|cx| stream.poll_capacity(cx)).await else {
-                // The stream is over; its answer tells why.
+                // The stream is over; its answer says why.
                 return Ok(());
             };
             let piece = body.split_to(room?.min(body.len()));
-            self.shared.tally.borrow_mut().moved.up += piece.len() as u64;
+            self.shared.stats.borrow_mut().moved.up += piece.len() as u64;
             stream.send_data(piece, body.is_empty())?;
         }
         Ok(())
@@ -169,12 +163,12 @@ impl Lane {
 }
 
 /// Moves the connection's frames until it ends.
-async fn drive(connection: h2::client::Connection<Wire, Bytes>, lane: Weak<Lane>, serial: u64) {
+async fn drive(connection: h2::client::Connection<Wire, Bytes>, shared_connection: Weak<H2Connection>, serial: u64) {
     let ended = connection.await;
-    if let Some(lane) = lane.upgrade() {
-        lane.discard(serial);
+    if let Some(shared_connection) = shared_connection.upgrade() {
+        shared_connection.discard(serial);
         if let Some(error) = ended.err().filter(|error| error.is_go_away() && error.is_remote()) {
-            lane.blamed.replace(Some((serial, error.to_string())));
+            shared_connection.blamed.replace(Some((serial, error.to_string())));
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How it behaves.
 #[derive(Clone, Copy)]
-pub enum Manner {
+pub enum Behaviour {
     Honest,
     /// Replies to what came together in the reverse order.
     Reversed,
@@ -41,7 +41,7 @@ pub enum Manner {
     Leaking,
 }
 
-pub struct Double {
+pub struct TestServer {
     pub address: SocketAddr,
     files: ScratchDir,
     stopping: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ pub struct Double {
 
 /// State that the threads share.
 struct Service {
-    manner: Manner,
+    behaviour: Behaviour,
     config: Arc<ServerConfig>,
     ecdsa: EcdsaKeyPair,
     rsa: RsaKeyPair,
@@ -66,10 +66,10 @@ struct Wanted {
     payload: Vec<u8>,
 }
 
-impl Double {
-    pub fn start(manner: Manner) -> Self {
+impl TestServer {
+    pub fn start(behaviour: Behaviour) -> Self {
         let files = ScratchDir::new().unwrap();
-        let service = Arc::new(Service::new(manner, &files));
+        let service = Arc::new(Service::new(behaviour, &files));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let stopping = Arc::new(AtomicBool::new(false));
@@ -93,7 +93,7 @@ impl Double {
     }
 }
 
-impl Drop for Double {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
@@ -128,7 +128,7 @@ impl Authority {
 }
 
 impl Service {
-    fn new(manner: Manner, files: &ScratchDir) -> Self {
+    fn new(behaviour: Behaviour, files: &ScratchDir) -> Self {
         let authority = Authority::new();
         let write = |name: &str, text: &str| std::fs::write(files.path().join(format!("{name}.pem")), text).unwrap();
         write("ca", &authority.certificate.pem());
@@ -143,7 +143,7 @@ impl Service {
         let rsa = key_of("rsa", &rcgen::PKCS_RSA_SHA256);
         let ed25519 = key_of("ed25519", &rcgen::PKCS_ED25519);
         Self {
-            manner,
+            behaviour,
             config: server_config(&authority),
             ecdsa: EcdsaKeyPair::from_pkcs8(&signature::ECDSA_P256_SHA256_ASN1_SIGNING, &ec).unwrap(),
             rsa: RsaKeyPair::from_pkcs8(&rsa).unwrap(),
@@ -164,12 +164,12 @@ impl Service {
             let mut replies: Vec<Vec<u8>> = Vec::new();
             while let Some(wanted) = Wanted::take(&mut received) {
                 let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-                if matches!(self.manner, Manner::Leaving(every) if number.is_multiple_of(every)) {
+                if matches!(self.behaviour, Behaviour::Leaving(every) if number.is_multiple_of(every)) {
                     return;
                 }
                 replies.push(self.reply(number, &wanted));
             }
-            if matches!(self.manner, Manner::Reversed) {
+            if matches!(self.behaviour, Behaviour::Reversed) {
                 replies.reverse();
             }
             if replies.iter().any(|reply| stream.write_all(reply).is_err()) {
@@ -179,19 +179,21 @@ impl Service {
     }
 
     fn reply(&self, number: u64, wanted: &Wanted) -> Vec<u8> {
-        match self.manner {
-            Manner::Silent => Vec::new(),
-            Manner::Forgetful(every) if number.is_multiple_of(every) => Vec::new(),
-            Manner::Garbage => b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-            Manner::Oversized => [1, 0, 0xff, 0xff].into_iter().chain([0; 65_000]).collect(),
-            Manner::Stray => frame(wanted.id ^ 0x8000_0000, status::SUCCESS, &self.result(wanted)),
-            Manner::Refusing(every, code) if number.is_multiple_of(every) => frame(wanted.id, status::ERROR, &[code]),
-            Manner::Wrong(every) if number.is_multiple_of(every) => {
+        match self.behaviour {
+            Behaviour::Silent => Vec::new(),
+            Behaviour::Forgetful(every) if number.is_multiple_of(every) => Vec::new(),
+            Behaviour::Garbage => b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+            Behaviour::Oversized => [1, 0, 0xff, 0xff].into_iter().chain([0; 65_000]).collect(),
+            Behaviour::Stray => frame(wanted.id ^ 0x8000_0000, status::SUCCESS, &self.result(wanted)),
+            Behaviour::Refusing(every, code) if number.is_multiple_of(every) => {
+                frame(wanted.id, status::ERROR, &[code])
+            }
+            Behaviour::Wrong(every) if number.is_multiple_of(every) => {
                 let mut result = self.result(wanted);
                 *result.last_mut().unwrap() ^= 1;
                 frame(wanted.id, status::SUCCESS, &result)
             }
-            Manner::Leaking => {
+            Behaviour::Leaking => {
                 let mut frame = frame(wanted.id, status::SUCCESS, &self.result(wanted));
                 *frame.last_mut().unwrap() = b's';
                 frame

@@ -1,13 +1,13 @@
 //! Replies are counted at once and verified when the load is over, so that verifying does not slow the load.
 
 use super::channel::Waiting;
-use super::operation::{Examiner, Opinion};
+use super::operation::{Assessment, Examiner};
 use super::wire::Answer;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::report::{Pace, progress};
-use crate::tally::Tally;
+use crate::stats::LoadStats;
 use std::time::Instant;
 
 /// Signatures kept for later take so much memory at most; what comes after is verified on the spot.
@@ -17,9 +17,9 @@ const THREADS_MAX: usize = 8;
 /// Verifications between two looks at the clock and the interrupt flag.
 const LOOK_EVERY: usize = 256;
 
-/// The judge of all replies.
-pub struct Judge {
-    pub tally: Tally,
+/// Verification of all replies.
+pub struct Verifier {
+    pub stats: LoadStats,
     /// Good answers count towards the result. Off while the last ones are waited for after the clock has stopped.
     pub counting: bool,
     /// Signatures verified, rightly or wrongly made.
@@ -41,10 +41,10 @@ struct Kept {
     counted: bool,
 }
 
-impl Judge {
+impl Verifier {
     pub fn new(examiner: Examiner, share: f64) -> Self {
         Self {
-            tally: Tally::new(),
+            stats: LoadStats::new(),
             counting: true,
             verified: 0,
             examiner,
@@ -62,17 +62,17 @@ impl Judge {
     pub fn hear(&mut self, operation: Waiting, answer: &Answer<'_>) {
         let latency = operation.due.elapsed();
         if let Answer::Error(code) = answer {
-            return self.tally.record_named_error(code.name(), || format!("error reply {:#04x}", code.0));
+            return self.stats.record_named_error(code.name(), || format!("error reply {:#04x}", code.0));
         }
-        let opinion = self.examiner.glance(operation.serial, answer, &mut self.scratch);
-        if opinion == Opinion::Wrong {
-            return self.tally.record_named_error("wrong-answer", || "not what was asked for".to_owned());
+        let assessment = self.examiner.assess(operation.serial, answer, &mut self.scratch);
+        if assessment == Assessment::Wrong {
+            return self.stats.record_named_error("wrong-answer", || "not what was asked for".to_owned());
         }
         if self.counting {
-            self.tally.done += 1;
-            self.tally.record_latency(latency);
+            self.stats.done += 1;
+            self.stats.record_latency(latency);
         }
-        if let (Opinion::ToBeVerified, Answer::Success(signature)) = (opinion, answer) {
+        if let (Assessment::ToBeVerified, Answer::Success(signature)) = (assessment, answer) {
             self.keep(operation.serial, signature);
         }
     }
@@ -93,13 +93,13 @@ impl Judge {
     fn note(&mut self, kept: Kept, right: bool) {
         self.verified += 1;
         if !right {
-            self.tally.done -= u64::from(kept.counted);
-            self.tally.record_named_error("wrong-signature", || "it does not verify with the certificate".to_owned());
+            self.stats.done -= u64::from(kept.counted);
+            self.stats.record_named_error("wrong-signature", || "it does not verify with the certificate".to_owned());
         }
     }
 
-    /// Verifies what was kept, on all cores that this thread may use, and gives the tally away.
-    pub fn settle(&mut self, interrupt: &Interrupt) -> Outcome<Tally> {
+    /// Verifies what was kept, on all cores that this thread may use, and gives its stats away.
+    pub fn settle(&mut self, interrupt: &Interrupt) -> Outcome<LoadStats> {
         let kept = std::mem::take(&mut self.kept);
         let threads = machine::cores_allowed().len().clamp(1, THREADS_MAX);
         let (examiner, signatures) = (&self.examiner, &self.signatures);
@@ -127,7 +127,7 @@ impl Judge {
         if begin.elapsed().as_secs() >= 1 {
             progress(format_args!("{} signatures verified in {:.1} s", kept.len(), begin.elapsed().as_secs_f64()));
         }
-        Ok(std::mem::replace(&mut self.tally, Tally::new()))
+        Ok(std::mem::replace(&mut self.stats, LoadStats::new()))
     }
 }
 
@@ -136,7 +136,7 @@ fn find_wrong(
     kept: &[Kept],
     signatures: &[u8],
     interrupt: &Interrupt,
-    tells: bool,
+    shows_progress: bool,
 ) -> Outcome<Vec<Kept>> {
     let mut pace = Pace::started();
     let mut scratch = Vec::new();
@@ -144,7 +144,7 @@ fn find_wrong(
     for (index, one) in kept.iter().enumerate() {
         if index % LOOK_EVERY == 0 {
             interrupt.check()?;
-            if tells && pace.is_due(Instant::now()) {
+            if shows_progress && pace.is_due(Instant::now()) {
                 progress(format_args!("verifying: {:.0} %", 100.0 * index as f64 / kept.len() as f64));
             }
         }

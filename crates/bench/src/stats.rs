@@ -1,21 +1,22 @@
-//! The results of a stretch of load: answers, errors by kind, latencies.
+//! Results of a load phase: answers, errors by kind, latencies.
 
-mod portable;
+mod wire;
 
-pub use portable::PortableTally;
-
+use crate::quantity::{Label, PerSecond};
+use crate::report::Table;
 use crate::units::show_nanoseconds;
 use hdrhistogram::Histogram;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Latencies above this are recorded as this.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// The error that kept a request from its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
     /// No TCP connection: refused, unreachable, no local port left.
@@ -78,13 +79,27 @@ pub struct Moved {
     pub up: u64,
 }
 
-/// The parameters that a handshake agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The parameters that a handshake agreed on; in JSON their numbers (IANA's).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "(u16, u16, Option<u16>)", from = "(u16, u16, Option<u16>)")]
 pub struct Negotiated {
     pub version: ProtocolVersion,
     pub suite: CipherSuite,
     /// Absent in a resumed handshake of TLS 1.2, which exchanges no key.
     pub group: Option<NamedGroup>,
+}
+
+impl From<Negotiated> for (u16, u16, Option<u16>) {
+    fn from(negotiated: Negotiated) -> Self {
+        let Negotiated { version, suite, group } = negotiated;
+        (version.into(), suite.into(), group.map(u16::from))
+    }
+}
+
+impl From<(u16, u16, Option<u16>)> for Negotiated {
+    fn from((version, suite, group): (u16, u16, Option<u16>)) -> Self {
+        Self { version: version.into(), suite: suite.into(), group: group.map(Into::into) }
+    }
 }
 
 impl Negotiated {
@@ -103,11 +118,13 @@ impl Negotiated {
 }
 
 /// Grows while load runs. `done` counts good answers only; a bad one counts in `errors` and nowhere else.
-pub struct Tally {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadStats {
     pub done: u64,
     /// Body bytes of good answers.
     pub body_bytes: u64,
-    /// Body bytes that moved while this tally ran, whole or not: of a body under way at either end, its part.
+    /// Body bytes that moved in this phase, whole or not: of a body under way at either end, its part.
     pub moved: Moved,
     /// Good answers on a resumed TLS session.
     pub resumed: u64,
@@ -115,19 +132,26 @@ pub struct Tally {
     pub connections: u64,
     /// Arrivals of an open-loop run that had no answer at its end; their age then is in `latency`.
     pub unanswered: u64,
-    /// HTTP/2: requests sent once more on a new connection, since the server said that it would not look at them.
-    pub asked_again: u64,
+    /// HTTP/2: requests sent once more on a new connection, since the server said that it had not processed them.
+    pub retried: u64,
     /// Handshakes by what they agreed on.
+    #[serde(deserialize_with = "wire::negotiated")]
     negotiated: Vec<(Negotiated, u64)>,
-    errors: [u64; ErrorKind::ALL.len()],
-    /// Errors that only one command's protocol knows, by their name there.
-    named_errors: BTreeMap<&'static str, u64>,
+    /// Errors by kind, those that only one command's protocol knows by their name there.
+    #[serde(deserialize_with = "wire::errors")]
+    errors: BTreeMap<Label, u64>,
     first_error: Option<String>,
+    #[serde(with = "wire::latency")]
     latency: Histogram<u64>,
     pub elapsed: Duration,
 }
 
-impl Tally {
+fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX.as_nanos() as u64, 3)
+        .expect("1 ns to an hour with three digits are bounds that the histogram takes")
+}
+
+impl LoadStats {
     pub fn new() -> Self {
         Self {
             done: 0,
@@ -136,13 +160,11 @@ impl Tally {
             resumed: 0,
             connections: 0,
             unanswered: 0,
-            asked_again: 0,
+            retried: 0,
             negotiated: Vec::new(),
-            errors: [0; ErrorKind::ALL.len()],
-            named_errors: BTreeMap::new(),
+            errors: BTreeMap::new(),
             first_error: None,
-            latency: Histogram::new_with_bounds(1, LATENCY_MAX.as_nanos() as u64, 3)
-                .expect("1 ns to an hour with three digits are bounds that the histogram takes"),
+            latency: latency_histogram(),
             elapsed: Duration::ZERO,
         }
     }
@@ -152,10 +174,7 @@ impl Tally {
     }
 
     pub fn record_error(&mut self, kind: ErrorKind, detail: impl FnOnce() -> String) {
-        self.errors[kind as usize] += 1;
-        if self.first_error.is_none() {
-            self.first_error = Some(format!("{}: {}", kind.name(), detail()));
-        }
+        self.record_named_error(kind.name(), detail);
     }
 
     pub fn record_handshake(&mut self, negotiated: Negotiated) {
@@ -170,14 +189,14 @@ impl Tally {
     }
 
     pub fn record_named_error(&mut self, name: &'static str, detail: impl FnOnce() -> String) {
-        *self.named_errors.entry(name).or_default() += 1;
+        *self.errors.entry(name.into()).or_default() += 1;
         if self.first_error.is_none() {
             self.first_error = Some(format!("{name}: {}", detail()));
         }
     }
 
-    /// Adds what another thread or process counted over the same stretch of time: the sums, the samples, the longer
-    /// time. All tallies have the same buckets, so a sample falls where it would have fallen had it been recorded
+    /// Adds what another thread or process counted in the same load phase: the sums, the samples, the longer
+    /// time. All stats have the same buckets, so a sample falls where it would have fallen had it been recorded
     /// here. Every field is named, so that a new one cannot be forgotten here.
     pub fn merge(&mut self, other: Self) {
         let Self {
@@ -187,10 +206,9 @@ impl Tally {
             resumed,
             connections,
             unanswered,
-            asked_again,
+            retried,
             negotiated,
             errors,
-            named_errors,
             first_error,
             latency,
             elapsed,
@@ -203,28 +221,39 @@ impl Tally {
             (&mut self.resumed, resumed),
             (&mut self.connections, connections),
             (&mut self.unanswered, unanswered),
-            (&mut self.asked_again, asked_again),
+            (&mut self.retried, retried),
         ];
-        for (own, others) in sums.into_iter().chain(self.errors.iter_mut().zip(errors)) {
-            *own = own.saturating_add(others);
+        for (own, more) in sums {
+            *own = own.saturating_add(more);
         }
-        for (name, count) in named_errors {
-            *self.named_errors.entry(name).or_default() += count;
+        for (name, count) in errors {
+            let own = self.errors.entry(name).or_default();
+            *own = own.saturating_add(count);
         }
         for (kind, count) in negotiated {
             self.record_handshakes(kind, count);
         }
         self.first_error = self.first_error.take().or(first_error);
-        self.latency.add(&latency).expect("every tally's histogram has the same bounds");
+        self.latency.add(&latency).expect("every histogram has the same bounds");
         self.elapsed = self.elapsed.max(elapsed);
     }
 
+    #[cfg(test)]
     pub fn errors(&self, kind: ErrorKind) -> u64 {
-        self.errors[kind as usize]
+        self.errors.get(kind.name()).copied().unwrap_or(0)
     }
 
     pub fn errors_total(&self) -> u64 {
-        self.errors.iter().chain(self.named_errors.values()).sum()
+        self.errors.values().fold(0, |total: u64, count| total.saturating_add(*count))
+    }
+
+    /// Says where the first error happened.
+    pub fn prefix_first_error(&mut self, origin: &str) {
+        self.first_error = self.first_error.take().map(|first| format!("{origin}: {first}"));
+    }
+
+    pub fn errors_by_kind(&self) -> &BTreeMap<Label, u64> {
+        &self.errors
     }
 
     pub fn first_error(&self) -> Option<&str> {
@@ -246,46 +275,45 @@ impl Tally {
     }
 
     pub fn summary(&self) -> Summary {
-        let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
         Summary {
             done: self.done,
-            per_second: self.per_second(),
+            per_second: PerSecond(self.per_second()),
             elapsed_seconds: self.elapsed.as_secs_f64(),
             connections: self.connections,
             resumed: self.resumed,
             unanswered: self.unanswered,
             body_bytes: self.body_bytes,
             moved: self.moved,
-            asked_again: self.asked_again,
+            retried: self.retried,
             negotiated: self.negotiated.iter().map(|(negotiated, count)| (negotiated.show(), *count)).collect(),
-            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).chain(self.named_errors.clone()).collect(),
+            errors: self.errors.clone(),
             first_error: self.first_error.clone(),
             latency: LatencySummary::of(&self.latency),
         }
     }
 }
 
-/// A tally as it is told.
-#[derive(Clone, Debug, Serialize)]
+/// Summary of a load phase, as reports have it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     pub done: u64,
-    pub per_second: f64,
+    pub per_second: PerSecond,
     pub elapsed_seconds: f64,
     pub connections: u64,
     pub resumed: u64,
     pub unanswered: u64,
     pub body_bytes: u64,
     pub moved: Moved,
-    pub asked_again: u64,
+    pub retried: u64,
     /// Handshakes by version, suite and group.
     pub negotiated: BTreeMap<String, u64>,
-    pub errors: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<Label, u64>,
     pub first_error: Option<String>,
     pub latency: LatencySummary,
 }
 
 /// Nanoseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LatencySummary {
     pub mean: f64,
     pub p50: u64,
@@ -324,23 +352,43 @@ impl LatencySummary {
 }
 
 impl Summary {
-    pub fn errors_total(&self) -> u64 {
-        self.errors.values().sum()
+    /// Errors of all kinds, and the first of them.
+    pub fn errors(&self) -> (u64, Option<&str>) {
+        (self.errors_total(), self.first_error.as_deref())
     }
 
-    /// Each kind of handshake with its count.
-    pub fn show_negotiated(&self) -> String {
-        let kinds: Vec<String> = self.negotiated.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
-        kinds.join(", ")
+    pub fn errors_total(&self) -> u64 {
+        self.errors.values().fold(0, |total: u64, count| total.saturating_add(*count))
+    }
+
+    /// A row for the handshakes, if there were any: each kind with its count.
+    pub fn add_handshakes(&self, table: &mut Table) {
+        if !self.negotiated.is_empty() {
+            let kinds: Vec<String> = self.negotiated.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
+            table.row(["handshakes", &kinds.join(", ")]);
+        }
+    }
+
+    /// Rows for errors, for what was unanswered, and for the latency.
+    pub fn add_outcome(&self, table: &mut Table) {
+        table.row(["errors", &self.show_errors()]);
+        if self.unanswered > 0 {
+            table.row(["unanswered", &format!("{} at the end; their age is in the latency", self.unanswered)]);
+        }
+        table.row(["latency", &self.latency.show()]);
     }
 
     /// `none`, or each kind with its count.
     pub fn show_errors(&self) -> String {
-        if self.errors.is_empty() {
-            return "none".to_owned();
-        }
-        let kinds: Vec<String> = self.errors.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        let first = self.first_error.as_deref().unwrap_or_default();
-        format!("{} (first: {first})", kinds.join(", "))
+        show_errors(&self.errors, self.first_error.as_deref())
     }
+}
+
+/// `none`, or each kind with its count, and the first error.
+pub fn show_errors(errors: &BTreeMap<impl Display, u64>, first: Option<&str>) -> String {
+    if errors.is_empty() {
+        return "none".to_owned();
+    }
+    let kinds: Vec<String> = errors.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    format!("{} (first: {})", kinds.join(", "), first.unwrap_or_default())
 }

@@ -1,0 +1,245 @@
+//! One measurement of one kind of work: a fresh proxy, a warm-up, the load, and what it cost.
+
+use super::arguments::Arguments;
+use super::peers::Program;
+use super::rows::{Row, Sample, Unit};
+use super::running::Running;
+use super::site::{Needs, OWN_PATH, SITE_NAME, Site};
+use crate::failure::{Failure, Outcome, While};
+use crate::idle::IdleConnections;
+use crate::interrupt::Interrupt;
+use crate::link::Request;
+use crate::load::{Kind, Load, Measured, Plan, Until};
+use crate::memory::Memory;
+use crate::report::progress;
+use crate::scratch::ScratchDir;
+use crate::target::Target;
+use crate::{cpu, http2, machine};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+/// Requests that a program must be able to answer in a row that not everyone is expected to know.
+const TRIAL_REQUESTS: u64 = 60;
+/// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
+const BULK_CONNECTIONS: usize = 8;
+/// Connections opened and closed before memory is first read, so that start-up allocations do not count.
+const IDLE_WARMUP_CONNECTIONS: usize = 64;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between the last idle connection and the reading of memory.
+const IDLE_HOLD: Duration = Duration::from_secs(1);
+/// The origin's fixed body.
+const ORIGIN_BODY_BYTES: usize = 1024;
+
+/// State that all measurements share.
+pub struct Bench<'a> {
+    pub arguments: &'a Arguments,
+    pub interrupt: &'a Interrupt,
+    pub scratch: &'a ScratchDir,
+    pub plain_origin: &'a OriginProcess,
+    /// Runs only if a row needs it.
+    pub tls_origin: Option<&'a OriginProcess>,
+}
+
+/// The course of measurements: rows, and which program cannot do which, and why.
+pub struct Course {
+    pub rows: Vec<Row>,
+    /// Reason why a program cannot do a row, by row and program.
+    pub unsupported: BTreeMap<(usize, usize), String>,
+}
+
+/// The origin behind the proxies.
+pub struct OriginProcess {
+    child: Running,
+    address: SocketAddr,
+}
+
+impl Bench<'_> {
+    /// The site of a proxy in rows with such needs.
+    pub fn site(&self, needs: Needs) -> Outcome<Site> {
+        Site::for_needs(self.scratch.path(), self.origin(needs)?.address, needs)
+    }
+
+    /// The origin that stands behind the proxy in rows with such needs.
+    fn origin(&self, needs: Needs) -> Outcome<&OriginProcess> {
+        match needs {
+            Needs::TlsOrigin => self.tls_origin.ok_or_else(|| Failure::new("no origin with TLS was started")),
+            _ => Ok(self.plain_origin),
+        }
+    }
+
+    /// A fresh proxy, a warm-up, a measurement. The proxy and all its processes are gone when this returns.
+    pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
+        let (proxy, target) = self.start(program, row)?;
+        if row.unit() == Unit::Kibibytes {
+            self.measure_memory(&target, proxy.pid())
+        } else {
+            self.with_load(target, row, |run| self.measure_cpu(row, proxy.pid(), run))
+        }
+    }
+
+    /// Whether the program does this kind of work at all: its own check of the configuration, then a few requests.
+    /// Returns what stands against it.
+    pub fn try_out(&self, program: &Program, row: Row) -> Outcome<Option<String>> {
+        if row.needs() != Needs::Nothing {
+            let objection = program.objection(&self.site(row.needs())?, self.arguments.proxy_core, self.interrupt)?;
+            if objection.is_some() || !row.wants_trial() {
+                return Ok(objection);
+            }
+        }
+        let (_proxy, target) = self.start(program, row)?;
+        let stats = self.with_load(target, row, |run| run(Until::Finished(TRIAL_REQUESTS)))?.stats;
+        let first = stats.first_error().unwrap_or("no request was answered");
+        Ok((stats.done == 0).then(|| first.to_owned()))
+    }
+
+    fn start(&self, program: &Program, row: Row) -> Outcome<(Running, Target)> {
+        let site = self.site(row.needs())?;
+        let log = self.scratch.path().join(format!("{}.log", program.peer.name()));
+        let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
+        if !site.is_relay {
+            proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
+        }
+        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
+        let offer = row.offer();
+        let address = if offer.is_some() { site.tls } else { site.plain };
+        Ok((proxy, Target::new(address, SITE_NAME, offer.as_ref())?))
+    }
+
+    fn plan(&self, row: Row) -> Plan {
+        let (kind, connections, headers) = match row.unit() {
+            _ if row.is_new_connections() => (Kind::NewConnections, self.arguments.in_flight, "Connection: close\r\n"),
+            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
+            _ => (Kind::KeepAlive, self.arguments.connections, ""),
+        };
+        let request = Request::new("GET", row.path(), SITE_NAME, headers, 0);
+        Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
+    }
+
+    /// Hands `work` the load that the row is about; connections live as long as that takes.
+    fn with_load<T>(
+        &self,
+        mut target: Target,
+        row: Row,
+        work: impl FnOnce(&mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let plan = self.plan(row);
+        let Some(streams) = row.streams() else {
+            let mut load = Load::new(&target, plan, self.interrupt)?;
+            return work(&mut |until| load.run(until, ""));
+        };
+        target.offer_http2();
+        let request = http2::Request::new("GET", row.path(), &target, &[], 0)?;
+        let Plan { connections, timeout, rate, .. } = plan;
+        let mut load = http2::Load::new(target, http2::Plan { connections, streams, request, timeout, rate })?;
+        work(&mut |until| load.run(until, "", self.interrupt))
+    }
+
+    fn measure_cpu(&self, row: Row, pid: u32, run: &mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<Sample> {
+        let origin_pid = self.origin(row.needs())?.child.pid();
+        let warmup = run(Until::Elapsed(self.arguments.warmup))?.stats;
+        if warmup.done == 0 {
+            return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
+        }
+        let origin_before = cpu::Reading::of(&[origin_pid])?;
+        let before = cpu::Reading::of(&[pid])?;
+        let measured = run(Until::Elapsed(self.arguments.duration))?;
+        let usage = cpu::Reading::of(&[pid])?.since(&before);
+        let origin = cpu::Reading::of(&[origin_pid])?.since(&origin_before);
+
+        let stats = &measured.stats;
+        let seconds = stats.elapsed.as_secs_f64();
+        let cpu = usage.cpu.as_secs_f64();
+        let value = match row.unit() {
+            Unit::SecondsPerGigabyte => cpu / (stats.body_bytes as f64 / 1e9),
+            _ => cpu * 1e6 / stats.done as f64,
+        };
+        Ok(Sample {
+            value: (stats.done > 0).then_some(value),
+            done: stats.done,
+            per_second: stats.per_second(),
+            errors: stats.errors_total(),
+            first_error: stats.first_error().map(str::to_owned),
+            proxy_busy: cpu / seconds,
+            load_busy: measured.load_busy + origin.cpu.as_secs_f64() / seconds,
+            source: Some(usage.source),
+            ..Sample::default()
+        })
+    }
+
+    fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
+        let open = |count| IdleConnections::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
+        drop(open(IDLE_WARMUP_CONNECTIONS)?);
+        self.interrupt.sleep(Duration::from_millis(300))?;
+        let count = self.arguments.idle_connections;
+        let before = Memory::of(&[pid])?;
+        let mut held = open(count)?;
+        let still_open = held.hold(IDLE_HOLD)?;
+        let after = Memory::of(&[pid])?;
+        let growth = after.growth_since(&before, still_open);
+        let closed = (held.opening.done as usize).saturating_sub(still_open) as u64;
+        let closed_error = (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
+        Ok(Sample {
+            value: (still_open > 0).then_some(growth.rss),
+            done: still_open as u64,
+            per_second: held.opening.per_second(),
+            errors: held.opening.errors_total() + closed,
+            first_error: held.opening.first_error.clone().or(closed_error),
+            kernel_kib: Some(growth.kernel),
+            pss_kib: Some(growth.pss),
+            ..Sample::default()
+        })
+    }
+}
+
+impl Course {
+    /// Asks each program about the rows that not everyone is expected to know. Such a row is left out, unless it was
+    /// named: then it shows who cannot do it.
+    pub fn survey(bench: &Bench, programs: &[Program]) -> Outcome<Self> {
+        let named = &bench.arguments.rows;
+        let mut course = Self { rows: Vec::new(), unsupported: BTreeMap::new() };
+        for row in bench.arguments.candidates() {
+            let mut objections = Vec::new();
+            for (index, program) in programs.iter().enumerate() {
+                bench.interrupt.check()?;
+                let in_doubt = row.needs() != Needs::Nothing || (named.is_empty() && row.is_optional());
+                let tried = if in_doubt { bench.try_out(program, row) } else { Ok(None) };
+                bench.interrupt.check()?;
+                let objection = tried.unwrap_or_else(|failure| Some(failure.to_string()));
+                if let Some(why) = objection {
+                    progress(format_args!("{}: {} does not do this: {why}", row.name(), program.peer.name()));
+                    objections.push((index, why));
+                }
+            }
+            if named.is_empty() && !objections.is_empty() {
+                progress(format_args!("{}: left out; name it with --rows to see those who can", row.name()));
+                continue;
+            }
+            let row_index = course.rows.len();
+            course.rows.push(row);
+            course.unsupported.extend(objections.into_iter().map(|(index, why)| ((row_index, index), why)));
+        }
+        Ok(course)
+    }
+}
+
+impl OriginProcess {
+    /// On the load's core: the origin's work is not the proxy's.
+    pub fn start(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt, with_tls: bool) -> Outcome<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
+        let mut command = Command::new(std::env::current_exe().when("finding this program")?);
+        command.args(["origin", "--bind", &address.to_string(), "--body-bytes", &ORIGIN_BODY_BYTES.to_string()]);
+        if with_tls {
+            command.arg("--tls").arg(scratch.path().join(format!("{SITE_NAME}.ec.pem")));
+        }
+        let log = if with_tls { "tls-origin.log" } else { "origin.log" };
+        let mut child = Running::start(command, arguments.load_core, &scratch.path().join(log))?;
+        if with_tls {
+            child.wait_until_accepting(address, interrupt)?;
+        } else {
+            child.wait_until_answering(address, "/", interrupt)?;
+        }
+        Ok(Self { child, address })
+    }
+}

@@ -1,0 +1,51 @@
+//! The flags of `sweep`.
+
+use crate::stage::StageArguments;
+use crate::target::{Cipher, Version};
+use crate::units::parse_duration;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Cipher suites x keys x workers: new connections per second and CPU time each
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    propylon-bench sweep\n  \
+    propylon-bench sweep --resumed --workers 1 --duration 2 --json sweep.json\n  \
+    propylon-bench sweep --certificates shop.p384.pem,shop.rsa4096.pem\n  \
+    propylon-bench sweep --server nginx --keys rsa --workers 1,2\n  \
+    propylon-bench sweep --target 127.0.0.1:8443 --server-pid 4711\n\n\
+    A transaction is a new TCP connection, a full handshake, one request answered by the server itself, and the end.\n\
+    Before a row is measured, one handshake proves that suite, version and key are what the row says. Suites of older\n\
+    tables (static RSA, static ECDH, DHE, CBC, RC4, 3DES) are offered by a hand-written ClientHello, and by openssl\n\
+    where it is installed; what the server says to them is in the second table.")]
+pub struct Arguments {
+    #[command(flatten)]
+    pub stage: StageArguments,
+    /// Also measure resumed sessions
+    #[arg(long)]
+    pub resumed: bool,
+    /// TLS versions to measure
+    #[arg(long, value_name = "VERSION", default_value = "any")]
+    pub tls: Version,
+    /// Ciphers to measure
+    #[arg(long, value_name = "CIPHER,CIPHER", value_delimiter = ',', default_value = "aes128gcm,aes256gcm,chacha20")]
+    pub ciphers: Vec<Cipher>,
+    /// Length of one measurement
+    #[arg(long, default_value = "3", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Load before each measurement that is not counted
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Rounds of each row, of which the median is shown
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Connections in flight per load thread
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    pub in_flight: usize,
+    /// Leave out the suites of older tables
+    #[arg(long)]
+    pub without_refused: bool,
+    /// Write everything measured as JSON ("-": to stdout)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
