@@ -12,7 +12,7 @@ pub const NAME: &str = "chaos.test";
 /// The name that the engine verifies its servers by.
 pub const SERVERS_NAME: &str = "servers.test";
 
-pub struct Wardrobe {
+pub struct TestCertificates {
     issuer: Issuer<'static, KeyPair>,
     pub ca_pem: String,
     /// Certificates by number, as clients see them.
@@ -20,7 +20,7 @@ pub struct Wardrobe {
     shown: u32,
 }
 
-impl Wardrobe {
+impl TestCertificates {
     /// With its first certificate, as PEM with its key.
     pub fn new() -> Outcome<(Self, String)> {
         let doing = "making the run's authority";
@@ -30,9 +30,9 @@ impl Wardrobe {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let ca_pem = params.self_signed(&key).when(doing)?.pem();
-        let mut wardrobe = Self { issuer: Issuer::new(params, key), ca_pem, leaves: Vec::new(), shown: 0 };
-        let first = wardrobe.change()?;
-        Ok((wardrobe, first))
+        let mut test_certificates = Self { issuer: Issuer::new(params, key), ca_pem, leaves: Vec::new(), shown: 0 };
+        let first = test_certificates.change()?;
+        Ok((test_certificates, first))
     }
 
     /// A new one, which is to be shown from now on.

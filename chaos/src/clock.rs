@@ -16,7 +16,7 @@ pub fn micros(duration: Duration) -> Micros {
     duration.as_micros() as Micros
 }
 
-/// Seconds since `start`, as stories tell them.
+/// Seconds since `start`, as the summary shows them.
 pub fn since(start: Micros, moment: Micros) -> String {
     if moment == Micros::MAX {
         return "the end".to_owned();

@@ -1,8 +1,8 @@
 //! The engine of a run: started, told, asked, and looked at from outside.
 
-use crate::cast::{Place, reserved_ports};
+use crate::key_servers::{KEY_SERVERS, KeyServers};
+use crate::server_processes::{ServerAddresses, reserved_ports};
 use crate::settings::Settings;
-use crate::vault::{KEY_SERVERS, Vault};
 use propylon_bench::failure::{Failure, Outcome, While};
 use propylon_bench::interrupt::Interrupt;
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,12 +20,12 @@ const START_MAX: Duration = Duration::from_secs(20);
 const END_MAX: Duration = Duration::from_secs(30);
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Bytes of the engine's last words that are shown.
-const WORDS_BYTES: usize = 3_000;
+/// Bytes of the engine's last output that are shown.
+const OUTPUT_BYTES: usize = 3_000;
 
 /// Addresses that the engine listens on.
 #[derive(Clone, Copy, Debug)]
-pub struct Doors {
+pub struct Endpoints {
     pub secure: SocketAddr,
     pub plain: SocketAddr,
     pub relay: SocketAddr,
@@ -37,7 +37,7 @@ pub struct Doors {
 
 pub struct Engine {
     child: Child,
-    pub doors: Doors,
+    pub endpoints: Endpoints,
     folder: PathBuf,
     token: String,
 }
@@ -57,25 +57,31 @@ pub fn program(given: Option<&Path>) -> Outcome<PathBuf> {
 }
 
 impl Engine {
-    /// Starts `program` in the vault's folder, where its certificates are, and waits until it serves.
-    pub fn start(program: &Path, settings: &Settings, places: &[Place], vault: &Vault) -> Outcome<Self> {
-        let folder = vault.folder();
+    /// Starts `program` in the key servers' folder, where its certificates are, and waits until it serves.
+    pub fn start(
+        program: &Path,
+        settings: &Settings,
+        server_addresses: &[ServerAddresses],
+        key_servers: &KeyServers,
+    ) -> Outcome<Self> {
+        let folder = key_servers.folder();
         let ports = reserved_ports(5)?;
         let at = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[index]));
-        let key_servers = vault.addresses;
-        let doors = Doors { secure: at(0), plain: at(1), relay: at(2), keyed: at(3), admin: at(4), key_servers };
+        let key_servers = key_servers.addresses;
+        let endpoints =
+            Endpoints { secure: at(0), plain: at(1), relay: at(2), keyed: at(3), admin: at(4), key_servers };
         let token = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         let doing = "writing the engine's token";
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(folder.join("token")).when(doing)?;
         file.write_all(token.as_bytes()).when(doing)?;
-        write_aside(&folder.join("propylon.toml"), &settings.render(&doors, folder, places))?;
+        write_aside(&folder.join("propylon.toml"), &settings.render(&endpoints, folder, server_addresses))?;
         let log = File::create(folder.join("engine.log")).when("making the engine's log")?;
         let mut command = Command::new(program);
         command.args(["run", "-c"]).arg(folder.join("propylon.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().when(format_args!("starting {}", program.display()))?;
-        let mut engine = Self { child, doors, folder: folder.to_owned(), token };
+        let mut engine = Self { child, endpoints, folder: folder.to_owned(), token };
         engine.wait_until_serving()?;
         Ok(engine)
     }
@@ -84,13 +90,13 @@ impl Engine {
         let until = Instant::now() + START_MAX;
         loop {
             if let Some(status) = self.child.try_wait().when("waiting for the engine")? {
-                return Err(Failure::new(format!("the engine ended ({status}): {}", self.last_words())));
+                return Err(Failure::new(format!("the engine ended ({status}): {}", self.last_output())));
             }
             if self.words().contains(" runs with ") {
                 return Ok(());
             }
             if Instant::now() > until {
-                return Err(Failure::new(format!("the engine does not start: {}", self.last_words())));
+                return Err(Failure::new(format!("the engine does not start: {}", self.last_output())));
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
@@ -109,9 +115,9 @@ impl Engine {
         fs::read_to_string(self.folder.join("engine.log")).unwrap_or_default()
     }
 
-    pub fn last_words(&self) -> String {
+    pub fn last_output(&self) -> String {
         let words = self.words();
-        let from = words.len().saturating_sub(WORDS_BYTES);
+        let from = words.len().saturating_sub(OUTPUT_BYTES);
         words.get(from..).unwrap_or(&words).trim().to_owned()
     }
 
@@ -138,7 +144,7 @@ impl Engine {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
-        Err(Failure::new(format!("the engine does not end: {}", self.last_words())))
+        Err(Failure::new(format!("the engine does not end: {}", self.last_output())))
     }
 
     /// The end of it in any case.
@@ -155,9 +161,9 @@ impl Engine {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
              Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}",
-            self.doors.admin
+            self.endpoints.admin
         );
-        let mut socket = TcpStream::connect_timeout(&self.doors.admin, ANSWER_MAX).when(&doing)?;
+        let mut socket = TcpStream::connect_timeout(&self.endpoints.admin, ANSWER_MAX).when(&doing)?;
         socket.set_read_timeout(Some(ANSWER_MAX)).when(&doing)?;
         socket.write_all(request.as_bytes()).when(&doing)?;
         let mut text = String::new();

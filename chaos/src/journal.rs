@@ -1,4 +1,4 @@
-//! The deeds of a server, written down before it acts on them and with one write a line: a server that is killed
+//! The journal of a server: what it does, written down before it acts on it, one write a line: a server that is killed
 //! has told everything up to then.
 
 use crate::clock::{Micros, now};

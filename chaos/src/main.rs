@@ -1,32 +1,33 @@
 //! `propylon-chaos`: servers that die, hang, fail and flap, configurations that change and are mistaken, clients that
 //! leave, and steady load through all of it; a model says which requests may fail, and none others do.
 //!
-//! `run` is the story of a run: `plan` draws what will be done from a seed; `cast` and `origin` are the servers it is
-//! done to, `operator` changes the configuration, `deeds` carries it out; `load` asks all the time. Everybody writes
-//! down what happened by one `clock`: `timeline` what was done, `journal` what servers saw, `load` what clients saw. In
-//! the end `referee` holds every request against `model`, and the engine's metrics against its clients.
+//! `run` is the story of a run: `plan` draws what will be done from a seed; `server_processes` and `origin` are the
+//! servers it is done to, `operator` changes the configuration, `actions` carries it out; `load` asks all the time.
+//! Everybody writes down what happened by one `clock`: `timeline` what was done, `journal` what servers saw, `load`
+//! what clients saw. In the end `checker` holds every request against `model`, and the engine's metrics against its
+//! clients.
 
 #![forbid(unsafe_code)]
 
-mod cast;
+mod actions;
 mod certificates;
+mod checker;
 mod clock;
 mod content;
-mod deeds;
 mod engine;
 mod journal;
+mod key_servers;
 mod load;
 mod model;
 mod operator;
 mod origin;
 mod plan;
-mod referee;
 mod run;
+mod server_processes;
 mod settings;
 mod stalls;
 mod summary;
 mod timeline;
-mod vault;
 mod wire;
 
 use clap::{Parser, Subcommand};

@@ -46,9 +46,9 @@ pub enum Kind {
     /// GET by the route that comes and goes.
     Route,
     /// A client that leaves, or stalls, half-way through a GET, or before it is clear what it wants.
-    Rude,
+    Misbehaving,
     /// The same of a POST.
-    RudePost,
+    MisbehavingPost,
 }
 
 impl Kind {
@@ -64,8 +64,8 @@ impl Kind {
         Kind::WebSocket,
         Kind::Relay,
         Kind::Route,
-        Kind::Rude,
-        Kind::RudePost,
+        Kind::Misbehaving,
+        Kind::MisbehavingPost,
     ];
 
     pub fn name(self) -> &'static str {
@@ -81,15 +81,15 @@ impl Kind {
             Self::WebSocket => "WebSocket",
             Self::Relay => "TCP relay",
             Self::Route => "GET, changing route",
-            Self::Rude => "rude client, GET",
-            Self::RudePost => "rude client, POST",
+            Self::Misbehaving => "misbehaving client, GET",
+            Self::MisbehavingPost => "misbehaving client, POST",
         }
     }
 
     /// Whether the request may be carried out twice (RFC 9110 §9.2.2). A relay is repeated only while nothing was
     /// sent, which is as far as its own opening goes.
     fn is_idempotent(self) -> bool {
-        !matches!(self, Self::Post | Self::StreamPost | Self::Upload | Self::RudePost)
+        !matches!(self, Self::Post | Self::StreamPost | Self::Upload | Self::MisbehavingPost)
     }
 
     fn is_stream(self) -> bool {
@@ -98,7 +98,10 @@ impl Kind {
 
     /// Whether the request lasts for as long as its client likes.
     fn is_long(self) -> bool {
-        matches!(self, Self::Download | Self::Upload | Self::WebSocket | Self::Relay | Self::Rude | Self::RudePost)
+        matches!(
+            self,
+            Self::Download | Self::Upload | Self::WebSocket | Self::Relay | Self::Misbehaving | Self::MisbehavingPost
+        )
     }
 
     /// Through the listeners that count requests.
@@ -146,7 +149,7 @@ pub enum Outcome {
 
 /// One request as its client tells it.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct RequestRecord {
     pub id: u64,
     pub kind: Kind,
     /// Which connection, and how many requests it had carried before.
@@ -222,12 +225,12 @@ pub struct Promises {
 }
 
 /// One request against all that is known.
-pub fn judge(story: &Story, arrivals: &[Arrival], timeline: &Timeline, promises: &Promises) -> Verdict {
-    Case { story, arrivals, timeline, promises, window: Window::new(story.begun, story.ended) }.judge()
+pub fn evaluate(record: &RequestRecord, arrivals: &[Arrival], timeline: &Timeline, promises: &Promises) -> Verdict {
+    Case { record, arrivals, timeline, promises, window: Window::new(record.begun, record.ended) }.evaluate()
 }
 
 struct Case<'a> {
-    story: &'a Story,
+    record: &'a RequestRecord,
     arrivals: &'a [Arrival],
     timeline: &'a Timeline,
     promises: &'a Promises,
@@ -235,11 +238,11 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn judge(&self) -> Verdict {
+    fn evaluate(&self) -> Verdict {
         if let Some(broken) = self.broken_law() {
             return Verdict::Violation(broken);
         }
-        let excuse = match &self.story.outcome {
+        let excuse = match &self.record.outcome {
             Outcome::Served => return self.judge_served(),
             Outcome::Failed(status) => self.excuse_failed(*status),
             Outcome::Refused(status, reason) => self.excuse_refused(*status, reason),
@@ -249,7 +252,7 @@ impl Case<'_> {
         };
         match excuse {
             Some(excuse) => Verdict::Allowed(excuse),
-            None => Verdict::Violation(format!("{}: nothing allows that", told(&self.story.outcome))),
+            None => Verdict::Violation(format!("{}: nothing allows that", told(&self.record.outcome))),
         }
     }
 
@@ -258,8 +261,8 @@ impl Case<'_> {
         let count = |progress| self.arrivals.iter().filter(|arrival| arrival.progress == progress).count();
         let (heads, dones) = (count(Progress::Head), count(Progress::Done));
         // A stale connection's repeat is beside the count.
-        let heads_max = if self.story.kind.is_idempotent() { self.promises.retries + 2 } else { 1 };
-        if heads > heads_max || (!self.story.kind.is_idempotent() && dones > 1) {
+        let heads_max = if self.record.kind.is_idempotent() { self.promises.retries + 2 } else { 1 };
+        if heads > heads_max || (!self.record.kind.is_idempotent() && dones > 1) {
             return Some(format!("it was with servers {heads} times and carried out {dones} times"));
         }
         if count(Progress::Damaged) > 0 {
@@ -267,30 +270,30 @@ impl Case<'_> {
         }
         // An engine that goes by a configuration gives nothing new to servers that are not in it.
         let stray = self.arrivals.iter().filter(|arrival| arrival.progress == Progress::Head).find(|arrival| {
-            let since = Window::new(self.story.begun, arrival.at.max(self.story.begun));
+            let since = Window::new(self.record.begun, arrival.at.max(self.record.begun));
             !self.timeline.possibly_open(since).contains(&arrival.server)
         });
         stray.map(|arrival| format!("server {} got it, which gets nothing new by now", arrival.server))
     }
 
     fn judge_served(&self) -> Verdict {
-        let story = self.story;
-        let Some((server, run)) = story.server else {
+        let record = self.record;
+        let Some((server, run)) = record.server else {
             return Verdict::Violation("an answer that no server gave".to_owned());
         };
         let is_known = self.arrivals.iter().any(|arrival| (arrival.server, arrival.run) == (server, run));
-        if story.kind.is_http() && !is_known {
+        if record.kind.is_http() && !is_known {
             return Verdict::Violation(format!("{server}.{run} is said to have answered, and never saw it"));
         }
         let is_done = self.arrivals.iter().any(|arrival| arrival.progress == Progress::Done);
-        if !story.kind.is_idempotent() && !is_done {
+        if !record.kind.is_idempotent() && !is_done {
             return Verdict::Violation("it was answered with success and not carried out".to_owned());
         }
-        if story.kind == Kind::Route && !self.timeline.setups(self.window).any(|setup| setup.extra_route) {
+        if record.kind == Kind::Route && !self.timeline.setups(self.window).any(|setup| setup.extra_route) {
             return Verdict::Violation("it was served by a route that is not there".to_owned());
         }
-        let took = story.ended - story.begun;
-        let is_calm = !story.kind.is_long() && self.timeline.is_calm(self.window.since_before(WELL_AFTER));
+        let took = record.ended - record.begun;
+        let is_calm = !record.kind.is_long() && self.timeline.is_calm(self.window.since_before(WELL_AFTER));
         if is_calm && took > self.promises.calm_latency {
             return Verdict::Violation(format!("it took {} ms, and nothing was the matter", took / 1_000));
         }
@@ -298,7 +301,7 @@ impl Case<'_> {
     }
 
     fn excuse_failed(&self, status: u16) -> Option<Excuse> {
-        let (server, _) = self.story.server?;
+        let (server, _) = self.record.server?;
         let fails = self.timeline.is_troubled(server, self.window, |trouble| trouble == Trouble::Failing);
         (status == 500 && fails).then_some(Excuse::ServerFails)
     }
@@ -317,7 +320,7 @@ impl Case<'_> {
                 let is_stalled = self.timeline.is_stalled(self.window.since_before(WELL_AFTER));
                 (!is_some_well).then_some(Excuse::NobodyOpen).or(is_stalled.then_some(Excuse::MachineStalled))
             }
-            (404, "no-route") if self.story.kind == Kind::Route => {
+            (404, "no-route") if self.record.kind == Kind::Route => {
                 self.timeline.setups(self.window).any(|setup| !setup.extra_route).then_some(Excuse::RouteGone)
             }
             _ => None,
@@ -334,14 +337,14 @@ impl Case<'_> {
             (_, How::GoAway) => None,
             // An answer in HTTP says which server gave it. Without an answer only connections end that have carried
             // requests before, and those whose client cannot take part in an answer because its body is on its way.
-            (Stage::Unanswered, _) => match self.story.kind {
+            (Stage::Unanswered, _) => match self.record.kind {
                 Kind::Relay => self.excuse_relay(),
                 Kind::Upload => self.excuse_cut(),
-                kind if !kind.is_stream() && self.story.ordinal > 0 => self.excuse_cut(),
+                kind if !kind.is_stream() && self.record.ordinal > 0 => self.excuse_cut(),
                 _ => None,
             },
             (Stage::Answering, _) => {
-                let (server, _) = self.story.server?;
+                let (server, _) = self.record.server?;
                 let window = self.window.since_before(EDGE);
                 if self.timeline.is_troubled(server, window, Trouble::cuts) {
                     return Some(Excuse::CutAnswering);
@@ -364,7 +367,7 @@ impl Case<'_> {
     }
 
     fn excuse_cut(&self) -> Option<Excuse> {
-        if self.story.kind.is_idempotent() {
+        if self.record.kind.is_idempotent() {
             // Each attempt goes to another server while there is one.
             let everywhere = self.may_all_be(|trouble| trouble.cuts() || trouble.refuses());
             return everywhere.then_some(Excuse::CutEverywhere).or(self.out_of_repeats());
@@ -405,7 +408,7 @@ impl Case<'_> {
     /// Servers that it may have met in such trouble. Drains and removals are for those of HTTP alone.
     fn troubled(&self, window: Window, kind: impl Fn(Trouble) -> bool) -> BTreeSet<ServerId> {
         let mut troubled = self.timeline.troubled(window, kind);
-        if self.story.kind.is_http() {
+        if self.record.kind.is_http() {
             troubled = &troubled & &self.timeline.possibly_open(window);
         }
         troubled
@@ -434,9 +437,9 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for RequestRecord {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Story { id, kind, connection, ordinal, outcome, .. } = self;
+        let RequestRecord { id, kind, connection, ordinal, outcome, .. } = self;
         write!(out, "request {id} ({}), connection {connection}, number {ordinal} on it: {outcome}", kind.name())?;
         match self.server {
             Some((server, run)) => write!(out, "; answered by {server}.{run}"),

@@ -1,11 +1,11 @@
 //! The operator who changes the configuration: by the file, by the admin API, wrongly on purpose, and never two at
 //! a time, so that it is known at any moment what should be in force.
 
-use crate::cast::{Place, SharedTimeline, lock};
-use crate::certificates::Wardrobe;
+use crate::certificates::TestCertificates;
 use crate::clock::{Micros, now};
 use crate::engine::{Answer, Engine, write_aside};
 use crate::plan::Configure;
+use crate::server_processes::{ServerAddresses, SharedTimeline, lock};
 use crate::settings::Settings;
 use crate::timeline::{Change, ServerId, Setup};
 use propylon_bench::failure::{Failure, Outcome};
@@ -24,7 +24,7 @@ const PEM: &str = "application/x-pem-file";
 
 /// Numbers of changes that were asked for, to be compared with the engine's own count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct ChangeCounts {
     /// Changes that were made, or found to be none.
     pub applied: u64,
     pub failed: u64,
@@ -43,30 +43,30 @@ struct Overlay {
 pub struct Operator {
     engine: Arc<Mutex<Engine>>,
     timeline: SharedTimeline,
-    places: Vec<Place>,
+    server_addresses: Vec<ServerAddresses>,
     settings: Settings,
     overlays: BTreeMap<ServerId, Overlay>,
-    wardrobe: Wardrobe,
-    pub counted: Counted,
+    test_certificates: TestCertificates,
+    pub counted: ChangeCounts,
     /// Answers of the engine that were not as they should have been.
-    pub complaints: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 impl Operator {
     pub fn new(
         engine: Arc<Mutex<Engine>>,
         timeline: SharedTimeline,
-        places: Vec<Place>,
+        server_addresses: Vec<ServerAddresses>,
         settings: Settings,
-        wardrobe: Wardrobe,
+        test_certificates: TestCertificates,
     ) -> Self {
-        let (overlays, counted, complaints) = (BTreeMap::new(), Counted::default(), Vec::new());
-        Self { engine, timeline, places, settings, overlays, wardrobe, counted, complaints }
+        let (overlays, counted, violations) = (BTreeMap::new(), ChangeCounts::default(), Vec::new());
+        Self { engine, timeline, server_addresses, settings, overlays, test_certificates, counted, violations }
     }
 
     /// All certificates there were, by number, as clients see them.
     pub fn leaves(&self) -> &[Vec<u8>] {
-        self.wardrobe.leaves()
+        self.test_certificates.leaves()
     }
 
     /// Carries out one change, its end included where it has one.
@@ -141,7 +141,7 @@ impl Operator {
         self.in_force(from, format!("removal of {server}"))?;
         std::thread::sleep(Duration::from_millis(lasts));
         let from = now();
-        let body = format!("{{\"address\": \"{}\"}}", self.places[usize::from(server.0)].http);
+        let body = format!("{{\"address\": \"{}\"}}", self.server_addresses[usize::from(server.0)].http);
         self.expect("POST", "/v1/backends/app/servers", JSON, &body, &["applied"])?;
         self.overlays.insert(server, Overlay { added: true, ..Overlay::default() });
         self.in_force(from, format!("return of {server}"))
@@ -155,22 +155,22 @@ impl Operator {
 
     fn change_certificate(&mut self) -> Outcome<()> {
         let from = now();
-        let pem = self.wardrobe.change()?;
+        let pem = self.test_certificates.change()?;
         write_aside(&lock(&self.engine).folder().join("site.pem"), &pem)?;
         self.reload("the configuration is ")?;
         self.counted.applied += 1;
-        self.in_force(from, format!("certificate {} by file", self.wardrobe.shown()))
+        self.in_force(from, format!("certificate {} by file", self.test_certificates.shown()))
     }
 
     fn put_certificate(&mut self) -> Outcome<()> {
         let from = now();
-        let before = self.wardrobe.shown();
-        let pem = self.wardrobe.change()?;
+        let before = self.test_certificates.shown();
+        let pem = self.test_certificates.change()?;
         self.expect("PUT", "/v1/certificates/public/chaos", PEM, &pem, &["applied"])?;
-        self.in_force(from, format!("certificate {} by PUT", self.wardrobe.shown()))?;
+        self.in_force(from, format!("certificate {} by PUT", self.test_certificates.shown()))?;
         let from = now();
         self.expect("DELETE", "/v1/certificates/public/chaos", JSON, "", &["applied"])?;
-        self.wardrobe.show(before);
+        self.test_certificates.show(before);
         self.in_force(from, format!("certificate {before} again"))
     }
 
@@ -179,12 +179,12 @@ impl Operator {
         let before = self.generation()?;
         let (text, why) = {
             let engine = lock(&self.engine);
-            self.settings.mistaken(seed, &engine.doors, engine.folder(), &self.places)
+            self.settings.mistaken(seed, &engine.endpoints, engine.folder(), &self.server_addresses)
         };
         let answer = self.ask("PUT", "/v1/config", TOML, &text)?;
         self.counted.failed += 1;
         if !matches!(answer.status, 409 | 422) || !answer.body.contains(why) {
-            self.complain(format!("a mistake ({why}) was answered with {}: {}", answer.status, answer.body));
+            self.report_violation(format!("a mistake ({why}) was answered with {}: {}", answer.status, answer.body));
         }
         let path = lock(&self.engine).folder().join("propylon.toml");
         let good = std::fs::read_to_string(&path).map_err(|error| Failure::new(error.to_string()))?;
@@ -192,7 +192,7 @@ impl Operator {
         let said = self.reload("was refused;")?;
         self.counted.failed += 1;
         if !said.contains(why) {
-            self.complain(format!("a mistake in the file ({why}) was told as: {said}"));
+            self.report_violation(format!("a mistake in the file ({why}) was told as: {said}"));
         }
         write_aside(&path, &good)?;
         self.expect_generation(before, "a mistake")
@@ -207,13 +207,13 @@ impl Operator {
         let said = self.reload("the configuration is ")?;
         self.counted.applied += 1;
         if !said.contains("site.pem") || !said.contains("stays in use") {
-            self.complain(format!("a broken file of certificates was told as: {said}"));
+            self.report_violation(format!("a broken file of certificates was told as: {said}"));
         }
         write_aside(&path, &good)?;
         let answer = self.ask("PUT", "/v1/certificates/public/broken", PEM, "no certificate")?;
         self.counted.failed += 1;
         if answer.status != 422 {
-            self.complain(format!("a broken certificate was answered with {}: {}", answer.status, answer.body));
+            self.report_violation(format!("a broken certificate was answered with {}: {}", answer.status, answer.body));
         }
         self.expect_generation(before, "a broken certificate")
     }
@@ -224,7 +224,7 @@ impl Operator {
             let answer = lock(&self.engine).ask("POST", "/v1/reload", JSON, "", Some(token))?;
             self.counted.wrong_tokens += 1;
             if answer.status != 401 {
-                self.complain(format!("a wrong token was answered with {}: {}", answer.status, answer.body));
+                self.report_violation(format!("a wrong token was answered with {}: {}", answer.status, answer.body));
             }
         }
         self.expect_generation(before, "a wrong token")
@@ -234,14 +234,17 @@ impl Operator {
     fn in_force(&mut self, from: Micros, what: String) -> Outcome<()> {
         let to = now();
         let open = self.open();
-        let setup =
-            Setup { open: open.clone(), extra_route: self.settings.extra_route, certificate: self.wardrobe.shown() };
+        let setup = Setup {
+            open: open.clone(),
+            extra_route: self.settings.extra_route,
+            certificate: self.test_certificates.shown(),
+        };
         lock(&self.timeline).changes.push(Change { from, to, what: what.clone(), setup });
         let shown: BTreeSet<String> = lock(&self.engine).shown_servers("app")?.into_iter().collect();
         let meant: BTreeSet<String> =
-            open.iter().map(|server| self.places[usize::from(server.0)].http.to_string()).collect();
+            open.iter().map(|server| self.server_addresses[usize::from(server.0)].http.to_string()).collect();
         if shown != meant {
-            self.complain(format!("after \"{what}\" requests go to {shown:?}, and should to {meant:?}"));
+            self.report_violation(format!("after \"{what}\" requests go to {shown:?}, and should to {meant:?}"));
         }
         Ok(())
     }
@@ -261,12 +264,12 @@ impl Operator {
     }
 
     fn path(&self, server: ServerId) -> String {
-        format!("/v1/backends/app/servers/{}", self.places[usize::from(server.0)].http)
+        format!("/v1/backends/app/servers/{}", self.server_addresses[usize::from(server.0)].http)
     }
 
     fn render(&self, settings: &Settings) -> String {
         let engine = lock(&self.engine);
-        settings.render(&engine.doors, engine.folder(), &self.places)
+        settings.render(&engine.endpoints, engine.folder(), &self.server_addresses)
     }
 
     fn write_file(&self, settings: &Settings) -> Outcome<()> {
@@ -284,7 +287,9 @@ impl Operator {
         let value: Value = serde_json::from_str(&answer.body).unwrap_or_default();
         if answer.status != 200 || !results.iter().any(|result| value["result"] == *result) {
             let Answer { status, body } = answer;
-            self.complain(format!("{method} {path} should be {results:?} and was answered with {status}: {body}"));
+            self.report_violation(format!(
+                "{method} {path} should be {results:?} and was answered with {status}: {body}"
+            ));
             return Err(Failure::new("the configuration is not what the model thinks it is; the run cannot go on"));
         }
         self.counted.applied += 1;
@@ -305,7 +310,7 @@ impl Operator {
                 let new = new.to_owned();
                 drop(engine);
                 if !new.contains(word) {
-                    self.complain(format!("a reload should say \"{word}\" and said: {new}"));
+                    self.report_violation(format!("a reload should say \"{word}\" and said: {new}"));
                     return Err(Failure::new(
                         "the configuration is not what the model thinks it is; the run cannot go on",
                     ));
@@ -326,12 +331,12 @@ impl Operator {
     fn expect_generation(&mut self, before: u64, after_what: &str) -> Outcome<()> {
         let generation = self.generation()?;
         if generation != before {
-            self.complain(format!("{after_what} made generation {generation} of {before}"));
+            self.report_violation(format!("{after_what} made generation {generation} of {before}"));
         }
         Ok(())
     }
 
-    fn complain(&mut self, what: String) {
-        self.complaints.push(what);
+    fn report_violation(&mut self, what: String) {
+        self.violations.push(what);
     }
 }

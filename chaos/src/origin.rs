@@ -1,19 +1,19 @@
 //! A server of a run, in a process of its own so that it can be killed: HTTP/1.1 and HTTP/2 (`http2`), with TLS and
-//! without as the first bytes say, WebSocket-like echo, and an echo without HTTP; its manners are changed by lines
+//! without as the first bytes say, WebSocket-like echo, and an echo without HTTP; its behaviour is changed by lines
 //! on standard input.
 //!
-//! The path of a request says what it wants: `/c/ID/BYTES/PIECE_MILLISECONDS`. Every deed is written down first.
+//! The path of a request says what it wants: `/c/ID/BYTES/PIECE_MILLISECONDS`. Every action is written down first.
 
+mod behaviour;
 mod http;
 mod http2;
-mod manners;
 
-pub use manners::Manners;
+pub use behaviour::Behaviour;
 
 use crate::content::{Content, Side};
 use crate::journal::{Journal, Progress, Protocol};
 use crate::wire::{Wire, server_config};
-use http::{Head, Inbox};
+use http::{Head, RequestReader};
 use propylon_bench::failure::{Failure, Outcome, While};
 use rustls::ServerConfig;
 use std::cell::{Cell, RefCell};
@@ -71,7 +71,7 @@ pub struct Arguments {
 struct Server {
     name: String,
     tls: Arc<ServerConfig>,
-    manners: Cell<Manners>,
+    behaviour: Cell<Behaviour>,
     journal: RefCell<Journal>,
     random: RefCell<fastrand::Rng>,
 }
@@ -91,7 +91,7 @@ impl Server {
 
     /// Whether this connection ends at the place where this is asked. There are four such places on a request's way.
     fn cuts(&self) -> io::Result<()> {
-        match self.hits(self.manners.get().cut_percent / 4) {
+        match self.hits(self.behaviour.get().cut_percent / 4) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         }
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let server = Rc::new(Server {
         name: arguments.name.clone(),
         tls: server_config(&arguments.identity, protocols)?,
-        manners: Cell::default(),
+        behaviour: Cell::default(),
         journal: RefCell::new(Journal::open(&arguments.journal)?),
         random: RefCell::new(fastrand::Rng::new()),
     });
@@ -113,12 +113,12 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 
 async fn serve(server: Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<()> {
     let mut listeners = listen(&server, http, echo)?;
-    let mut orders = manners::orders();
+    let mut orders = behaviour::orders();
     say("listening")?;
     // The end of standard input is the end of the run.
     while let Some(line) = orders.recv().await {
-        let manners = Manners::parse(&line).ok_or_else(|| Failure::new(format!("an unknown order: {line}")))?;
-        match (server.manners.replace(manners).deaf, manners.deaf) {
+        let behaviour = Behaviour::parse(&line).ok_or_else(|| Failure::new(format!("an unknown order: {line}")))?;
+        match (server.behaviour.replace(behaviour).deaf, behaviour.deaf) {
             (false, true) => listeners.drain(..).for_each(|listener| listener.abort()),
             (true, false) => listeners = listen(&server, http, echo)?,
             _ => {}
@@ -153,7 +153,7 @@ fn listen(server: &Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<Ve
                     let _ = socket.set_nodelay(true);
                     // However it ends, it ends with its socket.
                     let _ = match is_http {
-                        true => greet(&server, socket).await,
+                        true => accept(&server, socket).await,
                         false => echo_all(&server, socket).await,
                     };
                 });
@@ -165,7 +165,7 @@ fn listen(server: &Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<Ve
 }
 
 /// Serves one connection in what it speaks, which its first bytes say.
-async fn greet(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
+async fn accept(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
     let mut start = [0; START_BYTES];
     loop {
         match tokio::time::timeout(IDLE_MAX, socket.peek(&mut start)).await.map_err(io::Error::other)?? {
@@ -190,25 +190,25 @@ async fn greet(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
 
 /// One connection's requests, until either side ends it.
 async fn converse(server: &Rc<Server>, wire: Wire, protocol: Protocol) -> io::Result<()> {
-    let mut inbox = Inbox::new(wire);
+    let mut reader = RequestReader::new(wire);
     loop {
-        let head = tokio::time::timeout(IDLE_MAX, inbox.head()).await.map_err(io::Error::other)??;
+        let head = tokio::time::timeout(IDLE_MAX, reader.head()).await.map_err(io::Error::other)??;
         let Some(head) = head else { return Ok(()) };
         if head.path == "/healthz" {
-            inbox.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+            reader.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
             continue;
         }
         let Some(id) = head.id() else {
-            inbox.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+            reader.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
             return Ok(());
         };
         server.note_head(id, protocol)?;
         server.cuts()?;
         if head.path.starts_with("/ws/") {
-            return echo_upgraded(server, inbox, id).await;
+            return echo_upgraded(server, reader, id).await;
         }
-        take_body(server, &mut inbox, &head, id).await?;
-        answer(server, &mut inbox, &head, id).await?;
+        take_body(server, &mut reader, &head, id).await?;
+        answer(server, &mut reader, &head, id).await?;
         if head.close {
             return Ok(());
         }
@@ -216,10 +216,10 @@ async fn converse(server: &Rc<Server>, wire: Wire, protocol: Protocol) -> io::Re
     }
 }
 
-async fn take_body(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io::Result<()> {
+async fn take_body(server: &Server, reader: &mut RequestReader, head: &Head, id: u64) -> io::Result<()> {
     let body = Content::of(id, Side::Request);
     let mut offset = 0;
-    while let Some(piece) = inbox.piece(head, offset).await? {
+    while let Some(piece) = reader.piece(head, offset).await? {
         if body.first_wrong(offset, &piece).is_some() {
             server.note(Progress::Damaged, id)?;
             return Err(io::Error::other("not the body that was sent"));
@@ -230,12 +230,12 @@ async fn take_body(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> 
     server.cuts()
 }
 
-async fn answer(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io::Result<()> {
-    let manners = server.manners.get();
-    if manners.slow_ms > 0 {
-        tokio::time::sleep(Duration::from_millis(manners.slow_ms)).await;
+async fn answer(server: &Server, reader: &mut RequestReader, head: &Head, id: u64) -> io::Result<()> {
+    let behaviour = server.behaviour.get();
+    if behaviour.slow_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(behaviour.slow_ms)).await;
     }
-    let (status, bytes) = match server.hits(manners.fail_percent) {
+    let (status, bytes) = match server.hits(behaviour.fail_percent) {
         true => ("500 Internal Server Error", 0),
         false => ("200 OK", head.wanted.bytes),
     };
@@ -258,7 +258,7 @@ async fn answer(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io:
         } else {
             out.extend_from_slice(&piece);
         }
-        inbox.send(&out).await?;
+        reader.send(&out).await?;
         out.clear();
         if offset < bytes {
             if head.wanted.piece_ms > 0 {
@@ -267,22 +267,22 @@ async fn answer(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io:
             server.cuts()?;
         }
     }
-    inbox.send(&out).await?;
+    reader.send(&out).await?;
     server.note(Progress::Answered, id)
 }
 
 /// Echoes all bytes, after the words that change the protocol.
-async fn echo_upgraded(server: &Server, mut inbox: Inbox, id: u64) -> io::Result<()> {
+async fn echo_upgraded(server: &Server, mut reader: RequestReader, id: u64) -> io::Result<()> {
     let name = &server.name;
     let head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: {WEBSOCKET_ACCEPT}\r\nX-Chaos-Id: {id}\r\nX-Chaos-Server: {name}\r\n\r\n"
     );
     server.note(Progress::Done, id)?;
-    inbox.send(head.as_bytes()).await?;
-    let early = inbox.rest();
-    inbox.send(&early).await?;
-    echo(server, &mut inbox.wire).await
+    reader.send(head.as_bytes()).await?;
+    let early = reader.rest();
+    reader.send(&early).await?;
+    echo(server, &mut reader.wire).await
 }
 
 /// The same without HTTP: it says its name first.

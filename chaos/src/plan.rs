@@ -5,8 +5,8 @@
 //! round all are killed at once first. In the second stretch the configuration rests and one server is killed or
 //! stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left alone.
 
+use crate::key_servers::KEY_SERVERS;
 use crate::timeline::ServerId;
-use crate::vault::KEY_SERVERS;
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub const WARM_UP: u64 = 4_000;
 
 /// One thing that is done. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// SIGKILL, and another process after a while.
     Kill {
         server: ServerId,
@@ -106,7 +106,7 @@ pub enum Configure {
     Stranger,
 }
 
-impl Deed {
+impl Action {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Kill { .. } => "kill -9",
@@ -136,7 +136,7 @@ impl Deed {
 pub struct Step {
     /// Milliseconds after the start.
     pub at: u64,
-    pub deed: Deed,
+    pub action: Action,
 }
 
 /// All of a run, in order.
@@ -171,11 +171,11 @@ fn draw_key_servers(seed: u64, to: u64, steps: &mut Vec<Step>) {
             return;
         }
         let server = random.usize(..KEY_SERVERS);
-        let deed = match random.bool() {
-            true => Deed::KillKeyServer { server, down: lasts },
-            false => Deed::StopKeyServer { server, lasts },
+        let action = match random.bool() {
+            true => Action::KillKeyServer { server, down: lasts },
+            false => Action::StopKeyServer { server, lasts },
         };
-        steps.push(Step { at, deed });
+        steps.push(Step { at, action });
         at += lasts;
     }
 }
@@ -187,7 +187,7 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
     let mut at = from;
     if round % BLACKOUT_EVERY == BLACKOUT_EVERY - 1 {
         let down = random.u64(500..2_500);
-        steps.push(Step { at, deed: Deed::Blackout { down } });
+        steps.push(Step { at, action: Action::Blackout { down } });
         at += down + 3_000;
         free_at = [at; SERVERS as usize];
     }
@@ -202,9 +202,9 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
             continue;
         }
         let server = idle[random.usize(..idle.len())];
-        let (deed, lasts) = draw_trouble(random, ServerId(server), to - at);
+        let (action, lasts) = draw_trouble(random, ServerId(server), to - at);
         free_at[usize::from(server)] = at + lasts + 1_500;
-        steps.push(Step { at, deed });
+        steps.push(Step { at, action });
     }
 }
 
@@ -212,29 +212,29 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
 fn draw_gone(random: &mut Rng, round: u64, from: u64, free_at: &[u64; SERVERS as usize]) -> Step {
     let at = free_at.iter().fold(from + GONE_LEAD, |at, free| at.max(*free));
     let server = ServerId(random.u8(..SERVERS));
-    let deed = match round % 2 {
-        0 => Deed::Kill { server, down: random.u64(4_500..5_500) },
-        _ => Deed::Stop { server, lasts: random.u64(5_800..6_800) },
+    let action = match round % 2 {
+        0 => Action::Kill { server, down: random.u64(4_500..5_500) },
+        _ => Action::Stop { server, lasts: random.u64(5_800..6_800) },
     };
-    Step { at, deed }
+    Step { at, action }
 }
 
-fn draw_trouble(random: &mut Rng, server: ServerId, room: u64) -> (Deed, u64) {
+fn draw_trouble(random: &mut Rng, server: ServerId, room: u64) -> (Action, u64) {
     let lasts = random.u64(600..6_000).min(room);
     let percent = random.u8(10..=70);
-    let deed = match random.u8(..9) {
-        0 | 1 => Deed::Kill { server, down: lasts },
-        2 => Deed::Stop { server, lasts },
-        3 => Deed::Slow { server, delay: random.u64(50..900), lasts },
-        4 => Deed::Fail { server, percent, lasts },
-        5 | 6 => Deed::Cut { server, percent, lasts },
-        7 => Deed::Deafen { server, lasts },
+    let action = match random.u8(..9) {
+        0 | 1 => Action::Kill { server, down: lasts },
+        2 => Action::Stop { server, lasts },
+        3 => Action::Slow { server, delay: random.u64(50..900), lasts },
+        4 => Action::Fail { server, percent, lasts },
+        5 | 6 => Action::Cut { server, percent, lasts },
+        7 => Action::Deafen { server, lasts },
         _ => {
             let (times, period) = (random.u8(2..=5), random.u64(200..700));
-            return (Deed::Flap { server, times, period }, u64::from(times) * 2 * period);
+            return (Action::Flap { server, times, period }, u64::from(times) * 2 * period);
         }
     };
-    (deed, lasts)
+    (action, lasts)
 }
 
 fn draw_changes(random: &mut Rng, from: u64, to: u64, steps: &mut Vec<Step>) {
@@ -257,7 +257,7 @@ fn draw_changes(random: &mut Rng, from: u64, to: u64, steps: &mut Vec<Step>) {
             12 => Configure::BrokenCertificate,
             _ => Configure::Stranger,
         };
-        steps.push(Step { at, deed: Deed::Configure(configure) });
+        steps.push(Step { at, action: Action::Configure(configure) });
     }
 }
 
@@ -265,18 +265,19 @@ fn draw_changes(random: &mut Rng, from: u64, to: u64, steps: &mut Vec<Step>) {
 mod tests {
     use super::*;
 
-    fn span(deed: &Deed) -> Option<(ServerId, u64)> {
-        match *deed {
-            Deed::Kill { server, down: lasts }
-            | Deed::Stop { server, lasts }
-            | Deed::Slow { server, lasts, .. }
-            | Deed::Fail { server, lasts, .. }
-            | Deed::Cut { server, lasts, .. }
-            | Deed::Deafen { server, lasts } => Some((server, lasts)),
-            Deed::Flap { server, times, period } => Some((server, u64::from(times) * 2 * period)),
-            Deed::Blackout { .. } | Deed::Configure(_) | Deed::KillKeyServer { .. } | Deed::StopKeyServer { .. } => {
-                None
-            }
+    fn span(action: &Action) -> Option<(ServerId, u64)> {
+        match *action {
+            Action::Kill { server, down: lasts }
+            | Action::Stop { server, lasts }
+            | Action::Slow { server, lasts, .. }
+            | Action::Fail { server, lasts, .. }
+            | Action::Cut { server, lasts, .. }
+            | Action::Deafen { server, lasts } => Some((server, lasts)),
+            Action::Flap { server, times, period } => Some((server, u64::from(times) * 2 * period)),
+            Action::Blackout { .. }
+            | Action::Configure(_)
+            | Action::KillKeyServer { .. }
+            | Action::StopKeyServer { .. } => None,
         }
     }
 
@@ -293,7 +294,7 @@ mod tests {
             let steps = draw(seed, Duration::from_secs(300));
             let spans: Vec<_> = steps
                 .iter()
-                .filter_map(|step| span(&step.deed).map(|(server, lasts)| (server, step.at, lasts)))
+                .filter_map(|step| span(&step.action).map(|(server, lasts)| (server, step.at, lasts)))
                 .collect();
             for (index, (server, at, lasts)) in spans.iter().enumerate() {
                 let others = spans[index + 1..].iter().filter(|(_, from, _)| *from < at + lasts);
@@ -309,7 +310,8 @@ mod tests {
         for seed in 0..200 {
             let mut free_at = 0;
             for step in draw(seed, Duration::from_secs(300)) {
-                let (Deed::KillKeyServer { down: lasts, .. } | Deed::StopKeyServer { lasts, .. }) = step.deed else {
+                let (Action::KillKeyServer { down: lasts, .. } | Action::StopKeyServer { lasts, .. }) = step.action
+                else {
                     continue;
                 };
                 assert!(step.at >= free_at, "seed {seed}: one at {} and the other until {free_at}", step.at);
@@ -323,11 +325,11 @@ mod tests {
     fn in_each_round_a_server_is_gone_for_longer_than_it_takes_to_find_out_while_nothing_is_changed() {
         for seed in 0..200 {
             let steps = draw(seed, Duration::from_secs(10 * 60));
-            let is_change = |step: &&Step| matches!(step.deed, Deed::Configure(_));
+            let is_change = |step: &&Step| matches!(step.action, Action::Configure(_));
             let quiet = |from: u64, to: u64| !steps.iter().filter(is_change).any(|step| (from..to).contains(&step.at));
-            let looked_at = steps.iter().filter(|step| match step.deed {
-                Deed::Kill { down, .. } => down >= 3_500 && quiet(step.at.saturating_sub(4_000), step.at + down),
-                Deed::Stop { lasts, .. } => lasts >= 5_500 && quiet(step.at.saturating_sub(6_000), step.at + lasts),
+            let looked_at = steps.iter().filter(|step| match step.action {
+                Action::Kill { down, .. } => down >= 3_500 && quiet(step.at.saturating_sub(4_000), step.at + down),
+                Action::Stop { lasts, .. } => lasts >= 5_500 && quiet(step.at.saturating_sub(6_000), step.at + lasts),
                 _ => false,
             });
             assert!(looked_at.count() >= 14, "seed {seed}");
@@ -338,7 +340,7 @@ mod tests {
     fn ten_minutes_have_everything_in_them_whatever_the_seed() {
         for seed in 0..20 {
             let steps = draw(seed, Duration::from_secs(600));
-            let names: std::collections::BTreeSet<_> = steps.iter().map(|step| step.deed.name()).collect();
+            let names: std::collections::BTreeSet<_> = steps.iter().map(|step| step.action.name()).collect();
             assert_eq!(names.len(), 19, "seed {seed}: {names:?}");
         }
     }

@@ -1,21 +1,21 @@
 //! One run, from the seed to the summary.
 
-use crate::cast::{self, Cast, lock};
-use crate::certificates::{SERVERS_NAME, Wardrobe};
+use crate::actions::Testbed;
+use crate::certificates::{SERVERS_NAME, TestCertificates};
+use crate::checker::{self, Checker, GAUGES};
 use crate::clock::{micros, now};
-use crate::deeds::Ring;
 use crate::engine::{self, Engine, Metrics, write_aside};
 use crate::journal::Journals;
-use crate::load::{Gathered, Load};
+use crate::key_servers::KeyServers;
+use crate::load::{Load, LoadResults};
 use crate::model::Promises;
 use crate::operator::Operator;
-use crate::referee::{self, GAUGES, Referee};
+use crate::server_processes::{self, ServerProcesses, lock};
 use crate::settings::{RETRIES, Settings};
 use crate::stalls::StallWatch;
-use crate::summary::{Found, Summary};
+use crate::summary::{RunResults, Summary};
 use crate::timeline::{Setup, Timeline};
-use crate::vault::Vault;
-use crate::{deeds, journal, plan};
+use crate::{actions, journal, plan};
 use propylon_bench::failure::{Failure, Outcome};
 use propylon_bench::interrupt::Interrupt;
 use propylon_bench::report::{self, progress};
@@ -32,7 +32,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// Files that an engine at rest may have more than at its start: logs opened late, a probe under way.
 const FILES_SLACK: usize = 8;
 /// Violations that are told in full.
-const TOLD_MAX: usize = 20;
+const SHOWN_MAX: usize = 20;
 /// Files of the harness beside its clients.
 const FILES: usize = 600;
 
@@ -46,7 +46,7 @@ const FILES: usize = 600;
     stopped, slow, failing, flapping, deaf or closing connections at random; the configuration changes by SIGHUP and by the\n\
     admin API, also to what is none; certificates and ticket keys are exchanged; clients leave half-way. Each request that\n\
     fails must have a reason in what was done, each body is compared to the byte, what may not be repeated is carried out\n\
-    once at most, and the engine's metrics agree with its clients. A violation is told with the request's story and all\n\
+    once at most, and the engine's metrics agree with its clients. A violation is told with the request's record and all\n\
     that went on around it, and the exit code is 1.")]
 pub struct Arguments {
     /// Draws what is done; by default another each time, which is told
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
                 return Ok(());
             }
             let count = summary.violations.len();
-            for violation in summary.violations.iter().take(TOLD_MAX) {
+            for violation in summary.violations.iter().take(SHOWN_MAX) {
                 println!("\nviolation, seed {seed}: {violation}");
             }
             Err(kept(scratch, &format!("{count} violations; again with --seed {seed}")))
@@ -110,44 +110,52 @@ fn kept(scratch: ScratchDir, what: &str) -> Failure {
 
 /// State at the end of the load.
 struct Ended {
-    gathered: Gathered,
+    load_results: LoadResults,
     metrics: Metrics,
     rss_kib: Vec<u64>,
     files: (usize, usize),
-    done: deeds::Done,
+    done: actions::Done,
     operator: Operator,
 }
 
 fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Interrupt) -> Outcome<Summary> {
     let folder = scratch.path();
-    let (wardrobe, first) = Wardrobe::new()?;
+    let (test_certificates, first) = TestCertificates::new()?;
     write_aside(&folder.join("site.pem"), &first)?;
-    write_aside(&folder.join("ca.pem"), &wardrobe.ca_pem)?;
-    let servers = wardrobe.issue(SERVERS_NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
-    write_aside(&folder.join(cast::IDENTITY), &(servers.0 + &servers.1))?;
+    write_aside(&folder.join("ca.pem"), &test_certificates.ca_pem)?;
+    let servers = test_certificates.issue(SERVERS_NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
+    write_aside(&folder.join(server_processes::IDENTITY), &(servers.0 + &servers.1))?;
     let settings = Settings::first(arguments.cores);
-    let setup = Setup { open: settings.names(), extra_route: settings.extra_route, certificate: wardrobe.shown() };
+    let setup =
+        Setup { open: settings.names(), extra_route: settings.extra_route, certificate: test_certificates.shown() };
     let timeline = Arc::new(Mutex::new(Timeline::new(now(), setup)));
-    let cast = Cast::start(folder, Arc::clone(&timeline))?;
+    let server_processes = ServerProcesses::start(folder, Arc::clone(&timeline))?;
     let program = engine::program(arguments.propylon.as_deref())?;
-    let vault = Vault::start(&program, folder, &wardrobe)?;
-    let engine = Arc::new(Mutex::new(Engine::start(&program, &settings, &cast.places, &vault)?));
-    let operator = Operator::new(Arc::clone(&engine), Arc::clone(&timeline), cast.places.clone(), settings, wardrobe);
-    let ring = Arc::new(Ring {
-        cast,
-        vault,
+    let key_servers = KeyServers::start(&program, folder, &test_certificates)?;
+    let engine =
+        Arc::new(Mutex::new(Engine::start(&program, &settings, &server_processes.server_addresses, &key_servers)?));
+    let operator = Operator::new(
+        Arc::clone(&engine),
+        Arc::clone(&timeline),
+        server_processes.server_addresses.clone(),
+        settings,
+        test_certificates,
+    );
+    let testbed = Arc::new(Testbed {
+        server_processes,
+        key_servers,
         engine,
         timeline,
-        complaints: Mutex::default(),
+        violations: Mutex::default(),
         failures: Mutex::default(),
-        stretches: Mutex::default(),
+        checked_pauses: Mutex::default(),
     });
-    let summary =
-        disturb(arguments, seed, &ring, operator, interrupt).and_then(|ended| sum_up(arguments, seed, &ring, ended));
-    // Threads that still look on keep the ring, and would keep the engine and the servers.
-    lock(&ring.engine).kill();
-    ring.cast.end_all();
-    ring.vault.end_all();
+    let summary = disturb(arguments, seed, &testbed, operator, interrupt)
+        .and_then(|ended| sum_up(arguments, seed, &testbed, ended));
+    // Threads that are still at work keep the testbed, and would keep the engine and the servers.
+    lock(&testbed.engine).kill();
+    testbed.server_processes.end_all();
+    testbed.key_servers.end_all();
     summary
 }
 
@@ -155,39 +163,39 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
 fn disturb(
     arguments: &Arguments,
     seed: u64,
-    ring: &Arc<Ring>,
+    testbed: &Arc<Testbed>,
     operator: Operator,
     interrupt: &Interrupt,
 ) -> Outcome<Ended> {
-    let (doors, ca, files_before, engine_pid) = {
-        let engine = lock(&ring.engine);
-        (engine.doors, engine.folder().join("ca.pem"), engine.files(), engine.pid())
+    let (endpoints, ca, files_before, engine_pid) = {
+        let engine = lock(&testbed.engine);
+        (engine.endpoints, engine.folder().join("ca.pem"), engine.files(), engine.pid())
     };
-    lock(&ring.timeline).start = now();
-    let watched = Arc::clone(ring);
-    let watch = StallWatch::start(&ring.timeline, move || {
-        watched.cast.pids().into_iter().chain([engine_pid, std::process::id()]).collect()
+    lock(&testbed.timeline).start = now();
+    let watched = Arc::clone(testbed);
+    let watch = StallWatch::start(&testbed.timeline, move || {
+        watched.server_processes.pids().into_iter().chain([engine_pid, std::process::id()]).collect()
     });
-    let sampler = Sampler::start(ring);
-    let load = Load::start(doors, &ca, arguments.scale, seed)?;
+    let sampler = Sampler::start(testbed);
+    let load = Load::start(endpoints, &ca, arguments.scale, seed)?;
     let steps = plan::draw(seed, arguments.duration);
-    let (done, mut operator) = deeds::carry_out(ring, &steps, operator, interrupt)?;
-    if let Some(failure) = lock(&ring.failures).pop() {
-        let said = lock(&ring.engine).last_words();
-        let complaints = operator.complaints.join("; ");
-        return Err(Failure::new(format!("{failure}; {complaints}; the engine's last words: {said}")));
+    let (done, mut operator) = actions::carry_out(testbed, &steps, operator, interrupt)?;
+    if let Some(failure) = lock(&testbed.failures).pop() {
+        let said = lock(&testbed.engine).last_output();
+        let violations = operator.violations.join("; ");
+        return Err(Failure::new(format!("{failure}; {violations}; the engine's last output: {said}")));
     }
     operator.restore()?;
-    let end = lock(&ring.timeline).start + micros(arguments.duration);
+    let end = lock(&testbed.timeline).start + micros(arguments.duration);
     interrupt.sleep(Duration::from_micros(end.saturating_sub(now())))?;
     if load.has_ended() {
         progress("the load has ended before its time");
     }
-    let gathered = load.end()?;
+    let load_results = load.end()?;
     let rss_kib = sampler.end();
     watch.end();
     let is_idle = |metrics: &Metrics| GAUGES.iter().all(|gauge| metrics.count(gauge, &[]) == 0);
-    let engine = lock(&ring.engine);
+    let engine = lock(&testbed.engine);
     let metrics = engine.wait_for(SETTLE_MAX, interrupt, is_idle)?;
     // Probes end and pipes that nobody needs are closed within seconds; what leaks stays.
     let settled = Instant::now() + SETTLE_MAX;
@@ -196,40 +204,40 @@ fn disturb(
     }
     let files = (files_before, engine.files());
     write_aside(&engine.folder().join("metrics.txt"), metrics.text())?;
-    Ok(Ended { gathered, metrics, rss_kib, files, done, operator })
+    Ok(Ended { load_results, metrics, rss_kib, files, done, operator })
 }
 
-fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> Outcome<Summary> {
-    let Ended { gathered, metrics, rss_kib, files, done, operator } = ended;
-    let mut engine = lock(&ring.engine);
+fn sum_up(arguments: &Arguments, seed: u64, testbed: &Arc<Testbed>, ended: Ended) -> Outcome<Summary> {
+    let Ended { load_results, metrics, rss_kib, files, done, operator } = ended;
+    let mut engine = lock(&testbed.engine);
     let status = engine.end()?;
     let Journals { arrivals, protocols } = journal::read_all(engine.folder())?;
-    let timeline = lock(&ring.timeline);
+    let timeline = lock(&testbed.timeline);
     let promises = Promises {
         retries: RETRIES,
         repeats_refused: metrics.count("propylon_retries_refused_total", &[]),
         calm_latency: micros(arguments.calm_latency),
     };
-    let referee = Referee { timeline: &timeline, promises, arrivals: &arrivals };
-    let (tallies, mut violations) = referee.judge(&gathered.stories, &engine);
-    violations.extend(referee.check_handshakes(&gathered, operator.leaves()));
-    violations.extend(referee::check_counts(&gathered, &operator.counted, &metrics));
-    violations.extend(operator.complaints.iter().cloned());
-    violations.append(&mut lock(&ring.complaints));
+    let checker = Checker { timeline: &timeline, promises, arrivals: &arrivals };
+    let (tallies, mut violations) = checker.evaluate(&load_results.records, &engine);
+    violations.extend(checker.check_handshakes(&load_results, operator.leaves()));
+    violations.extend(checker::check_counts(&load_results, &operator.counted, &metrics));
+    violations.extend(operator.violations.iter().cloned());
+    violations.append(&mut lock(&testbed.violations));
     if !status.success() {
-        violations.push(format!("the engine ended with {status}: {}", engine.last_words()));
+        violations.push(format!("the engine ended with {status}: {}", engine.last_output()));
     }
     if engine.words().contains("panicked at") {
-        violations.push(format!("the engine panicked: {}", engine.last_words()));
+        violations.push(format!("the engine panicked: {}", engine.last_output()));
     }
-    let growth_kib = referee::growth_kib(&rss_kib);
+    let growth_kib = checker::growth_kib(&rss_kib);
     if growth_kib > i64::from(arguments.growth) * 1024 {
         violations.push(format!("the engine's memory grew by {growth_kib} KiB"));
     }
     if files.1 > files.0 + FILES_SLACK {
         violations.push(format!("the engine had {} files open at its start and {} at its end", files.0, files.1));
     }
-    let found = Found {
+    let found = RunResults {
         tallies,
         done,
         protocols,
@@ -238,7 +246,7 @@ fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> O
         growth_kib,
         files,
         stalls: timeline.stalls.len(),
-        quiet_stretches: *lock(&ring.stretches),
+        quiet_stretches: *lock(&testbed.checked_pauses),
         violations,
     };
     Ok(Summary::new(seed, arguments.duration, found))
@@ -251,14 +259,14 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn start(ring: &Arc<Ring>) -> Self {
+    fn start(testbed: &Arc<Testbed>) -> Self {
         let over = Interrupt::default();
-        let (told, ring) = (over.clone(), Arc::clone(ring));
+        let (told, testbed) = (over.clone(), Arc::clone(testbed));
         let thread = std::thread::spawn(move || {
             let mut samples = Vec::new();
             while !told.is_raised() {
                 // While somebody waits for the engine there is nothing to be missed.
-                if let Ok(engine) = ring.engine.try_lock() {
+                if let Ok(engine) = testbed.engine.try_lock() {
                     samples.push(engine.rss_kib());
                 }
                 std::thread::sleep(SAMPLE_EVERY);

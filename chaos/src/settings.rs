@@ -1,11 +1,11 @@
 //! Configurations of a run: what is drawn anew at each change, and the text of it.
 
-use crate::cast::Place;
 use crate::certificates::SERVERS_NAME;
-use crate::engine::Doors;
+use crate::engine::Endpoints;
+use crate::key_servers;
 use crate::plan::{SERVERS, SPARES};
+use crate::server_processes::ServerAddresses;
 use crate::timeline::ServerId;
-use crate::vault;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -45,7 +45,7 @@ pub struct Settings {
     /// With their weights.
     pub servers: BTreeMap<ServerId, u16>,
     pub extra_route: bool,
-    /// A listener and a backend that nobody uses, in other places each time.
+    /// A listener and a backend that nobody uses, in another place each time.
     pub idle_parts: u8,
     pub streams_max: u16,
     balance: &'static str,
@@ -122,7 +122,7 @@ impl Settings {
         self.servers.keys().copied().collect()
     }
 
-    /// In a word, for stories.
+    /// One word, for the summary.
     pub fn told(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(|(server, weight)| format!("{server}*{weight}")).collect();
         let Self { extra_route, balance, reuse, streams_max, protocol, .. } = self;
@@ -133,21 +133,21 @@ impl Settings {
         )
     }
 
-    pub fn render(&self, doors: &Doors, folder: &Path, places: &[Place]) -> String {
-        let Doors { secure, plain, relay, keyed, admin, key_servers } = doors;
+    pub fn render(&self, endpoints: &Endpoints, folder: &Path, server_addresses: &[ServerAddresses]) -> String {
+        let Endpoints { secure, plain, relay, keyed, admin, key_servers } = endpoints;
         let Self { workers, streams_max, balance, reuse, serial, .. } = self;
         let file = |name: &str| format!("{:?}", folder.join(name).display().to_string());
         let (state, token, access) = (file("state"), file("token"), file("access.log"));
         let (certificate, tickets) = (file("site.pem"), file("tickets.keys"));
         let (keyed_certificate, identity, authority) =
-            (file(vault::CERTIFICATE), file(vault::IDENTITY), file("ca.pem"));
+            (file(key_servers::CERTIFICATE), file(key_servers::IDENTITY), file("ca.pem"));
         let key_servers =
             key_servers.map(|address| format!("{{ address = \"{address}\", server_name = \"localhost\" }}"));
         let key_servers = key_servers.join(", ");
         let list = |echo: bool| -> String {
             let one = |(server, weight): (&ServerId, &u16)| {
-                let place = places[usize::from(server.0)];
-                let address = if echo { place.echo } else { place.http };
+                let addresses = server_addresses[usize::from(server.0)];
+                let address = if echo { addresses.echo } else { addresses.http };
                 let limit = self.connections_max.filter(|_| !echo);
                 let limit = limit.map_or(String::new(), |max| format!(", max_connections = {max}"));
                 format!("{{ address = \"{address}\", weight = {weight}{limit} }}")
@@ -203,9 +203,9 @@ timeouts = {{ request_head = "5s", body = "20s" }}
 
 [tls.keyed]
 certificates = [{keyed_certificate}]
-signer = "vault"
+signer = "key-servers"
 
-[signer.vault]
+[signer.key-servers]
 servers = [{key_servers}]
 identity = {identity}
 ca = {authority}
@@ -260,8 +260,14 @@ backend = "echo"
     }
 
     /// A text that is no valid configuration, in one of several ways, and a word that the refusal has to say.
-    pub fn mistaken(&self, seed: u64, doors: &Doors, folder: &Path, places: &[Place]) -> (String, &'static str) {
-        let good = self.render(doors, folder, places);
+    pub fn mistaken(
+        &self,
+        seed: u64,
+        endpoints: &Endpoints,
+        folder: &Path,
+        server_addresses: &[ServerAddresses],
+    ) -> (String, &'static str) {
+        let good = self.render(endpoints, folder, server_addresses);
         match seed % 6 {
             0 => (
                 good.replace("path = \"/ws/\"\nbackend = \"app\"", "path = \"/ws/\"\nbackend = \"ap\""),

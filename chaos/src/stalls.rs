@@ -4,8 +4,8 @@
 //! all; and the kernel's own account of how long threads of the engine and its servers were ready and had to wait
 //! for a core.
 
-use crate::cast::{SharedTimeline, lock};
 use crate::clock::{Micros, now};
+use crate::server_processes::{SharedTimeline, lock};
 use crate::timeline::Window;
 use propylon_bench::interrupt::Interrupt;
 use propylon_bench::machine;

@@ -1,11 +1,11 @@
 //! The summary of a run and of its results, in tables and as JSON.
 
+use crate::actions::Done;
+use crate::checker::{Tally, percentile};
 use crate::clock::Micros;
-use crate::deeds::Done;
 use crate::engine::Metrics;
 use crate::journal::Protocol;
 use crate::model::{Excuse, Kind};
-use crate::referee::{Tally, percentile};
 use propylon_bench::report::Table;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Summary {
 }
 
 /// The results that a summary is made of.
-pub struct Found<'a> {
+pub struct RunResults<'a> {
     pub tallies: BTreeMap<Kind, Tally>,
     pub done: Done,
     pub protocols: BTreeMap<Protocol, u64>,
@@ -74,8 +74,8 @@ struct EngineSummary {
 }
 
 impl Summary {
-    pub fn new(seed: u64, duration: Duration, found: Found) -> Self {
-        let Found { tallies, done, protocols, metrics, rss_kib, growth_kib, files, .. } = found;
+    pub fn new(seed: u64, duration: Duration, found: RunResults) -> Self {
+        let RunResults { tallies, done, protocols, metrics, rss_kib, growth_kib, files, .. } = found;
         let mut allowed: BTreeMap<&'static str, u64> = BTreeMap::new();
         let all: Vec<(Excuse, u64)> = tallies.values().flat_map(|tally| tally.allowed.clone()).collect();
         all.into_iter().for_each(|(excuse, count)| *allowed.entry(excuse.name()).or_default() += count);

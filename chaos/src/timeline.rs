@@ -7,7 +7,7 @@ use crate::clock::{Micros, since};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
-/// A server's place in the cast: `a`, `b`, `c` ...
+/// A server's number: `a`, `b`, `c` ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u8);
 
@@ -145,7 +145,7 @@ impl Timeline {
         Self { start, episodes: Vec::new(), changes: vec![first], stalls: Vec::new() }
     }
 
-    /// The place of the episode, for its end.
+    /// The number of the episode, for its end.
     pub fn begins(&mut self, server: ServerId, trouble: Trouble, from: Micros) -> usize {
         self.episodes.push(Episode { server, trouble, from, to: Micros::MAX });
         self.episodes.len() - 1

@@ -1,6 +1,6 @@
 //! Clients of HTTP/1.1: on one connection or on new ones, with bodies either way.
 
-use super::{AnswerHead, BodyCheck, Door, Draft, Ending, Floor, PATIENCE, judged};
+use super::{AnswerHead, BodyCheck, CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd, ending_of};
 use crate::content::{Content, Side};
 use crate::model::{How, Kind, Outcome, Stage};
 use crate::timeline::parse_server;
@@ -21,7 +21,7 @@ const KEPT_MAX: u32 = 200;
 
 pub struct Connection {
     pub wire: Wire,
-    inbox: Vec<u8>,
+    reader: Vec<u8>,
     pub number: u32,
     pub served: u32,
     /// The last answer has said that it was the last.
@@ -51,39 +51,39 @@ enum Framing {
     UntilClose,
 }
 
-pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
+pub async fn go_on(context: &LoadContext, kind: Kind, index: usize) {
     // Every third client of most kinds does without TLS.
-    let door = match kind {
-        Kind::Keyed => Door::Keyed,
-        _ if index % 3 == 2 => Door::Plain,
-        _ => Door::Secure,
+    let endpoint = match kind {
+        Kind::Keyed => Endpoint::Keyed,
+        _ if index % 3 == 2 => Endpoint::Plain,
+        _ => Endpoint::Secure,
     };
     let mut kept: Option<Connection> = None;
-    while !floor.is_over() {
-        let mut draft = floor.draft(kind);
-        let ask = ask_of(floor, &draft);
-        let going = converse(floor, &mut draft, &ask, door, index, &mut kept);
-        let ending = timeout(PATIENCE, going).await.unwrap_or_else(|_| Ending::of(Outcome::Late));
+    while !context.is_over() {
+        let mut pending = context.pending(kind);
+        let ask = ask_of(context, &pending);
+        let going = converse(context, &mut pending, &ask, endpoint, index, &mut kept);
+        let ending = timeout(CLIENT_TIMEOUT, going).await.unwrap_or_else(|_| RequestEnd::of(Outcome::Late));
         let is_done = matches!(ending.outcome, Outcome::Broken(..) | Outcome::Late | Outcome::Wrong(_));
-        floor.note(draft, ending);
+        context.note(pending, ending);
         let is_over = |kept: &Connection| {
             is_done || kept.closes || kept.served >= KEPT_MAX || matches!(kind, Kind::Fresh | Kind::Keyed)
         };
         kept.take_if(|kept| is_over(kept));
-        floor.think().await;
+        context.think().await;
     }
 }
 
-fn ask_of(floor: &Floor, draft: &Draft) -> Ask {
-    let (id, kind) = (draft.id, draft.kind);
+fn ask_of(context: &LoadContext, pending: &PendingRequest) -> Ask {
+    let (id, kind) = (pending.id, pending.kind);
     let folder = if kind == Kind::Route { "extra" } else { "c" };
     let (method, up, down, pace) = match kind {
-        Kind::Post => ("POST", floor.draw(0..12_000), floor.draw(0..4_000), 0),
-        Kind::Upload => ("POST", floor.draw(100_000..300_000), floor.draw(0..4_000), 0),
-        Kind::Download => ("GET", 0, floor.draw(500_000..3_000_000), floor.draw(10..60)),
-        _ => ("GET", 0, floor.draw(0..20_000), 0),
+        Kind::Post => ("POST", context.draw(0..12_000), context.draw(0..4_000), 0),
+        Kind::Upload => ("POST", context.draw(100_000..300_000), context.draw(0..4_000), 0),
+        Kind::Download => ("GET", 0, context.draw(500_000..3_000_000), context.draw(10..60)),
+        _ => ("GET", 0, context.draw(0..20_000), 0),
     };
-    let framing = if floor.draw(0..2) == 0 { "length" } else { "chunked" };
+    let framing = if context.draw(0..2) == 0 { "length" } else { "chunked" };
     Ask {
         method,
         path: format!("/{folder}/{id}/{down}/{pace}/{framing}"),
@@ -94,42 +94,42 @@ fn ask_of(floor: &Floor, draft: &Draft) -> Ask {
 }
 
 async fn converse(
-    floor: &Floor,
-    draft: &mut Draft,
+    context: &LoadContext,
+    pending: &mut PendingRequest,
     ask: &Ask,
-    door: Door,
+    endpoint: Endpoint,
     index: usize,
     kept: &mut Option<Connection>,
-) -> Ending {
+) -> RequestEnd {
     if kept.is_none() {
-        match floor.connect(door, index).await {
+        match context.connect(endpoint, index).await {
             Ok((wire, number)) => *kept = Some(Connection::new(wire, number)),
-            Err(stage) => return Ending::unopened(stage),
+            Err(stage) => return RequestEnd::unopened(stage),
         }
     }
-    let Some(connection) = kept else { return Ending::of(Outcome::Late) };
-    (draft.connection, draft.ordinal) = (connection.number, connection.served);
+    let Some(connection) = kept else { return RequestEnd::of(Outcome::Late) };
+    (pending.connection, pending.ordinal) = (connection.number, connection.served);
     connection.served += 1;
-    connection.ask(draft.id, ask).await
+    connection.ask(pending.id, ask).await
 }
 
 impl Connection {
     pub fn new(wire: Wire, number: u32) -> Self {
-        Self { wire, inbox: Vec::new(), number, served: 0, closes: false }
+        Self { wire, reader: Vec::new(), number, served: 0, closes: false }
     }
 
-    async fn ask(&mut self, id: u64, ask: &Ask) -> Ending {
+    async fn ask(&mut self, id: u64, ask: &Ask) -> RequestEnd {
         // Whatever becomes of the sending, there may be an answer.
         let sent = self.send(ask).await;
         let framed = match self.head().await {
             Ok(framed) => framed,
-            Err(error) => return Ending::of(Outcome::Broken(Stage::Unanswered, how(&error))),
+            Err(error) => return RequestEnd::of(Outcome::Broken(Stage::Unanswered, how(&error))),
         };
         self.closes = framed.closes || sent.is_err();
         let mut body = BodyCheck::new(id);
         match self.body(framed.framing, &mut body).await {
-            Ok(()) => judged(id, &framed.head, &body, ask.wanted),
-            Err(error) if framed.head.server.is_some() => Ending {
+            Ok(()) => ending_of(id, &framed.head, &body, ask.wanted),
+            Err(error) if framed.head.server.is_some() => RequestEnd {
                 outcome: match body.wrong_at {
                     Some(at) => Outcome::Wrong(format!("byte {at} of the body is wrong, and then it breaks off")),
                     None => Outcome::Broken(Stage::Answering, how(&error)),
@@ -137,7 +137,7 @@ impl Connection {
                 status: Some(framed.head.status),
                 server: framed.head.server,
             },
-            Err(error) => Ending::of(Outcome::Wrong(format!("the engine's own answer breaks off: {error}"))),
+            Err(error) => RequestEnd::of(Outcome::Wrong(format!("the engine's own answer breaks off: {error}"))),
         }
     }
 
@@ -169,15 +169,15 @@ impl Connection {
 
     async fn head(&mut self) -> io::Result<Framed> {
         loop {
-            if let Some(end) = memchr::memmem::find(&self.inbox, b"\r\n\r\n") {
-                let framed = parse_head(&self.inbox[..end + 4])?;
-                self.inbox.drain(..end + 4);
+            if let Some(end) = memchr::memmem::find(&self.reader, b"\r\n\r\n") {
+                let framed = parse_head(&self.reader[..end + 4])?;
+                self.reader.drain(..end + 4);
                 if framed.head.status == 100 {
                     continue;
                 }
                 return Ok(framed);
             }
-            if self.inbox.len() > HEAD_BYTES_MAX {
+            if self.reader.len() > HEAD_BYTES_MAX {
                 return Err(io::Error::other("a head without an end"));
             }
             self.some().await?;
@@ -185,8 +185,8 @@ impl Connection {
     }
 
     /// The head of an answer that changes the protocol, for tunnels; what follows stays in `rest`.
-    pub async fn upgraded(&mut self, id: u64, request: &str) -> Result<AnswerHead, Ending> {
-        let broken = |error: io::Error| Ending::of(Outcome::Broken(Stage::Unanswered, how(&error)));
+    pub async fn upgraded(&mut self, id: u64, request: &str) -> Result<AnswerHead, RequestEnd> {
+        let broken = |error: io::Error| RequestEnd::of(Outcome::Broken(Stage::Unanswered, how(&error)));
         let sent = match self.wire.write_all(request.as_bytes()).await {
             Ok(()) => self.wire.flush().await,
             Err(error) => Err(error),
@@ -197,19 +197,19 @@ impl Connection {
         }
         let mut body = BodyCheck::new(id);
         let _ = self.body(framed.framing, &mut body).await;
-        Err(judged(id, &framed.head, &body, 0))
+        Err(ending_of(id, &framed.head, &body, 0))
     }
 
     pub fn rest(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.inbox)
+        std::mem::take(&mut self.reader)
     }
 
     async fn body(&mut self, framing: Framing, check: &mut BodyCheck) -> io::Result<()> {
         match framing {
             Framing::Length(length) => self.take(length, check).await,
             Framing::UntilClose => loop {
-                check.take(&self.inbox);
-                self.inbox.clear();
+                check.take(&self.reader);
+                self.reader.clear();
                 if self.more().await? == 0 {
                     return Ok(());
                 }
@@ -232,12 +232,12 @@ impl Connection {
 
     async fn take(&mut self, mut left: u64, check: &mut BodyCheck) -> io::Result<()> {
         while left > 0 {
-            if self.inbox.is_empty() {
+            if self.reader.is_empty() {
                 self.some().await?;
             }
-            let count = self.inbox.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            check.take(&self.inbox[..count]);
-            self.inbox.drain(..count);
+            let count = self.reader.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            check.take(&self.reader[..count]);
+            self.reader.drain(..count);
             left -= count as u64;
         }
         Ok(())
@@ -245,12 +245,12 @@ impl Connection {
 
     async fn line(&mut self) -> io::Result<String> {
         loop {
-            if let Some(end) = memchr::memmem::find(&self.inbox, b"\r\n") {
-                let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
-                self.inbox.drain(..end + 2);
+            if let Some(end) = memchr::memmem::find(&self.reader, b"\r\n") {
+                let line = String::from_utf8_lossy(&self.reader[..end]).into_owned();
+                self.reader.drain(..end + 2);
                 return Ok(line);
             }
-            if self.inbox.len() > HEAD_BYTES_MAX {
+            if self.reader.len() > HEAD_BYTES_MAX {
                 return Err(io::Error::other("a line without an end"));
             }
             self.some().await?;
@@ -265,8 +265,8 @@ impl Connection {
     }
 
     async fn more(&mut self) -> io::Result<usize> {
-        self.inbox.reserve(READ_BYTES);
-        self.wire.read_buf(&mut self.inbox).await
+        self.reader.reserve(READ_BYTES);
+        self.wire.read_buf(&mut self.reader).await
     }
 }
 

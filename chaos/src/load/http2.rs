@@ -1,6 +1,6 @@
 //! Clients of HTTP/2: streams of several kinds on few connections.
 
-use super::{AnswerHead, BodyCheck, Door, Draft, Ending, Floor, PATIENCE, judged};
+use super::{AnswerHead, BodyCheck, CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd, ending_of};
 use crate::clock::now;
 use crate::content::{Content, Side};
 use crate::model::{How, Kind, Outcome, Stage};
@@ -19,7 +19,7 @@ const ATTEMPTS_MAX: u32 = 4;
 
 /// A connection that streams share, opened when first needed and again when it takes no more.
 #[derive(Default)]
-pub struct Lane {
+pub struct H2Connection {
     open: RefCell<Option<Open>>,
     opening: tokio::sync::Mutex<()>,
 }
@@ -39,26 +39,26 @@ struct Ask {
     wanted: u64,
 }
 
-pub async fn go_on(floor: &Floor, kind: Kind, lane: &Lane) {
-    while !floor.is_over() {
-        let mut draft = floor.draft(kind);
-        let ask = ask_of(floor, &draft);
-        let ending = timeout(PATIENCE, converse(floor, &mut draft, &ask, lane)).await;
-        floor.note(draft, ending.unwrap_or_else(|_| Ending::of(Outcome::Late)));
-        floor.think().await;
+pub async fn go_on(context: &LoadContext, kind: Kind, connection: &H2Connection) {
+    while !context.is_over() {
+        let mut pending = context.pending(kind);
+        let ask = ask_of(context, &pending);
+        let ending = timeout(CLIENT_TIMEOUT, converse(context, &mut pending, &ask, connection)).await;
+        context.note(pending, ending.unwrap_or_else(|_| RequestEnd::of(Outcome::Late)));
+        context.think().await;
     }
     // The last one out leaves nobody who would keep it open.
-    lane.open.take();
+    connection.open.take();
 }
 
-fn ask_of(floor: &Floor, draft: &Draft) -> Ask {
-    let id = draft.id;
-    let post = draft.kind == Kind::StreamPost;
-    let up = if post { floor.draw(0..40_000) } else { 0 };
+fn ask_of(context: &LoadContext, pending: &PendingRequest) -> Ask {
+    let id = pending.id;
+    let post = pending.kind == Kind::StreamPost;
+    let up = if post { context.draw(0..40_000) } else { 0 };
     // Now and then one that keeps its stream, and the connection's window, for a while.
-    let (wanted, pace) = match floor.draw(0..20) {
-        0 if !post => (floor.draw(200_000..600_000), 5),
-        _ => (floor.draw(0..30_000), 0),
+    let (wanted, pace) = match context.draw(0..20) {
+        0 if !post => (context.draw(200_000..600_000), 5),
+        _ => (context.draw(0..30_000), 0),
     };
     Ask {
         post,
@@ -68,30 +68,35 @@ fn ask_of(floor: &Floor, draft: &Draft) -> Ask {
     }
 }
 
-async fn converse(floor: &Floor, draft: &mut Draft, ask: &Ask, lane: &Lane) -> Ending {
+async fn converse(
+    context: &LoadContext,
+    pending: &mut PendingRequest,
+    ask: &Ask,
+    connection: &H2Connection,
+) -> RequestEnd {
     for _ in 0..ATTEMPTS_MAX {
-        let open = match lane.opened(floor).await {
+        let open = match connection.opened(context).await {
             Ok(open) => open,
-            Err(stage) => return Ending::unopened(stage),
+            Err(stage) => return RequestEnd::unopened(stage),
         };
         // The connection takes no more streams, and this one was not sent.
         let Ok(mut sender) = open.sender.clone().ready().await else {
-            lane.discard(open.number);
+            connection.discard(open.number);
             continue;
         };
-        (draft.connection, draft.ordinal) = (open.number, open.served.get());
+        (pending.connection, pending.ordinal) = (open.number, open.served.get());
         open.served.set(open.served.get() + 1);
-        return exchange(draft.id, &mut sender, ask).await;
+        return exchange(pending.id, &mut sender, ask).await;
     }
-    Ending::of(Outcome::Broken(Stage::Unanswered, How::Closed))
+    RequestEnd::of(Outcome::Broken(Stage::Unanswered, How::Closed))
 }
 
-async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> Ending {
-    let unanswered = |error: &h2::Error| Ending::of(Outcome::Broken(Stage::Unanswered, how(error)));
+async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> RequestEnd {
+    let unanswered = |error: &h2::Error| RequestEnd::of(Outcome::Broken(Stage::Unanswered, how(error)));
     let uri = format!("https://{}{}", crate::certificates::NAME, ask.path);
     let method = if ask.post { http::Method::POST } else { http::Method::GET };
     let Ok(request) = http::Request::builder().method(method).uri(uri).body(()) else {
-        return Ending::of(Outcome::Wrong("chaos makes requests that are none".to_owned()));
+        return RequestEnd::of(Outcome::Wrong("chaos makes requests that are none".to_owned()));
     };
     let (response, stream) = match sender.send_request(request, ask.body.is_empty()) {
         Ok(sent) => sent,
@@ -113,16 +118,16 @@ async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> Ending
                     Some(at) => Outcome::Wrong(format!("byte {at} of the body is wrong, and then it breaks off")),
                     None => Outcome::Broken(Stage::Answering, how(error)),
                 };
-                Ending { outcome, status: Some(head.status), server: head.server }
+                RequestEnd { outcome, status: Some(head.status), server: head.server }
             };
             let piece = piece.map_err(|error| broken(&error))?;
             check.take(&piece);
             let _ = body.flow_control().release_capacity(piece.len());
         }
-        Ok(judged(id, &head, &check, ask.wanted))
+        Ok(ending_of(id, &head, &check, ask.wanted))
     };
     let (answer, ()) = tokio::join!(answer, upload(stream, ask.body.clone()));
-    answer.unwrap_or_else(|ending: Ending| ending)
+    answer.unwrap_or_else(|ending: RequestEnd| ending)
 }
 
 /// Sends the body. An error is not told here: it shows in the answer.
@@ -147,21 +152,21 @@ fn how(error: &h2::Error) -> How {
     }
 }
 
-impl Lane {
-    async fn opened(&self, floor: &Floor) -> Result<Open, Stage> {
+impl H2Connection {
+    async fn opened(&self, context: &LoadContext) -> Result<Open, Stage> {
         let _turn = self.opening.lock().await;
         if let Some(open) = &*self.open.borrow() {
             return Ok(open.clone());
         }
         let from = now();
-        let wire = Wire::connect_http2(&floor.multiplexed).await?;
-        let wire = floor.note_connection(Door::Secure, from, wire);
+        let wire = Wire::connect_http2(&context.multiplexed).await?;
+        let wire = context.note_connection(Endpoint::Secure, from, wire);
         let handshake = h2::client::Builder::new().enable_push(false).handshake(wire).await;
         let (sender, connection) = handshake.map_err(|_| Stage::Handshake)?;
         spawn_local(async move {
             let _ = connection.await;
         });
-        let open = Open { number: floor.number_connection(), served: std::rc::Rc::default(), sender };
+        let open = Open { number: context.number_connection(), served: std::rc::Rc::default(), sender };
         self.open.replace(Some(open.clone()));
         Ok(open)
     }

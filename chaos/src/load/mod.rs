@@ -6,12 +6,12 @@
 
 mod http1;
 mod http2;
-mod rude;
+mod misbehaving;
 mod tunnel;
 
 use crate::clock::{Micros, now};
-use crate::engine::Doors;
-use crate::model::{How, Kind, Outcome, Stage, Story};
+use crate::engine::Endpoints;
+use crate::model::{How, Kind, Outcome, RequestRecord, Stage};
 use crate::timeline::{Run, ServerId};
 use crate::wire::{Offer, Target, Wire};
 use propylon_bench::failure::{self, Failure, While};
@@ -27,7 +27,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 /// Time limit for one request, everything included. Far beyond all limits of the engine: a client that waits for so
 /// long has found a defect.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(40);
 /// Between two requests of a client, in milliseconds.
 const THINK: std::ops::Range<u64> = 15..70;
 
@@ -44,19 +44,19 @@ const MIX: [(Kind, usize); 13] = [
     (Kind::WebSocket, 3),
     (Kind::Relay, 3),
     (Kind::Route, 2),
-    (Kind::Rude, 1),
-    (Kind::RudePost, 1),
+    (Kind::Misbehaving, 1),
+    (Kind::MisbehavingPost, 1),
 ];
 /// Connections of HTTP/2 that streams share.
-const LANES: usize = 2;
+const H2_CONNECTIONS: usize = 2;
 
 /// The clients' results at the end.
 #[derive(Default)]
-pub struct Gathered {
-    pub stories: Vec<Story>,
+pub struct LoadResults {
+    pub records: Vec<RequestRecord>,
     pub handshakes: Vec<Handshake>,
-    /// Connections that were made, by door.
-    pub connections: BTreeMap<Door, u64>,
+    /// Connections that were made, by endpoint.
+    pub connections: BTreeMap<Endpoint, u64>,
 }
 
 /// One full handshake, and which certificate it has shown.
@@ -74,7 +74,7 @@ pub fn mark(certificate: &[u8]) -> u64 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Door {
+pub enum Endpoint {
     Secure,
     Plain,
     Relay,
@@ -84,15 +84,15 @@ pub enum Door {
 
 pub struct Load {
     stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<failure::Outcome<Gathered>>,
+    thread: std::thread::JoinHandle<failure::Outcome<LoadResults>>,
 }
 
 impl Load {
     /// `scale`: so many times the usual number of clients.
-    pub fn start(doors: Doors, ca: &Path, scale: usize, seed: u64) -> failure::Outcome<Self> {
+    pub fn start(endpoints: Endpoints, ca: &Path, scale: usize, seed: u64) -> failure::Outcome<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, ca) = (Arc::clone(&stop), ca.to_owned());
-        let work = move || run(doors, ca, scale, seed, told);
+        let work = move || run(endpoints, ca, scale, seed, told);
         let thread = std::thread::Builder::new().name("load".to_owned()).spawn(work).when("starting the load")?;
         Ok(Self { stop, thread })
     }
@@ -102,23 +102,29 @@ impl Load {
     }
 
     /// Lets every client finish what it has begun.
-    pub fn end(self) -> failure::Outcome<Gathered> {
+    pub fn end(self) -> failure::Outcome<LoadResults> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| Failure::new("the load's thread panicked"))?
     }
 }
 
-fn run(doors: Doors, ca: PathBuf, scale: usize, seed: u64, stop: Arc<AtomicBool>) -> failure::Outcome<Gathered> {
-    let floor = Rc::new(Floor::new(doors, &ca, seed, stop)?);
+fn run(
+    endpoints: Endpoints,
+    ca: PathBuf,
+    scale: usize,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> failure::Outcome<LoadResults> {
+    let context = Rc::new(LoadContext::new(endpoints, &ca, seed, stop)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().when("starting a runtime")?;
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
-        let lanes: Vec<_> = (0..LANES).map(|_| Rc::new(http2::Lane::default())).collect();
+        let connections: Vec<_> = (0..H2_CONNECTIONS).map(|_| Rc::new(http2::H2Connection::default())).collect();
         let mut clients = Vec::new();
         for (kind, count) in MIX {
             for index in 0..count * scale {
-                let (floor, lane) = (Rc::clone(&floor), Rc::clone(&lanes[index % LANES]));
-                clients.push(spawn_local(async move { floor.go_on(kind, index, &lane).await }));
+                let (context, connection) = (Rc::clone(&context), Rc::clone(&connections[index % H2_CONNECTIONS]));
+                clients.push(spawn_local(async move { context.go_on(kind, index, &connection).await }));
             }
         }
         for client in clients {
@@ -129,11 +135,11 @@ fn run(doors: Doors, ca: PathBuf, scale: usize, seed: u64, stop: Arc<AtomicBool>
     // Connections close when what drives them is dropped.
     drop(tasks);
     drop(runtime);
-    Ok(floor.gathered.take())
+    Ok(context.load_results.take())
 }
 
 /// State that all clients share.
-struct Floor {
+struct LoadContext {
     secure: Target,
     /// The same, coming back with tickets.
     resuming: Target,
@@ -145,11 +151,11 @@ struct Floor {
     random: RefCell<fastrand::Rng>,
     next_id: Cell<u64>,
     next_connection: Cell<u32>,
-    gathered: RefCell<Gathered>,
+    load_results: RefCell<LoadResults>,
 }
 
-/// A story that is being made.
-struct Draft {
+/// A request whose record is being made.
+struct PendingRequest {
     id: u64,
     kind: Kind,
     connection: u32,
@@ -159,13 +165,13 @@ struct Draft {
 
 /// The end of a request.
 #[derive(Debug)]
-struct Ending {
+struct RequestEnd {
     outcome: Outcome,
     status: Option<u16>,
     server: Option<(ServerId, Run)>,
 }
 
-impl Ending {
+impl RequestEnd {
     fn of(outcome: Outcome) -> Self {
         Self { outcome, status: None, server: None }
     }
@@ -176,21 +182,21 @@ impl Ending {
     }
 }
 
-impl Floor {
-    fn new(doors: Doors, ca: &Path, seed: u64, stop: Arc<AtomicBool>) -> failure::Outcome<Self> {
+impl LoadContext {
+    fn new(endpoints: Endpoints, ca: &Path, seed: u64, stop: Arc<AtomicBool>) -> failure::Outcome<Self> {
         let at = |address, resuming, offer| Target::secure(address, crate::certificates::NAME, ca, resuming, offer);
         Ok(Self {
-            secure: at(doors.secure, false, Offer::None)?,
-            resuming: at(doors.secure, true, Offer::None)?,
-            multiplexed: at(doors.secure, true, Offer::Http2)?,
-            plain: Target::plain(doors.plain),
-            relay: Target::plain(doors.relay),
-            keyed: at(doors.keyed, false, Offer::None)?,
+            secure: at(endpoints.secure, false, Offer::None)?,
+            resuming: at(endpoints.secure, true, Offer::None)?,
+            multiplexed: at(endpoints.secure, true, Offer::Http2)?,
+            plain: Target::plain(endpoints.plain),
+            relay: Target::plain(endpoints.relay),
+            keyed: at(endpoints.keyed, false, Offer::None)?,
             stop,
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             next_id: Cell::new(1),
             next_connection: Cell::new(1),
-            gathered: RefCell::default(),
+            load_results: RefCell::default(),
         })
     }
 
@@ -207,41 +213,41 @@ impl Floor {
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
 
-    async fn go_on(&self, kind: Kind, index: usize, lane: &Rc<http2::Lane>) {
+    async fn go_on(&self, kind: Kind, index: usize, connection: &Rc<http2::H2Connection>) {
         match kind {
             Kind::Fresh | Kind::Keyed | Kind::Kept | Kind::Post | Kind::Route | Kind::Download | Kind::Upload => {
                 http1::go_on(self, kind, index).await;
             }
-            Kind::Stream | Kind::StreamPost => http2::go_on(self, kind, lane).await,
+            Kind::Stream | Kind::StreamPost => http2::go_on(self, kind, connection).await,
             Kind::WebSocket | Kind::Relay => tunnel::go_on(self, kind, index).await,
-            Kind::Rude | Kind::RudePost => rude::go_on(self, kind).await,
+            Kind::Misbehaving | Kind::MisbehavingPost => misbehaving::go_on(self, kind).await,
         }
     }
 
-    fn target(&self, door: Door, index: usize) -> &Target {
-        match door {
-            Door::Secure if index.is_multiple_of(2) => &self.resuming,
-            Door::Secure => &self.secure,
-            Door::Plain => &self.plain,
-            Door::Relay => &self.relay,
-            Door::Keyed => &self.keyed,
+    fn target(&self, endpoint: Endpoint, index: usize) -> &Target {
+        match endpoint {
+            Endpoint::Secure if index.is_multiple_of(2) => &self.resuming,
+            Endpoint::Secure => &self.secure,
+            Endpoint::Plain => &self.plain,
+            Endpoint::Relay => &self.relay,
+            Endpoint::Keyed => &self.keyed,
         }
     }
 
     /// A new connection, and what its handshake has shown.
-    async fn connect(&self, door: Door, index: usize) -> Result<(Wire, u32), Stage> {
+    async fn connect(&self, endpoint: Endpoint, index: usize) -> Result<(Wire, u32), Stage> {
         let from = now();
-        let wire = Wire::connect(self.target(door, index)).await?;
-        Ok((self.note_connection(door, from, wire), self.number_connection()))
+        let wire = Wire::connect(self.target(endpoint, index)).await?;
+        Ok((self.note_connection(endpoint, from, wire), self.number_connection()))
     }
 
-    fn note_connection(&self, door: Door, from: Micros, wire: Wire) -> Wire {
-        let mut gathered = self.gathered.borrow_mut();
-        *gathered.connections.entry(door).or_default() += 1;
-        if door != Door::Keyed
+    fn note_connection(&self, endpoint: Endpoint, from: Micros, wire: Wire) -> Wire {
+        let mut load_results = self.load_results.borrow_mut();
+        *load_results.connections.entry(endpoint).or_default() += 1;
+        if endpoint != Endpoint::Keyed
             && let Some(leaf) = wire.shown_certificate()
         {
-            gathered.handshakes.push(Handshake { from, to: now(), leaf: mark(leaf) });
+            load_results.handshakes.push(Handshake { from, to: now(), leaf: mark(leaf) });
         }
         wire
     }
@@ -252,17 +258,17 @@ impl Floor {
         number
     }
 
-    fn draft(&self, kind: Kind) -> Draft {
+    fn pending(&self, kind: Kind) -> PendingRequest {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        Draft { id, kind, connection: 0, ordinal: 0, begun: now() }
+        PendingRequest { id, kind, connection: 0, ordinal: 0, begun: now() }
     }
 
-    fn note(&self, draft: Draft, ending: Ending) {
-        let Draft { id, kind, connection, ordinal, begun } = draft;
-        let Ending { outcome, status, server } = ending;
-        let story = Story { id, kind, connection, ordinal, begun, ended: now(), server, status, outcome };
-        self.gathered.borrow_mut().stories.push(story);
+    fn note(&self, pending: PendingRequest, ending: RequestEnd) {
+        let PendingRequest { id, kind, connection, ordinal, begun } = pending;
+        let RequestEnd { outcome, status, server } = ending;
+        let record = RequestRecord { id, kind, connection, ordinal, begun, ended: now(), server, status, outcome };
+        self.load_results.borrow_mut().records.push(record);
     }
 }
 
@@ -273,9 +279,9 @@ fn reason_of(body: &[u8]) -> String {
 }
 
 /// An answer as its head and its body tell it: whose it is, and whether it is the right one.
-fn judged(id: u64, head: &AnswerHead, body: &BodyCheck, wanted: u64) -> Ending {
+fn ending_of(id: u64, head: &AnswerHead, body: &BodyCheck, wanted: u64) -> RequestEnd {
     let status = head.status;
-    let told = |outcome| Ending { outcome, status: Some(status), server: head.server };
+    let told = |outcome| RequestEnd { outcome, status: Some(status), server: head.server };
     if head.server.is_none() {
         return told(Outcome::Refused(status, reason_of(&body.start)));
     }
@@ -345,23 +351,23 @@ mod tests {
     #[test]
     fn an_answer_is_right_only_if_it_is_whole_and_ones_own() {
         let body = Content::of(7, Side::Response).bytes(0, 100);
-        assert_eq!(judged(7, &head(200, 7), &checked(&body), 100).outcome, Outcome::Served);
+        assert_eq!(ending_of(7, &head(200, 7), &checked(&body), 100).outcome, Outcome::Served);
         let mut other = body.clone();
         other[50] ^= 1;
         for wrong in [
-            judged(7, &head(200, 8), &checked(&body), 100),
-            judged(7, &head(200, 7), &checked(&body[..99]), 100),
-            judged(7, &head(200, 7), &checked(&other), 100),
+            ending_of(7, &head(200, 8), &checked(&body), 100),
+            ending_of(7, &head(200, 7), &checked(&body[..99]), 100),
+            ending_of(7, &head(200, 7), &checked(&other), 100),
         ] {
             assert!(matches!(wrong.outcome, Outcome::Wrong(_)), "{wrong:?}");
         }
-        assert_eq!(judged(7, &head(500, 7), &checked(b""), 100).outcome, Outcome::Failed(500));
+        assert_eq!(ending_of(7, &head(500, 7), &checked(b""), 100).outcome, Outcome::Failed(500));
     }
 
     #[test]
     fn an_answer_of_the_engines_own_tells_its_reason() {
         let own = AnswerHead { status: 502, id: None, server: None };
-        let ending = judged(7, &own, &checked(b"502 Bad Gateway: connect-refused\n"), 100);
+        let ending = ending_of(7, &own, &checked(b"502 Bad Gateway: connect-refused\n"), 100);
         assert_eq!(ending.outcome, Outcome::Refused(502, "connect-refused".to_owned()));
     }
 }

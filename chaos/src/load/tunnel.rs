@@ -1,7 +1,7 @@
 //! Clients that talk: messages go out and come back, through a WebSocket-like upgrade or a relay, for seconds.
 
 use super::http1::{Connection, how};
-use super::{Door, Draft, Ending, Floor, PATIENCE};
+use super::{CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd};
 use crate::clock::{micros, now};
 use crate::content::{Content, Side};
 use crate::model::{Kind, Outcome, Stage};
@@ -20,26 +20,26 @@ const WEBSOCKET_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 /// A server's name and a line feed.
 const BANNER_BYTES_MAX: usize = 16;
 
-pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
-    while !floor.is_over() {
-        let mut draft = floor.draft(kind);
+pub async fn go_on(context: &LoadContext, kind: Kind, index: usize) {
+    while !context.is_over() {
+        let mut pending = context.pending(kind);
         let ending = match kind {
-            Kind::Relay => relay(floor, &mut draft, index).await,
-            _ => upgrade(floor, &mut draft, index).await,
+            Kind::Relay => relay(context, &mut pending, index).await,
+            _ => upgrade(context, &mut pending, index).await,
         };
-        floor.note(draft, ending);
-        floor.think().await;
+        context.note(pending, ending);
+        context.think().await;
     }
 }
 
-async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
-    let door = if index.is_multiple_of(2) { Door::Secure } else { Door::Plain };
+async fn upgrade(context: &LoadContext, pending: &mut PendingRequest, index: usize) -> RequestEnd {
+    let endpoint = if index.is_multiple_of(2) { Endpoint::Secure } else { Endpoint::Plain };
     let opening = async {
-        let (wire, number) = floor.connect(door, index).await.map_err(Ending::unopened)?;
-        draft.connection = number;
+        let (wire, number) = context.connect(endpoint, index).await.map_err(RequestEnd::unopened)?;
+        pending.connection = number;
         let mut connection = Connection::new(wire, number);
         let name = crate::certificates::NAME;
-        let id = draft.id;
+        let id = pending.id;
         let request = format!(
             "GET /ws/{id} HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {WEBSOCKET_KEY}\r\n\r\n"
@@ -47,41 +47,41 @@ async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
         let head = connection.upgraded(id, &request).await?;
         Ok((connection, head))
     };
-    let (mut connection, head) = match timeout(PATIENCE, opening).await {
+    let (mut connection, head) = match timeout(CLIENT_TIMEOUT, opening).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(ending)) => return ending,
-        Err(_) => return Ending::of(Outcome::Late),
+        Err(_) => return RequestEnd::of(Outcome::Late),
     };
-    let told = |outcome| Ending { outcome, status: Some(101), server: head.server };
-    if head.id != Some(draft.id) || head.server.is_none() {
+    let told = |outcome| RequestEnd { outcome, status: Some(101), server: head.server };
+    if head.id != Some(pending.id) || head.server.is_none() {
         return told(Outcome::Wrong(format!("an upgrade for request {:?} by {:?}", head.id, head.server)));
     }
     let early = connection.rest();
     if !early.is_empty() {
         return told(Outcome::Wrong(format!("{} bytes that nobody has sent", early.len())));
     }
-    told(talk(floor, draft.id, &mut connection.wire).await)
+    told(talk(context, pending.id, &mut connection.wire).await)
 }
 
-async fn relay(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
+async fn relay(context: &LoadContext, pending: &mut PendingRequest, index: usize) -> RequestEnd {
     let opening = async {
-        let (mut wire, number) = floor.connect(Door::Relay, index).await.map_err(Ending::unopened)?;
-        draft.connection = number;
+        let (mut wire, number) = context.connect(Endpoint::Relay, index).await.map_err(RequestEnd::unopened)?;
+        pending.connection = number;
         let banner = banner(&mut wire).await;
-        let banner = banner.map_err(|error| Ending::of(Outcome::Broken(Stage::Unanswered, how(&error))))?;
+        let banner = banner.map_err(|error| RequestEnd::of(Outcome::Broken(Stage::Unanswered, how(&error))))?;
         Ok((wire, banner))
     };
-    let (mut wire, banner) = match timeout(PATIENCE, opening).await {
+    let (mut wire, banner) = match timeout(CLIENT_TIMEOUT, opening).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(ending)) => return ending,
-        Err(_) => return Ending::of(Outcome::Late),
+        Err(_) => return RequestEnd::of(Outcome::Late),
     };
     let server = parse_server(&banner);
     let outcome = match server {
         None => Outcome::Wrong(format!("a server that says \"{banner}\"")),
-        Some(_) => talk(floor, draft.id, &mut wire).await,
+        Some(_) => talk(context, pending.id, &mut wire).await,
     };
-    Ending { outcome, status: None, server }
+    RequestEnd { outcome, status: None, server }
 }
 
 async fn banner(wire: &mut Wire) -> io::Result<String> {
@@ -93,13 +93,13 @@ async fn banner(wire: &mut Wire) -> io::Result<String> {
 }
 
 /// Says something, hears it, and so on; the client ends it.
-async fn talk(floor: &Floor, id: u64, wire: &mut Wire) -> Outcome {
+async fn talk(context: &LoadContext, id: u64, wire: &mut Wire) -> Outcome {
     let content = Content::of(id, Side::Request);
-    let until = now() + micros(Duration::from_millis(floor.draw(LASTS_MILLISECONDS)));
+    let until = now() + micros(Duration::from_millis(context.draw(LASTS_MILLISECONDS)));
     let mut offset = 0;
-    while now() < until && !floor.is_over() {
-        let message = content.bytes(offset, floor.draw(MESSAGE_BYTES) as usize);
-        let outcome = match timeout(PATIENCE, exchange(wire, &message)).await {
+    while now() < until && !context.is_over() {
+        let message = content.bytes(offset, context.draw(MESSAGE_BYTES) as usize);
+        let outcome = match timeout(CLIENT_TIMEOUT, exchange(wire, &message)).await {
             Err(_) => Outcome::Late,
             Ok(Err(error)) => Outcome::Broken(Stage::Answering, how(&error)),
             Ok(Ok(heard)) => match content.first_wrong(offset, &heard) {
@@ -111,7 +111,7 @@ async fn talk(floor: &Floor, id: u64, wire: &mut Wire) -> Outcome {
             return outcome;
         }
         offset += message.len() as u64;
-        sleep(Duration::from_millis(floor.draw(PAUSE_MILLISECONDS))).await;
+        sleep(Duration::from_millis(context.draw(PAUSE_MILLISECONDS))).await;
     }
     let _ = wire.shutdown().await;
     Outcome::Served

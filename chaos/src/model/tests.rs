@@ -7,14 +7,14 @@ const A: ServerId = ServerId(0);
 const B: ServerId = ServerId(1);
 const C: ServerId = ServerId(2);
 const D: ServerId = ServerId(3);
-/// All stories begin here, well after the start.
+/// All requests begin here, well after the start.
 const T: Micros = 100_000_000;
 const SECOND: Micros = 1_000_000;
 
 struct World {
     timeline: Timeline,
     promises: Promises,
-    story: Story,
+    record: RequestRecord,
     arrivals: Vec<Arrival>,
 }
 
@@ -24,7 +24,7 @@ fn setup(open: &[ServerId]) -> Setup {
 
 /// Four servers, nothing the matter, and a request of 100 ms.
 fn world(kind: Kind, outcome: Outcome) -> World {
-    let story = Story {
+    let record = RequestRecord {
         id: 1,
         kind,
         connection: 1,
@@ -36,7 +36,7 @@ fn world(kind: Kind, outcome: Outcome) -> World {
         outcome,
     };
     let promises = Promises { retries: 2, repeats_refused: 0, calm_latency: 2 * SECOND };
-    World { timeline: Timeline::new(0, setup(&[A, B, C, D])), promises, story, arrivals: Vec::new() }
+    World { timeline: Timeline::new(0, setup(&[A, B, C, D])), promises, record, arrivals: Vec::new() }
 }
 
 impl World {
@@ -52,7 +52,7 @@ impl World {
     }
 
     fn answered_by(mut self, server: ServerId) -> Self {
-        self.story.server = Some((server, 1));
+        self.record.server = Some((server, 1));
         self
     }
 
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn verdict(&self) -> Verdict {
-        judge(&self.story, &self.arrivals, &self.timeline, &self.promises)
+        evaluate(&self.record, &self.arrivals, &self.timeline, &self.promises)
     }
 
     #[track_caller]
@@ -182,7 +182,7 @@ fn nobody_is_open_only_if_nobody_was_well_for_long_enough() {
 fn an_answer_may_be_cut_short_with_its_server_and_only_with_it() {
     let cut = || {
         let world = world(Kind::Download, Outcome::Broken(Stage::Answering, How::Reset)).at(A, HEAD).answered_by(A);
-        world.with(|world| world.story.status = Some(200))
+        world.with(|world| world.record.status = Some(200))
     };
     cut().trouble(A, Trouble::Dead, T + 1_000, T + SECOND).may(Excuse::CutAnswering);
     cut().trouble(B, Trouble::Dead, T + 1_000, T + SECOND).may_not();
@@ -201,7 +201,7 @@ fn a_part_that_passes_for_the_whole_is_never_allowed() {
 fn a_kept_connection_may_end_without_an_answer_to_a_post_and_a_new_one_may_not() {
     let end = |kind, ordinal| {
         let world = world(kind, Outcome::Broken(Stage::Unanswered, How::Closed)).at(A, HEAD);
-        world.trouble(A, Trouble::Cutting, T, T + SECOND).with(|world| world.story.ordinal = ordinal)
+        world.trouble(A, Trouble::Cutting, T, T + SECOND).with(|world| world.record.ordinal = ordinal)
     };
     end(Kind::Post, 1).may(Excuse::CutNotRepeatable);
     end(Kind::Post, 0).may_not();
@@ -236,8 +236,8 @@ fn what_may_not_be_repeated_is_carried_out_once_at_most_whatever_its_client_saw(
     post(Outcome::Served).at(B, DONE).answered_by(B).has_to_be_right();
     post(Outcome::Served).at(A, HEAD).at(B, DONE).answered_by(B).may_not();
     post(Outcome::Served).at(B, HEAD).answered_by(B).may_not();
-    world(Kind::RudePost, Outcome::Abandoned).at(A, DONE).may(Excuse::OwnDoing);
-    world(Kind::RudePost, Outcome::Abandoned).at(A, DONE).at(B, HEAD).may_not();
+    world(Kind::MisbehavingPost, Outcome::Abandoned).at(A, DONE).may(Excuse::OwnDoing);
+    world(Kind::MisbehavingPost, Outcome::Abandoned).at(A, DONE).at(B, HEAD).may_not();
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_500_is_the_servers_own_and_of_one_that_gives_them() {
     failed(Trouble::Failing).may(Excuse::ServerFails);
     failed(Trouble::Slow).may_not();
     failed(Trouble::Failing).answered_by(B).may_not();
-    failed(Trouble::Failing).with(|world| world.story.outcome = Outcome::Failed(503)).may_not();
+    failed(Trouble::Failing).with(|world| world.record.outcome = Outcome::Failed(503)).may_not();
 }
 
 #[test]
@@ -296,13 +296,13 @@ fn a_route_is_there_or_not_and_in_between_it_may_be_either() {
 fn time_counts_only_while_nothing_is_the_matter() {
     let slow = || {
         let world = world(Kind::Kept, Outcome::Served).at(A, DONE).answered_by(A);
-        world.with(|world| world.story.ended = T + 3 * SECOND)
+        world.with(|world| world.record.ended = T + 3 * SECOND)
     };
     slow().may_not();
     slow().trouble(B, Trouble::Slow, T - 2 * SECOND, T - SECOND).has_to_be_right();
     slow().trouble(B, Trouble::Slow, T - 9 * SECOND, T - 8 * SECOND).may_not();
     slow().with(|world| world.timeline.stalls.push(Window::new(T, T + 1))).has_to_be_right();
-    slow().with(|world| world.story.kind = Kind::Download).has_to_be_right();
+    slow().with(|world| world.record.kind = Kind::Download).has_to_be_right();
 }
 
 #[test]

@@ -10,7 +10,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// The answer that the path asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedAnswer {
     pub bytes: u64,
     pub piece_ms: u64,
     pub is_chunked: bool,
@@ -19,7 +19,7 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Head {
     pub path: String,
-    pub wanted: Wanted,
+    pub wanted: RequestedAnswer,
     pub close: bool,
     body: Framing,
 }
@@ -60,11 +60,11 @@ impl Head {
     }
 }
 
-pub fn wanted(path: &str) -> Wanted {
+pub fn wanted(path: &str) -> RequestedAnswer {
     let mut words = path.split('/').skip(3);
     let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let (bytes, piece_ms) = (number(), number());
-    Wanted { bytes, piece_ms, is_chunked: words.next() == Some("chunked") }
+    RequestedAnswer { bytes, piece_ms, is_chunked: words.next() == Some("chunked") }
 }
 
 /// The number of a request, by its path.
@@ -73,14 +73,14 @@ pub fn id_of(path: &str) -> Option<u64> {
 }
 
 /// A connection and what was read of it and not yet used.
-pub struct Inbox {
+pub struct RequestReader {
     pub wire: Wire,
     bytes: Vec<u8>,
     /// Bytes of the present chunk that are still to come; `None` between two.
     chunk_left: Option<u64>,
 }
 
-impl Inbox {
+impl RequestReader {
     pub fn new(wire: Wire) -> Self {
         Self { wire, bytes: Vec::new(), chunk_left: None }
     }
@@ -187,10 +187,10 @@ mod tests {
             b"POST /c/17/4096/20/chunked HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
         let (head, expects) = Head::parse(text).unwrap();
         assert_eq!((head.id(), expects), (Some(17), true));
-        assert_eq!(head.wanted, Wanted { bytes: 4096, piece_ms: 20, is_chunked: true });
+        assert_eq!(head.wanted, RequestedAnswer { bytes: 4096, piece_ms: 20, is_chunked: true });
         assert_eq!(head.body, Framing::Length(3));
         let (head, _) = Head::parse(b"GET /ws/5 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-        assert_eq!((head.id(), head.close, head.wanted), (Some(5), true, Wanted::default()));
+        assert_eq!((head.id(), head.close, head.wanted), (Some(5), true, RequestedAnswer::default()));
         assert_eq!(Head::parse(b"GET / HTTP/1.1\r\n\r\n").unwrap().0.id(), None);
     }
 }

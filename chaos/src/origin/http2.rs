@@ -1,7 +1,7 @@
 //! HTTP/2 as a server of a run speaks it: streams that are answered each by itself, tunnels by extended CONNECT, and
 //! connections that end in order after so many streams, with more of them under way.
 
-use super::http::{Wanted, id_of, wanted};
+use super::http::{RequestedAnswer, id_of, wanted};
 use super::{IDLE_MAX, PIECE_BYTES, Server};
 use crate::content::{Content, Side};
 use crate::journal::{Progress, Protocol};
@@ -95,12 +95,12 @@ impl Exchange<'_> {
         self.server.cuts()
     }
 
-    async fn answer(&self, mut respond: SendResponse<Bytes>, wanted: Wanted, id: u64) -> io::Result<()> {
-        let manners = self.server.manners.get();
-        if manners.slow_ms > 0 {
-            tokio::time::sleep(Duration::from_millis(manners.slow_ms)).await;
+    async fn answer(&self, mut respond: SendResponse<Bytes>, wanted: RequestedAnswer, id: u64) -> io::Result<()> {
+        let behaviour = self.server.behaviour.get();
+        if behaviour.slow_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(behaviour.slow_ms)).await;
         }
-        let (status, bytes) = match self.server.hits(manners.fail_percent) {
+        let (status, bytes) = match self.server.hits(behaviour.fail_percent) {
             true => (500, 0),
             false => (200, wanted.bytes),
         };

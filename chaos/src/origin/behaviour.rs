@@ -4,37 +4,39 @@ use tokio::sync::mpsc;
 
 /// `slow_ms=0 fail_percent=0 cut_percent=0 deaf=0`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manners {
+pub struct Behaviour {
     /// Before each answer.
     pub slow_ms: u64,
     /// Percentage of answers that are 500.
     pub fail_percent: u8,
-    /// Percentage of requests, roughly, that lose their connection at some place of their way.
+    /// Percentage of requests, roughly, that lose their connection at some place on their way.
     pub cut_percent: u8,
     /// No connections are taken.
     pub deaf: bool,
 }
 
-impl Manners {
+impl Behaviour {
     pub fn line(&self) -> String {
         let Self { slow_ms, fail_percent, cut_percent, deaf } = self;
         format!("slow_ms={slow_ms} fail_percent={fail_percent} cut_percent={cut_percent} deaf={}", u8::from(*deaf))
     }
 
     pub fn parse(line: &str) -> Option<Self> {
-        let mut manners = Self::default();
+        let mut behaviour = Self::default();
         for word in line.split_ascii_whitespace() {
             match word.split_once('=')? {
-                ("slow_ms", value) => manners.slow_ms = value.parse().ok()?,
+                ("slow_ms", value) => behaviour.slow_ms = value.parse().ok()?,
                 ("fail_percent", value) => {
-                    manners.fail_percent = value.parse().ok().filter(|percent| *percent <= 100)?
+                    behaviour.fail_percent = value.parse().ok().filter(|percent| *percent <= 100)?
                 }
-                ("cut_percent", value) => manners.cut_percent = value.parse().ok().filter(|percent| *percent <= 100)?,
-                ("deaf", value) => manners.deaf = value == "1",
+                ("cut_percent", value) => {
+                    behaviour.cut_percent = value.parse().ok().filter(|percent| *percent <= 100)?
+                }
+                ("deaf", value) => behaviour.deaf = value == "1",
                 _ => return None,
             }
         }
-        Some(manners)
+        Some(behaviour)
     }
 }
 
@@ -57,10 +59,10 @@ mod tests {
 
     #[test]
     fn manners_are_told_and_understood() {
-        let manners = Manners { slow_ms: 250, fail_percent: 10, cut_percent: 100, deaf: true };
-        assert_eq!(Manners::parse(&manners.line()), Some(manners));
-        assert_eq!(Manners::parse(""), Some(Manners::default()));
-        assert_eq!(Manners::parse("cut_percent=101"), None);
-        assert_eq!(Manners::parse("rude=1"), None);
+        let behaviour = Behaviour { slow_ms: 250, fail_percent: 10, cut_percent: 100, deaf: true };
+        assert_eq!(Behaviour::parse(&behaviour.line()), Some(behaviour));
+        assert_eq!(Behaviour::parse(""), Some(Behaviour::default()));
+        assert_eq!(Behaviour::parse("cut_percent=101"), None);
+        assert_eq!(Behaviour::parse("misbehaving=1"), None);
     }
 }

@@ -1,13 +1,13 @@
 //! Carrying out the plan: troubles each in a thread of their own, changes of the configuration one after the other.
 
-use crate::cast::{Cast, SharedTimeline, lock};
 use crate::clock::{micros, now};
 use crate::engine::Engine;
+use crate::key_servers::KeyServers;
 use crate::operator::Operator;
-use crate::origin::Manners;
-use crate::plan::{Configure, Deed, SERVERS, Step};
+use crate::origin::Behaviour;
+use crate::plan::{Action, Configure, SERVERS, Step};
+use crate::server_processes::{ServerProcesses, SharedTimeline, lock};
 use crate::timeline::{ServerId, Trouble, Window};
-use crate::vault::Vault;
 use propylon_bench::failure::{Failure, Outcome};
 use propylon_bench::interrupt::Interrupt;
 use rustix::process::Signal;
@@ -21,53 +21,53 @@ use std::time::Duration;
 const KNOWN_DEAD_AFTER: Duration = Duration::from_secs(3);
 const KNOWN_STOPPED_AFTER: Duration = Duration::from_secs(5);
 /// A stretch that is shorter says nothing.
-const STRETCH_MIN: Duration = Duration::from_millis(300);
+const PAUSE_MIN: Duration = Duration::from_millis(300);
 
 /// State that all who carry out something share.
-pub struct Ring {
-    pub cast: Cast,
-    pub vault: Vault,
+pub struct Testbed {
+    pub server_processes: ServerProcesses,
+    pub key_servers: KeyServers,
     pub engine: Arc<Mutex<Engine>>,
     pub timeline: SharedTimeline,
     /// Violations that were found on the way.
-    pub complaints: Mutex<Vec<String>>,
+    pub violations: Mutex<Vec<String>>,
     /// Steps that could not be carried out; the run is worth nothing then.
     pub failures: Mutex<Vec<Failure>>,
     /// Stretches in which servers were known to be gone, that were looked at.
-    pub stretches: Mutex<u64>,
+    pub checked_pauses: Mutex<u64>,
 }
 
-/// Number of deeds that were done, by name.
+/// Number of actions that were done, by name.
 pub type Done = BTreeMap<&'static str, u64>;
 
 /// All of the plan, and the operator again when it is over.
 pub fn carry_out(
-    ring: &Arc<Ring>,
+    testbed: &Arc<Testbed>,
     steps: &[Step],
     operator: Operator,
     interrupt: &Interrupt,
 ) -> Outcome<(Done, Operator)> {
-    let start = lock(&ring.timeline).start;
+    let start = lock(&testbed.timeline).start;
     let (changes, waiting) = mpsc::channel::<Configure>();
-    let operating = operate(ring, operator, waiting);
+    let operating = operate(testbed, operator, waiting);
     let mut troubles = Vec::new();
     let mut done = Done::new();
     for step in steps {
         let due = start + step.at * 1_000;
         interrupt.sleep(Duration::from_micros(due.saturating_sub(now())))?;
-        if !lock(&ring.failures).is_empty() {
+        if !lock(&testbed.failures).is_empty() {
             break;
         }
-        *done.entry(step.deed.name()).or_default() += 1;
-        if let Deed::Configure(configure) = &step.deed {
+        *done.entry(step.action.name()).or_default() += 1;
+        if let Action::Configure(configure) = &step.action {
             // The operator's end shows in its failure.
             let _ = changes.send(configure.clone());
             continue;
         }
-        let (ring, deed) = (Arc::clone(ring), step.deed.clone());
+        let (testbed, action) = (Arc::clone(testbed), step.action.clone());
         troubles.push(std::thread::spawn(move || {
-            if let Err(failure) = ring.trouble(&deed) {
-                lock(&ring.failures).push(failure);
+            if let Err(failure) = testbed.trouble(&action) {
+                lock(&testbed.failures).push(failure);
             }
         }));
     }
@@ -80,15 +80,15 @@ pub fn carry_out(
 }
 
 fn operate(
-    ring: &Arc<Ring>,
+    testbed: &Arc<Testbed>,
     mut operator: Operator,
     waiting: mpsc::Receiver<Configure>,
 ) -> std::thread::JoinHandle<Operator> {
-    let ring = Arc::clone(ring);
+    let testbed = Arc::clone(testbed);
     std::thread::spawn(move || {
         for configure in waiting {
             if let Err(failure) = operator.carry_out(&configure) {
-                lock(&ring.failures).push(failure);
+                lock(&testbed.failures).push(failure);
                 break;
             }
         }
@@ -96,70 +96,72 @@ fn operate(
     })
 }
 
-impl Ring {
-    fn trouble(&self, deed: &Deed) -> Outcome<()> {
+impl Testbed {
+    fn trouble(&self, action: &Action) -> Outcome<()> {
         let pause = |milliseconds| std::thread::sleep(Duration::from_millis(milliseconds));
-        let calm = Manners::default();
-        match *deed {
-            Deed::Kill { server, down } => {
-                let episode = self.cast.kill(server)?;
+        let calm = Behaviour::default();
+        match *action {
+            Action::Kill { server, down } => {
+                let episode = self.server_processes.kill(server)?;
                 self.wait_and_see(server, Duration::from_millis(down), KNOWN_DEAD_AFTER)?;
-                self.cast.revive(server, episode)
+                self.server_processes.revive(server, episode)
             }
-            Deed::Blackout { down } => {
+            Action::Blackout { down } => {
                 let episodes: Vec<_> = (0..SERVERS)
                     .map(ServerId)
-                    .map(|server| Ok((server, self.cast.kill(server)?)))
+                    .map(|server| Ok((server, self.server_processes.kill(server)?)))
                     .collect::<Outcome<_>>()?;
                 pause(down);
-                episodes.into_iter().try_for_each(|(server, episode)| self.cast.revive(server, episode))
+                episodes.into_iter().try_for_each(|(server, episode)| self.server_processes.revive(server, episode))
             }
-            Deed::Stop { server, lasts } => {
-                let episode = self.cast.stop(server)?;
+            Action::Stop { server, lasts } => {
+                let episode = self.server_processes.stop(server)?;
                 self.wait_and_see(server, Duration::from_millis(lasts), KNOWN_STOPPED_AFTER)?;
-                self.cast.go_on(server, episode)
+                self.server_processes.go_on(server, episode)
             }
-            Deed::Slow { server, delay, lasts } => {
-                self.behave(server, Trouble::Slow, Manners { slow_ms: delay, ..calm }, lasts)
+            Action::Slow { server, delay, lasts } => {
+                self.behave(server, Trouble::Slow, Behaviour { slow_ms: delay, ..calm }, lasts)
             }
-            Deed::Fail { server, percent, lasts } => {
-                self.behave(server, Trouble::Failing, Manners { fail_percent: percent, ..calm }, lasts)
+            Action::Fail { server, percent, lasts } => {
+                self.behave(server, Trouble::Failing, Behaviour { fail_percent: percent, ..calm }, lasts)
             }
-            Deed::Cut { server, percent, lasts } => {
-                self.behave(server, Trouble::Cutting, Manners { cut_percent: percent, ..calm }, lasts)
+            Action::Cut { server, percent, lasts } => {
+                self.behave(server, Trouble::Cutting, Behaviour { cut_percent: percent, ..calm }, lasts)
             }
-            Deed::Deafen { server, lasts } => self.behave(server, Trouble::Deaf, Manners { deaf: true, ..calm }, lasts),
-            Deed::Flap { server, times, period } => (0..times).try_for_each(|_| {
-                let episode = self.cast.kill(server)?;
+            Action::Deafen { server, lasts } => {
+                self.behave(server, Trouble::Deaf, Behaviour { deaf: true, ..calm }, lasts)
+            }
+            Action::Flap { server, times, period } => (0..times).try_for_each(|_| {
+                let episode = self.server_processes.kill(server)?;
                 pause(period);
-                self.cast.revive(server, episode)?;
+                self.server_processes.revive(server, episode)?;
                 pause(period);
                 Ok(())
             }),
-            Deed::KillKeyServer { server, down } => {
-                self.vault.kill(server);
+            Action::KillKeyServer { server, down } => {
+                self.key_servers.kill(server);
                 pause(down);
-                self.vault.revive(server)
+                self.key_servers.revive(server)
             }
-            Deed::StopKeyServer { server, lasts } => {
-                self.vault.signal(server, Signal::STOP)?;
+            Action::StopKeyServer { server, lasts } => {
+                self.key_servers.signal(server, Signal::STOP)?;
                 pause(lasts);
-                self.vault.signal(server, Signal::CONT)
+                self.key_servers.signal(server, Signal::CONT)
             }
-            Deed::Configure(_) => Ok(()),
+            Action::Configure(_) => Ok(()),
         }
     }
 
-    fn behave(&self, server: ServerId, trouble: Trouble, manners: Manners, lasts: u64) -> Outcome<()> {
-        let episode = self.cast.behave(server, trouble, manners)?;
+    fn behave(&self, server: ServerId, trouble: Trouble, behaviour: Behaviour, lasts: u64) -> Outcome<()> {
+        let episode = self.server_processes.behave(server, trouble, behaviour)?;
         std::thread::sleep(Duration::from_millis(lasts));
-        self.cast.behave_again(server, episode)
+        self.server_processes.behave_again(server, episode)
     }
 
     /// Waits, and looks whether the server is left alone once everybody should know: nothing is sent to it between
     /// `known` after the beginning and the end.
     fn wait_and_see(&self, server: ServerId, lasts: Duration, known: Duration) -> Outcome<()> {
-        if lasts < known + STRETCH_MIN {
+        if lasts < known + PAUSE_MIN {
             std::thread::sleep(lasts);
             return Ok(());
         }
@@ -174,18 +176,18 @@ impl Ring {
         if timeline.is_changing(window) || timeline.is_stalled(window) {
             return Ok(());
         }
-        *lock(&self.stretches) += 1;
+        *lock(&self.checked_pauses) += 1;
         if sent > 0 {
             let at = crate::clock::since(timeline.start, from);
             let what =
                 format!("server {server} was gone at {at} and was sent {sent} requests later than {known:?} after");
-            lock(&self.complaints).push(what);
+            lock(&self.violations).push(what);
         }
         Ok(())
     }
 
     fn sent_to(&self, server: ServerId) -> Outcome<u64> {
-        let address = self.cast.places[usize::from(server.0)].http.to_string();
+        let address = self.server_processes.server_addresses[usize::from(server.0)].http.to_string();
         let metrics = lock(&self.engine).metrics()?;
         Ok(metrics.count("propylon_server_requests_total", &[("backend", "app"), ("server", &address)]))
     }

@@ -1,9 +1,9 @@
 //! The key servers of a run: two processes that have the key of a listener's certificate, of which one at a time is
 //! killed, or stopped. Handshakes go on meanwhile: none of them may fail.
 
-use crate::cast::{lock, reserved_ports};
-use crate::certificates::{NAME, Wardrobe};
+use crate::certificates::{NAME, TestCertificates};
 use crate::engine::write_aside;
+use crate::server_processes::{lock, reserved_ports};
 use propylon_bench::failure::{Failure, Outcome, While};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 pub const CERTIFICATE: &str = "keyed.crt";
 pub const IDENTITY: &str = "engine-identity.pem";
 
-pub struct Vault {
+pub struct KeyServers {
     program: PathBuf,
     folder: PathBuf,
     pub addresses: [SocketAddr; KEY_SERVERS],
@@ -39,17 +39,17 @@ impl Drop for Process {
     }
 }
 
-impl Vault {
+impl KeyServers {
     /// Makes all files below `folder`, and starts both. `engine` is the program that the key server lies beside.
-    pub fn start(engine: &Path, folder: &Path, wardrobe: &Wardrobe) -> Outcome<Self> {
+    pub fn start(engine: &Path, folder: &Path, test_certificates: &TestCertificates) -> Outcome<Self> {
         let write = |name: &str, text: String| write_aside(&folder.join(name), &text);
-        let keyed = wardrobe.issue(NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
+        let keyed = test_certificates.issue(NAME, ExtendedKeyUsagePurpose::ServerAuth)?;
         fs::create_dir(folder.join("keys")).when("making the folder of keys")?;
         write(CERTIFICATE, keyed.0)?;
         write("keys/keyed.pem", keyed.1)?;
-        let server = wardrobe.issue("localhost", ExtendedKeyUsagePurpose::ServerAuth)?;
+        let server = test_certificates.issue("localhost", ExtendedKeyUsagePurpose::ServerAuth)?;
         write("keyserver.pem", server.0 + &server.1)?;
-        let client = wardrobe.issue("engine", ExtendedKeyUsagePurpose::ClientAuth)?;
+        let client = test_certificates.issue("engine", ExtendedKeyUsagePurpose::ClientAuth)?;
         write(IDENTITY, client.0 + &client.1)?;
         let ports = reserved_ports(KEY_SERVERS)?;
         let addresses = std::array::from_fn(|at| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[at])));
@@ -61,9 +61,9 @@ impl Vault {
             write(&format!("keyserver{at}.toml"), text)?;
         }
         let program = engine.with_file_name("propylon-keyserver");
-        let vault = Self { program, folder: folder.to_owned(), addresses, servers: Default::default() };
-        (0..KEY_SERVERS).try_for_each(|at| vault.revive(at))?;
-        Ok(vault)
+        let key_servers = Self { program, folder: folder.to_owned(), addresses, servers: Default::default() };
+        (0..KEY_SERVERS).try_for_each(|at| key_servers.revive(at))?;
+        Ok(key_servers)
     }
 
     pub fn folder(&self) -> &Path {

@@ -1,7 +1,7 @@
 //! Clients that leave half-way, by FIN or by reset, or stay and say nothing: they do so at their own fault, and at
 //! nobody else's loss.
 
-use super::{Door, Draft, Ending, Floor};
+use super::{Endpoint, LoadContext, PendingRequest, RequestEnd};
 use crate::content::{Content, Side};
 use crate::model::{Kind, Outcome};
 use crate::wire::Wire;
@@ -14,31 +14,31 @@ const STALL: Duration = Duration::from_millis(5_500);
 /// With a single step.
 const STEP_MAX: Duration = Duration::from_secs(10);
 
-pub async fn go_on(floor: &Floor, kind: Kind) {
-    while !floor.is_over() {
-        let mut draft = floor.draft(kind);
-        let door = if floor.draw(0..2) == 0 { Door::Plain } else { Door::Secure };
-        let ending = match floor.connect(door, 0).await {
-            Err(stage) => Ending::unopened(stage),
+pub async fn go_on(context: &LoadContext, kind: Kind) {
+    while !context.is_over() {
+        let mut pending = context.pending(kind);
+        let endpoint = if context.draw(0..2) == 0 { Endpoint::Plain } else { Endpoint::Secure };
+        let ending = match context.connect(endpoint, 0).await {
+            Err(stage) => RequestEnd::unopened(stage),
             Ok((wire, number)) => {
-                draft.connection = number;
-                misbehave(floor, &draft, wire).await;
-                Ending::of(Outcome::Abandoned)
+                pending.connection = number;
+                misbehave(context, &pending, wire).await;
+                RequestEnd::of(Outcome::Abandoned)
             }
         };
-        floor.note(draft, ending);
-        sleep(Duration::from_millis(floor.draw(50..400))).await;
+        context.note(pending, ending);
+        sleep(Duration::from_millis(context.draw(50..400))).await;
     }
 }
 
-async fn misbehave(floor: &Floor, draft: &Draft, mut wire: Wire) {
-    let (id, name) = (draft.id, crate::certificates::NAME);
+async fn misbehave(context: &LoadContext, pending: &PendingRequest, mut wire: Wire) {
+    let (id, name) = (pending.id, crate::certificates::NAME);
     let get = |bytes| format!("GET /c/{id}/{bytes}/5/length HTTP/1.1\r\nHost: {name}\r\n\r\n").into_bytes();
     let post = |length: usize| {
         let head = format!("POST /c/{id}/0/0/length HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
         head.into_bytes()
     };
-    let conduct = if draft.kind == Kind::RudePost { floor.draw(4..6) } else { floor.draw(0..4) };
+    let conduct = if pending.kind == Kind::MisbehavingPost { context.draw(4..6) } else { context.draw(0..4) };
     match conduct {
         // Half a head, and no more.
         0 => send(&mut wire, b"GET /c/").await,
@@ -58,7 +58,7 @@ async fn misbehave(floor: &Floor, draft: &Draft, mut wire: Wire) {
         4 => {
             let body = Content::of(id, Side::Request).bytes(0, 20_000);
             send(&mut wire, &[post(body.len()), body[..9_000].to_vec()].concat()).await;
-            sleep(Duration::from_millis(floor.draw(0..300))).await;
+            sleep(Duration::from_millis(context.draw(0..300))).await;
         }
         // A whole one, carried out or not.
         _ => {
@@ -66,7 +66,7 @@ async fn misbehave(floor: &Floor, draft: &Draft, mut wire: Wire) {
             send(&mut wire, &[post(body.len()), body].concat()).await;
         }
     }
-    if floor.draw(0..2) == 0 {
+    if context.draw(0..2) == 0 {
         wire.abort_on_drop();
     }
 }

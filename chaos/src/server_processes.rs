@@ -3,7 +3,7 @@
 
 use crate::clock::now;
 use crate::journal;
-use crate::origin::Manners;
+use crate::origin::Behaviour;
 use crate::plan::{SERVERS, SPARES};
 use crate::timeline::{Run, ServerId, Timeline, Trouble};
 use propylon_bench::failure::{Failure, Outcome, While};
@@ -31,20 +31,20 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The addresses of a server, the same in all its runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ServerAddresses {
     pub http: SocketAddr,
     pub echo: SocketAddr,
 }
 
-pub struct Cast {
+pub struct ServerProcesses {
     servers: Vec<Mutex<Server>>,
-    pub places: Vec<Place>,
+    pub server_addresses: Vec<ServerAddresses>,
     timeline: SharedTimeline,
 }
 
 struct Server {
     id: ServerId,
-    place: Place,
+    addresses: ServerAddresses,
     folder: PathBuf,
     run: Run,
     process: Option<Process>,
@@ -63,21 +63,21 @@ impl Drop for Process {
     }
 }
 
-impl Cast {
+impl ServerProcesses {
     /// All servers, those included that no configuration names yet.
     pub fn start(folder: &Path, timeline: SharedTimeline) -> Outcome<Self> {
         let mut ports = reserved_ports(2 * usize::from(SERVERS + SPARES))?.into_iter();
         let mut servers = Vec::new();
-        let mut places = Vec::new();
+        let mut server_addresses = Vec::new();
         for id in (0..SERVERS + SPARES).map(ServerId) {
             let mut address = || SocketAddr::from((Ipv4Addr::LOCALHOST, ports.next().unwrap_or_default()));
-            let place = Place { http: address(), echo: address() };
-            let mut server = Server { id, place, folder: folder.to_owned(), run: 0, process: None };
+            let addresses = ServerAddresses { http: address(), echo: address() };
+            let mut server = Server { id, addresses, folder: folder.to_owned(), run: 0, process: None };
             server.start()?;
-            places.push(place);
+            server_addresses.push(addresses);
             servers.push(Mutex::new(server));
         }
-        Ok(Self { servers, places, timeline })
+        Ok(Self { servers, server_addresses, timeline })
     }
 
     /// Ends all servers, those included that were stopped and would not see that nobody gives orders any more.
@@ -129,12 +129,12 @@ impl Cast {
         Ok(())
     }
 
-    pub fn behave(&self, id: ServerId, trouble: Trouble, manners: Manners) -> Outcome<usize> {
-        self.begin(id, trouble, || self.server(id).order(manners))
+    pub fn behave(&self, id: ServerId, trouble: Trouble, behaviour: Behaviour) -> Outcome<usize> {
+        self.begin(id, trouble, || self.server(id).order(behaviour))
     }
 
     pub fn behave_again(&self, id: ServerId, episode: usize) -> Outcome<()> {
-        self.server(id).order(Manners::default())?;
+        self.server(id).order(Behaviour::default())?;
         self.end(episode);
         Ok(())
     }
@@ -147,8 +147,8 @@ impl Server {
         let program = std::env::current_exe().when("looking for this program")?;
         let mut command = Command::new(program);
         command.arg("origin").arg("--name").arg(&name);
-        command.arg("--http").arg(self.place.http.to_string());
-        command.arg("--echo").arg(self.place.echo.to_string());
+        command.arg("--http").arg(self.addresses.http.to_string());
+        command.arg("--echo").arg(self.addresses.echo.to_string());
         command.arg("--identity").arg(self.folder.join(IDENTITY));
         // Every second server agrees on HTTP/2 where both are on offer.
         if self.id.0 % 2 == 1 {
@@ -176,10 +176,10 @@ impl Server {
         kill_process(pid, signal).when(format_args!("sending a signal to server {}", self.id))
     }
 
-    fn order(&mut self, manners: Manners) -> Outcome<()> {
+    fn order(&mut self, behaviour: Behaviour) -> Outcome<()> {
         let id = self.id;
         let process = self.process()?;
-        writeln!(process.orders, "{}", manners.line()).when(format_args!("telling server {id} how to behave"))?;
+        writeln!(process.orders, "{}", behaviour.line()).when(format_args!("telling server {id} how to behave"))?;
         process.expect("ok").when(format_args!("telling server {id} how to behave"))
     }
 }

@@ -3,9 +3,9 @@
 use crate::clock::{Micros, micros, since};
 use crate::engine::{Engine, Metrics};
 use crate::journal::Arrival;
-use crate::load::{Door, Gathered, mark};
-use crate::model::{self, Excuse, Kind, Outcome, Promises, Stage, Story, Verdict};
-use crate::operator::Counted;
+use crate::load::{Endpoint, LoadResults, mark};
+use crate::model::{self, Excuse, Kind, Outcome, Promises, RequestRecord, Stage, Verdict};
+use crate::operator::ChangeCounts;
 use crate::timeline::{Timeline, Window};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -40,56 +40,56 @@ pub struct Tally {
     pub troubled: Vec<Micros>,
 }
 
-pub struct Referee<'a> {
+pub struct Checker<'a> {
     pub timeline: &'a Timeline,
     pub promises: Promises,
     pub arrivals: &'a HashMap<u64, Vec<Arrival>>,
 }
 
-impl Referee<'_> {
+impl Checker<'_> {
     /// Every request; the violations, each with all that is known of it.
-    pub fn judge(&self, stories: &[Story], engine: &Engine) -> (BTreeMap<Kind, Tally>, Vec<String>) {
+    pub fn evaluate(&self, records: &[RequestRecord], engine: &Engine) -> (BTreeMap<Kind, Tally>, Vec<String>) {
         let mut tallies: BTreeMap<Kind, Tally> = BTreeMap::new();
         let mut violations = Vec::new();
-        for story in stories {
-            let arrivals = self.arrivals.get(&story.id).map_or(&[][..], Vec::as_slice);
-            let tally = tallies.entry(story.kind).or_default();
+        for record in records {
+            let arrivals = self.arrivals.get(&record.id).map_or(&[][..], Vec::as_slice);
+            let tally = tallies.entry(record.kind).or_default();
             tally.requests += 1;
-            match model::judge(story, arrivals, self.timeline, &self.promises) {
+            match model::evaluate(record, arrivals, self.timeline, &self.promises) {
                 Verdict::Right => {
                     tally.served += 1;
-                    let window = Window::new(story.begun, story.ended).since_before(model::WELL_AFTER);
+                    let window = Window::new(record.begun, record.ended).since_before(model::WELL_AFTER);
                     let is_calm = self.timeline.is_calm(window);
                     let times = if is_calm { &mut tally.calm } else { &mut tally.troubled };
-                    times.push(story.ended - story.begun);
+                    times.push(record.ended - record.begun);
                 }
                 Verdict::Allowed(excuse) => *tally.allowed.entry(excuse).or_default() += 1,
                 Verdict::Violation(what) => {
                     tally.violations += 1;
-                    violations.push(self.tell(story, arrivals, &what, engine));
+                    violations.push(self.tell(record, arrivals, &what, engine));
                 }
             }
         }
         (tallies, violations)
     }
 
-    fn tell(&self, story: &Story, arrivals: &[Arrival], what: &str, engine: &Engine) -> String {
+    fn tell(&self, record: &RequestRecord, arrivals: &[Arrival], what: &str, engine: &Engine) -> String {
         let at = |moment| since(self.timeline.start, moment);
         let mut lines =
-            vec![format!("{what}\n  {story}"), format!("  begun {}, ended {}", at(story.begun), at(story.ended))];
+            vec![format!("{what}\n  {record}"), format!("  begun {}, ended {}", at(record.begun), at(record.ended))];
         for Arrival { at: moment, server, run, progress } in arrivals {
             lines.push(format!("  {}: {server}.{run} {progress:?}", at(*moment)));
         }
-        lines.extend(engine.logged(story.id).into_iter().map(|line| format!("  the engine's log: {line}")));
-        let window = Window::new(story.begun, story.ended).since_before(micros(BEFORE));
+        lines.extend(engine.logged(record.id).into_iter().map(|line| format!("  the engine's log: {line}")));
+        let window = Window::new(record.begun, record.ended).since_before(micros(BEFORE));
         lines.extend(self.timeline.around(window).into_iter().map(|line| format!("  around it: {line}")));
         lines.join("\n")
     }
 
     /// Which certificates were shown, and when they should have been.
-    pub fn check_handshakes(&self, gathered: &Gathered, leaves: &[Vec<u8>]) -> Vec<String> {
+    pub fn check_handshakes(&self, load_results: &LoadResults, leaves: &[Vec<u8>]) -> Vec<String> {
         let numbers: HashMap<u64, u32> = leaves.iter().map(|leaf| mark(leaf)).zip(0..).collect();
-        let wrong = gathered.handshakes.iter().filter_map(|handshake| {
+        let wrong = load_results.handshakes.iter().filter_map(|handshake| {
             let window = Window::new(handshake.from, handshake.to);
             let number = numbers.get(&handshake.leaf);
             let is_right =
@@ -102,26 +102,32 @@ impl Referee<'_> {
 }
 
 /// Compares the engine's counts with what its clients and its operator did.
-pub fn check_counts(gathered: &Gathered, counted: &Counted, metrics: &Metrics) -> Vec<String> {
-    let mut complaints = Vec::new();
+pub fn check_counts(load_results: &LoadResults, counted: &ChangeCounts, metrics: &Metrics) -> Vec<String> {
+    let mut violations = Vec::new();
     let mut expect = |what: &str, engine: u64, least: u64, most: u64| {
         if !(least..=most).contains(&engine) {
-            complaints.push(format!("{what}: the engine counts {engine}, and it should be {least} to {most}"));
+            violations.push(format!("{what}: the engine counts {engine}, and it should be {least} to {most}"));
         }
     };
-    let http = || gathered.stories.iter().filter(|story| story.kind.is_http());
+    let http = || load_results.records.iter().filter(|record| record.kind.is_http());
     // Whether these had an answer nobody can tell.
-    let uncertain = http().filter(|story| story.status.is_none() && !is_outside(story)).count() as u64;
+    let uncertain = http().filter(|record| record.status.is_none() && !is_outside(record)).count() as u64;
     for (class, first) in [("1xx", 100), ("2xx", 200), ("3xx", 300), ("4xx", 400), ("5xx", 500)] {
-        let is_of_class = |story: &&Story| story.status.is_some_and(|status| (first..first + 100).contains(&status));
+        let is_of_class =
+            |record: &&RequestRecord| record.status.is_some_and(|status| (first..first + 100).contains(&status));
         let seen = http().filter(is_of_class).count() as u64;
         let engine = metrics.count("propylon_responses_total", &[("class", class)]);
         expect(&format!("responses {class}"), engine, seen, seen + uncertain);
     }
-    let outside = gathered.stories.iter().filter(|story| is_outside(story)).count() as u64;
-    let doors = [(Door::Secure, "secure"), (Door::Plain, "plain"), (Door::Relay, "relay"), (Door::Keyed, "keyed")];
-    for (door, listener) in doors {
-        let made = gathered.connections.get(&door).copied().unwrap_or(0);
+    let outside = load_results.records.iter().filter(|record| is_outside(record)).count() as u64;
+    let endpoints = [
+        (Endpoint::Secure, "secure"),
+        (Endpoint::Plain, "plain"),
+        (Endpoint::Relay, "relay"),
+        (Endpoint::Keyed, "keyed"),
+    ];
+    for (endpoint, listener) in endpoints {
+        let made = load_results.connections.get(&endpoint).copied().unwrap_or(0);
         let engine = metrics.count("propylon_connections_total", &[("listener", listener)]);
         expect(&format!("connections to {listener}"), engine, made, made + outside);
     }
@@ -136,12 +142,12 @@ pub fn check_counts(gathered: &Gathered, counted: &Counted, metrics: &Metrics) -
     for gauge in GAUGES {
         expect(gauge, metrics.count(gauge, &[]), 0, 0);
     }
-    complaints
+    violations
 }
 
 /// Whether the connection ended before it came as far as a request.
-fn is_outside(story: &Story) -> bool {
-    matches!(story.outcome, Outcome::Broken(Stage::Connect | Stage::Handshake, _))
+fn is_outside(record: &RequestRecord) -> bool {
+    matches!(record.outcome, Outcome::Broken(Stage::Connect | Stage::Handshake, _))
 }
 
 /// Resident memory over a run: the last quarter against the second, when everything had been used once.
