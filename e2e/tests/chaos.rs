@@ -36,7 +36,7 @@ fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
     assert_eq!(kinds.len(), 13, "{kinds:#?}");
     for kind in kinds {
         let name = kind["kind"].as_str().expect("a name");
-        let some = if name.starts_with("rude") { &kind["requests"] } else { &kind["served"] };
+        let some = if name.starts_with("misbehaving") { &kind["requests"] } else { &kind["served"] };
         assert!(some.as_u64() > Some(0), "{kind}");
     }
     // Servers were spoken to in all that they speak.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use propylon_e2e::engine::simple;
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::{Certificates, Engine, Origin, Scratch, binaries};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn propylon(arguments: &[&str]) -> Said {
     let mut command = std::process::Command::new(binaries::propylon());
@@ -309,7 +309,8 @@ fn commands_of_propylonctl_answer_to_one_name_as_to_the_other() {
         (said.status.code(), said.text(), said.stderr)
     };
     let (engine, own) = (binaries::propylon(), binaries::propylonctl());
-    let asked: [(&[&str], Option<i32>); 7] = [
+    let asked: [(&[&str], Option<i32>); 8] = [
+        (&["schema"], Some(0)),
         (&["explain", "-c", &path, "https://shop.test:8443/api/x?y"], Some(0)),
         (&["explain", "-c", &path, "https://nowhere.test:1/"], Some(1)),
         (&["doctor", "-c", "/nonexistent/propylon.toml"], Some(1)),
@@ -333,8 +334,30 @@ fn commands_of_propylonctl_answer_to_one_name_as_to_the_other() {
     let (listed, there) = (by(&engine, &["--help"]).1, by(&own, &["--help"]).1);
     let commands: Vec<&str> = there.lines().skip_while(|line| *line != "Commands:").skip(1).collect();
     let commands: Vec<&str> = commands.into_iter().take_while(|line| !line.is_empty()).collect();
-    assert_eq!(commands.len(), 11, "{there}");
+    assert_eq!(commands.len(), 12, "{there}");
     commands.iter().for_each(|line| assert!(listed.lines().any(|other| other == *line), "{line}\n{listed}"));
+}
+
+#[test]
+fn editors_are_told_of_every_key_with_its_words_from_the_manual() {
+    let printed = |arguments: &[&str]| -> Value {
+        let said = propylon(arguments);
+        assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), ""));
+        serde_json::from_str(&said.text()).expect("JSON")
+    };
+    let engine = printed(&["schema"]);
+    assert_eq!(engine["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let backend = &engine["properties"]["backend"]["additionalProperties"];
+    assert_eq!((&backend["required"], &backend["additionalProperties"]), (&json!(["servers"]), &json!(false)));
+    let connect = &backend["properties"]["timeouts"]["properties"]["connect"];
+    assert_eq!((&connect["default"], &connect["description"]), (&json!("3s"), &json!("TCP connect; to 1 h")));
+    let key_server = printed(&["schema", "--key-server"]);
+    let paths = &key_server["properties"]["keys"]["properties"]["paths"];
+    assert!(
+        paths["description"].as_str().is_some_and(|text| text.starts_with("files and folders with keys")),
+        "{paths}"
+    );
+    assert_eq!(propylon(&["schema", "propylon.toml"]).status.code(), Some(2));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn thousands_of_operations_of_every_sort_at_once_verify_with_kernels_and_without
 
 #[test]
 fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
-    /// More than the line has places.
+    /// More than the queue has places.
     const GREEDY_LINKS: usize = 5;
     const EACH: u32 = 1024;
     let server = KeyServer::start("");
@@ -98,17 +98,17 @@ fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
                 }
             });
         }
-        let refused = "propylon_keyserver_refused_total{line=\"rsa\",reason=\"full\"}";
-        holds("the greedy client has filled the line", || server.metric(refused) > 0);
+        let refused = "propylon_keyserver_refused_total{queue=\"rsa\",reason=\"full\"}";
+        holds("the greedy client has filled the queue", || server.metric(refused) > 0);
         let mut other = server.link_as("other.pem", rustls::DEFAULT_VERSIONS).expect("a link");
         let replies: Vec<u8> = (0..50).map(|id| other.ask(&request(id)).opcode).collect();
         is_over.store(true, Ordering::Relaxed);
         assert!(replies.iter().all(|opcode| *opcode == 0xf0), "{replies:x?}");
     });
-    let displaced = server.metric("propylon_keyserver_refused_total{line=\"rsa\",reason=\"displaced\"}");
+    let displaced = server.metric("propylon_keyserver_refused_total{queue=\"rsa\",reason=\"displaced\"}");
     assert!(displaced > 0, "nothing was put out for the other");
     holds("it is told where it is wrong", || {
-        server.says("error: line \"rsa\": operations are refused: the queue is full")
+        server.says("error: queue \"rsa\": operations are refused: the queue is full")
     });
     assert!(server.says("[keyserver-queue-full]; add cores"), "with what to do");
 }

@@ -132,7 +132,7 @@ fn hundreds_at_once_are_signed_beside_keys_in_files() {
             scope.spawn(move || server.bench(key, operation, &more).ok());
         }
     });
-    assert_eq!(server.metric("propylon_keyserver_waiting{line=\"pkcs11:web\"}"), 0);
+    assert_eq!(server.metric("propylon_keyserver_waiting{queue=\"pkcs11:web\"}"), 0);
 }
 
 #[test]

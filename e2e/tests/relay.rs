@@ -2,7 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, s_client};
@@ -243,6 +245,38 @@ fn a_reset_is_passed_on() {
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
 }
 
+/// The kernel tells of a reset once: here to the write that meets it, and not to the read behind.
+#[test]
+fn a_reset_that_meets_bytes_on_their_way_is_no_end() {
+    let full = Arc::new(AtomicBool::new(false));
+    let is_full = Arc::clone(&full);
+    let rude = Origin::scripted(move |peer| {
+        holds("nothing more can be sent", || is_full.load(Ordering::SeqCst));
+        peer.send("a part of");
+        peer.reset();
+    });
+    let engine = Engine::start(&relay(&[rude.address()], "", ""));
+    for listener in ["plain", "web"] {
+        full.store(false, Ordering::SeqCst);
+        let mut client = client(&engine, listener);
+        let patience = Duration::from_millis(500);
+        client.patience(patience);
+        let piece = noise(32 * 1024);
+        let stuck = (0..4000).any(|_| {
+            let began = Instant::now();
+            assert!(client.offer(&piece));
+            began.elapsed() >= patience
+        });
+        assert!(stuck, "{listener}: the server reads nothing");
+        full.store(true, Ordering::SeqCst);
+        client.patience(Duration::from_secs(10));
+        let (bytes, ending) = client.read_to_end();
+        assert!(b"a part of".starts_with(&bytes), "{listener}");
+        assert!(matches!(ending, Ending::Reset | Ending::Truncated), "{listener}: {ending:?}");
+    }
+    engine.metric_reaches("propylon_relays_total", &[("reason", "server-reset")], 2.0);
+}
+
 #[test]
 fn a_server_that_cannot_be_reached_is_passed_over() {
     let origin = echo();
@@ -344,8 +378,8 @@ fn a_gigabyte_goes_both_ways_at_once_in_little_memory() {
     assert!(growth < GROWTH_MAX, "{growth} bytes");
     let line = engine.logged("the connection", |line| line["listener"] == "plain");
     assert_eq!((line["bytes_received"].as_u64(), line["bytes_sent"].as_u64()), (Some(amount), Some(amount)), "{line}");
-    assert!(engine.metric("propylon_relay_pipes", &[]) >= 0.0);
-    assert_eq!(engine.metric("propylon_relay_pipes_refused_total", &[]), 0.0);
+    assert!(engine.metric("propylon_splice_pipes", &[]) >= 0.0);
+    assert_eq!(engine.metric("propylon_splice_pipes_refused_total", &[]), 0.0);
 }
 
 #[test]

@@ -197,6 +197,29 @@ fn a_server_that_does_not_answer_becomes_504() {
     });
 }
 
+/// Whichever direction a poll looks at first when the last of the body goes out.
+#[test]
+fn a_server_that_has_taken_a_large_body_and_does_not_answer_becomes_504() {
+    let origin = Origin::scripted(|peer| {
+        peer.read_head();
+        while peer.read_some().is_some() {}
+    });
+    let engine = Engine::start(&with(&[origin.address()], CLIENTS, SERVERS));
+    let sizes = (1..=20).map(|count| count * 300_000);
+    let mut clients: Vec<(usize, Client)> = sizes.map(|size| (size, engine.client("plain"))).collect();
+    for (size, client) in &mut clients {
+        client.send(format!("POST /taken HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n"));
+        client.send(vec![b'x'; *size]);
+    }
+    for (size, client) in &mut clients {
+        client.patience(Duration::from_secs(10));
+        let response = client.read_response();
+        let expected = (504, "504 Gateway Timeout: first-byte-timeout\n".to_owned());
+        assert_eq!((response.status, response.text()), expected, "{size} bytes");
+    }
+    holds("the servers' connections end", || engine.metric("propylon_server_connections", &[]) == 0.0);
+}
+
 #[test]
 fn a_server_that_stops_half_way_breaks_the_response_off() {
     cut_off("server-body", 0.9, 3.0, |client| {

@@ -1,5 +1,5 @@
-//! What the manual promises is what the code has, both ways: configuration keys with the defaults that can be read
-//! from the schema, names of metrics, and the reasons that metrics and logs give.
+//! What the manual promises is what the code has, both ways: names of metrics, and the reasons that metrics and logs
+//! give. Keys of the configuration are compared by a test of `propylon schema`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use super::lexer::Source;
 const MANUAL: &str = "docs/manual.md";
 const REASONS: &str = "crates/observe/src/telemetry/reasons.rs";
 const FAULTS: &str = "crates/http/src/fault.rs";
+/// Reasons of TLS with clients and with servers.
+const TLS_FAILURES: [&str; 2] = ["crates/tls/src/records/failure.rs", "crates/tls/src/upstream/failure.rs"];
 /// Rows of the table of reasons that are faults: their families, and those alone that a client can bring about.
 const FAULT_ROWS: [(&str, &str, bool); 7] = [
     ("rejects", "Head", false),
@@ -18,10 +20,10 @@ const FAULT_ROWS: [(&str, &str, bool); 7] = [
     ("client faults", "Client", false),
     ("server faults", "Server", false),
     ("request faults", "Server", true),
-    ("server tls faults", "ServerTls", false),
+    (SERVER_TLS_FAULTS, "ServerTls", false),
     ("queue refusals", "Queue", false),
 ];
-const SCHEMA: &str = "crates/config/src/schema";
+const SERVER_TLS_FAULTS: &str = "server tls faults";
 /// Metrics of the key server are told without this in a section of their own.
 const KEYSERVER_PREFIX: &str = "propylon_keyserver_";
 const KEYSERVER_METRICS: &str = "**Metrics** all begin with `propylon_keyserver_`";
@@ -30,55 +32,13 @@ const REASONS_HEADING: &str = "\n### Reasons\n";
 /// What a histogram's series are called beside its own name.
 const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// Files of the schema, and the headings of the manual below which their keys are: the first have tables of keys.
-const SECTIONS: [(&str, &[&str]); 21] = [
-    ("process.rs", &["`[process]`", "`[admin]`", "`[log]`"]),
-    ("keys.rs", &["`[keys]`"]),
-    ("tracing.rs", &["`[tracing]`"]),
-    ("listener.rs", &["`[listener.NAME]`"]),
-    ("http2.rs", &["`[listener.NAME]`", "Floods"]),
-    ("headers.rs", &["`[listener.NAME]`"]),
-    ("tls.rs", &["`[tls.NAME]`", "Certificates", "Coming back"]),
-    ("suites.rs", &["Policies"]),
-    ("client_auth.rs", &["`[tls.NAME]`"]),
-    ("acme.rs", &["`[acme.NAME]`", "Ordered certificates"]),
-    ("signer.rs", &["`[signer.NAME]`"]),
-    ("backend.rs", &["`[backend.NAME]`"]),
-    ("backend_tls.rs", &["`[backend.NAME]`", "TLS to servers"]),
-    ("balance.rs", &["`[backend.NAME]`"]),
-    ("health.rs", &["`[backend.NAME]`", "`[process]`"]),
-    ("sticky.rs", &["`[backend.NAME]`"]),
-    ("route.rs", &["`[[route]]`"]),
-    ("keyserver.rs", &["The key server"]),
-    ("pkcs11.rs", &["The key server"]),
-    ("mod.rs", &["The configuration"]),
-    ("values.rs", &["The configuration"]),
-];
-/// Functions of the schema that read a key whose name they are given: `section.string("bind")`, `timeout(&mut
-/// section, "idle", ..)`.
-const READERS: [&str; 13] = [
-    "string",
-    "integer",
-    "duration",
-    "boolean",
-    "choice",
-    "size",
-    "list",
-    "table",
-    "node",
-    "entry",
-    "timeout",
-    "required_file",
-    "set",
-];
-
 #[derive(Default)]
 pub struct Manual {
     text: String,
     reasons: String,
     faults: String,
-    /// Code of the schema, by file name, without tests.
-    schema: BTreeMap<String, (PathBuf, String)>,
+    /// Code of `TLS_FAILURES`.
+    tls_failures: [String; 2],
     /// Where each metric's name is written first.
     metrics: BTreeMap<String, (PathBuf, usize)>,
     /// Names in other documents.
@@ -106,9 +66,8 @@ impl Manual {
         if file == Path::new(FAULTS) {
             code.clone_into(&mut self.faults);
         }
-        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if file.parent() == Some(Path::new(SCHEMA)) {
-            self.schema.insert(name.to_owned(), (file.to_owned(), code.clone()));
+        if let Some(place) = TLS_FAILURES.iter().position(|failures| file == Path::new(failures)) {
+            code.clone_into(&mut self.tls_failures[place]);
         }
         for (line, name) in literals(&code).filter(|(_, name)| is_metric(name)) {
             self.metrics.entry(name.to_owned()).or_insert_with(|| (file.to_owned(), line));
@@ -118,7 +77,6 @@ impl Manual {
     pub fn check(&self) -> Vec<Finding> {
         let mut findings = self.check_metrics();
         findings.extend(self.check_reasons());
-        findings.extend(self.check_keys());
         findings
     }
 
@@ -154,10 +112,12 @@ impl Manual {
     fn check_reasons(&self) -> Vec<Finding> {
         let mut lists = lists(&self.reasons);
         lists.extend(fault_lists(&self.faults, &self.reasons));
+        let [with_clients, with_servers] = &self.tls_failures;
+        lists.extend(handshake_failures(with_clients, &self.reasons).map(|list| ("handshake failures".into(), list)));
+        let mut findings = check_server_tls(with_servers, lists.get(SERVER_TLS_FAULTS));
         let Some(begin) = self.text.find(REASONS_HEADING) else {
             return vec![Finding::error(Path::new(MANUAL), 1, "there is no table of reasons below `### Reasons`")];
         };
-        let mut findings = Vec::new();
         let mut told: BTreeMap<String, (usize, BTreeSet<String>)> = BTreeMap::new();
         for (line, row) in rows(section(&self.text, begin)) {
             let names: Vec<String> = row
@@ -192,84 +152,6 @@ impl Manual {
             Finding::error(Path::new(MANUAL), line, format!("no list of {REASONS} is \"{what}\""))
         }));
         findings
-    }
-
-    fn check_keys(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let mut known = BTreeSet::new();
-        for (name, (file, code)) in &self.schema {
-            let Some((_, headings)) = SECTIONS.iter().find(|(file, _)| file == name) else {
-                findings.push(Finding::error(
-                    file,
-                    1,
-                    "xtask does not know where the manual has the keys of this file",
-                ));
-                continue;
-            };
-            let sections: Vec<&str> = headings.iter().filter_map(|heading| self.below(heading)).collect();
-            let tables: Vec<Key> = sections.iter().flat_map(|section| keys(section)).collect();
-            for read in reads(code) {
-                known.insert((*headings, read.key.to_owned()));
-                if !sections.iter().any(|section| spans(section).any(|(_, span)| has_word(span, read.key))) {
-                    let what = format!("`{}` is not in the manual below {}", read.key, headings.join(", "));
-                    findings.push(Finding::error(file, line_of(code, read.at), what));
-                }
-                let told: Vec<&str> = tables
-                    .iter()
-                    .filter(|key| key.last() == read.key)
-                    .filter_map(|key| key.default.as_deref())
-                    .collect();
-                if let Some(default) = &read.default
-                    && !told.is_empty()
-                    && !told.iter().any(|told| told == default)
-                {
-                    let what =
-                        format!("the default of `{}` is {default}, and in the manual {}", read.key, told.join(", "));
-                    findings.push(Finding::error(file, line_of(code, read.at), what));
-                }
-            }
-        }
-        findings.extend(self.check_key_tables(&known));
-        findings
-    }
-
-    /// Keys of the manual's tables that no file of the schema reads.
-    fn check_key_tables(&self, known: &BTreeSet<(&[&str], String)>) -> Vec<Finding> {
-        let headings: BTreeSet<&str> = SECTIONS
-            .iter()
-            .flat_map(|(_, headings)| headings.iter().copied())
-            .filter(|heading| heading.starts_with('`'))
-            .collect();
-        let mut findings = Vec::new();
-        for heading in headings {
-            let Some(section) = self.below(heading) else {
-                findings.push(Finding::error(Path::new(MANUAL), 1, format!("the manual has no section {heading}")));
-                continue;
-            };
-            let is_read = |part: &str| known.iter().any(|(headings, key)| headings.contains(&heading) && key == part);
-            // A key that is read by a name that is no literal there is known by its table.
-            let unread =
-                keys(section).into_iter().filter(|key| !is_read(key.last()) && !self.mentions(heading, key.last()));
-            findings.extend(
-                unread.map(|key| Finding::error(Path::new(MANUAL), 1, format!("{heading} has no key `{}`", key.path))),
-            );
-        }
-        findings
-    }
-
-    /// Whether a key's name is a literal of the files of a heading in any other way.
-    fn mentions(&self, heading: &str, key: &str) -> bool {
-        let files = SECTIONS.iter().filter(|(_, headings)| headings.contains(&heading)).map(|(file, _)| *file);
-        let mut code = files.chain(["mod.rs"]).filter_map(|file| self.schema.get(file));
-        code.any(|(_, code)| literals(code).any(|(_, literal)| literal == key))
-    }
-
-    /// The text below a heading, up to the next.
-    fn below(&self, heading: &str) -> Option<&str> {
-        let places = self.text.match_indices(heading);
-        let is_heading =
-            |at: usize| self.text[..at].ends_with("# ") && self.text[at + heading.len()..].starts_with('\n');
-        places.map(|(at, _)| at).find(|at| is_heading(*at)).map(|at| section(&self.text, at))
     }
 }
 
@@ -361,125 +243,42 @@ fn fault_lists(faults: &str, reasons: &str) -> BTreeMap<String, BTreeSet<String>
     lists
 }
 
-/// A key of one of the manual's tables.
-#[derive(Debug, PartialEq, Eq)]
-struct Key {
-    /// `timeouts.idle`
-    path: String,
-    /// As it is written where it is a value and no description.
-    default: Option<String>,
+/// Labels of the table of a `reasons! { .. }`: `Name = "label";`.
+fn reasons_table(code: &str) -> Option<BTreeSet<String>> {
+    let table = code.split("reasons! {").nth(1)?.split("\n}").next()?;
+    Some(literals(table).map(|(_, label)| label.to_owned()).collect())
 }
 
-impl Key {
-    fn last(&self) -> &str {
-        self.path.rsplit('.').next().unwrap_or_default()
-    }
+/// Labels of failed handshakes with clients: the reasons of TLS, and `UNFINISHED_HANDSHAKES`.
+fn handshake_failures(failures: &str, reasons: &str) -> Option<BTreeSet<String>> {
+    let unfinished = reasons.split("UNFINISHED_HANDSHAKES").nth(1).and_then(|rest| rest.split("];").next());
+    let mut labels = reasons_table(failures)?;
+    labels.extend(literals(unfinished.unwrap_or_default()).map(|(_, label)| label.to_owned()));
+    Some(labels)
 }
 
-fn keys(section: &str) -> Vec<Key> {
-    let is_key =
-        |span: &str| span.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || "_.".contains(part));
-    let mut found = Vec::new();
-    for (_, row) in rows(section) {
-        let [names, defaults, _, ..] = row[..] else { continue };
-        let names: Vec<&str> = spans(names).map(|(_, span)| span).filter(|span| is_key(span)).collect();
-        let separator = if defaults.contains(';') { ';' } else { ',' };
-        let values: Vec<&str> = if names.len() > 1 { defaults.split(separator).collect() } else { vec![defaults] };
-        for (place, path) in names.iter().enumerate() {
-            let default = if values.len() == names.len() { value(values[place]) } else { None };
-            found.push(Key { path: (*path).to_owned(), default });
-        }
-    }
-    found
-}
-
-/// A default as the schema's are written: `"10s"`, 128, `false`, 16 KiB.
-fn value(cell: &str) -> Option<String> {
-    let text = cell.trim().trim_matches('`');
-    if matches!(text, "true" | "false") {
-        return Some(text.to_owned());
-    }
-    if let Some(quoted) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
-        return Some(duration(quoted).map_or_else(|| quoted.to_owned(), |seconds| format!("{seconds} s")));
-    }
-    match text.strip_suffix(" KiB") {
-        Some(count) => count.parse::<u64>().ok().map(|count| (count * 1024).to_string()),
-        None => text.parse::<u64>().ok().map(|count| count.to_string()),
-    }
-}
-
-fn duration(text: &str) -> Option<u64> {
-    let (digits, factor) = [("s", 1), ("m", 60), ("h", 3600)]
-        .into_iter()
-        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
-    digits.parse::<u64>().ok().map(|count| count * factor)
-}
-
-/// A place of the schema where a key is read.
-#[derive(Debug, PartialEq, Eq)]
-struct Read<'t> {
-    key: &'t str,
-    at: usize,
-    /// Where the code says so beside it.
-    default: Option<String>,
-}
-
-fn reads(code: &str) -> Vec<Read<'_>> {
-    let mut found = Vec::new();
-    for reader in READERS {
-        for (at, _) in code.match_indices(&format!("{reader}(")) {
-            if code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_') {
-                continue;
-            }
-            let inside = &code[at + reader.len() + 1..];
-            // `&mut section, ` may stand before the key, but no other call.
-            let Some((before, rest)) = inside.split_once('"') else { continue };
-            let is_plain = before.chars().all(|part| part.is_alphanumeric() || "_&, \n".contains(part));
-            let Some((key, rest)) = rest.split_once('"').filter(|_| is_plain) else { continue };
-            let statement = rest.find([';', '"']).map_or(rest, |end| &rest[..end]);
-            found.push(Read { key, at, default: default_of(reader, statement) });
-        }
-    }
-    found
-}
-
-/// `", HOUR, seconds(10))"` and `", 0..=10).map_or(2, |found| found.value)"`, as [`value`] has them.
-fn default_of(reader: &str, rest: &str) -> Option<String> {
-    if reader == "timeout" {
-        let end = rest.find(",\n").unwrap_or(rest.len());
-        let last = rest[..end].trim().strip_suffix(')')?.rsplit(", ").next()?;
-        let count = last
-            .strip_prefix("seconds(")
-            .and_then(|count| count.strip_suffix(')'))
-            .and_then(|count| count.parse::<u64>().ok());
-        let hour = (last == "HOUR").then_some(3600);
-        return count.or(hour).map(|seconds| format!("{seconds} s"));
-    }
-    if rest.starts_with(").is_some_and(|found| found.value)") {
-        return Some("false".to_owned());
-    }
-    let expression = rest.split_once(").map_or(")?.1.split(',').next()?;
-    if matches!(expression, "true" | "false") {
-        return Some(expression.to_owned());
-    }
-    let factors = expression.split('*').map(|factor| factor.trim().replace('_', "").parse::<u64>().ok());
-    factors.collect::<Option<Vec<_>>>().map(|factors| factors.iter().product::<u64>().to_string())
+/// Reasons of TLS with servers that are no faults of requests, and the other way round.
+fn check_server_tls(failures: &str, faults: Option<&BTreeSet<String>>) -> Vec<Finding> {
+    let (Some(reasons), Some(faults)) = (reasons_table(failures), faults) else { return Vec::new() };
+    let differ = reasons.symmetric_difference(faults);
+    let what = |label: &String| match reasons.contains(label) {
+        true => Finding::error(Path::new(FAULTS), 1, format!("no fault of TLS with servers is `{label}`")),
+        false => Finding::error(Path::new(TLS_FAILURES[1]), 1, format!("no reason of TLS with servers is `{label}`")),
+    };
+    differ.map(what).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn manual(schema: &str, reasons: &str, engine: &str, text: &str) -> Vec<String> {
+    fn manual(reasons: &str, engine: &str, text: &str) -> Vec<String> {
         let mut manual = Manual::default();
-        manual.read(Path::new("crates/config/src/schema/listener.rs"), &Source::of(schema));
         manual.read(Path::new(REASONS), &Source::of(reasons));
         manual.read(Path::new("crates/proxy/src/a.rs"), &Source::of(engine));
         manual.read_document(Path::new(MANUAL), text);
         let [metrics, reasons] = [manual.check_metrics(), manual.check_reasons()];
-        let keys =
-            manual.check_keys().into_iter().filter(|finding| !finding.what.starts_with("the manual has no section"));
-        metrics.into_iter().chain(reasons).chain(keys).map(|finding| finding.what).collect()
+        metrics.into_iter().chain(reasons).map(|finding| finding.what).collect()
     }
 
     const REASONS_TOLD: &str =
@@ -491,20 +290,20 @@ mod tests {
         let told = |names: &str| {
             let text = format!("# M\n{names}\n\n{KEYSERVER_METRICS}: `c_total`.\n\n{REASONS_TOLD}");
             let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];";
-            manual("", lists, engine, &text)
+            manual(lists, engine, &text)
         };
         assert_eq!(told("`propylon_a_total`, `propylon_a_total_sum`"), Vec::<String>::new());
         assert_eq!(
             told("`propylon_a_totals`"),
             ["propylon_a_total is not in the manual", "there is no metric propylon_a_totals"]
         );
-        let gone = manual("", "", "", &format!("{KEYSERVER_METRICS}: `c_total`.\n\n\n### Reasons\n"));
+        let gone = manual("", "", &format!("{KEYSERVER_METRICS}: `c_total`.\n\n\n### Reasons\n"));
         assert_eq!(gone, ["there is no metric propylon_keyserver_c_total"]);
     }
 
     #[test]
     fn reasons_are_compared_both_ways() {
-        let with = |lists: &str| manual("", lists, "", &format!("# M\n{REASONS_TOLD}"));
+        let with = |lists: &str| manual(lists, "", &format!("# M\n{REASONS_TOLD}"));
         assert_eq!(with("pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];"), Vec::<String>::new());
         assert_eq!(
             with("pub const RELAY_ENDS: &[&str] = &[\n    \"closed\",\n    \"idle\",\n];"),
@@ -528,40 +327,18 @@ mod tests {
         assert_eq!(of("relay ends"), ["closed", "connect-failed"]);
     }
 
-    const KEYS: &str = "### `[listener.NAME]`\n\n| key | default | effect |\n|---|---|---|\n\
-        | `bind` | required | x |\n| `timeouts.idle`, `limits.headers` | `\"75s\"`, 100 | x |\n| `via` | `false` | `{ port = 1 }` |\n";
-
     #[test]
-    fn keys_and_their_defaults_are_compared_both_ways() {
-        let with = |schema: &str| {
-            let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];";
-            manual(schema, lists, "", &format!("# M\n\n{KEYS}\n{REASONS_TOLD}"))
-        };
-        let schema = "let a = s.node(\"bind\");\nT {\n idle: timeout(&mut s, \"idle\", DAY, seconds(75)),\n }\n\
-            s.integer(\"headers\", 1..=1000).map_or(100, |found| found.value);\n\
-            s.boolean(\"via\").is_some_and(|found| found.value);\ns.integer(\"port\", 1..=2);\n";
-        assert_eq!(with(schema), Vec::<String>::new());
+    fn reasons_of_tls_are_read_from_their_tables() {
+        let failures = "reasons! {\n    /// Why.\n    Reason {\n        NotTls = \"not-tls\";\n        Over = \"over\";\n    }\n}\n";
+        let unfinished = "pub const UNFINISHED_HANDSHAKES: [&str; 2] = [\"closed\", \"timeout\"];\n\"else\"";
+        let list = handshake_failures(failures, unfinished).expect("a table");
+        assert_eq!(list.iter().collect::<Vec<_>>(), ["closed", "not-tls", "over", "timeout"]);
+        let faults = BTreeSet::from(["not-tls".to_owned(), "tls-alert".to_owned()]);
+        let findings: Vec<String> =
+            check_server_tls(failures, Some(&faults)).into_iter().map(|finding| finding.what).collect();
         assert_eq!(
-            with(&schema.replace("seconds(75)", "HOUR").replace("map_or(100", "map_or(2 * 50_0")),
-            [
-                "the default of `headers` is 1000, and in the manual 100",
-                "the default of `idle` is 3600 s, and in the manual 75 s"
-            ]
-        );
-        assert_eq!(
-            with(&schema.replace("\"via\"", "\"viaduct\"")),
-            ["`viaduct` is not in the manual below `[listener.NAME]`", "`[listener.NAME]` has no key `via`"]
-        );
-    }
-
-    #[test]
-    fn defaults_are_read_where_they_are_values() {
-        let found: Vec<_> =
-            ["`\"10s\"`", "`\"1h\"`", "128", "16 KiB", "`true`", "none", "see below", "`\"auto\"`"].map(value).into();
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(
-            found,
-            [some("10 s"), some("3600 s"), some("128"), some("16384"), some("true"), None, None, some("auto")]
+            findings,
+            ["no fault of TLS with servers is `over`", "no reason of TLS with servers is `tls-alert`"]
         );
     }
 }
