@@ -116,6 +116,25 @@ fn a_server_that_dies_is_left_out_and_comes_back() {
 }
 
 #[test]
+fn a_server_that_is_down_is_probed_at_an_interval_of_its_own() {
+    // Nobody answers at the port until the server is there.
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let rare = "path = \"/up\", interval = \"1h\", rise = 3";
+    let often = engine(&[address], &format!("health = {{ {rare}, interval_down = \"50ms\" }}"));
+    let never = engine(&[address], &format!("health = {{ {rare} }}"));
+    [&often, &never].iter().for_each(|engine| up(engine, address, 0.0));
+    let server = Origin::on(TcpListener::bind(address).expect("its port"), named("hello"));
+    up(&often, address, 1.0);
+    all_good(&often, 1);
+    // Three of the one engine in a row have found it; with an hour between them none of the other has.
+    assert_eq!(server.received_text().matches("GET /up HTTP/1.1\r\n").count(), 3);
+    assert_eq!(state(&never, &address.to_string())["state"], "down");
+    // Up, it is probed as seldom as configured: its end is not noticed by probes.
+    drop(server);
+    assert_eq!(state(&often, &address.to_string())["state"], "up");
+}
+
+#[test]
 fn backups_stand_in_for_a_server_that_its_probes_fail_and_it_comes_back_slowly() {
     let well = Arc::new(AtomicBool::new(true));
     let is_well = Arc::clone(&well);

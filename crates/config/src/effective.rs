@@ -340,7 +340,7 @@ mod tests {
         retries = 0
         max_idle = 9
         via = true
-        health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, start = "down" }
+        health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, interval_down = "30s", start = "down" }
         outlier = { consecutive_failures = 7, ejection = "1m" }
         circuit = { requests = 100 }
         [backend.grpc]
@@ -488,6 +488,7 @@ mod tests {
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         assert_eq!(shown["backend"]["app"]["health"]["status"], json!(["204-204", "300-302"]));
+        assert_eq!(shown["backend"]["app"]["health"]["interval_down"], "30s");
         assert_eq!(shown["backend"]["grpc"]["health"]["service"], "shop.Cart");
         assert_eq!(shown["backend"]["grpc"]["servers"][0]["address"], "srv+_grpc._tcp.app.internal");
         assert_eq!(shown["backend"]["raw"]["health"]["kind"], "tcp");

@@ -273,8 +273,9 @@ impl Health {
     async fn watch(self, backend: usize, server: usize) {
         loop {
             let board = self.board();
-            let Some(check) = &board.snapshot.config.backends[backend].health else { return };
-            let every = check.interval.as_millis() as u64;
+            if board.snapshot.config.backends[backend].health.is_none() {
+                return;
+            }
             let began = tokio::time::Instant::now();
             let targets = board.backends.borrow()[backend].known[server].targets.clone();
             let mut probes = JoinSet::new();
@@ -284,7 +285,11 @@ impl Health {
             }
             drop(board);
             let found = probes.join_all().await;
-            self.board().conclude(backend, server, &found);
+            let board = self.board();
+            board.conclude(backend, server, &found);
+            let Some(check) = &board.snapshot.config.backends[backend].health else { return };
+            let every = board.interval(check, backend, server).as_millis() as u64;
+            drop(board);
             let wait = next_probe(every, self.0.random.borrow_mut().u64(..));
             sleep_until(began + Duration::from_millis(wait)).await;
         }
@@ -549,6 +554,17 @@ impl Board {
                 self.count_outcomes(backend, server);
             }
             self.change(backend, |servers, now| servers.probed(server, verdict, now));
+        }
+    }
+
+    /// Interval between the probes of a server, by what they have found. One that answers again is asked at the shorter
+    /// of both intervals until it is up.
+    fn interval(&self, check: &HealthCheck, backend: usize, server: usize) -> Duration {
+        let servers = &self.backends.borrow()[backend].servers;
+        match (servers.found(server), check.interval_down) {
+            (Some(Err(_)), Some(interval)) if servers.is_rising(server) => interval.min(check.interval),
+            (Some(Err(_)), Some(interval)) => interval,
+            _ => check.interval,
         }
     }
 

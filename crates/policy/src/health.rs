@@ -230,6 +230,11 @@ impl Servers {
         }
     }
 
+    /// Whether a server is down and its last probe succeeded: more of them bring it up.
+    pub fn is_rising(&self, server: usize) -> bool {
+        matches!(self.all[server].checked, Checked::Down(_)) && self.all[server].streak > 0
+    }
+
     /// Takes over the result of another process's probes, as its [`Servers::found`] gave it. To be followed by
     /// [`Servers::review`].
     pub fn inherit(&mut self, server: usize, down: Option<Reason>) {

@@ -17,6 +17,9 @@ pub struct HealthCheck {
     /// Interval between two probes of a server, plus or minus a tenth. Default 2 s.
     #[serde(serialize_with = "shown::written")]
     pub interval: Duration,
+    /// Interval between two probes of a server that is down, likewise. Absent: `interval`.
+    #[serde(serialize_with = "shown::written")]
+    pub interval_down: Option<Duration>,
     /// Time from the connect to the verdict. Default 1 s.
     #[serde(serialize_with = "shown::written")]
     pub timeout: Duration,

@@ -54,7 +54,8 @@ pub(crate) fn health(section: &mut Section<'_, '_>, secure: bool) -> Option<Heal
         }
     }
     let interval = table.duration_or("interval", INTERVAL_MIN..=HOUR, seconds(2));
-    let timeout = timeout(&mut table, interval);
+    let interval_down = table.duration("interval_down", INTERVAL_MIN..=HOUR).map(|found| found.value);
+    let timeout = timeout(&mut table, interval, interval_down);
     let rise = table.integer_or("rise", CHECKS, 2);
     let fall = table.integer_or("fall", CHECKS, 3);
     let port = table.integer("port", 1..=65_535).map(|found| found.value);
@@ -66,7 +67,7 @@ pub(crate) fn health(section: &mut Section<'_, '_>, secure: bool) -> Option<Heal
         Kind::Http => ProbeKind::Http(http),
         Kind::Grpc => ProbeKind::Grpc { service: service.unwrap_or_default() },
     };
-    Some(HealthCheck { kind, interval, timeout, rise, fall, port, starts_up })
+    Some(HealthCheck { kind, interval, interval_down, timeout, rise, fall, port, starts_up })
 }
 
 fn kind(table: &mut Section<'_, '_>, secure: bool) -> Kind {
@@ -170,11 +171,14 @@ fn status(report: &Report<'_>, node: &Node<'_>) -> Option<RangeInclusive<u16>> {
     good
 }
 
-fn timeout(table: &mut Section<'_, '_>, interval: Duration) -> Duration {
+fn timeout(table: &mut Section<'_, '_>, interval: Duration, interval_down: Option<Duration>) -> Duration {
     let default = interval.min(seconds(1));
     let Some(Found { value, span }) = table.duration("timeout", up_to(HOUR)) else { return default };
     if value > interval {
         let what = "`timeout` is longer than `interval`: a slow server is asked less often than it says";
+        table.report.warning(span, what, "shorten the one or lengthen the other");
+    } else if interval_down.is_some_and(|interval| value > interval) {
+        let what = "`timeout` is longer than `interval_down`: a silent server is asked less often than that says";
         table.report.warning(span, what, "shorten the one or lengthen the other");
     }
     value
