@@ -2,6 +2,8 @@
 //! and cargo runs one binary after the other.
 //!
 //! A binary's output is shown when one of its tests failed. The summary names each failed test with the command that runs it alone.
+//! A few stories that failed are run once more, each alone: whether a machine was too busy for them or something is broken shows
+//! then. Those that pass are named as unsteady and do not fail the run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +21,8 @@ use serde_json::Value;
 
 /// Test binaries in progress at once. Each runs as many of its tests at once as there are cores.
 const BINARIES_AT_ONCE: usize = 2;
+/// Failed stories that are run once more at most: more of them are no matter of a busy machine.
+const UNSTEADY_MAX: usize = 3;
 /// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary.
 const TIMES: &str = "suite-times";
 
@@ -80,11 +84,44 @@ pub fn run(root: &Path, suite: &Suite, length: Length) -> bool {
     binaries.sort_by_key(|binary| (Reverse(took(binary)), binary.kind != "test"));
     let (failed, taken) = run_all(binaries, length);
     times.extend(taken);
+    let (failed, unsteady) = repeat_alone(failed);
     if let Err(error) = fs::write(&path, written_times(&times)) {
         eprintln!("{} cannot be written: {error}", path.display());
     }
+    unsteady.iter().for_each(|test| println!("UNSTEADY: {test} failed beside others and passed alone"));
     print!("{}", summary(&failed, suite.features));
     failed.is_empty()
+}
+
+/// Runs failed stories once more, each alone. Returns what has failed for good, and the tests that passed this time.
+fn repeat_alone(failed: Vec<Outcome>) -> (Vec<Outcome>, Vec<String>) {
+    let failed_tests = |outcome: &Outcome| outcome.output.lines().filter_map(failed_test).count();
+    if failed.iter().map(failed_tests).sum::<usize>() > UNSTEADY_MAX {
+        return (failed, Vec::new());
+    }
+    let mut unsteady = Vec::new();
+    let failed_again = |outcome: &Outcome| {
+        let tests: Vec<&str> = outcome.output.lines().filter_map(failed_test).collect();
+        // Units need nobody's patience, and a binary that died names no test.
+        if outcome.binary.kind != "test" || tests.is_empty() {
+            return true;
+        }
+        let passes = |test: &&str| {
+            println!("once more, alone: {test}");
+            let (passed, output) = output(&outcome.binary, &["--include-ignored", "--exact", test]).unwrap_or_default();
+            if !passed {
+                print!("{output}");
+            }
+            passed
+        };
+        let all_pass = tests.iter().all(passes);
+        if all_pass {
+            unsteady.extend(tests.into_iter().map(str::to_owned));
+        }
+        !all_pass
+    };
+    let failed = failed.into_iter().filter(failed_again).collect();
+    (failed, unsteady)
 }
 
 /// Milliseconds by binary.
@@ -168,7 +205,8 @@ fn run_all(binaries: Vec<Binary>, length: Length) -> (Vec<Outcome>, Times) {
 
 fn run_one(binary: Binary, length: Length) -> Outcome {
     let start = Instant::now();
-    let (passed, output) = match output(&binary, length) {
+    let arguments: &[&str] = if length == Length::Long { &["--include-ignored"] } else { &[] };
+    let (passed, output) = match output(&binary, arguments) {
         Ok(result) => result,
         Err(error) => (false, format!("{} cannot be run: {error}\n", binary.executable.display())),
     };
@@ -176,15 +214,12 @@ fn run_one(binary: Binary, length: Length) -> Outcome {
 }
 
 /// Whether all of its tests passed, and what they printed on both outputs in the order in which it was printed.
-fn output(binary: &Binary, length: Length) -> io::Result<(bool, String)> {
+fn output(binary: &Binary, arguments: &[&str]) -> io::Result<(bool, String)> {
     // A file and not a pipe: a process that outlives its test must not be waited for.
     let path = binary.executable.with_extension("output");
     let file = File::create(&path)?;
     let mut command = Command::new(&binary.executable);
-    command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
-    if length == Length::Long {
-        command.arg("--include-ignored");
-    }
+    command.args(arguments).current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
     let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
     let output = fs::read(&path);
     let _ = fs::remove_file(&path);
@@ -293,6 +328,33 @@ mod tests {
         let text = summary(&[outcome("test", "test first ... ok\nit ended by signal: 9 (SIGKILL)\n")], &[]);
         assert_eq!(text, "FAILED: limits of propylon-e2e; alone: cargo test --workspace --test limits\n");
         assert_eq!(summary(&[], &[]), "");
+    }
+
+    /// A program in a binary's stead, which passes when it is asked for this one test.
+    fn story(kind: &str, test: &str, failed: &[&str]) -> Outcome {
+        let path = std::env::temp_dir().join(format!("propylon-suite-{}-{kind}-{test}", std::process::id()));
+        fs::write(&path, format!("#!/bin/sh\ntest \"$*\" = '--include-ignored --exact {test}'\n")).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&path, mode).expect("the file is ours");
+        let output = failed.iter().map(|test| format!("test {test} ... FAILED\n")).collect::<String>();
+        let mut outcome = outcome(kind, &output);
+        (outcome.binary.executable, outcome.binary.folder) = (path, std::env::temp_dir());
+        outcome
+    }
+
+    #[test]
+    fn a_story_that_passes_alone_is_unsteady_and_one_that_fails_again_has_failed() {
+        let all =
+            vec![story("test", "one", &["one"]), story("test", "two", &["other"]), story("lib", "unit", &["unit"])];
+        let paths: Vec<PathBuf> = all.iter().map(|outcome| outcome.binary.executable.clone()).collect();
+        let (failed, unsteady) = repeat_alone(all);
+        assert_eq!(unsteady, ["one"]);
+        assert_eq!(failed.iter().map(|outcome| &outcome.binary.executable).collect::<Vec<_>>(), [&paths[1], &paths[2]]);
+        let many = story("test", "one", &["one", "one", "one", "one"]);
+        assert_eq!(repeat_alone(vec![many]).1, [""; 0], "too many to be the machine's fault");
+        let died = story("test", "one", &[]);
+        assert_eq!(repeat_alone(vec![died]).0.len(), 1);
+        paths.iter().for_each(|path| fs::remove_file(path).expect("the file is ours"));
     }
 
     #[test]
