@@ -15,7 +15,7 @@ use crate::{
 /// The whole configuration, as an object with the sections of a configuration file.
 pub fn config(config: &Config) -> Value {
     let mut root = of_the_process(config);
-    root["listener"] = config.live_listeners().map(|(_, each)| (each.name.clone(), listener(config, each))).collect();
+    root["listener"] = config.listeners.iter().map(|each| (each.name.clone(), listener(config, each))).collect();
     root["route"] = config.routes.iter().map(|each| route(config, each)).collect();
     if let Some(each) = &config.tracing {
         root["tracing"] = tracing(each);

@@ -8,13 +8,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-use crate::model::{Action, Backend, BackendId, Config, Listener, ListenerId, Server, Signer, SignerId, SignerServer};
+use crate::model::{Action, Backend, BackendId, Config, Server, Signer, SignerId, SignerServer};
 
 /// Retired places that nobody uses any more. What lies beyond a list's end is not free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreePlaces {
-    /// Whether each listener is the same, by place.
-    pub listeners: Vec<bool>,
     /// Whether each backend is the same, by place.
     pub backends: Vec<bool>,
     /// Whether each server is the same, by place of the backend, then of the server.
@@ -31,8 +29,6 @@ impl Config {
         let Config { process, admin, log, keys, tracing, listeners, mut tls, signers, acmes, backends, mut routes } =
             self;
         let is_free = |places: &[bool], place: usize| places.get(place).is_some_and(|free| *free);
-        let (listeners, listener_places) =
-            arrange(listeners, &earlier.listeners, generation, |place| is_free(&free.listeners, place));
         let (mut backends, backend_places) =
             arrange(backends, &earlier.backends, generation, |place| is_free(&free.backends, place));
         for (place, backend) in backends.iter_mut().enumerate() {
@@ -49,17 +45,11 @@ impl Config {
             profile.signer = profile.signer.map(|id| SignerId(signer_places[id.0]));
         }
         for route in &mut routes {
-            route.listener = route.listener.map(|id| ListenerId(listener_places[id.0]));
             if let Action::Backend(id) = &mut route.action {
                 *id = BackendId(backend_places[id.0]);
             }
         }
         Config { process, admin, log, keys, tracing, listeners, tls, signers, acmes, backends, routes }
-    }
-
-    /// The listeners that are not retired, with their places.
-    pub fn live_listeners(&self) -> impl Iterator<Item = (usize, &Listener)> {
-        self.listeners.iter().enumerate().filter(|(_, listener)| listener.retired.is_none())
     }
 
     /// The backends that are not retired, with their places.
@@ -102,25 +92,6 @@ trait Placed: Clone {
 
 fn digest_of(identity: &impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
-}
-
-impl Placed for Listener {
-    fn digest(&self) -> u64 {
-        digest_of(&self.name)
-    }
-
-    fn continues(&self, earlier: &Listener) -> bool {
-        self.name == earlier.name
-    }
-
-    fn retired(&mut self) -> &mut Option<u64> {
-        &mut self.retired
-    }
-
-    fn retire(&mut self, generation: u64) {
-        self.retired.get_or_insert(generation);
-        self.tls = None;
-    }
 }
 
 impl Placed for Backend {
@@ -272,7 +243,7 @@ mod tests {
     /// Names and ports, with a `-` before what is retired.
     fn places(config: &Config) -> String {
         let mark = |retired: Option<u64>| if retired.is_some() { "-" } else { "" };
-        let listeners = config.listeners.iter().map(|each| format!("{}{}", mark(each.retired), each.name));
+        let listeners = config.listeners.iter().map(|each| each.name.clone());
         let servers = |backend: &Backend| {
             let server = |server: &Server| match &server.address {
                 crate::ServerAddress::Ip(address) => format!("{}{}", mark(server.retired), address.port()),
@@ -288,7 +259,6 @@ mod tests {
 
     fn free(config: &Config) -> FreePlaces {
         FreePlaces {
-            listeners: config.listeners.iter().map(|each| each.retired.is_some()).collect(),
             backends: config.backends.iter().map(|each| each.retired.is_some()).collect(),
             servers: config
                 .backends
@@ -304,13 +274,12 @@ mod tests {
         let first = config(&["web", "api"], &[("app", &[1, 2, 3]), ("old", &[9])]);
         let second = config(&["api", "new"], &[("fresh", &[7]), ("app", &[3, 4, 1])]);
         let second = second.succeeding(&first, 2, &FreePlaces::default());
-        assert_eq!(places(&second), "-web api new app(1,-2,3,4) -old(-9) fresh(7)");
+        assert_eq!(places(&second), "api new app(1,-2,3,4) -old(-9) fresh(7)");
         // Routes lead where they led.
         for route in &second.routes {
             let Action::Backend(id) = route.action else { panic!("a route to a backend") };
             let host = crate::HostPattern::Exact(second.backends[id.0].name.clone());
             assert_eq!(route.host, host);
-            assert!(second.listeners[route.listener.expect("a listener").0].retired.is_none());
         }
         assert_eq!(second.live_backends().map(|(_, each)| each.name.as_str()).collect::<Vec<_>>(), ["app", "fresh"]);
         assert_eq!(second.backends[0].live_servers().map(|(place, _)| place).collect::<Vec<_>>(), [0, 2, 3]);
@@ -379,19 +348,6 @@ mod tests {
         let second = config(&["web"], &[("app", &[4, 3, 1])]).succeeding(&first, 2, &FreePlaces::default());
         assert_eq!(written(&second.backends[0]), of(&[(3, 4), (2, 3), (0, 1)]));
         assert!(written(&second.backends[1]).is_empty(), "a backend that is gone has no servers to tell of");
-    }
-
-    #[test]
-    fn a_retired_listener_refers_to_no_profile() {
-        let with = |listeners: &[&str]| {
-            let listener = |name: &&str| format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\ntls = \"{name}\"\n");
-            let profile = |name: &&str| format!("[tls.{name}]\ncertificates = [\"a.pem\"]\n");
-            let text = listeners.iter().map(listener).chain(listeners.iter().map(profile)).collect::<String>();
-            parsed(&format!("{text}[[route]]\nrespond = {{}}\n"))
-        };
-        let later = with(&["b"]).succeeding(&with(&["a", "b"]), 2, &FreePlaces::default());
-        let tls: Vec<_> = later.listeners.iter().map(|each| (each.name.as_str(), each.tls)).collect();
-        assert_eq!(tls, [("a", None), ("b", Some(crate::TlsId(0)))]);
     }
 
     /// A profile `NAME` for each signer that uses it.

@@ -20,8 +20,9 @@ const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// One address of a listener, bound for all workers.
 #[derive(Clone)]
 pub struct Bound {
-    /// The listener's place.
+    /// Index of the listener in the configuration.
     pub listener: usize,
+    name: Arc<str>,
     /// As it is in the configuration; port 0 lets the kernel choose.
     wanted: SocketAddr,
     /// As it is.
@@ -91,7 +92,12 @@ impl fmt::Display for BindError {
 }
 
 impl Bound {
-    fn new(listener: usize, wanted: SocketAddr, address: SocketAddr, by_worker: Vec<Vec<TcpListener>>) -> Bound {
+    fn new(
+        (listener, name): (usize, Arc<str>),
+        wanted: SocketAddr,
+        address: SocketAddr,
+        by_worker: Vec<Vec<TcpListener>>,
+    ) -> Bound {
         let share = |sockets: Vec<TcpListener>| sockets.into_iter().map(Arc::new).collect::<Vec<_>>();
         let sockets: Vec<Vec<Arc<TcpListener>>> = by_worker.into_iter().map(share).collect();
         let shares = Shares {
@@ -99,7 +105,7 @@ impl Bound {
             sockets: sockets.into_iter().map(Mutex::new).collect(),
             handed_over: AtomicBool::new(false),
         };
-        Bound { listener, wanted, address, defer_accept: None, shares: Arc::new(shares) }
+        Bound { listener, name, wanted, address, defer_accept: None, shares: Arc::new(shares) }
     }
 
     /// A worker's own sockets: one, or several where the process that this one succeeds had more workers. None if it has them
@@ -163,18 +169,19 @@ fn bind_beside(
     let (mut bound, mut errors): (Vec<Bound>, Vec<BindError>) = (Vec::new(), Vec::new());
     let earliers = earlier.iter().map(|bound| bound.address);
     let ours: Vec<SocketAddr> = earliers.chain(inherited.iter().map(|each| each.address)).collect();
-    for (place, listener) in config.live_listeners() {
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let name: Arc<str> = listener.name.as_str().into();
         for wanted in &listener.bind {
             let is_taken = |candidate: &Bound| bound.iter().any(|taken: &Bound| taken.is_same(candidate));
             let fits = |candidate: &&Bound| {
                 candidate.wanted == wanted.address
                     && candidate.defer_accept == defer_accept(listener)
                     // A port that the kernel chose was chosen for that listener.
-                    && (wanted.address.port() != 0 || candidate.listener == place)
+                    && (wanted.address.port() != 0 || candidate.name == name)
                     && !is_taken(candidate)
             };
             if let Some(known) = earlier.iter().find(fits) {
-                bound.push(Bound { listener: place, ..known.clone() });
+                bound.push(Bound { listener: index, name: Arc::clone(&name), ..known.clone() });
                 continue;
             }
             let heirloom = inherited.iter().position(|each| each.fits(&listener.name, wanted.address));
@@ -184,7 +191,7 @@ fn bind_beside(
             };
             match made {
                 Ok((address, sockets)) => {
-                    let new = Bound::new(place, wanted.address, address, sockets);
+                    let new = Bound::new((index, Arc::clone(&name)), wanted.address, address, sockets);
                     bound.push(Bound { defer_accept: defer_accept(listener), ..new });
                 }
                 Err(error) => {
@@ -282,7 +289,7 @@ pub fn announce(config: &Config, bound: &[Bound], earlier: &[Bound]) {
 
 #[cfg(test)]
 mod tests {
-    use propylon_config::{FreePlaces, Source, parse};
+    use propylon_config::{Source, parse};
 
     use super::*;
 
@@ -307,12 +314,12 @@ mod tests {
         let fewer = bind(&config(&[("a", "'127.0.0.1:0'")]), 2, &two).unwrap();
         assert!(fewer.len() == 1 && fewer[0].is_same(&one[0]));
         // An address that is written out goes along when its listener is called otherwise.
-        let named = config(&[("b", &format!("'127.0.0.1:{port}'"))]).succeeding(&first, 2, &FreePlaces::default());
+        let named = config(&[("b", &format!("'127.0.0.1:{port}'"))]);
         let three = bind(&named, 2, &fewer).unwrap();
         assert!(!three[0].is_same(&one[0]), "port 0 and its port are not the same wish");
-        let renamed = config(&[("c", &format!("'127.0.0.1:{port}'"))]).succeeding(&named, 3, &FreePlaces::default());
+        let renamed = config(&[("a", "'127.0.0.1:0'"), ("c", &format!("'127.0.0.1:{port}'"))]);
         let four = bind(&renamed, 2, &three).unwrap();
-        assert!(four[0].is_same(&three[0]) && four[0].listener == 2);
+        assert!(four[1].is_same(&three[0]) && four[1].listener == 1);
     }
 
     fn inherited(listener: &str, sockets: usize, reuse_port: bool) -> Inherited {

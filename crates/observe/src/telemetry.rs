@@ -11,6 +11,7 @@ mod ledger;
 mod listener;
 mod overload;
 mod reasons;
+mod series;
 mod server_health;
 mod signers;
 mod traces;
@@ -29,12 +30,14 @@ pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
-use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
+use ledger::{BackendEntries, Entry, Ledger, SignerEntry, register_servers};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
+use series::Registrar;
+pub use series::SeriesTable;
 pub use server_health::ServerHealthMetrics;
 use server_health::probe_metrics;
 pub use signers::{BESIDE_NAME, BESIDE_SERVER, CONCLUSIONS, LOOKUPS, OUTCOMES, SignerMetrics};
@@ -43,8 +46,13 @@ use upgrades::UpgradeMetrics;
 pub use waits::{DURATION_BOUNDS, WAITS, Wait};
 
 pub struct Telemetry {
-    /// Metrics by a listener's place; `backends` are by place likewise.
-    pub listeners: Growing<ListenerMetrics>,
+    /// Metrics by a listener's name.
+    pub listeners: SeriesTable<ListenerMetrics>,
+    /// Metrics of relayed connections, by the name of a listener that relays.
+    pub relays: SeriesTable<RelayMetrics>,
+    /// Refused PROXY headers by reason, by the name of a listener that reads the PROXY protocol.
+    pub proxy_refusals: SeriesTable<ByReason>,
+    /// Metrics by a backend's place.
     pub backends: Growing<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
@@ -146,13 +154,13 @@ pub struct ReloadMetrics {
     pub old: Gauge,
     pub oldest_age: Gauge,
     /// Counts of places in the order of `PLACES`.
-    pub places: [Gauge; 4],
+    pub places: [Gauge; 3],
     /// Refused changes in the order of `ADMIN_REFUSALS`.
     refused: Vec<Counter>,
 }
 
 /// Objects that have places in a configuration.
-pub const PLACES: [&str; 4] = ["listener", "backend", "server", "signer"];
+pub const PLACES: [&str; 3] = ["backend", "server", "signer"];
 
 /// Reasons for which the admin API refuses a change.
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
@@ -263,14 +271,6 @@ impl Telemetry {
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
         let mut ledger = Ledger::default();
-        let listeners = config.listeners.iter().map(|listener| {
-            let (metrics, group) = r.group(|r| listener_metrics(r, &listener.name));
-            let mut entries = ListenerEntries { all: Entry::new(&listener.name, group), relay: None, proxied: None };
-            entries.register_more(r, listener, &metrics);
-            ledger.listeners.push(entries);
-            metrics
-        });
-        let listeners = listeners.collect();
         let backends = config.backends.iter().map(|backend| {
             let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
             let mut entries = Vec::new();
@@ -298,11 +298,11 @@ impl Telemetry {
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
-        let store = registry.build(columns);
-        Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
         let telemetry = Telemetry {
-            listeners,
+            listeners: SeriesTable::default(),
+            relays: SeriesTable::default(),
+            proxy_refusals: SeriesTable::default(),
             backends,
             process,
             parking,
@@ -317,13 +317,16 @@ impl Telemetry {
             upgrades,
             ledger,
         };
+        telemetry.reload_listeners(&mut Registrar::First(&mut registry), config);
+        let store = registry.build(columns);
+        Store::column(&store, 0).set(info, 1);
         (telemetry, store)
     }
 
     /// Client connections and requests in progress.
     pub fn open(&self, store: &Store) -> (u64, u64) {
         let sum = |gauge: fn(&ListenerMetrics) -> Gauge| {
-            self.listeners.iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
+            self.listeners.all().iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
         };
         (sum(|listener| listener.open), sum(|listener| listener.in_progress))
     }

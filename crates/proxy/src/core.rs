@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::Listener;
 use propylon_observe::telemetry::Reason;
 use propylon_policy::memory::part_of;
 use tokio::task::spawn_local;
@@ -14,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::cores::worker_count;
 use crate::request::Request;
-use crate::services::Services;
+use crate::services::{ListenerHandle, Services};
 use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
@@ -55,8 +54,8 @@ impl Core {
     }
 
     /// Whether connections of a listener end with the answer they are at: nothing more is served, or not there.
-    pub fn is_leaving(&self, listener: usize) -> bool {
-        self.draining.get() || self.snapshot.borrow().listener(listener).retired.is_some()
+    pub fn is_leaving(&self, listener: &ListenerHandle) -> bool {
+        self.draining.get() || listener.is_removed()
     }
 
     /// Lets open connections end bit by bit, since a successor serves. All clients closed at once would come to the
@@ -88,11 +87,15 @@ impl Core {
             backend.report_all_idle();
         }
         // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
-        let is_other = |(place, known): (usize, &Listener)| {
-            let listener = next.listener(place);
-            listener.retired.is_some() || listener.http2 != known.http2
-        };
-        if earlier.shared.config.live_listeners().any(is_other) {
+        let mut is_any_other = false;
+        for (index, (handle, known)) in earlier.listeners.iter().zip(&earlier.shared.config.listeners).enumerate() {
+            let current = handle.index_in(next.shared.generation).map(|index| &next.shared.config.listeners[index]);
+            if current.is_none() {
+                handle.remove(&earlier.shared.config, index);
+            }
+            is_any_other |= current.is_none_or(|current| current.http2 != known.http2);
+        }
+        if is_any_other {
             self.timers.wake_all();
         }
     }

@@ -21,6 +21,7 @@ use crate::challenges;
 use crate::client::side::ClientSide;
 use crate::core::Core;
 use crate::request::{After, Request};
+use crate::services::ListenerHandle;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Moment;
 use answers::{answer_error, answer_fault, answer_here, stage_answer};
@@ -29,10 +30,10 @@ use answers::{answer_error, answer_fault, answer_here, stage_answer};
 pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
     let core = Rc::clone(client.core());
     let snapshot = core.snapshot();
-    let metrics = &core.telemetry.listeners[client.listener()];
+    let metrics = client.metrics();
     core.requests.set(core.requests.get() + 1);
     core.metrics.raise(metrics.in_progress);
-    let in_progress = InProgress { core: Rc::clone(&core), listener: client.listener() };
+    let in_progress = InProgress { core: Rc::clone(&core), listener: Rc::clone(client.listener()) };
     begin_trace(&core, request);
     if let ClientSide::Http1(connection) = client
         && connection.stream.is_wearing()
@@ -93,13 +94,13 @@ fn begin_trace(core: &Core, request: &mut Request) {
 /// Keeps the count of requests in progress right, also when the request is dropped half-way.
 struct InProgress {
     core: Rc<Core>,
-    listener: usize,
+    listener: Rc<ListenerHandle>,
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
         self.core.requests.set(self.core.requests.get() - 1);
-        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].in_progress);
+        self.core.metrics.lower(self.listener.metrics.in_progress);
     }
 }
 
@@ -110,12 +111,13 @@ enum Decision {
 }
 
 fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
-    let listener = snapshot.listener(client.listener());
+    let handle = Rc::clone(client.listener());
+    let listener = snapshot.listener(&handle);
     // Before anything goes by the path, and once: what is matched here is what servers are asked for.
     let canonical = request.head.canonicalize_target(&request.text, listener.paths);
     if let Err(reject) = canonical.and_then(|()| request.head.fits(&request.text, listener.limits.head_bytes)) {
         let core = client.core();
-        core.metrics.increment(core.telemetry.listeners[client.listener()].rejected.of(reject.fault));
+        core.metrics.increment(client.metrics().rejected.of(reject.fault));
         return Decision::Answered(answer_fault(client, request, reject.fault));
     }
     let head = &request.head;
@@ -194,7 +196,7 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
 /// Answers a head that could not be taken. Over HTTP/1 it ends the connection: the next request's start is unknown.
 pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject) -> After {
     let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.listeners[client.listener()];
+    let metrics = client.metrics();
     core.metrics.increment(metrics.rejected.of(reject.fault));
     let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.fault);
     let allow = [("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")];
@@ -265,7 +267,7 @@ fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redi
 /// Writes a finished request into metrics and log.
 fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) {
     let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.listeners[client.listener()];
+    let metrics = client.metrics();
     let note = &request.note;
     let total = request.started.elapsed().as_micros() as u64;
     core.metrics.observe(metrics.duration, total);
@@ -283,7 +285,8 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     if handshake.is_some()
         && let ClientSide::Http1(connection) = client
     {
-        connection.forget_hello_info(snapshot.listener(connection.listener));
+        let listener = Rc::clone(&connection.listener);
+        connection.forget_hello_info(snapshot.listener(&listener));
     }
 }
 
@@ -311,7 +314,7 @@ fn write_log_line(
     let config = &snapshot.shared.config;
     client.core().log.borrow_mut().write(&Record {
         client: client.peer(),
-        listener: &config.listeners[client.listener()].name,
+        listener: &snapshot.listener(client.listener()).name,
         host: request.head.host.bytes(&request.text),
         method: request.head.method_text.bytes(&request.text),
         target,

@@ -14,6 +14,7 @@ use crate::client::connection::Connection;
 use crate::core::Core;
 use crate::duplex::{Duplex, IdleLimit};
 use crate::request::After;
+use crate::services::ListenerHandle;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::connection::ServerConnection;
 use crate::upstream::in_flight::InFlight;
@@ -71,7 +72,7 @@ pub async fn run(connection: &mut Connection) {
 /// Begins a relay. `None` when there is no server for this client; then all is said and done.
 async fn begin(connection: &mut Connection) -> Option<Relay> {
     let core = Rc::clone(&connection.core);
-    let in_progress = InProgress::begin(&core, connection.listener);
+    let in_progress = InProgress::begin(&core, &connection.listener);
     let snapshot = core.snapshot();
     let mut note = Note::begin();
     match find_server(connection, &snapshot, &mut note).await {
@@ -113,13 +114,13 @@ async fn find_server(
     snapshot: &Rc<CoreSnapshot>,
     note: &mut Note,
 ) -> Result<(Box<ServerConnection>, u64, InFlight), Refusal> {
-    let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
+    let is_passthrough = snapshot.listener(&connection.listener).protocol == Protocol::Passthrough;
     note.server_name = match is_passthrough {
         true => hello::server_name(connection).await?,
         false => connection.hello_info().and_then(|known| known.server_name.clone()),
     };
     let name = note.server_name.as_deref().unwrap_or_default();
-    let Some(route) = snapshot.relay_route(connection.listener, name) else {
+    let Some(route) = snapshot.relay_route(&connection.listener, name) else {
         return Err(Refusal { fault: Fault::NoRoute, alert: is_passthrough.then_some(&UNRECOGNIZED_NAME[..]) });
     };
     if route.require_client_certificate && !connection.is_identified() {
@@ -148,7 +149,7 @@ impl Connection {
 impl Relay {
     /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long.
     fn run<'a>(&'a mut self, connection: &'a mut Connection) -> impl Future<Output = Option<Fault>> + 'a {
-        let limit = self.snapshot.listener(connection.listener).timeouts.tunnel_idle;
+        let limit = self.snapshot.listener(&connection.listener).timeouts.tunnel_idle;
         self.duplex.run(connection, IdleLimit::new(limit, Fault::Idle), |connection, moved| {
             let (core, metrics) = (&connection.core, connection.metrics());
             core.metrics.add(metrics.bytes_received, moved.0);
@@ -180,21 +181,21 @@ impl Relay {
 /// Keeps the count of what the drain waits for right, also when the task is dropped half-way.
 struct InProgress {
     core: Rc<Core>,
-    listener: usize,
+    listener: Rc<ListenerHandle>,
 }
 
 impl InProgress {
-    fn begin(core: &Rc<Core>, listener: usize) -> InProgress {
+    fn begin(core: &Rc<Core>, listener: &Rc<ListenerHandle>) -> InProgress {
         core.requests.set(core.requests.get() + 1);
-        core.metrics.raise(core.telemetry.listeners[listener].in_progress);
-        InProgress { core: Rc::clone(core), listener }
+        core.metrics.raise(listener.metrics.in_progress);
+        InProgress { core: Rc::clone(core), listener: Rc::clone(listener) }
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
         self.core.requests.set(self.core.requests.get() - 1);
-        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].in_progress);
+        self.core.metrics.lower(self.listener.metrics.in_progress);
     }
 }
 
@@ -202,7 +203,7 @@ impl Drop for InProgress {
 fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<Fault>, moved: (u64, u64)) {
     let core = &connection.core;
     let total = note.started.elapsed();
-    if let Some(metrics) = connection.metrics().relay.get() {
+    if let Some(metrics) = connection.listener.relay() {
         core.metrics.increment(fault.map_or(metrics.closed, |fault| metrics.failed.of(fault)));
         let millis = core.timers.at(Instant::now()).saturating_sub(connection.accepted);
         core.metrics.observe(metrics.duration, millis);
@@ -212,7 +213,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
         return;
     }
     let config = &snapshot.shared.config;
-    let listener = &config.listeners[connection.listener];
+    let listener = snapshot.listener(&connection.listener);
     let hello_info = connection.hello_info();
     let alpn = |at: u8| listener.alpn.get(usize::from(at)).map(String::as_str);
     let tls = connection.facts.as_ref().map(|facts| TlsFields {

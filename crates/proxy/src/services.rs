@@ -3,6 +3,7 @@
 
 mod date;
 mod header_cache;
+mod listener;
 mod uploads;
 mod windows;
 
@@ -37,6 +38,7 @@ use crate::signer::{Beside, Signer, Work};
 use crate::trace::{Outbox, Tracer};
 use date::Date;
 pub use header_cache::HeaderCache;
+pub use listener::ListenerHandle;
 pub use uploads::Uploads;
 pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
 

@@ -233,8 +233,7 @@ impl Snapshot {
             }
         };
         let limiters = config.backends.iter().enumerate().map(limiter).collect();
-        let terms = |(place, listener): (usize, &Listener)| terms(listener, place, &profiles, &sets, &config, earlier);
-        let terms = config.listeners.iter().enumerate().map(terms).collect();
+        let terms = reload_terms(&config, &profiles, &sets, earlier);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
@@ -313,10 +312,7 @@ impl Snapshot {
         profiles: Vec<Arc<Profile>>,
         upstreams: Vec<Option<Arc<UpstreamProfile>>>,
     ) -> Snapshot {
-        let of = |(place, listener): (usize, &Listener)| {
-            terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
-        };
-        let terms = self.config.listeners.iter().enumerate().map(of).collect();
+        let terms = reload_terms(&self.config, &profiles, &self.tickets, Some(self));
         Snapshot { generation: self.generation + 1, terms, profiles, upstreams, ..self.clone() }
     }
 
@@ -620,25 +616,32 @@ fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snap
     config.backends.iter().enumerate().map(version).collect()
 }
 
-fn terms(
-    listener: &Listener,
-    place: usize,
+/// Keeps the terms of before where a listener's are the same.
+fn reload_terms(
+    config: &Config,
     profiles: &[Arc<Profile>],
     tickets: &TicketSets,
-    config: &Config,
     earlier: Option<&Snapshot>,
-) -> Option<Arc<Terms>> {
-    let id = listener.tls?.0;
-    let terms = Terms {
-        profile: Arc::clone(&profiles[id]),
-        prefer: listener.prefer.clone(),
-        alpn: listener.protocol.is_relay().then(|| listener.alpn.clone()),
-        http2: listener.http2.enabled,
-        tickets: Arc::clone(tickets.of(id)),
-        parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
+) -> Vec<Option<Arc<Terms>>> {
+    let before = |earlier: &'_ Snapshot| {
+        let names = earlier.config.listeners.iter().map(|listener| listener.name.clone());
+        names.zip(earlier.terms.iter().cloned()).collect::<HashMap<_, _>>()
     };
-    let known = earlier.and_then(|earlier| earlier.terms.get(place)?.as_ref());
-    Some(known.filter(|known| known.is_same(&terms)).cloned().unwrap_or_else(|| Arc::new(terms)))
+    let before = earlier.map(before).unwrap_or_default();
+    let terms = |listener: &Listener| {
+        let id = listener.tls?.0;
+        let terms = Terms {
+            profile: Arc::clone(&profiles[id]),
+            prefer: listener.prefer.clone(),
+            alpn: listener.protocol.is_relay().then(|| listener.alpn.clone()),
+            http2: listener.http2.enabled,
+            tickets: Arc::clone(tickets.of(id)),
+            parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
+        };
+        let known = before.get(&listener.name).and_then(Option::as_ref);
+        Some(known.filter(|known| known.is_same(&terms)).cloned().unwrap_or_else(|| Arc::new(terms)))
+    };
+    config.listeners.iter().map(terms).collect()
 }
 
 /// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.

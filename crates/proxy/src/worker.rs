@@ -1,6 +1,6 @@
 //! A worker: one thread on one core, with its own listeners, connections and pools.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use crate::core::Core;
 use crate::downstream::connection::serve;
 use crate::overload::files::ConnectionsMax;
 use crate::overload::{Room, Shared};
-use crate::services::Services;
+use crate::services::{ListenerHandle, Services};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::Outbox;
 use crate::upstream::backend::Upstreams;
@@ -208,8 +208,8 @@ struct ListeningSockets {
 
 /// A listening socket. It is the accepting task's, and closed with that.
 struct ListeningSocket {
-    /// The listener's place: an address may pass to another listener.
-    listener: Cell<usize>,
+    /// The listener: an address may pass to another one.
+    listener: RefCell<Rc<ListenerHandle>>,
     bound: Bound,
     socket: AsyncFd<Arc<TcpListener>>,
     closing: Notify,
@@ -232,12 +232,17 @@ impl ListeningSockets {
 
     /// Begins to accept at those that are new; those that are there learn whose they are now.
     fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
+        let snapshot = self.core.snapshot();
+        let listeners = &snapshot.listeners;
         for bound in sockets {
             for (_, door) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
-                door.upgrade().iter().for_each(|door| door.listener.set(bound.listener));
+                door.upgrade()
+                    .iter()
+                    .for_each(|door| *door.listener.borrow_mut() = Rc::clone(&listeners[bound.listener]));
             }
             for socket in bound.take(self.worker) {
-                let (listener, socket) = (Cell::new(bound.listener), watched(socket)?);
+                let listener = RefCell::new(Rc::clone(&listeners[bound.listener]));
+                let socket = watched(socket)?;
                 let door = Rc::new(ListeningSocket { listener, bound: bound.clone(), socket, closing: Notify::new() });
                 self.open.push((bound.clone(), Rc::downgrade(&door)));
                 spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
@@ -248,9 +253,13 @@ impl ListeningSockets {
 }
 
 impl ListeningSocket {
+    fn listener(&self) -> Rc<ListenerHandle> {
+        Rc::clone(&self.listener.borrow())
+    }
+
     fn take_all(&self, core: &Rc<Core>) {
         while let Ok((stream, peer)) = propylon_sys::accept(self.socket.get_ref()) {
-            admit(core, self.listener.get(), stream, peer);
+            admit(core, &self.listener(), stream, peer);
         }
     }
 }
@@ -287,7 +296,8 @@ async fn accept(
         }
         if now == Phase::Serving && core.connections.get() >= connections_max.each {
             core.metrics.increment(core.telemetry.process.accept_pauses);
-            let paused = core.telemetry.listeners[door.listener.get()].paused[connections_max.by as usize];
+            let listener = door.listener();
+            let paused = listener.metrics.paused[connections_max.by as usize];
             core.metrics.raise(paused);
             let is_closed = tokio::select! {
                 () = core.ended.notified() => false,
@@ -314,7 +324,7 @@ async fn accept(
             ready = door.socket.readable() => {
                 let Ok(mut guard) = ready else { return };
                 let room = connections_max.each.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
-                match accept_some(&core, door.listener.get(), door.socket.get_ref(), room) {
+                match accept_some(&core, &door.listener(), door.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => budget::wait_for_others(Budget::Accepts).await,
                     // Connections that were asked to end have their turn first.
@@ -330,7 +340,7 @@ async fn accept(
 
 /// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early
 /// the client can turn to another address, and it has cost next to nothing.
-fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+fn admit(core: &Rc<Core>, listener: &Rc<ListenerHandle>, stream: TcpStream, peer: SocketAddr) {
     if core.overload.refuses(|| core.random.borrow_mut().u16(..)) {
         return refuse(core, &stream, Reason::Memory);
     }
@@ -338,13 +348,13 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
     // A proxy in front is not the client: see `Connection::admit_announced`.
     let announced = snapshot.listener(listener).accept_proxy_protocol;
     if announced && !snapshot.listener(listener).trusts(peer.ip()) {
-        if let Some(refused) = core.telemetry.listeners[listener].proxy_refused.get() {
+        if let Some(refused) = listener.proxy_refused() {
             core.metrics.increment(refused.of(UNTRUSTED_PEER));
         }
         let _ = propylon_sys::reset_on_close(&stream);
         return;
     }
-    if snapshot.acceptors[listener].is_some()
+    if snapshot.acceptor(listener).is_some()
         && !announced
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
@@ -357,7 +367,7 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
     if !announced && core.overload.sources().is_some_and(|sources| !sources.take(peer.ip())) {
         return refuse(core, &stream, Reason::Source);
     }
-    spawn_local(serve(Rc::clone(core), listener, stream, peer, announced));
+    spawn_local(serve(Rc::clone(core), Rc::clone(listener), stream, peer, announced));
 }
 
 fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {
@@ -376,7 +386,7 @@ enum Accepted {
     Exhausted,
 }
 
-fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
+fn accept_some(core: &Rc<Core>, listener: &Rc<ListenerHandle>, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
         match propylon_sys::accept(socket) {
             Ok((stream, peer)) if core.overload.is_kept_from_clients(&stream) => {

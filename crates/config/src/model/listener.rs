@@ -59,9 +59,6 @@ pub struct Listener {
     pub limits: ClientLimits,
     /// HTTP/2 settings towards clients.
     pub http2: Http2,
-    /// Generation of the first configuration without this listener; absent while it is configured. A retired listener
-    /// only keeps its index valid for connections that still use it.
-    pub retired: Option<u64>,
     /// Position of the listener's name in the file.
     pub at: At,
 }

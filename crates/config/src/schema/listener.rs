@@ -81,7 +81,6 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         timeouts,
         limits,
         http2,
-        retired: None,
         at,
     }
 }

@@ -338,21 +338,21 @@ impl View {
         let snapshot = self.current();
         let mut all = Clients::default();
         let (mut list, mut total) = (Vec::new(), 0);
-        for (place, listener) in snapshot.config.live_listeners() {
+        for (index, listener) in snapshot.config.listeners.iter().enumerate() {
+            let Some(metrics) = self.telemetry.listeners.get(&listener.name) else { continue };
             total += 1;
-            let metrics = &self.telemetry.listeners[place];
-            let clients = self.clients(metrics);
+            let clients = self.clients(&listener.name, &metrics);
             if list.len() < LISTENERS_MAX {
-                list.push(self.listener_summary(place, listener, &clients));
+                list.push(self.listener_summary(index, listener, &clients));
             }
             all.add(clients);
         }
         (json!({ "total": total, "list": list }), all.to_json())
     }
 
-    fn listener_summary(&self, place: usize, listener: &Listener, clients: &Clients) -> Value {
+    fn listener_summary(&self, index: usize, listener: &Listener, clients: &Clients) -> Value {
         let snapshot = self.current();
-        let addresses = snapshot.addresses(place);
+        let addresses = snapshot.addresses(index);
         let protocol = match listener.protocol {
             Protocol::Http => "http",
             Protocol::Tcp => "tcp",
@@ -370,7 +370,7 @@ impl View {
         value
     }
 
-    fn clients(&self, metrics: &ListenerMetrics) -> Clients {
+    fn clients(&self, listener: &str, metrics: &ListenerMetrics) -> Clients {
         let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
         Clients {
             open: level(metrics.open),
@@ -389,9 +389,10 @@ impl View {
                 .collect(),
             handshake_failures: metrics.handshake_failures.each().map(|(_, counter)| count(counter)).sum(),
             handshake_durations: self.store.counts(metrics.handshake_duration),
-            relays: metrics
-                .relay
-                .get()
+            relays: self
+                .telemetry
+                .relays
+                .get(listener)
                 .map(|relay| count(relay.closed) + relay.failed.each().map(|(_, counter)| count(counter)).sum::<u64>()),
         }
     }
@@ -450,8 +451,8 @@ impl View {
                 faults.push((what, place.to_owned(), why, count));
             }
         };
-        for (place, listener) in snapshot.config.live_listeners() {
-            let metrics = &self.telemetry.listeners[place];
+        for listener in &snapshot.config.listeners {
+            let Some(metrics) = self.telemetry.listeners.get(&listener.name) else { continue };
             let name = listener.name.as_str();
             metrics.rejected.each().for_each(|(why, counter)| report("request refused", name, why, count(counter)));
             metrics

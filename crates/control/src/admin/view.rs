@@ -90,7 +90,8 @@ impl View {
     fn running(&self) -> Value {
         let snapshot = &self.current();
         let config = &snapshot.config;
-        let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
+        let listeners =
+            config.listeners.iter().enumerate().filter_map(|(index, each)| self.listener(snapshot, index, each));
         let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
         let certificates = &snapshot.profiles;
         // The last column is the main thread's.
@@ -143,23 +144,24 @@ impl View {
 
     pub fn worker(&self, index: usize) -> Value {
         let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
-            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
+            let levels =
+                self.telemetry.listeners.all().into_iter().map(|each| self.store.level_in(index, gauge(&each)));
             levels.sum::<i64>()
         };
         json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
     }
 
-    fn listener(&self, snapshot: &Snapshot, place: usize, listener: &Listener) -> Value {
-        let metrics = &self.telemetry.listeners[place];
-        json!({
+    fn listener(&self, snapshot: &Snapshot, index: usize, listener: &Listener) -> Option<Value> {
+        let metrics = self.telemetry.listeners.get(&listener.name)?;
+        Some(json!({
             "name": listener.name,
-            "addresses": snapshot.addresses(place),
+            "addresses": snapshot.addresses(index),
             "tls": listener.tls.map(|id| snapshot.config.tls[id.0].name.as_str()),
             "connections": self.store.level(metrics.open),
             "connections_total": self.store.count(metrics.accepted),
             "requests_in_progress": self.store.level(metrics.in_progress),
             "responses_total": metrics.responses.iter().map(|class| self.store.count(*class)).sum::<u64>(),
-        })
+        }))
     }
 
     /// Latencies of the server by worker; null if the balancer does not use them, or nothing is known.

@@ -6,12 +6,11 @@
 
 use propylon_config::{Config, FreePlaces};
 use propylon_metrics::Store;
-use propylon_observe::telemetry::{ListenerMetrics, ServerMetrics, Telemetry};
+use propylon_observe::telemetry::{ServerMetrics, Telemetry};
 
 /// Since which generation each place has been its present owner's. One that is retired and comes back is the same.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    listeners: Vec<u64>,
     backends: Vec<u64>,
     /// Generations since which places are free, by backend and place.
     servers: Vec<Vec<u64>>,
@@ -21,7 +20,6 @@ pub struct Places {
 impl Places {
     pub fn new(config: &Config, generation: u64) -> Places {
         Places {
-            listeners: vec![generation; config.listeners.len()],
             backends: vec![generation; config.backends.len()],
             servers: config.backends.iter().map(|backend| vec![generation; backend.servers.len()]).collect(),
             signers: vec![generation; config.signers.len()],
@@ -34,10 +32,6 @@ impl Places {
             Some(since) if is_same => *since,
             _ => generation,
         };
-        let listeners = after.listeners.iter().enumerate().map(|(at, listener)| {
-            place(&self.listeners, at, before.listeners.get(at).is_some_and(|known| known.name == listener.name))
-        });
-        let listeners = listeners.collect();
         let (mut backends, mut servers) = (Vec::new(), Vec::new());
         for (at, backend) in after.backends.iter().enumerate() {
             let known = before.backends.get(at).filter(|known| known.name == backend.name);
@@ -56,7 +50,7 @@ impl Places {
             place(&self.signers, at, signer.retired.is_some() || !was_retired)
         });
         let signers = signers.collect();
-        *self = Places { listeners, backends, servers, signers };
+        *self = Places { backends, servers, signers };
     }
 
     /// Free places. `alive` are the generations of earlier snapshots that are still in use.
@@ -65,16 +59,9 @@ impl Places {
             retired.is_some_and(|retired| !alive.iter().any(|generation| (since..retired).contains(generation)))
         };
         let is_still = |gauge| store.level(gauge) == 0;
-        let listener_is_still = |metrics: &ListenerMetrics| {
-            [metrics.open, metrics.in_progress, metrics.http2.open, metrics.http2.streams].into_iter().all(is_still)
-        };
         let server_is_still =
             |metrics: &ServerMetrics| [metrics.open, metrics.idle, metrics.in_flight].into_iter().all(is_still);
         let mut free = FreePlaces::default();
-        for (at, listener) in config.listeners.iter().enumerate() {
-            let is_past = is_past(self.listeners[at], listener.retired);
-            free.listeners.push(is_past && listener_is_still(&telemetry.listeners[at]));
-        }
         for (at, backend) in config.backends.iter().enumerate() {
             let metrics = &telemetry.backends[at];
             let servers = backend.servers.iter().enumerate().map(|(place, server)| {
@@ -93,10 +80,10 @@ impl Places {
         free
     }
 
-    /// All places: of listeners, backends, servers and signers.
-    pub fn counts(&self) -> [usize; 4] {
+    /// All places: of backends, servers and signers.
+    pub fn counts(&self) -> [usize; 3] {
         let servers = self.servers.iter().map(Vec::len).sum();
-        [self.listeners.len(), self.backends.len(), servers, self.signers.len()]
+        [self.backends.len(), servers, self.signers.len()]
     }
 }
 

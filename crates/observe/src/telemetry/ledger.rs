@@ -3,66 +3,22 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use propylon_config::{Backend, Config, FreePlaces, Listener, ServerAddress, Signer};
+use propylon_config::{Backend, Config, FreePlaces, ServerAddress, Signer};
 use propylon_metrics::{Group, Registry, Store};
 
+use super::series::Registrar;
 use super::{
-    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics,
-    listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_metrics, signer_metrics, sticky_metrics,
+    BackendMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics, listener_metrics,
+    probe_metrics, proxy_refused, relay_metrics, server_metrics, signer_metrics, sticky_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 pub struct Ledger {
-    pub listeners: Vec<ListenerEntries>,
     pub backends: Vec<(BackendEntries, Vec<ServerEntries>)>,
     pub signers: Vec<SignerEntry>,
     /// Series of signers that nobody has, whose places have gone to signers with more servers or fewer.
     pub spare: Vec<SignerEntry>,
-}
-
-/// Series of a listener: those of every one, and those that only some have.
-pub struct ListenerEntries {
-    pub all: Entry,
-    pub relay: Option<Entry>,
-    pub proxied: Option<Entry>,
-}
-
-impl ListenerEntries {
-    /// Registers what this listener has for the first time.
-    pub fn register_more(&mut self, r: &mut Registry, listener: &Listener, metrics: &ListenerMetrics) {
-        let name = &listener.name;
-        if listener.protocol.is_relay() && self.relay.is_none() {
-            let (relay, group) = r.group(|r| relay_metrics(r, name));
-            self.relay = metrics.relay.set(relay).ok().map(|()| Entry::new(name, group));
-        }
-        if listener.accept_proxy_protocol && self.proxied.is_none() {
-            let (refused, group) = r.group(|r| proxy_refused(r, name));
-            self.proxied = metrics.proxy_refused.set(refused).ok().map(|()| Entry::new(name, group));
-        }
-    }
-
-    /// Shows what this listener has, and only that.
-    fn reload(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
-        let name = &listener.name;
-        self.all.show(store, name, |r| _ = listener_metrics(r, name));
-        match &mut self.relay {
-            Some(entry) if listener.protocol.is_relay() => entry.show(store, name, |r| _ = relay_metrics(r, name)),
-            Some(entry) => entry.withdraw(store),
-            None => {}
-        }
-        match &mut self.proxied {
-            Some(entry) if listener.accept_proxy_protocol => entry.show(store, name, |r| _ = proxy_refused(r, name)),
-            Some(entry) => entry.withdraw(store),
-            None => {}
-        }
-        store.register(|r| self.register_more(r, listener, metrics));
-    }
-
-    fn hide(&mut self, groups: &mut Vec<Group>) {
-        self.all.hide(groups);
-        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.hide(groups));
-    }
 }
 
 /// Series of a backend without its servers: those of every one, and those of one that is reached by TLS.
@@ -214,19 +170,7 @@ impl Telemetry {
     /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
     pub fn reload(&self, store: &Store, config: &Config) {
         let ledger = &mut *self.ledger();
-        for (place, listener) in config.live_listeners() {
-            let name = &listener.name;
-            match ledger.listeners.get_mut(place) {
-                Some(entries) => entries.reload(store, listener, &self.listeners[place]),
-                None => {
-                    let (metrics, group) = store.register(|r| listener_metrics(r, name));
-                    let mut entries = ListenerEntries { all: Entry::new(name, group), relay: None, proxied: None };
-                    store.register(|r| entries.register_more(r, listener, &metrics));
-                    self.listeners.push(metrics);
-                    ledger.listeners.push(entries);
-                }
-            }
-        }
+        self.reload_listeners(&mut Registrar::Later(store), config);
         for (place, backend) in config.live_backends() {
             let name = &backend.name;
             match ledger.backends.get_mut(place) {
@@ -242,6 +186,23 @@ impl Telemetry {
             self.reload_servers(store, place, backend, &mut ledger.backends[place].1);
         }
         self.reload_signers(store, config, ledger);
+    }
+
+    /// Shows the series of this configuration's listeners.
+    pub(super) fn reload_listeners(&self, registrar: &mut Registrar<'_>, config: &Config) {
+        self.listeners.reload();
+        self.relays.reload();
+        self.proxy_refusals.reload();
+        for listener in &config.listeners {
+            let name = listener.name.as_str();
+            self.listeners.show(registrar, name, 1, |r| listener_metrics(r, name));
+            if listener.protocol.is_relay() {
+                self.relays.show(registrar, name, 1, |r| relay_metrics(r, name));
+            }
+            if listener.accept_proxy_protocol {
+                self.proxy_refusals.show(registrar, name, 1, |r| proxy_refused(r, name));
+            }
+        }
     }
 
     fn reload_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
@@ -312,11 +273,9 @@ impl Telemetry {
         // All at once: each is a look at every series there is.
         let mut groups = Vec::new();
         let free_of = |free: &[bool], place: usize| free.get(place).is_some_and(|free| *free);
-        for (place, entry) in ledger.listeners.iter_mut().enumerate() {
-            if free_of(&free.listeners, place) {
-                entry.hide(&mut groups);
-            }
-        }
+        self.listeners.sweep(&mut groups);
+        self.relays.sweep(&mut groups);
+        self.proxy_refusals.sweep(&mut groups);
         for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
             if free_of(&free.backends, place) {
                 entry.hide(&mut groups);
@@ -405,7 +364,6 @@ mod tests {
         assert!(has("{backend=\"new\",server=\"10.0.0.1:7\"}") && has("backend=\"old\""));
         assert!(has("propylon_relays_total{listener=\"web\""), "a listener that is a relay by now");
         let free = FreePlaces {
-            listeners: vec![false; 2],
             backends: vec![false, true, false],
             servers: vec![vec![false, true, false], vec![true], vec![false]],
             signers: Vec::new(),
@@ -418,6 +376,7 @@ mod tests {
         telemetry.reload(&store, &third);
         assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:4\"} 0\n"));
         assert!(has("{backend=\"other\",server=\"10.0.0.1:9\"}"), "{}", store.prometheus());
+        telemetry.withdraw(&store, &FreePlaces::default());
         assert!(!has("propylon_relays_total{listener=\"web\""));
         assert_eq!(telemetry.backends.len(), 3);
     }

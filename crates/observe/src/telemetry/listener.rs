@@ -1,7 +1,5 @@
 //! Metrics of a listener: its clients' connections, handshakes, requests and relayed connections.
 
-use std::sync::OnceLock;
-
 use propylon_http::fault::Family;
 use propylon_http::proxy_protocol::Malformed;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
@@ -35,10 +33,6 @@ pub struct ListenerMetrics {
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
     pub http2: Http2Metrics,
-    /// Metrics of relayed connections, on listeners that relay.
-    pub relay: OnceLock<RelayMetrics>,
-    /// Refused PROXY headers by reason, on listeners that read the PROXY protocol.
-    pub proxy_refused: OnceLock<ByReason>,
 }
 
 pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
@@ -104,8 +98,6 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
         http2: Http2Metrics::new(r, name),
-        relay: OnceLock::new(),
-        proxy_refused: OnceLock::new(),
     }
 }
 

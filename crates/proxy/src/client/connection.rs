@@ -21,6 +21,7 @@ use propylon_tls::{ClientHelloInfo, Facts, Failure};
 use super::facts::is_told_again;
 use crate::core::Core;
 use crate::request::After;
+use crate::services::ListenerHandle;
 
 /// How long an answer that ends a connection may take to be accepted by the client's kernel.
 const FAREWELL_MILLIS: u64 = 5_000;
@@ -32,8 +33,8 @@ const LINGER_RATE_MIN: u64 = 4 * 1024;
 
 pub struct Connection {
     pub core: Rc<Core>,
-    /// Index of the listener it came in by.
-    pub listener: usize,
+    /// The listener it came in by.
+    pub listener: Rc<ListenerHandle>,
     pub peer: SocketAddr,
     pub stream: ClientStream,
     /// Bytes that the client sent and nobody has taken yet.
@@ -75,12 +76,17 @@ pub(crate) struct Rare {
 }
 
 impl Connection {
-    pub fn new(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr, announced: bool) -> Connection {
-        let metrics = &core.telemetry.listeners[listener];
-        core.metrics.increment(metrics.accepted);
-        core.metrics.raise(metrics.open);
+    pub fn new(
+        core: Rc<Core>,
+        listener: Rc<ListenerHandle>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        announced: bool,
+    ) -> Connection {
+        core.metrics.increment(listener.metrics.accepted);
+        core.metrics.raise(listener.metrics.open);
         core.connections.set(core.connections.get() + 1);
-        let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
+        let tls = core.snapshot().acceptor(&listener).map(|acceptor| Box::new(acceptor.accept()));
         // A client that a proxy will announce is not known yet.
         let handshaking = tls.is_some() && !announced;
         if handshaking {
@@ -186,7 +192,7 @@ impl Connection {
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
-        &self.core.telemetry.listeners[self.listener]
+        &self.listener.metrics
     }
 
     /// Whether the connection counts among those of `peer`'s source, where sources have a limit: from its accept, or
@@ -226,7 +232,7 @@ impl Connection {
     /// Sends what is staged, within the client's patience.
     pub async fn flush(&mut self) -> After {
         let core = Rc::clone(&self.core);
-        let patience = core.snapshot().listener(self.listener).timeouts.body.as_millis() as u64;
+        let patience = core.snapshot().listener(&self.listener).timeouts.body.as_millis() as u64;
         let mut due = None;
         poll_fn(|context| {
             match self.stream.poll_flush(context, &core.buffers, &mut self.wire) {
@@ -293,7 +299,7 @@ impl Connection {
     /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
     /// requests: their clients' half-closes go on to the servers.
     fn departure(&self) -> Departure {
-        match self.core.snapshot().listener(self.listener).half_close {
+        match self.core.snapshot().listener(&self.listener).half_close {
             true => Departure::Reset,
             false => Departure::End,
         }

@@ -15,11 +15,12 @@ use super::connection::Connection;
 use super::proxy_header;
 use crate::core::Core;
 use crate::http2::{ConnectionFault, Intake, Moment, stage_words};
+use crate::services::ListenerHandle;
 
 /// State that a connection and its streams share.
 pub struct ClientH2Connection {
     pub core: Rc<Core>,
-    pub listener: usize,
+    pub listener: Rc<ListenerHandle>,
     pub peer: SocketAddr,
     /// Facts that the handshake agreed on; `None` on plaintext.
     pub facts: Option<Facts>,
@@ -62,7 +63,7 @@ impl ClientH2Connection {
     pub fn new(mut connection: Connection, limits: Http2, head_bytes: usize) -> ClientH2Connection {
         let core = Rc::clone(&connection.core);
         ClientH2Connection {
-            listener: connection.listener,
+            listener: Rc::clone(&connection.listener),
             peer: connection.peer,
             facts: connection.facts,
             hello_info: connection.hello_info().cloned().map(Box::new),
@@ -147,7 +148,7 @@ impl ClientH2Connection {
     }
 
     fn set_paused(&self, paused: bool) {
-        let (column, metrics) = (&self.core.metrics, &self.core.telemetry.listeners[self.listener].http2);
+        let (column, metrics) = (&self.core.metrics, &self.listener.metrics.http2);
         match (self.paused.replace(paused), paused) {
             (false, true) => {
                 column.increment(metrics.reads_paused);
@@ -174,16 +175,16 @@ impl ClientH2Connection {
             self.connection.borrow().deadline.rest();
         }
         self.active.set(self.core.timers.now());
-        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.streams);
+        self.core.metrics.lower(self.listener.metrics.http2.streams);
     }
 
     pub fn count_flood(&self, reason: &str) {
-        self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.floods.of(reason));
+        self.core.metrics.increment(self.listener.metrics.http2.floods.of(reason));
         log::debug!("{}: connection ended, too much of: {reason}", self.peer);
     }
 
     pub fn count_error(&self, reason: Reason) {
-        let metrics = &self.core.telemetry.listeners[self.listener].http2;
+        let metrics = &self.listener.metrics.http2;
         self.core.metrics.increment(metrics.errors.of(reason_name(Some(reason))));
         log::debug!("{}: HTTP/2 ended: {reason}", self.peer);
     }

@@ -161,7 +161,7 @@ impl Stream {
             return After::Next;
         }
         let core = Rc::clone(&self.link.core);
-        let patience = core.snapshot().listener(self.link.listener).timeouts.body.as_millis() as u64;
+        let patience = core.snapshot().listener(&self.link.listener).timeouts.body.as_millis() as u64;
         let (mut left, mut due) = (self.outstanding(), core.timers.now() + patience);
         poll_fn(|context| {
             if self.meter.as_ref().is_none_or(|meter| meter.poll_empty(context).is_ready()) {

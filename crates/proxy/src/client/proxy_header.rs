@@ -26,7 +26,7 @@ fn write_binary(connection: &Connection, ends: Ends, server_name: Option<&str>, 
     let common_name = identity.and_then(|identity| common_name(&identity.subject));
     let cipher = suite_name(facts);
     let snapshot = connection.core.snapshot();
-    let own = &snapshot.listener(connection.listener).alpn;
+    let own = &snapshot.listener(&connection.listener).alpn;
     let alpn = facts.alpn.map(|at| own.get(usize::from(at)).map_or_else(|| alpn_name(at), String::as_str));
     let tls = Tls {
         version: facts.version.name(),

@@ -16,6 +16,7 @@ use super::proxy_header;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::core::Core;
+use crate::services::ListenerHandle;
 use crate::upstream::checkout::Client;
 
 /// The client that asks.
@@ -42,11 +43,11 @@ impl ClientSide<'_> {
         }
     }
 
-    /// Index of the listener it came in by.
-    pub fn listener(&self) -> usize {
+    /// The listener it came in by.
+    pub fn listener(&self) -> &Rc<ListenerHandle> {
         match self {
-            ClientSide::Http1(connection) => connection.listener,
-            ClientSide::Http2(stream) => stream.link.listener,
+            ClientSide::Http1(connection) => &connection.listener,
+            ClientSide::Http2(stream) => &stream.link.listener,
         }
     }
 
@@ -81,7 +82,7 @@ impl ClientSide<'_> {
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
-        &self.core().telemetry.listeners[self.listener()]
+        &self.listener().metrics
     }
 
     /// A request goes to this backend.

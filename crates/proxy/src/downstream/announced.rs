@@ -12,7 +12,7 @@ use crate::client::connection::Connection;
 /// whoever connects without one is not the proxy, and is not listened to.
 pub async fn read(connection: &mut Connection) -> bool {
     let core = Rc::clone(&connection.core);
-    let patience = core.snapshot().listener(connection.listener).timeouts.handshake.as_millis() as u64;
+    let patience = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
     let due = connection.accepted + patience;
     core.buffers.equip(&mut connection.inbox);
     let result = poll_fn(|context| {
@@ -48,7 +48,7 @@ pub async fn read(connection: &mut Connection) -> bool {
             connection.admit_announced()
         }
         Err(reason) => {
-            if let Some(refused) = connection.metrics().proxy_refused.get() {
+            if let Some(refused) = connection.listener.proxy_refused() {
                 core.metrics.increment(refused.of(reason));
             }
             log::debug!("{}: no header of the PROXY protocol: {reason}", connection.peer);

@@ -27,6 +27,7 @@ use crate::gate::Queued;
 use crate::http2::PREFACE;
 use crate::relay;
 use crate::request::{After, Request};
+use crate::services::ListenerHandle;
 use crate::signer::Work;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
@@ -50,7 +51,7 @@ enum Arrival {
 /// arguments beside the connection.)
 pub fn serve(
     core: Rc<Core>,
-    listener: usize,
+    listener: Rc<ListenerHandle>,
     stream: TcpStream,
     peer: SocketAddr,
     announced: bool,
@@ -137,7 +138,7 @@ impl Connection {
     }
 
     fn is_relayed(&self) -> bool {
-        self.core.snapshot().listener(self.listener).protocol.is_relay()
+        self.core.snapshot().listener(&self.listener).protocol.is_relay()
     }
 
     /// Waits for the next request, or for the rest of its head, with no buffer in hand. False when it will not come.
@@ -147,7 +148,7 @@ impl Connection {
         // begun, which is not ended here.
         let (mut due, mut wait) = {
             let snapshot = core.snapshot();
-            let timeouts = &snapshot.listener(self.listener).timeouts;
+            let timeouts = &snapshot.listener(&self.listener).timeouts;
             match self.head_began() {
                 Some(began) => (self.head_due(began, timeouts.request_head), None),
                 None if self.requests == 0 => {
@@ -253,7 +254,7 @@ impl Connection {
     async fn read_head(&mut self, request: &mut Request) -> Arrival {
         let core = Rc::clone(&self.core);
         let snapshot = core.snapshot();
-        let listener = snapshot.listener(self.listener);
+        let listener = snapshot.listener(&self.listener);
         let limits = h1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
         // A client that did not offer HTTP/2 where ALPN could have said so has another protocol in mind (RFC 9113
         // §3.3).
@@ -341,7 +342,7 @@ impl Connection {
     async fn handshake(&mut self) -> bool {
         let core = Rc::clone(&self.core);
         let started = Instant::now();
-        let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
+        let patience = core.snapshot().listener(&self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
         let mut handshake_wait = HandshakeWait::Read { at_once: true };
         let result = poll_fn(|context| {
@@ -469,7 +470,8 @@ impl Connection {
         let is_http2 = facts.alpn.is_some_and(is_http2);
         if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
-            self.forget_hello_info(core.snapshot().listener(self.listener));
+            let listener = Rc::clone(&self.listener);
+            self.forget_hello_info(core.snapshot().listener(&listener));
         }
     }
 
@@ -482,7 +484,7 @@ impl Connection {
         };
         let Some(withheld) = self.core.failures_logged.borrow_mut().admit(self.core.timers.now()) else { return };
         let snapshot = self.core.snapshot();
-        let (peer, listener) = (self.peer, &snapshot.listener(self.listener).name);
+        let (peer, listener) = (self.peer, &snapshot.listener(&self.listener).name);
         let micros = started.elapsed().as_micros();
         let hello_info = self.hello_info();
         let name = hello_info.and_then(|known| known.server_name.as_deref()).unwrap_or("-");

@@ -21,6 +21,7 @@ use crate::client::h2_connection::ClientH2Connection;
 use crate::core::Core;
 use crate::fault;
 use crate::http2::{ConnectionFault, Piece};
+use crate::services::ListenerHandle;
 
 /// How long a connection that is to end may take for its last words.
 const FAREWELL_MILLIS: u64 = 5_000;
@@ -55,13 +56,13 @@ pub async fn serve(connection: Connection) {
     let core = Rc::clone(&connection.core);
     let (limits, head_bytes) = {
         let snapshot = core.snapshot();
-        let listener = snapshot.listener(connection.listener);
+        let listener = snapshot.listener(&connection.listener);
         (listener.http2, listener.limits.head_bytes)
     };
-    let metrics = &core.telemetry.listeners[connection.listener].http2;
+    let metrics = &connection.listener.metrics.http2;
     core.metrics.increment(metrics.connections);
     core.metrics.raise(metrics.open);
-    let _open = Open { core: Rc::clone(&core), listener: connection.listener };
+    let _open = Open { core: Rc::clone(&core), listener: Rc::clone(&connection.listener) };
     let link = Rc::new(ClientH2Connection::new(connection, limits, head_bytes));
     let end = match Box::pin(begin(&link, head_bytes)).await {
         Ok(library) => Box::pin(Driver::new(Rc::clone(&link), library).run()).await,
@@ -79,7 +80,7 @@ pub async fn serve(connection: Connection) {
 fn end_of_writing(link: &ClientH2Connection) -> End {
     match fault::of_write(&link.connection.borrow().stream) {
         Fault::KeysExhausted => {
-            let faults = &link.core.telemetry.listeners[link.listener].faults;
+            let faults = &link.listener.metrics.faults;
             link.core.metrics.increment(faults.of(Fault::KeysExhausted));
             link.core.buffers.give_back(&mut link.staged.borrow_mut());
             End::Spoken
@@ -91,12 +92,12 @@ fn end_of_writing(link: &ClientH2Connection) -> End {
 /// Keeps the count of open connections right.
 struct Open {
     core: Rc<Core>,
-    listener: usize,
+    listener: Rc<ListenerHandle>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.open);
+        self.core.metrics.lower(self.listener.metrics.http2.open);
     }
 }
 
@@ -135,7 +136,7 @@ type Library = h2::server::Connection<Wire, Piece>;
 /// Says our settings and hears the client's preface.
 async fn begin(link: &Rc<ClientH2Connection>, head_bytes: usize) -> Result<Library, End> {
     let core = Rc::clone(&link.core);
-    let patience = core.snapshot().listener(link.listener).timeouts.request_head.as_millis() as u64;
+    let patience = core.snapshot().listener(&link.listener).timeouts.request_head.as_millis() as u64;
     let due = core.timers.now() + patience;
     let mut handshake =
         pin!(builder(&link.limits, link.first_window, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
@@ -274,7 +275,7 @@ impl Driver {
         if ordinal > 1 {
             link.core.gate.note_request();
         }
-        let metrics = &link.core.telemetry.listeners[link.listener].http2;
+        let metrics = &link.listener.metrics.http2;
         link.core.metrics.increment(metrics.streams_begun);
         link.core.metrics.raise(metrics.streams);
         self.rested = false;
@@ -303,7 +304,7 @@ impl Driver {
             return Limit::SaysGoodbye;
         }
         let mut due = u64::MAX;
-        if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated() || link.is_wearing()) {
+        if self.draining.is_none() && (core.is_leaving(&link.listener) || self.is_outdated() || link.is_wearing()) {
             let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
             if now >= leaves_at {
                 self.draining = Some(now);
@@ -324,7 +325,7 @@ impl Driver {
         }
         let (idle, stall) = {
             let snapshot = core.snapshot();
-            let timeouts = &snapshot.listener(link.listener).timeouts;
+            let timeouts = &snapshot.listener(&link.listener).timeouts;
             let idle = if link.requests.get() == 0 { timeouts.request_head } else { timeouts.idle };
             (idle.as_millis() as u64, timeouts.body.as_millis() as u64)
         };
@@ -372,7 +373,7 @@ impl Driver {
     /// reconnect.
     fn is_outdated(&self) -> bool {
         let link = &self.link;
-        link.core.snapshot().listener(link.listener).http2 != link.limits
+        link.core.snapshot().listener(&link.listener).http2 != link.limits
     }
 
     /// When to look again.

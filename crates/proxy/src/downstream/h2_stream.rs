@@ -71,7 +71,7 @@ impl Stream {
     fn take_head(&mut self, request: &mut Request, parts: &http::request::Parts) -> Result<(), Reject> {
         let core = &self.link.core;
         let snapshot = core.snapshot();
-        let listener = snapshot.listener(self.link.listener);
+        let listener = snapshot.listener(&self.link.listener);
         let ended = self.body.is_end_stream();
         let path = self.link.intake.borrow_mut().path(self.id());
         translate::write_request(parts, path.as_deref(), ended, &mut core.random.borrow_mut(), &mut request.text)?;

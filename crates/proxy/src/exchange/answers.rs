@@ -23,7 +23,7 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
     };
     let head = &request.head;
     let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
-    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(connection.listener);
+    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(&connection.listener);
     let (version, head_only) = (head.version, head.method == Method::Head);
     stage_answer(connection, request, answer, version, head_only, keep_alive);
     match (keep_alive, skipped) {

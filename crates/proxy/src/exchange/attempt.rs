@@ -50,7 +50,8 @@ pub async fn forward(
         return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
     };
     state.retry_budget.borrow_mut().earn();
-    let listener = snapshot.listener(client.listener());
+    let handle = Rc::clone(client.listener());
+    let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
     let upload = match client {
         ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),

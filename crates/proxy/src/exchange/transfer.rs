@@ -394,9 +394,8 @@ impl<'a> Transfer<'a> {
             });
             return Some(Box::new(Switched { server, answer }));
         }
-        let listener = self.client.client.listener();
+        self.progress.core.metrics.increment(self.client.client.metrics().tunnels);
         let Transfer { server, progress, .. } = self;
-        progress.core.metrics.increment(progress.core.telemetry.listeners[listener].tunnels);
         server.begin_tunnel();
         (progress.tunnel, progress.sending, progress.sent) = (true, Sending::Body, false);
         progress.limits.begin_tunnel();
@@ -656,7 +655,7 @@ fn begin_upload(
         Upload::Whole(length) => {
             let body = &connection.inbox.readable()[..*length];
             match request.head.body {
-                RequestBody::Chunked => write_whole_chunked(body, snapshot.listener(connection.listener), out),
+                RequestBody::Chunked => write_whole_chunked(body, snapshot.listener(&connection.listener), out),
                 _ => out.extend_from_slice(body),
             }
         }

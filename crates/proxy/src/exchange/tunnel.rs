@@ -22,7 +22,7 @@ pub async fn run(
 ) -> After {
     let core = Rc::clone(&connection.core);
     core.metrics.increment(connection.metrics().tunnels);
-    let limit = snapshot.listener(connection.listener).timeouts.tunnel_idle;
+    let limit = snapshot.listener(&connection.listener).timeouts.tunnel_idle;
     let Switched { server, answer } = *switched;
     let mut duplex = Duplex::new(connection, server, answer);
     // The request's own account has the bytes, when all is over.

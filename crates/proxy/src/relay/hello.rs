@@ -22,7 +22,7 @@ const HANDSHAKE: u8 = 22;
 /// The name that the client asks for, lower-case, if any. Its bytes stay in the inbox.
 pub async fn server_name(connection: &mut Connection) -> Result<Option<Box<str>>, Refusal> {
     let core = Rc::clone(&connection.core);
-    let patience = core.snapshot().listener(connection.listener).timeouts.handshake.as_millis() as u64;
+    let patience = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
     let due = connection.accepted + patience;
     let (mut peeker, mut scratch) = (Peeker::default(), Vec::new());
     core.buffers.equip(&mut connection.inbox);

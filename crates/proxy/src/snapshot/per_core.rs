@@ -1,6 +1,7 @@
 //! A snapshot as one core works by it: with the state that only this core writes, and with the core's knowledge of the
 //! backends from the snapshot before.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,11 +9,14 @@ use propylon_config::{Listener, Route};
 use propylon_tls::{Acceptor, Deferral, Parking};
 
 use super::{Publication, Snapshot};
+use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams};
 
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
+    /// Listeners by index.
+    pub listeners: Vec<Rc<ListenerHandle>>,
     /// Acceptors by listener; `None` for plaintext.
     pub acceptors: Vec<Option<Rc<Acceptor>>>,
     pub backends: Vec<Rc<Backend>>,
@@ -49,11 +53,21 @@ impl CoreSnapshot {
     ) -> Rc<CoreSnapshot> {
         let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
-        let acceptors = shared.terms.iter().enumerate().map(|(place, terms)| {
+        let before: HashMap<&str, usize> = earlier.map(CoreSnapshot::listener_indexes).unwrap_or_default();
+        let before = |listener: &Listener| Some((earlier?, *before.get(listener.name.as_str())?));
+        let telemetry = &upstreams.services.telemetry;
+        let listeners = shared.config.listeners.iter().enumerate().map(|(index, listener)| {
+            let known = before(listener).map(|(earlier, known)| Rc::clone(&earlier.listeners[known]));
+            let handle = known.unwrap_or_else(|| Rc::new(ListenerHandle::new(telemetry, listener)));
+            handle.reload(telemetry, (shared.generation, index), listener);
+            handle
+        });
+        let listeners = listeners.collect();
+        let acceptors = shared.config.listeners.iter().zip(&shared.terms).map(|(listener, terms)| {
             let terms = terms.as_ref()?;
-            let known = earlier.and_then(|earlier| {
-                let same = Arc::ptr_eq(earlier.shared.terms.get(place)?.as_ref()?, terms);
-                earlier.acceptors[place].as_ref().filter(|_| same)
+            let known = before(listener).and_then(|(earlier, known)| {
+                let same = Arc::ptr_eq(earlier.shared.terms[known].as_ref()?, terms);
+                earlier.acceptors[known].as_ref().filter(|_| same)
             });
             let new = || Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
             Some(known.cloned().unwrap_or_else(new))
@@ -74,7 +88,15 @@ impl CoreSnapshot {
             Backend::build(upstreams, &shared.backend_parts(place), connector(place), known.map(|known| &**known), now)
         });
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
-        Rc::new(CoreSnapshot { shared, acceptors, backends, upstreams, deferral, parking: Rc::clone(parking) })
+        Rc::new(CoreSnapshot {
+            shared,
+            listeners,
+            acceptors,
+            backends,
+            upstreams,
+            deferral,
+            parking: Rc::clone(parking),
+        })
     }
 
     /// Whether RSA operations wait for each other's company.
@@ -82,25 +104,49 @@ impl CoreSnapshot {
         self.deferral.rsa
     }
 
-    /// A listener by its place: one that is retired as well.
-    pub fn listener(&self, index: usize) -> &Listener {
-        &self.shared.config.listeners[index]
+    /// Indexes of listeners by name.
+    fn listener_indexes(&self) -> HashMap<&str, usize> {
+        let names = self.shared.config.listeners.iter().map(|listener| listener.name.as_str());
+        names.zip(0..).collect()
+    }
+
+    /// The listener's index; `None` if this configuration does not have it.
+    fn index_of(&self, listener: &Rc<ListenerHandle>) -> Option<usize> {
+        listener
+            .index_in(self.shared.generation)
+            .or_else(|| self.listeners.iter().position(|known| Rc::ptr_eq(known, listener)))
+    }
+
+    /// The listener by this configuration, or as it was last where it has been removed.
+    pub fn listener<'l>(&'l self, listener: &'l Rc<ListenerHandle>) -> &'l Listener {
+        let own = self.index_of(listener).map(|index| &self.shared.config.listeners[index]);
+        own.or_else(|| listener.last()).expect("a listener is in some configuration")
+    }
+
+    /// The listener's acceptor; `None` for plaintext.
+    pub fn acceptor(&self, listener: &Rc<ListenerHandle>) -> Option<&Rc<Acceptor>> {
+        self.acceptors[self.index_of(listener)?].as_ref()
+    }
+
+    /// The listener's number for the routers: one that has been removed has the routes for any listener.
+    fn routed(&self, listener: &Rc<ListenerHandle>) -> usize {
+        self.index_of(listener).unwrap_or(usize::MAX)
     }
 
     /// The route that a request takes, or none when no route fits.
-    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
-        let index = self.shared.router.find(listener, host, path)?;
+    pub fn route(&self, listener: &Rc<ListenerHandle>, host: &str, path: &[u8]) -> Option<&Route> {
+        let index = self.shared.router.find(self.routed(listener), host, path)?;
         Some(&self.shared.config.routes[index])
     }
 
     /// Whether a listener has any route for a host.
-    pub fn serves(&self, listener: usize, host: &str) -> bool {
-        self.shared.router.serves(listener, host)
+    pub fn serves(&self, listener: &Rc<ListenerHandle>, host: &str) -> bool {
+        self.shared.router.serves(self.routed(listener), host)
     }
 
     /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
-    pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
-        let index = self.shared.relay_router.find(listener, name, b"/")?;
+    pub fn relay_route(&self, listener: &Rc<ListenerHandle>, name: &str) -> Option<&Route> {
+        let index = self.shared.relay_router.find(self.routed(listener), name, b"/")?;
         Some(&self.shared.config.routes[self.shared.relay_routes[index]])
     }
 }

@@ -88,7 +88,13 @@ impl House {
     /// Serves a client that is on its way.
     pub(super) async fn admit(&self) {
         let (stream, peer) = self.listener.accept().await.unwrap();
-        spawn_local(serve(Rc::clone(&self.core), 0, stream.into_std().unwrap(), peer, false));
+        spawn_local(serve(
+            Rc::clone(&self.core),
+            self.core.snapshot().listeners[0].clone(),
+            stream.into_std().unwrap(),
+            peer,
+            false,
+        ));
     }
 
     fn client(&self, arguments: &str) -> Child {
@@ -213,7 +219,7 @@ fn work_that_is_never_done_meets_the_deadline_of_the_handshake() {
         });
         assert_eq!(status(client).await, "000");
         until("the connection is gone", || house.core.connections.get() == 0).await;
-        let timeouts = house.core.telemetry.listeners[0].timeouts[Wait::Handshake as usize];
+        let timeouts = house.core.snapshot().listeners[0].metrics.timeouts[Wait::Handshake as usize];
         assert_eq!(house.store.count(timeouts), 1);
         assert_eq!((house.counts().local, house.counts().cancelled), (0, 1));
     });

@@ -89,11 +89,11 @@ async fn ended(mut client: Child) -> (Option<i32>, String) {
 }
 
 fn cut_off(house: &House) -> u64 {
-    house.store.count(house.core.telemetry.listeners[0].faults.of(Fault::KeysExhausted))
+    house.store.count(house.core.snapshot().listeners[0].metrics.faults.of(Fault::KeysExhausted))
 }
 
 fn connections(house: &House) -> u64 {
-    house.store.count(house.core.telemetry.listeners[0].accepted)
+    house.store.count(house.core.snapshot().listeners[0].metrics.accepted)
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_relay_whose_key_is_worn_out_ends_with_a_close_notify() {
         let (code, came) = openssl(&house, "hello").await;
         assert_eq!(code, Some(0));
         assert!((16 * 1024..BULK).contains(&came.len()), "{} bytes came", came.len());
-        let relay = house.core.telemetry.listeners[0].relay.get().unwrap();
+        let relay = house.core.snapshot().listeners[0].relay().unwrap();
         until("it is counted", || house.store.count(relay.failed.of(Fault::KeysExhausted)) == 1).await;
         until("the connection is gone", || house.core.connections.get() == 0).await;
     });
@@ -287,7 +287,7 @@ fn an_upload_that_is_too_long_for_the_key_ends_and_the_server_hears_of_it() {
         let _ = writer.join();
         assert_eq!(status, "502");
         until("the connections are gone", || origin.core.connections.get() == 0).await;
-        let faults = &origin.core.telemetry.listeners[0].faults;
+        let faults = &origin.core.snapshot().listeners[0].metrics.faults;
         assert_eq!(origin.store.count(faults.of(Fault::ClientClosed)), 1, "the server has heard an end, not a reset");
     });
 }

@@ -1,0 +1,70 @@
+//! A listener as one core knows it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::Arc;
+
+use propylon_config::{Config, Listener};
+use propylon_observe::telemetry::{ByReason, ListenerMetrics, RelayMetrics, Telemetry};
+
+/// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not at all.
+pub struct ListenerHandle {
+    pub metrics: Arc<ListenerMetrics>,
+    /// Metrics of relayed connections, while the listener relays.
+    relay: RefCell<Option<Arc<RelayMetrics>>>,
+    /// Refused PROXY headers by reason, while the listener reads the PROXY protocol.
+    proxy_refused: RefCell<Option<Arc<ByReason>>>,
+    /// Generation of the newest configuration that has the listener, and its index there.
+    newest: Cell<(u64, usize)>,
+    /// The last configuration that had the listener, and its index there, once it is gone.
+    last: OnceCell<(Arc<Config>, usize)>,
+}
+
+impl ListenerHandle {
+    /// A new handle. Panics if the listener's metrics were not registered before its configuration was published.
+    pub fn new(telemetry: &Telemetry, listener: &Listener) -> ListenerHandle {
+        ListenerHandle {
+            metrics: telemetry.listeners.get(&listener.name).expect("what is published is registered"),
+            relay: RefCell::default(),
+            proxy_refused: RefCell::default(),
+            newest: Cell::default(),
+            last: OnceCell::new(),
+        }
+    }
+
+    /// Takes note of the newest configuration, which has the listener at this index.
+    pub fn reload(&self, telemetry: &Telemetry, (generation, index): (u64, usize), listener: &Listener) {
+        self.newest.set((generation, index));
+        *self.relay.borrow_mut() = telemetry.relays.get(&listener.name).filter(|_| listener.protocol.is_relay());
+        let refused = telemetry.proxy_refusals.get(&listener.name);
+        *self.proxy_refused.borrow_mut() = refused.filter(|_| listener.accept_proxy_protocol);
+    }
+
+    /// Takes note that the newest configuration does not have the listener.
+    pub fn remove(&self, last: &Arc<Config>, index: usize) {
+        let _ = self.last.set((Arc::clone(last), index));
+    }
+
+    /// The newest configuration does not have the listener.
+    pub fn is_removed(&self) -> bool {
+        self.last.get().is_some()
+    }
+
+    /// Index in the configuration of this generation, if that is the newest with the listener.
+    pub fn index_in(&self, generation: u64) -> Option<usize> {
+        let (newest, index) = self.newest.get();
+        (newest == generation).then_some(index)
+    }
+
+    /// The listener as it was when it was removed.
+    pub fn last(&self) -> Option<&Listener> {
+        self.last.get().map(|(config, index)| &config.listeners[*index])
+    }
+
+    pub fn relay(&self) -> Option<Arc<RelayMetrics>> {
+        self.relay.borrow().clone()
+    }
+
+    pub fn proxy_refused(&self) -> Option<Arc<ByReason>> {
+        self.proxy_refused.borrow().clone()
+    }
+}
