@@ -22,7 +22,7 @@ pub fn config(config: &Config) -> Value {
     }
     let named: [(&str, Map<String, Value>); 4] = [
         ("tls", config.tls.iter().map(|each| (each.name.clone(), tls(config, each))).collect()),
-        ("signer", config.live_signers().map(|(_, each)| (each.name.clone(), signer(each))).collect()),
+        ("signer", config.signers.iter().map(|each| (each.name.clone(), signer(each))).collect()),
         ("acme", config.acmes.iter().map(|each| (each.name.clone(), acme(each))).collect()),
         ("backend", config.live_backends().map(|(_, each)| (each.name.clone(), backend(each))).collect()),
     ];
@@ -108,7 +108,7 @@ fn tls(config: &Config, profile: &TlsProfile) -> Value {
         without(&mut value["client_auth"], &["crl_scope", "crl_missing", "crl_expired"]);
     }
     if let Some(id) = profile.signer {
-        value["signer"] = json!(config.signers[id.0].name);
+        value["signer"] = json!(config.signer(id).map(|signer| &signer.name));
     }
     value
 }

@@ -13,7 +13,7 @@ impl TlsProfile {
     /// Whether both profiles say the same, each in the configuration that it is of. Whether a certificate was uploaded
     /// makes no difference.
     pub fn says_the_same(&self, own: &Config, other: &TlsProfile, others: &Config) -> bool {
-        let signer = |config: &'_ Config, id: Option<SignerId>| Some(config.signers[id?.0].name.clone());
+        let signer = |config: &'_ Config, id: Option<SignerId>| Some(config.signer(id?)?.name.clone());
         signer(own, self.signer) == signer(others, other.signer)
             && accounts(own, self) == accounts(others, other)
             && profile(self) == profile(other)

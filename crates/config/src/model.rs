@@ -57,7 +57,7 @@ pub struct TlsId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub usize);
 
-/// Index into [`Config::signers`].
+/// Number of a signer: [`Signer::id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SignerId(pub usize);
 

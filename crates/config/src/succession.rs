@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::model::{Action, Backend, BackendId, Config, Server, Signer, SignerId, SignerServer};
 
@@ -17,8 +18,6 @@ pub struct FreePlaces {
     pub backends: Vec<bool>,
     /// Whether each server is the same, by place of the backend, then of the server.
     pub servers: Vec<Vec<bool>>,
-    /// Whether each signer is the same, by place.
-    pub signers: Vec<bool>,
 }
 
 impl Config {
@@ -26,7 +25,7 @@ impl Config {
     /// Items that only `earlier` has are kept, retired in `generation`.
     #[must_use]
     pub fn succeeding(self, earlier: &Config, generation: u64, free: &FreePlaces) -> Config {
-        let Config { process, admin, log, keys, tracing, listeners, mut tls, signers, acmes, backends, mut routes } =
+        let Config { process, admin, log, keys, tracing, listeners, mut tls, mut signers, acmes, backends, mut routes } =
             self;
         let is_free = |places: &[bool], place: usize| places.get(place).is_some_and(|free| *free);
         let (mut backends, backend_places) =
@@ -39,10 +38,9 @@ impl Config {
             (backend.servers, backend.order) =
                 arrange(servers, &before.servers, generation, |place| is_free(mine, place));
         }
-        let (signers, signer_places) =
-            arrange(signers, &earlier.signers, generation, |place| is_free(&free.signers, place));
+        let numbers = renumber(&mut signers, &earlier.signers);
         for profile in &mut tls {
-            profile.signer = profile.signer.map(|id| SignerId(signer_places[id.0]));
+            profile.signer = profile.signer.map(|id| numbers[id.0]);
         }
         for route in &mut routes {
             if let Action::Backend(id) = &mut route.action {
@@ -57,9 +55,9 @@ impl Config {
         self.backends.iter().enumerate().filter(|(_, backend)| backend.retired.is_none())
     }
 
-    /// The signers that are not retired, with their places.
-    pub fn live_signers(&self) -> impl Iterator<Item = (usize, &Signer)> {
-        self.signers.iter().enumerate().filter(|(_, signer)| signer.retired.is_none())
+    /// The signer with this number; `None` if it is another configuration's.
+    pub fn signer(&self, id: SignerId) -> Option<&Signer> {
+        self.signers.iter().find(|signer| signer.id == id)
     }
 }
 
@@ -122,15 +120,23 @@ impl Placed for Server {
     }
 }
 
-impl Placed for Signer {
-    fn digest(&self) -> u64 {
-        digest_of(&self.name)
+/// Gives signers that stay the numbers that they have, and others such as none has ever had. Returns the numbers in order.
+fn renumber(signers: &mut [Signer], earlier: &[Signer]) -> Vec<SignerId> {
+    /// Numbers of a first configuration lie below.
+    static NEXT: AtomicUsize = AtomicUsize::new(1 << 16);
+    for signer in &mut *signers {
+        let known = earlier.iter().find(|known| known.is_same(signer)).map(|known| known.id);
+        signer.id = known.unwrap_or_else(|| SignerId(NEXT.fetch_add(1, Ordering::Relaxed)));
     }
+    signers.iter().map(|signer| signer.id).collect()
+}
 
-    /// A signer is one whole: with anything else about it, it is another.
-    fn continues(&self, earlier: &Signer) -> bool {
+impl Signer {
+    /// Whether it is the same signer. A signer is one whole: with anything else about it, it is another.
+    fn is_same(&self, other: &Signer) -> bool {
         // All of its fields: one that is new has to be compared as well.
         let Signer {
+            id: _,
             name,
             servers,
             identity,
@@ -142,24 +148,17 @@ impl Placed for Signer {
             resolve_interval,
             watch,
             allow_world_readable_keys,
-            retired,
             at: _,
-        } = earlier;
+        } = other;
         let same_servers = |one: &[SignerServer], two: &[SignerServer]| {
             let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
             one.iter().map(of).eq(two.iter().map(of))
         };
-        // A retired signer has ended its connections, and is another one.
-        retired.is_none()
-            && (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
+        (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
             && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
             && self.allow_world_readable_keys == *allow_world_readable_keys
             && (self.timeout, self.connections, self.hedge, self.verify) == (*timeout, *connections, *hedge, *verify)
             && same_servers(&self.servers, servers)
-    }
-
-    fn retired(&mut self) -> &mut Option<u64> {
-        &mut self.retired
     }
 }
 
@@ -265,7 +264,6 @@ mod tests {
                 .iter()
                 .map(|each| each.servers.iter().map(|server| server.retired.is_some()).collect())
                 .collect(),
-            signers: config.signers.iter().map(|each| each.retired.is_some()).collect(),
         }
     }
 
@@ -361,33 +359,33 @@ mod tests {
         parsed(&text)
     }
 
-    /// Names of signers, with a `-` before those that are retired, and which of them each profile has.
-    fn signers(config: &Config) -> String {
-        let mark = |signer: &Signer| if signer.retired.is_some() { "-" } else { "" };
-        let signers = config.signers.iter().map(|each| format!("{}{}", mark(each), each.name));
-        let of = |id: SignerId| format!("{}@{}", config.signers[id.0].name, id.0);
-        let profiles =
-            config.tls.iter().map(|each| format!("{}:{}", each.name, each.signer.map_or_else(String::new, of)));
-        signers.chain(profiles).collect::<Vec<_>>().join(" ")
+    /// Numbers of signers by name, after a look at whether profiles have those of their own names.
+    fn signers(config: &Config) -> Vec<(&str, SignerId)> {
+        for profile in &config.tls {
+            let signer = config.signer(profile.signer.expect("each has one")).expect("it is there");
+            assert_eq!(signer.name, profile.name);
+        }
+        config.signers.iter().map(|signer| (signer.name.as_str(), signer.id)).collect()
     }
 
     const SIGNER: &str = "servers = [\"a:1\"]\nidentity = \"i\"\nca = \"c\"";
 
     #[test]
-    fn a_signer_that_stays_as_it_is_keeps_its_place_and_profiles_follow_theirs() {
+    fn a_signer_that_stays_as_it_is_keeps_its_number_and_profiles_have_theirs() {
         let first = with_signers("", &[("one", SIGNER), ("two", SIGNER)]);
         let second = with_signers("", &[("two", SIGNER), ("one", SIGNER)]);
         let second = second.succeeding(&first, 2, &FreePlaces::default());
-        assert_eq!(signers(&second), "one two two:two@1 one:one@0");
+        assert_eq!(signers(&second), [("two", SignerId(1)), ("one", SignerId(0))]);
     }
 
     #[test]
-    fn a_signers_place_is_never_given_to_another_nor_back_to_itself() {
+    fn a_signers_number_is_never_given_to_another_nor_back_to_itself() {
         let first = with_signers("", &[("one", SIGNER)]);
         let second = with_signers("", &[("two", SIGNER)]).succeeding(&first, 2, &FreePlaces::default());
-        assert_eq!(signers(&second), "-one two two:two@1");
+        let (first, second_id) = (SignerId(0), signers(&second)[0].1);
+        assert_ne!(second_id, first);
         let third = with_signers("", &[("one", SIGNER)]).succeeding(&second, 3, &FreePlaces::default());
-        assert_eq!(signers(&third), "-one -two one one:one@2");
+        assert!(![first, second_id].contains(&signers(&third)[0].1));
     }
 
     #[test]
@@ -409,11 +407,11 @@ mod tests {
             with("watch = \"10s\""),
         ] {
             let second = with_signers("", &[("one", &later)]).succeeding(&first, 2, &FreePlaces::default());
-            assert_eq!(signers(&second), "-one one one:one@1", "{later}");
+            assert_ne!(signers(&second)[0].1, SignerId(0), "{later}");
         }
         let second = with_signers("allow_world_readable_keys = true", &[("one", SIGNER)]);
         let second = second.succeeding(&first, 2, &FreePlaces::default());
-        assert_eq!(signers(&second), "-one one one:one@1");
+        assert_ne!(signers(&second)[0].1, SignerId(0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, Config, Signer, TlsProfile};
+use propylon_config::{Backend, Config, Signer, SignerId, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_proxy::snapshot::{Snapshot, load_profile_again, load_upstream};
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp, UpstreamProfile};
@@ -24,6 +24,8 @@ pub struct Certificates {
     watched: Vec<Watched>,
     /// Watched files by signer: those with which links to key servers are made.
     links: Vec<Watched>,
+    /// Signers of `links`, in the same order.
+    signers: Vec<SignerId>,
     /// Watched files by backend: client certificates shown to its servers, and authorities trusted for them.
     towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
@@ -78,6 +80,7 @@ impl Certificates {
         let mut certificates = Certificates {
             watched: Vec::new(),
             links: Vec::new(),
+            signers: Vec::new(),
             towards: Vec::new(),
             refused: 0,
             troubles: Troubles::default(),
@@ -136,10 +139,7 @@ impl Certificates {
             let (place, _) = of.config.live_backends().find(|(_, backend)| backend.name == name)?;
             of.upstreams[place].clone()
         };
-        let signer = |of: &Snapshot, name: &str| {
-            let (place, _) = of.config.live_signers().find(|(_, signer)| signer.name == name)?;
-            Some(Arc::clone(&of.signers[place]))
-        };
+        let signer = |of: &Snapshot, name: &str| of.signers.iter().find(|signer| signer.config.name == name).cloned();
         let stays = |kind: &str, name: &str| match kind {
             "tls" => is_same(profile(earlier, name), profile(later, name)),
             "backend" => is_same(upstream(earlier, name), upstream(later, name)),
@@ -197,14 +197,14 @@ impl Certificates {
             before.unwrap_or_else(|| Watched::unread(now)).called(&backend.name, interval)
         };
         self.towards = snapshot.config.backends.iter().map(watched).collect();
-        let mut known = std::mem::take(&mut self.links).into_iter();
+        let known = std::mem::take(&mut self.links);
+        let mut known: HashMap<SignerId, Watched> = std::mem::take(&mut self.signers).into_iter().zip(known).collect();
         let watched = |signer: &Signer| {
-            // A retired signer never comes back: the signer at its place is another one.
-            let before = known.next().filter(|before| before.interval.is_some() || signer.retired.is_some());
-            let interval = signer.watch.filter(|_| signer.retired.is_none());
-            before.unwrap_or_else(|| Watched::unread(now)).called(&signer.name, interval)
+            let before = known.remove(&signer.id).filter(|before| before.interval.is_some());
+            before.unwrap_or_else(|| Watched::unread(now)).called(&signer.name, signer.watch)
         };
         self.links = snapshot.config.signers.iter().map(watched).collect();
+        self.signers = snapshot.config.signers.iter().map(|signer| signer.id).collect();
     }
 
     /// Profiles, links and backends whose next check is due and whose files have changed since they were read.

@@ -557,8 +557,10 @@ impl Main {
 
     fn report_lookups(&self, snapshot: &Snapshot) {
         let column = self.column();
-        for (place, signer) in snapshot.signers.iter().enumerate() {
-            self.telemetry.signer(place).add_lookups(&column, signer.places.take_counts());
+        for signer in &snapshot.signers {
+            if let Some(metrics) = self.telemetry.signer(&signer.config) {
+                metrics.add_lookups(&column, signer.places.take_counts());
+            }
         }
     }
 

@@ -125,7 +125,7 @@ fn links(snapshot: &Snapshot) -> Vec<(String, Dated)> {
         let dated = snapshot.upstreams[place].as_ref()?.dated()?.clone();
         Some((format!("backend \"{}\"", backend.name), dated))
     });
-    let signers = snapshot.config.live_signers().map(|(place, _)| &snapshot.signers[place]);
+    let signers = snapshot.signers.iter();
     let signers = signers.filter_map(|signer| {
         let dated = signer.link.load().dated()?.clone();
         Some((format!("signer \"{}\"", signer.config.name), dated))

@@ -907,14 +907,11 @@ fn told_origin(merged: &MergedConfig) -> Value {
     json!({ "file": merged.file.name, "changed_by_admin": merged.state.summary() })
 }
 
-/// Starts look-ups of the names of key servers of new signers, and ends those of retired signers.
+/// Starts look-ups of the names of key servers of new signers, and ends those of signers that are gone.
 pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
     let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
-    for (signer, configured) in snapshot.signers.iter().zip(&snapshot.config.signers) {
-        if configured.retired.is_some() {
-            signer.places.look_no_more();
-        }
-    }
+    let is_gone = |signer: &&Arc<SignerProfile>| !snapshot.signers.iter().any(|current| Arc::ptr_eq(current, signer));
+    known.iter().filter(is_gone).for_each(|signer| signer.places.look_no_more());
     let is_known = |signer: &&Arc<SignerProfile>| known.iter().any(|known| Arc::ptr_eq(known, signer));
     let new = snapshot.signers.iter().filter(|signer| !is_known(signer));
     let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));

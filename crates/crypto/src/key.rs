@@ -55,8 +55,8 @@ static KEYS: AtomicU64 = AtomicU64::new(0);
 /// A private key that somebody else holds. Clones are the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
-    /// Position of the signer in the configuration, or [`RemoteKey::KEY_PROCESS`].
-    pub signer: u16,
+    /// Number of the signer, or [`RemoteKey::KEY_PROCESS`].
+    pub signer: u32,
     pub ski: Ski,
     pub kind: KeyKind,
     /// SubjectPublicKeyInfo, DER.
@@ -83,10 +83,10 @@ impl Key {
 
 impl RemoteKey {
     /// Signer position that stands for the engine's key process ([`crate::key_process`]).
-    pub const KEY_PROCESS: u16 = u16::MAX;
+    pub const KEY_PROCESS: u32 = u32::MAX;
 
     /// The key of a certificate with this SubjectPublicKeyInfo (RFC 5280 §4.1), in DER.
-    pub fn new(signer: u16, public: &[u8]) -> Result<RemoteKey, KeyError> {
+    pub fn new(signer: u32, public: &[u8]) -> Result<RemoteKey, KeyError> {
         let kind = public_kind(public).ok_or(KeyError::Malformed)??;
         let ski = ski_of(public).ok_or(KeyError::Malformed)?;
         Ok(RemoteKey { signer, ski, kind, public: public.into() })

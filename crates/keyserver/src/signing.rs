@@ -62,7 +62,7 @@ pub fn place(job: &Job) -> Place {
         Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
         Job::Ed25519 { message, .. } if message.len() <= SHORT_MESSAGE_BYTES => Place::Here,
         Job::Rsa { .. } => Place::Thread(ThreadKind::Rsa),
-        Job::Remote { key, .. } => Place::Token(key.signer.into()),
+        Job::Remote { key, .. } => Place::Token(key.signer as usize),
         _ => Place::Thread(ThreadKind::Curves),
     }
 }

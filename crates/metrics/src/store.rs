@@ -70,6 +70,11 @@ impl Column {
         self.bump(gauge.slot, -1_i64 as u64);
     }
 
+    /// Adds to this column's share, or takes from it.
+    pub fn shift(&self, gauge: Gauge, change: i64) {
+        self.bump(gauge.slot, change as u64);
+    }
+
     /// Sets this column's share; what other columns hold is added to it.
     pub fn set(&self, gauge: Gauge, level: i64) {
         self.slot(gauge.slot).store(level as u64, Ordering::Relaxed);

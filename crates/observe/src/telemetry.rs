@@ -30,7 +30,7 @@ pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
-use ledger::{BackendEntries, Entry, Ledger, SignerEntry, register_servers};
+use ledger::{BackendEntries, Entry, Ledger, register_servers};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
@@ -41,6 +41,7 @@ pub use series::SeriesTable;
 pub use server_health::ServerHealthMetrics;
 use server_health::probe_metrics;
 pub use signers::{BESIDE_NAME, BESIDE_SERVER, CONCLUSIONS, LOOKUPS, OUTCOMES, SignerMetrics};
+use signers::{KeyServerMetrics, SignerTotals};
 pub use traces::{ExportCounts, TraceMetrics};
 use upgrades::UpgradeMetrics;
 pub use waits::{DURATION_BOUNDS, WAITS, Wait};
@@ -58,10 +59,11 @@ pub struct Telemetry {
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
     pub batches: BatchMetrics,
-    /// Metrics by a signer's place; a place's metrics are its present owner's.
-    pub signers: Mutex<Vec<Arc<SignerMetrics>>>,
+    /// Metrics by a signer's name, and of its servers by [`series::within`]: see [`Telemetry::signer`].
+    signers: SeriesTable<SignerTotals>,
+    key_servers: SeriesTable<KeyServerMetrics>,
     /// Metrics of the key process, if there is one.
-    pub key_process: Option<Arc<SignerMetrics>>,
+    pub key_process: Option<SignerMetrics>,
     pub gate: GateMetrics,
     pub overload: ShortageMetrics,
     pub traces: TraceMetrics,
@@ -154,13 +156,13 @@ pub struct ReloadMetrics {
     pub old: Gauge,
     pub oldest_age: Gauge,
     /// Counts of places in the order of `PLACES`.
-    pub places: [Gauge; 3],
+    pub places: [Gauge; 2],
     /// Refused changes in the order of `ADMIN_REFUSALS`.
     refused: Vec<Counter>,
 }
 
 /// Objects that have places in a configuration.
-pub const PLACES: [&str; 3] = ["backend", "server", "signer"];
+pub const PLACES: [&str; 2] = ["backend", "server"];
 
 /// Reasons for which the admin API refuses a change.
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
@@ -285,14 +287,7 @@ impl Telemetry {
         let parking = parking_metrics(r);
         let relay = pipe_metrics(r);
         let batches = BatchMetrics::new(r);
-        let signers = config.signers.iter().map(|signer| {
-            let (metrics, group) = r.group(|r| signer_metrics(r, signer));
-            let metrics = Arc::new(metrics);
-            ledger.signers.push(SignerEntry::new(signer, group, &metrics));
-            metrics
-        });
-        let signers = Mutex::new(signers.collect());
-        let key_process = config.keys.isolate.map(|_| Arc::new(SignerMetrics::of_key_process(r)));
+        let key_process = config.keys.isolate.map(|_| SignerMetrics::of_key_process(r));
         let gate = gate_metrics(r);
         let overload = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
@@ -308,7 +303,8 @@ impl Telemetry {
             parking,
             relay,
             batches,
-            signers,
+            signers: SeriesTable::default(),
+            key_servers: SeriesTable::default(),
             key_process,
             gate,
             overload,
@@ -318,6 +314,7 @@ impl Telemetry {
             ledger,
         };
         telemetry.reload_listeners(&mut Registrar::First(&mut registry), config);
+        telemetry.reload_signers(&mut Registrar::First(&mut registry), config);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         (telemetry, store)
@@ -451,11 +448,6 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
             &[],
         ),
     }
-}
-
-fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
-    let servers: Vec<String> = signer.servers.iter().map(|server| server.address.to_string()).collect();
-    SignerMetrics::new(r, &signer.name, &servers)
 }
 
 fn gate_metrics(r: &mut Registry) -> GateMetrics {

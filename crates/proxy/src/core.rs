@@ -155,32 +155,29 @@ impl Core {
         let snapshot = self.snapshot();
         let config = &snapshot.shared.config;
         let mut signers = self.signers.borrow_mut();
-        signers.resize(config.signers.len(), None);
-        for (place, profile) in snapshot.shared.signers.iter().enumerate() {
-            let is_same = signers[place].as_ref().is_some_and(|known| known.is_of(profile));
-            if is_same || config.signers[place].retired.is_some() {
+        for profile in &snapshot.shared.signers {
+            if signers.iter().any(|known| known.is_of(profile)) {
                 continue;
             }
-            let metrics = self.telemetry.signer(place);
+            let metrics = self.telemetry.signer(&profile.config).expect("what is published is registered");
             let jobs_max = config.process.handshakes.in_progress;
             let new =
                 Signer::new(profile, self.beside.get().cloned(), self.metrics.clone(), &metrics, jobs_max, self.seed);
             new.start();
-            signers[place] = Some(new);
+            signers.push(new);
         }
-        for (place, known) in earlier.shared.config.live_signers() {
-            if config.signers[place].retired.is_none() {
+        for gone in &earlier.shared.signers {
+            if snapshot.shared.signers.iter().any(|current| Arc::ptr_eq(current, gone)) {
                 continue;
             }
             let handshakes = earlier.shared.config.listeners.iter().map(|listener| listener.timeouts.handshake);
-            let wait = handshakes.max().unwrap_or_default() + known.timeout;
-            let (core, Some(signer)) = (Rc::clone(self), signers[place].clone()) else { continue };
+            let wait = handshakes.max().unwrap_or_default() + gone.config.timeout;
+            let Some(signer) = signers.iter().find(|known| known.is_of(gone)).cloned() else { continue };
+            let core = Rc::clone(self);
             spawn_local(async move {
                 sleep(wait).await;
                 signer.end();
-                // The signer's place may be another's by then.
-                let mut signers = core.signers.borrow_mut();
-                signers[place].take_if(|known| Rc::ptr_eq(known, &signer));
+                core.signers.borrow_mut().retain(|known| !Rc::ptr_eq(known, &signer));
             });
         }
     }

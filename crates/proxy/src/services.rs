@@ -61,7 +61,7 @@ pub struct Services {
     pub gate: Rc<Gate>,
     pub(crate) admission: RefCell<Admission>,
     /// Signers by their place in the configuration; `None` in the place of one that has ended.
-    pub(crate) signers: RefCell<Vec<Option<Rc<Signer>>>>,
+    pub(crate) signers: RefCell<Vec<Rc<Signer>>>,
     /// Signer in the process that holds this process's keys; unset where the keys are in this process.
     pub(crate) beside: OnceCell<Rc<Beside>>,
     pub(crate) seed: u64,
@@ -202,7 +202,7 @@ impl Services {
                 if key.signer == RemoteKey::KEY_PROCESS {
                     return Beside::submit_to(self.beside.get().map(|beside| &**beside), job);
                 }
-                let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
+                let signer = self.signers.borrow().iter().find(|signer| signer.is_for(key)).cloned();
                 match signer {
                     Some(signer) => signer.submit(job),
                     None => Work::Here(Pending::answered(Err(JobError::Unavailable))),

@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use propylon_config::Verify;
-use propylon_crypto::{Job, JobError, Outcome, Pending};
+use propylon_crypto::{Job, JobError, Outcome, Pending, RemoteKey};
 use propylon_metrics::Column;
 use propylon_tls::{Link, LinkError};
 use tokio::sync::Notify;
@@ -86,7 +86,7 @@ impl Signer {
         profile: &Arc<SignerProfile>,
         beside: Option<Rc<Beside>>,
         column: Column,
-        metrics: &Arc<SignerMetrics>,
+        metrics: &SignerMetrics,
         jobs_max: usize,
         seed: u64,
     ) -> Rc<Signer> {
@@ -99,18 +99,12 @@ impl Signer {
             hedge: config.hedge.map(|hedge| hedge.as_micros() as u64),
             verify: config.verify,
         };
-        let report = Report::new(column, Arc::clone(metrics), &config.name, labels.to_vec());
+        let report = Report::new(column, metrics.clone(), &config.name, labels.to_vec());
         Signer::of(Place::Servers(Arc::clone(profile), beside), settings, report, seed)
     }
 
     /// Makes the signer of the process beside this one, by this core's socket to it.
-    pub fn beside(
-        socket: OwnedFd,
-        column: Column,
-        metrics: &Arc<SignerMetrics>,
-        jobs_max: usize,
-        seed: u64,
-    ) -> Rc<Signer> {
+    pub fn beside(socket: OwnedFd, column: Column, metrics: &SignerMetrics, jobs_max: usize, seed: u64) -> Rc<Signer> {
         let settings = Settings {
             servers: 1,
             connections: 1,
@@ -120,7 +114,7 @@ impl Signer {
             // The process is this program, and looks at its signatures as this process would.
             verify: Verify::Nothing,
         };
-        let report = Report::new(column, Arc::clone(metrics), BESIDE_NAME, vec![BESIDE_SERVER.to_owned()]);
+        let report = Report::new(column, metrics.clone(), BESIDE_NAME, vec![BESIDE_SERVER.to_owned()]);
         Signer::of(Place::Beside(Cell::new(Some(socket))), settings, report, seed)
     }
 
@@ -142,6 +136,11 @@ impl Signer {
 
     pub fn is_of(&self, profile: &Arc<SignerProfile>) -> bool {
         matches!(&self.place, Place::Servers(known, _) if Arc::ptr_eq(known, profile))
+    }
+
+    /// Whether this is the signer that has the key.
+    pub fn is_for(&self, key: &RemoteKey) -> bool {
+        self.profile().is_some_and(|profile| profile.config.id.0 == key.signer as usize)
     }
 
     /// Absent of the process beside this one.

@@ -58,7 +58,7 @@ pub struct Snapshot {
     pub servers: Vec<Arc<Vec<Server>>>,
     /// Generation since which each backend has been what it is, by backend.
     versions: Vec<u64>,
-    /// Signers by `SignerId`.
+    /// Signers in the order of the configuration.
     pub signers: Vec<Arc<SignerProfile>>,
     /// Connection limits that all cores share, by backend; `None` where no server has a limit.
     limiters: Vec<Option<Arc<ServerLimiter>>>,
@@ -477,25 +477,22 @@ fn reload_links(
     findings: &mut Vec<Finding>,
 ) -> Vec<Option<Arc<LinkProfile>>> {
     let mut links = vec![None; config.signers.len()];
-    let stays = |place: usize| files == Files::ReadAgain && known_signer(config, earlier, place).is_some();
-    for (place, signer) in config.live_signers().filter(|(place, _)| stays(*place)) {
+    let stays = |signer: &Signer| files == Files::ReadAgain && known_signer(earlier, signer).is_some();
+    for (index, signer) in config.signers.iter().enumerate().filter(|(_, signer)| stays(signer)) {
         match LinkProfile::load(signer) {
             Err(errors) => findings.extend(errors),
             Ok((link, warnings)) => {
                 findings.extend(warnings);
-                links[place] = Some(Arc::new(link));
+                links[index] = Some(Arc::new(link));
             }
         }
     }
     links
 }
 
-/// The signer at this place if it is the one that was there: one that is retired never comes back.
-fn known_signer(config: &Config, earlier: Option<&Snapshot>, place: usize) -> Option<Arc<SignerProfile>> {
-    let earlier = earlier?;
-    let was_retired = earlier.config.signers.get(place)?.retired.is_some();
-    let is_same = config.signers[place].retired.is_some() || !was_retired;
-    earlier.signers.get(place).filter(|_| is_same).cloned()
+/// The same signer in the earlier snapshot.
+fn known_signer(earlier: Option<&Snapshot>, signer: &Signer) -> Option<Arc<SignerProfile>> {
+    earlier?.signers.iter().find(|known| known.config.id == signer.id).cloned()
 }
 
 fn reload_signers(
@@ -505,8 +502,8 @@ fn reload_signers(
     findings: &mut Vec<Finding>,
 ) -> Vec<Arc<SignerProfile>> {
     let mut signers = Vec::with_capacity(config.signers.len());
-    for (place, signer) in config.signers.iter().enumerate() {
-        if let Some(known) = known_signer(config, earlier, place) {
+    for signer in &config.signers {
+        if let Some(known) = known_signer(earlier, signer) {
             signers.push(known);
             continue;
         }

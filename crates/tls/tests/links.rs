@@ -37,7 +37,7 @@ fn signer(files: &Directory, authority: &Authority, server_name: Option<&str>) -
     let at = At { line: 1, column: 1, length: 1 };
     let trust = |name: &str, text: &str| Trust { path: files.write(name, text), at };
     Signer {
-        retired: None,
+        id: propylon_config::SignerId(0),
         name: "vault".into(),
         servers: vec![SignerServer {
             address: ServerAddress::Ip("127.0.0.1:2407".parse().unwrap()),

@@ -48,6 +48,10 @@ pub struct TlsProfile {
 /// Key servers that hold the same private keys, and how this engine speaks to them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Signer {
+    /// Number of the signer, which remote keys know it by. Two configurations have the same number for the same signer, and no other
+    /// has it.
+    #[serde(skip)]
+    pub id: SignerId,
     /// Name of the signer: the NAME of `[signer.NAME]`.
     #[serde(skip)]
     pub name: String,
@@ -68,9 +72,6 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Signatures that are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
-    /// Generation of the first configuration without this signer; absent while it is configured. A retired signer only
-    /// keeps its index valid for handshakes that still use it.
-    pub retired: Option<u64>,
     /// Interval at which the servers' host names are looked up. Default 30 s.
     #[serde(serialize_with = "shown::written")]
     pub resolve_interval: Duration,

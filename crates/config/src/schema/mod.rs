@@ -24,7 +24,7 @@ mod values;
 use std::path::Path;
 
 use crate::context::Context;
-use crate::model::Config;
+use crate::model::{Config, SignerId};
 use crate::report::Report;
 use crate::resolve;
 use crate::text::Span;
@@ -58,7 +58,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         backends: Names::new("backend", &backends),
         allow_world_readable_keys: process.allow_world_readable_keys,
     };
-    let signers = signers.into_iter().map(|named| signer::signer(&context, named)).collect();
+    let signers =
+        signers.into_iter().zip(0..).map(|(named, id)| signer::signer(&context, named, SignerId(id))).collect();
     let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
     let acmes: Vec<_> = acmes.into_iter().map(|named| acme::acme(&context, named)).collect();
     let mut tls: Vec<_> = tls.into_iter().map(|named| tls::profile(&context, named)).collect();

@@ -7,7 +7,7 @@ use super::tls::WATCH_MIN;
 use super::values::{DAY, HOUR, required_file, seconds, up_to};
 use crate::context::Context;
 use crate::describe::Form;
-use crate::model::{Signer, SignerServer, Trust, Verify};
+use crate::model::{Signer, SignerId, SignerServer, Trust, Verify};
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -22,7 +22,7 @@ const TIMEOUT_MAX: Duration = seconds(60);
 const RESOLVE_MIN: Duration = seconds(1);
 const RESOLVE_INTERVAL: Duration = seconds(30);
 
-pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer {
+pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>, id: SignerId) -> Signer {
     let Named { name, span, mut section } = named;
     let report = context.report;
     let servers = servers(&mut section);
@@ -38,6 +38,7 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     section.close();
     let (name, at) = (name.to_string(), report.at(span));
     Signer {
+        id,
         name,
         servers,
         identity,
@@ -49,7 +50,6 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
         resolve_interval,
         watch,
         allow_world_readable_keys: context.allow_world_readable_keys,
-        retired: None,
         at,
     }
 }

@@ -430,13 +430,12 @@ impl View {
 
     fn signers_summary(&self) -> Value {
         let snapshot = self.current();
-        let signers = snapshot.config.live_signers().take(SIGNERS_MAX).map(|(place, _)| {
-            let signer = &snapshot.signers[place];
-            let (outcomes, mut servers) = self.telemetry.signer(place).summary(&self.store);
+        let signers = snapshot.signers.iter().take(SIGNERS_MAX).filter_map(|signer| {
+            let (outcomes, mut servers) = self.telemetry.signer(&signer.config)?.summary(&self.store);
             for (server, label) in servers.iter_mut().zip(&signer.labels) {
                 server["address"] = label.clone().into();
             }
-            json!({ "name": signer.config.name, "outcomes": outcomes, "servers": servers })
+            Some(json!({ "name": signer.config.name, "outcomes": outcomes, "servers": servers }))
         });
         signers.collect()
     }

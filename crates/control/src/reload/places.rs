@@ -14,7 +14,6 @@ pub struct Places {
     backends: Vec<u64>,
     /// Generations since which places are free, by backend and place.
     servers: Vec<Vec<u64>>,
-    signers: Vec<u64>,
 }
 
 impl Places {
@@ -22,7 +21,6 @@ impl Places {
         Places {
             backends: vec![generation; config.backends.len()],
             servers: config.backends.iter().map(|backend| vec![generation; backend.servers.len()]).collect(),
-            signers: vec![generation; config.signers.len()],
         }
     }
 
@@ -44,13 +42,7 @@ impl Places {
             });
             servers.push(of.collect());
         }
-        // One that is retired never comes back: what lives there is another.
-        let signers = after.signers.iter().enumerate().map(|(at, signer)| {
-            let was_retired = before.signers.get(at).is_some_and(|known| known.retired.is_some());
-            place(&self.signers, at, signer.retired.is_some() || !was_retired)
-        });
-        let signers = signers.collect();
-        *self = Places { backends, servers, signers };
+        *self = Places { backends, servers };
     }
 
     /// Free places. `alive` are the generations of earlier snapshots that are still in use.
@@ -73,17 +65,13 @@ impl Places {
             free.backends.push(all && is_still(metrics.clients_open) && is_still(metrics.queue_depth));
             free.servers.push(servers);
         }
-        for (at, signer) in config.signers.iter().enumerate() {
-            // A remote key knows its signer by place, and cores keep one for the handshakes that wait for it.
-            free.signers.push(is_past(self.signers[at], signer.retired) && !telemetry.is_signer_in_use(at));
-        }
         free
     }
 
-    /// All places: of backends, servers and signers.
-    pub fn counts(&self) -> [usize; 3] {
+    /// All places: of backends and servers.
+    pub fn counts(&self) -> [usize; 2] {
         let servers = self.servers.iter().map(Vec::len).sum();
-        [self.backends.len(), servers, self.signers.len()]
+        [self.backends.len(), servers]
     }
 }
 
@@ -137,30 +125,6 @@ mod tests {
         assert_eq!(after_changes(100, &[1]), one, "twice the changes");
         let some = after_changes(50, &[1, 10, 20]);
         assert!(some <= none + 12, "{some}");
-    }
-
-    #[test]
-    fn a_signers_place_is_kept_while_a_core_has_it_and_its_series_are_anothers_then() {
-        let first = config(1);
-        let (telemetry, store) = Telemetry::new(&first, 1);
-        let mut places = Places::new(&first, 1);
-        let in_use = telemetry.signer(0);
-        let second = config(2).succeeding(&first, 2, &FreePlaces::default());
-        telemetry.reload(&store, &second);
-        places.reload(&first, &second, 2);
-        assert_eq!(places.free(&second, &[], &telemetry, &store).signers, [false, false], "a core goes by it");
-        drop(in_use);
-        assert_eq!(places.free(&second, &[1], &telemetry, &store).signers, [false, false], "a snapshot knows it");
-        let free = places.free(&second, &[], &telemetry, &store);
-        assert_eq!(free.signers, [true, false]);
-        let third = config(3).succeeding(&second, 3, &free);
-        telemetry.reload(&store, &third);
-        places.reload(&second, &third, 3);
-        assert_eq!(third.signers.iter().map(|signer| signer.retired).collect::<Vec<_>>(), [None, Some(3)]);
-        assert!(!places.free(&third, &[2], &telemetry, &store).signers[0], "it lives");
-        let series = store.prometheus();
-        assert!(series.contains("server=\"10.2.0.2:1\""), "{series}");
-        assert_eq!(series.matches("propylon_signer_retries_total{").count(), 1);
     }
 
     #[test]

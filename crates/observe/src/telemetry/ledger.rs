@@ -1,24 +1,22 @@
 //! Registration of metric series by place, while configurations come and go; used by the main thread.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
-use propylon_config::{Backend, Config, FreePlaces, ServerAddress, Signer};
+use propylon_config::{Backend, Config, FreePlaces, ServerAddress, Signer, SignerServer};
 use propylon_metrics::{Group, Registry, Store};
 
-use super::series::Registrar;
+use super::series::{Registrar, within};
+use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
     BackendMetrics, ServerMetrics, ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics, listener_metrics,
-    probe_metrics, proxy_refused, relay_metrics, server_metrics, signer_metrics, sticky_metrics,
+    probe_metrics, proxy_refused, relay_metrics, server_metrics, sticky_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 pub struct Ledger {
     pub backends: Vec<(BackendEntries, Vec<ServerEntries>)>,
-    pub signers: Vec<SignerEntry>,
-    /// Series of signers that nobody has, whose places have gone to signers with more servers or fewer.
-    pub spare: Vec<SignerEntry>,
 }
 
 /// Series of a backend without its servers: those of every one, and those of one that is reached by TLS.
@@ -105,25 +103,6 @@ impl ServerEntries {
     }
 }
 
-/// Series of a signer, which are as many as it has servers.
-pub struct SignerEntry {
-    all: Entry,
-    servers: usize,
-    metrics: Arc<SignerMetrics>,
-}
-
-impl SignerEntry {
-    pub fn new(signer: &Signer, group: Group, metrics: &Arc<SignerMetrics>) -> SignerEntry {
-        let all = Entry::new(&signer.name, group);
-        SignerEntry { all, servers: signer.servers.len(), metrics: Arc::clone(metrics) }
-    }
-
-    fn register(store: &Store, signer: &Signer) -> SignerEntry {
-        let (metrics, group) = store.register(|r| signer_metrics(r, signer));
-        SignerEntry::new(signer, group, &Arc::new(metrics))
-    }
-}
-
 /// Series of a listener, of a backend without its servers, of a server or of a signer.
 pub struct Entry {
     label: String,
@@ -185,7 +164,7 @@ impl Telemetry {
             }
             self.reload_servers(store, place, backend, &mut ledger.backends[place].1);
         }
-        self.reload_signers(store, config, ledger);
+        self.reload_signers(&mut Registrar::Later(store), config);
     }
 
     /// Shows the series of this configuration's listeners.
@@ -229,42 +208,26 @@ impl Telemetry {
         }
     }
 
-    /// A signer that is another by the same name takes the name over. Series that nobody uses any more become those of the next with
-    /// as many servers.
-    fn reload_signers(&self, store: &Store, config: &Config, ledger: &mut Ledger) {
-        let Ledger { signers: entries, spare, .. } = ledger;
-        let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
-        for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
-            entry.all.withdraw(store);
-        }
-        for (place, signer) in config.signers.iter().enumerate() {
-            let Some(entry) = entries.get_mut(place) else {
-                entries.push(SignerEntry::register(store, signer));
-                continue;
-            };
-            if signer.retired.is_some() || entry.all.shown {
-                continue;
+    /// Shows the series of this configuration's signers and of their servers.
+    pub(super) fn reload_signers(&self, registrar: &mut Registrar<'_>, config: &Config) {
+        self.signers.reload();
+        self.key_servers.reload();
+        for signer in &config.signers {
+            let name = signer.name.as_str();
+            self.signers.show(registrar, name, 1, |r| SignerTotals::new(r, name));
+            for server in &signer.servers {
+                let server = server.address.to_string();
+                let label = within(name, &server);
+                self.key_servers.show(registrar, &label, 1, |r| KeyServerMetrics::new(r, name, &server));
             }
-            if entry.servers != signer.servers.len() {
-                let fits = spare.iter().position(|spare| spare.servers == signer.servers.len());
-                let other = fits.map(|fits| spare.swap_remove(fits));
-                let other = other.unwrap_or_else(|| SignerEntry::register(store, signer));
-                spare.push(std::mem::replace(entry, other));
-            }
-            entry.all.show(store, &signer.name, |r| _ = signer_metrics(r, signer));
         }
-        let metrics = entries.iter().map(|entry| Arc::clone(&entry.metrics));
-        *self.signers.lock().unwrap_or_else(PoisonError::into_inner) = metrics.collect();
     }
 
-    pub fn signer(&self, place: usize) -> Arc<SignerMetrics> {
-        Arc::clone(&self.signers.lock().unwrap_or_else(PoisonError::into_inner)[place])
-    }
-
-    /// Whether anybody goes by the metrics of the signer at this place, and so by the signer itself.
-    pub fn is_signer_in_use(&self, place: usize) -> bool {
-        // Two references are always there: the ledger's and the list's.
-        Arc::strong_count(&self.signers.lock().unwrap_or_else(PoisonError::into_inner)[place]) > 2
+    /// The metrics of a signer; `None` if no configuration has registered it.
+    pub fn signer(&self, signer: &Signer) -> Option<SignerMetrics> {
+        let server = |server: &SignerServer| self.key_servers.get(&within(&signer.name, &server.address.to_string()));
+        let servers = signer.servers.iter().map(server).collect::<Option<_>>()?;
+        Some(SignerMetrics { totals: self.signers.get(&signer.name)?, servers })
     }
 
     /// Series of places that nobody uses any more are no longer shown.
@@ -276,6 +239,8 @@ impl Telemetry {
         self.listeners.sweep(&mut groups);
         self.relays.sweep(&mut groups);
         self.proxy_refusals.sweep(&mut groups);
+        self.signers.sweep(&mut groups);
+        self.key_servers.sweep(&mut groups);
         for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
             if free_of(&free.backends, place) {
                 entry.hide(&mut groups);
@@ -366,7 +331,6 @@ mod tests {
         let free = FreePlaces {
             backends: vec![false, true, false],
             servers: vec![vec![false, true, false], vec![true], vec![false]],
-            signers: Vec::new(),
         };
         telemetry.withdraw(&store, &free);
         assert!(!has("backend=\"old\"") && !has("server=\"10.0.0.1:2\""));

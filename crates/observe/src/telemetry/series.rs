@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use propylon_metrics::{Group, Registry, Store};
 
-/// Metrics of one kind by their label. Whoever counts holds the metrics; series that nobody holds and no configuration in effect has
-/// are shown no more, and their slots go to others.
+/// Metrics of one kind by their label. Whoever counts holds the metrics; series that nobody holds and no configuration
+/// in effect has are shown no more, and their slots go to others.
 pub struct SeriesTable<T> {
     inner: Mutex<Inner<T>>,
 }
 
 struct Inner<T> {
     entries: HashMap<String, Entry<T>>,
-    /// Groups of slots whose series are shown no more, by the count of what they are for.
+    /// Groups of slots whose series are shown no more, with their `size`.
     spare: Vec<(usize, Group)>,
 }
 
@@ -25,7 +25,14 @@ struct Entry<T> {
     is_configured: bool,
 }
 
-/// Where series are registered: those of the first configuration come before the store is built, since its slots lie in one piece.
+/// The label of what is within something: a server's, by its backend or signer.
+pub fn within(outer: &str, inner: &str) -> String {
+    // No name has a line break in it.
+    format!("{outer}\n{inner}")
+}
+
+/// The place in which series are registered: those of the first configuration come before the store is built, since its
+/// slots lie in one piece.
 pub(super) enum Registrar<'a> {
     First(&'a mut Registry),
     Later(&'a Store),
@@ -64,8 +71,8 @@ impl<T> SeriesTable<T> {
         self.inner().entries.values_mut().for_each(|entry| entry.is_configured = false);
     }
 
-    /// Has the series with this label shown: those that are, or new ones from 0 on. `describe` registers the same kinds in the same
-    /// order whenever `size` is the same.
+    /// Has the series with this label shown: those that are, or new ones from 0 on. `describe` registers the same kinds
+    /// in the same order whenever `size` is the same.
     pub(super) fn show(
         &self,
         registrar: &mut Registrar<'_>,
@@ -85,8 +92,8 @@ impl<T> SeriesTable<T> {
         inner.entries.insert(label.to_owned(), entry);
     }
 
-    /// Takes out what nobody holds and the configuration in effect has not; the series of these groups are to be withdrawn. Whoever
-    /// holds metrics has had them from here, so that none can be had while this looks.
+    /// Takes out what nobody holds and the configuration in effect has not; the series of these groups are to be
+    /// withdrawn. Whoever holds metrics has had them from here, so that none can be had while this looks.
     pub(super) fn sweep(&self, withdrawn: &mut Vec<Group>) {
         let Inner { entries, spare } = &mut *self.inner();
         let is_unused = |entry: &Entry<T>| !entry.is_configured && Arc::strong_count(&entry.metrics) == 1;

@@ -1,5 +1,8 @@
 //! Signatures by keys that are elsewhere, and who makes them.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use serde_json::{Value, json};
 
@@ -17,14 +20,29 @@ pub const CONCLUSIONS: &[&str] = &["signed", "timeout", "unavailable", "refused"
 /// Ends of a request to a key server.
 pub const OUTCOMES: &[&str] = &["signed", "refused", "wrong", "lost", "unanswered", "superfluous"];
 
+/// Metrics of a signer and of its servers.
+#[derive(Clone)]
 pub struct SignerMetrics {
+    pub totals: Arc<SignerTotals>,
+    /// Metrics by server, in the order of the configuration.
+    pub servers: Vec<Arc<KeyServerMetrics>>,
+}
+
+impl Deref for SignerMetrics {
+    type Target = SignerTotals;
+
+    fn deref(&self) -> &SignerTotals {
+        &self.totals
+    }
+}
+
+pub struct SignerTotals {
     pub conclusions: Vec<Counter>,
     pub retries: Counter,
     pub hedges: Counter,
     pub unsent: Gauge,
     /// Look-ups of names by result, in the order of `LOOKUPS`.
     pub lookups: [Counter; 3],
-    pub servers: Vec<KeyServerMetrics>,
     /// Restarts of the key process; only its own metrics have them.
     pub restarts: Option<Counter>,
     pub is_over: Option<Gauge>,
@@ -43,14 +61,14 @@ pub struct KeyServerMetrics {
     pub strays: Counter,
 }
 
-impl SignerMetrics {
-    pub fn new(r: &mut Registry, signer: &str, servers: &[String]) -> SignerMetrics {
+impl SignerTotals {
+    pub(super) fn new(r: &mut Registry, signer: &str) -> SignerTotals {
         let by = &[("signer", signer)];
         let conclusion = |r: &mut Registry, outcome: &str| {
             let help = "Signatures that handshakes waited for, by what came of it; full: as many waited as may.";
             r.counter("propylon_signer_jobs_total", help, &[("signer", signer), ("outcome", outcome)])
         };
-        SignerMetrics {
+        SignerTotals {
             conclusions: CONCLUSIONS.iter().map(|outcome| conclusion(r, outcome)).collect(),
             retries: r.counter("propylon_signer_retries_total", "Signatures asked for again.", by),
             hedges: r.counter(
@@ -63,21 +81,38 @@ impl SignerMetrics {
                 let help = "Lookups of key servers' names after the first, by what came of it.";
                 r.counter("propylon_signer_lookups_total", help, &[("signer", signer), ("outcome", outcome)])
             }),
-            servers: servers.iter().map(|server| KeyServerMetrics::new(r, signer, server)).collect(),
             restarts: None,
             is_over: None,
         }
+    }
+
+    /// Adds counts of look-ups; called by the main thread.
+    pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
+        for (counter, count) in self.lookups.iter().zip(counts) {
+            column.add(*counter, count);
+        }
+    }
+}
+
+impl SignerMetrics {
+    /// Registers the metrics of a signer and of its servers, for as long as the store lives.
+    pub fn new(r: &mut Registry, signer: &str, servers: &[String]) -> SignerMetrics {
+        let servers = servers.iter().map(|server| Arc::new(KeyServerMetrics::new(r, signer, server)));
+        let servers = servers.collect();
+        SignerMetrics { totals: Arc::new(SignerTotals::new(r, signer)), servers }
     }
 
     /// Registers the metrics of the key process.
     pub fn of_key_process(r: &mut Registry) -> SignerMetrics {
         let restarts = "Times that the key process has ended and was started again.";
         let is_over = "Cores that will never reach a key process again: the process that starts it is gone.";
-        SignerMetrics {
+        let totals = SignerTotals {
             restarts: Some(r.counter("propylon_key_process_restarts_total", restarts, &[])),
             is_over: Some(r.gauge("propylon_key_process_lost", is_over, &[])),
-            ..SignerMetrics::new(r, BESIDE_NAME, &[BESIDE_SERVER.to_owned()])
-        }
+            ..SignerTotals::new(r, BESIDE_NAME)
+        };
+        let servers = vec![Arc::new(KeyServerMetrics::new(r, BESIDE_NAME, BESIDE_SERVER))];
+        SignerMetrics { totals: Arc::new(totals), servers }
     }
 }
 
@@ -89,7 +124,7 @@ impl SignerMetrics {
                 names.iter().zip(counters).map(|(name, counter)| ((*name).to_owned(), store.count(*counter).into()));
             Value::Object(pairs.collect())
         };
-        let server = |server: &KeyServerMetrics| {
+        let server = |server: &Arc<KeyServerMetrics>| {
             json!({
                 "connections": store.level(server.connections),
                 "outstanding": store.level(server.outstanding),
@@ -101,17 +136,10 @@ impl SignerMetrics {
         };
         (counts(CONCLUSIONS, &self.conclusions), self.servers.iter().map(server).collect())
     }
-
-    /// Adds counts of look-ups; called by the main thread.
-    pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
-        for (counter, count) in self.lookups.iter().zip(counts) {
-            column.add(*counter, count);
-        }
-    }
 }
 
 impl KeyServerMetrics {
-    fn new(r: &mut Registry, signer: &str, server: &str) -> KeyServerMetrics {
+    pub(super) fn new(r: &mut Registry, signer: &str, server: &str) -> KeyServerMetrics {
         let by = &[("signer", signer), ("server", server)];
         let outcome = |r: &mut Registry, outcome: &str| {
             let help = "Requests for signatures, by what became of them.";

@@ -41,7 +41,7 @@ pub async fn forward(
     backend: BackendId,
 ) -> After {
     let backend = &snapshot.backends[backend.0];
-    let state = &backend.state;
+    let (state, handle) = (&backend.state, Rc::clone(client.listener()));
     request.note.backend = Some(backend.id.0);
     client.note_backend(backend.id);
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
@@ -50,7 +50,6 @@ pub async fn forward(
         return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
     };
     state.retry_budget.borrow_mut().earn();
-    let handle = Rc::clone(client.listener());
     let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
     let upload = match client {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use propylon_config::{Config, Listener};
 use propylon_observe::telemetry::{ByReason, ListenerMetrics, RelayMetrics, Telemetry};
 
-/// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not at all.
+/// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not
+/// at all.
 pub struct ListenerHandle {
     pub metrics: Arc<ListenerMetrics>,
     /// Metrics of relayed connections, while the listener relays.

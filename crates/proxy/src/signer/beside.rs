@@ -4,7 +4,6 @@
 use std::future::{pending, poll_fn};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
@@ -43,7 +42,7 @@ impl Beside {
     /// handshakes are counted by those who make them.
     pub fn aside(socket: OwnedFd) -> Rc<Beside> {
         let mut registry = Registry::new();
-        let metrics = Arc::new(SignerMetrics::of_key_process(&mut registry));
+        let metrics = SignerMetrics::of_key_process(&mut registry);
         // Not the first of them, which is the one that speaks to the log.
         let column = Store::column(&registry.build(2), 1);
         let signer = Signer::beside(socket, column, &metrics, ASIDE_PARKED_MAX, propylon_crypto::seed());

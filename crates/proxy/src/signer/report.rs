@@ -1,18 +1,18 @@
 //! Report of one core on a signer: numbers for the metrics, and a line in the log when something changes.
 
+use std::cell::Cell;
 use std::fmt::Write;
-use std::sync::Arc;
 
 use propylon_crypto::Ski;
 use propylon_crypto::keyless::ErrorCode;
-use propylon_metrics::{Column, Counter};
+use propylon_metrics::{Column, Counter, Gauge};
 use propylon_observe::telemetry::{CONCLUSIONS, OUTCOMES, SignerMetrics};
 use propylon_observe::throttle::Throttle;
 
 /// One core's.
 pub struct Report {
     column: Column,
-    metrics: Arc<SignerMetrics>,
+    metrics: SignerMetrics,
     signer: String,
     /// As the user wrote them.
     servers: Vec<String>,
@@ -21,6 +21,17 @@ pub struct Report {
     speaks: bool,
     /// Milliseconds.
     now: u64,
+    /// This core's share of the gauges, given back in the end: another signer may have the same series.
+    unsent: Cell<i64>,
+    levels: Box<[Levels]>,
+}
+
+/// A server's gauges.
+#[derive(Clone, Default)]
+struct Levels {
+    outstanding: Cell<i64>,
+    connections: Cell<i64>,
+    ejected: Cell<i64>,
 }
 
 /// How a line begins that tells of a server.
@@ -35,9 +46,16 @@ macro_rules! tell {
 }
 
 impl Report {
-    pub fn new(column: Column, metrics: Arc<SignerMetrics>, signer: &str, servers: Vec<String>) -> Report {
+    pub fn new(column: Column, metrics: SignerMetrics, signer: &str, servers: Vec<String>) -> Report {
         let speaks = column.index() == 0;
-        Report { column, metrics, signer: signer.to_owned(), servers, throttle: Throttle::default(), speaks, now: 0 }
+        let levels = vec![Levels::default(); servers.len()].into();
+        let (throttle, unsent) = (Throttle::default(), Cell::new(0));
+        Report { column, metrics, signer: signer.to_owned(), servers, throttle, speaks, now: 0, unsent, levels }
+    }
+
+    fn shift(&self, gauge: Gauge, level: &Cell<i64>, change: i64) {
+        level.set(level.get() + change);
+        self.column.shift(gauge, change);
     }
 
     /// The process beside this one was started again; all cores learn it, and one counts.
@@ -79,12 +97,12 @@ impl Report {
     }
 
     pub fn unsent(&self, count: usize) {
-        self.column.set(self.metrics.unsent, count as i64);
+        let before = self.unsent.replace(count as i64);
+        self.column.shift(self.metrics.unsent, count as i64 - before);
     }
 
     pub fn outstanding(&self, server: usize, change: i64) {
-        let gauge = self.metrics.servers[server].outstanding;
-        if change > 0 { self.column.raise(gauge) } else { self.column.lower(gauge) }
+        self.shift(self.metrics.servers[server].outstanding, &self.levels[server].outstanding, change);
     }
 
     pub fn answered(&self, server: usize, outcome: &str) {
@@ -102,8 +120,7 @@ impl Report {
     }
 
     pub fn links(&self, server: usize, change: i64) {
-        let gauge = self.metrics.servers[server].connections;
-        if change > 0 { self.column.raise(gauge) } else { self.column.lower(gauge) }
+        self.shift(self.metrics.servers[server].connections, &self.levels[server].connections, change);
     }
 
     pub fn server_up(&mut self, server: usize) {
@@ -136,12 +153,12 @@ impl Report {
     pub fn ejected(&mut self, server: usize) {
         let metrics = &self.metrics.servers[server];
         self.column.increment(metrics.ejections);
-        self.column.raise(metrics.ejected);
+        self.shift(metrics.ejected, &self.levels[server].ejected, 1);
         tell!(self, Info, "key server {} does not answer in time and is passed over", self.servers[server]);
     }
 
     pub fn readmitted(&mut self, server: usize) {
-        self.column.lower(self.metrics.servers[server].ejected);
+        self.shift(self.metrics.servers[server].ejected, &self.levels[server].ejected, -1);
         tell!(self, Info, "key server {} answers in time again", self.servers[server]);
     }
 
@@ -157,5 +174,16 @@ impl Report {
         let why = code.map_or_else(|| "unknown error".to_owned(), |code| code.to_string());
         let cure = "`propylon-keyserver keys` there lists the keys that it has";
         tell!(self, Warn, "key server {} does not sign with the key {key}: {why}; {cure}", self.servers[server]);
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.column.shift(self.metrics.unsent, -self.unsent.get());
+        for (levels, metrics) in self.levels.iter().zip(&self.metrics.servers) {
+            self.column.shift(metrics.outstanding, -levels.outstanding.get());
+            self.column.shift(metrics.connections, -levels.connections.get());
+            self.column.shift(metrics.ejected, -levels.ejected.get());
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{Listener, Route};
+use propylon_observe::telemetry::Telemetry;
 use propylon_tls::{Acceptor, Deferral, Parking};
 
-use super::{Publication, Snapshot};
+use super::{Publication, Snapshot, Terms};
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams};
 
@@ -53,26 +54,8 @@ impl CoreSnapshot {
     ) -> Rc<CoreSnapshot> {
         let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
-        let before: HashMap<&str, usize> = earlier.map(CoreSnapshot::listener_indexes).unwrap_or_default();
-        let before = |listener: &Listener| Some((earlier?, *before.get(listener.name.as_str())?));
-        let telemetry = &upstreams.services.telemetry;
-        let listeners = shared.config.listeners.iter().enumerate().map(|(index, listener)| {
-            let known = before(listener).map(|(earlier, known)| Rc::clone(&earlier.listeners[known]));
-            let handle = known.unwrap_or_else(|| Rc::new(ListenerHandle::new(telemetry, listener)));
-            handle.reload(telemetry, (shared.generation, index), listener);
-            handle
-        });
-        let listeners = listeners.collect();
-        let acceptors = shared.config.listeners.iter().zip(&shared.terms).map(|(listener, terms)| {
-            let terms = terms.as_ref()?;
-            let known = before(listener).and_then(|(earlier, known)| {
-                let same = Arc::ptr_eq(earlier.shared.terms[known].as_ref()?, terms);
-                earlier.acceptors[known].as_ref().filter(|_| same)
-            });
-            let new = || Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
-            Some(known.cloned().unwrap_or_else(new))
-        });
-        let acceptors = acceptors.collect();
+        let assemble = |terms: &Terms| Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
+        let (listeners, acceptors) = reload_listeners(&shared, &upstreams.services.telemetry, earlier, assemble);
         // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
         // with other certificates are forgotten.
         let connector = |place: usize| {
@@ -102,12 +85,6 @@ impl CoreSnapshot {
     /// Whether RSA operations wait for each other's company.
     pub fn sets_aside_rsa(&self) -> bool {
         self.deferral.rsa
-    }
-
-    /// Indexes of listeners by name.
-    fn listener_indexes(&self) -> HashMap<&str, usize> {
-        let names = self.shared.config.listeners.iter().map(|listener| listener.name.as_str());
-        names.zip(0..).collect()
     }
 
     /// The listener's index; `None` if this configuration does not have it.
@@ -149,4 +126,35 @@ impl CoreSnapshot {
         let index = self.shared.relay_router.find(self.routed(listener), name, b"/")?;
         Some(&self.shared.config.routes[self.shared.relay_routes[index]])
     }
+}
+
+/// Listeners with their acceptors, those of before where they are the same; `None` for plaintext.
+type Listeners = (Vec<Rc<ListenerHandle>>, Vec<Option<Rc<Acceptor>>>);
+
+fn reload_listeners(
+    shared: &Snapshot,
+    telemetry: &Telemetry,
+    earlier: Option<&CoreSnapshot>,
+    assemble: impl Fn(&Terms) -> Rc<Acceptor>,
+) -> Listeners {
+    let names = |earlier: &'_ CoreSnapshot| {
+        let listeners = earlier.shared.config.listeners.iter().zip(0..);
+        listeners.map(|(listener, index)| (listener.name.clone(), index)).collect::<HashMap<String, usize>>()
+    };
+    let names = earlier.map(names).unwrap_or_default();
+    let handles = shared.config.listeners.iter().zip(&shared.terms).enumerate().map(|(index, (listener, terms))| {
+        let known = earlier.and_then(|earlier| Some((earlier, *names.get(&listener.name)?)));
+        let handle = known.map(|(earlier, known)| Rc::clone(&earlier.listeners[known]));
+        let handle = handle.unwrap_or_else(|| Rc::new(ListenerHandle::new(telemetry, listener)));
+        handle.reload(telemetry, (shared.generation, index), listener);
+        let acceptor = terms.as_ref().map(|terms| {
+            let known = known.and_then(|(earlier, known)| {
+                let is_same = Arc::ptr_eq(earlier.shared.terms[known].as_ref()?, terms);
+                earlier.acceptors[known].clone().filter(|_| is_same)
+            });
+            known.unwrap_or_else(|| assemble(terms))
+        });
+        (handle, acceptor)
+    });
+    handles.unzip()
 }

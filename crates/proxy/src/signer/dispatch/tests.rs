@@ -52,7 +52,7 @@ impl Core {
     fn with(servers: usize, connections: usize, hedge: Option<u64>, verify: Verify) -> Core {
         let names: Vec<String> = (0..servers).map(|server| server.to_string()).collect();
         let mut registry = Registry::new();
-        let metrics = Arc::new(SignerMetrics::new(&mut registry, "vault", &names));
+        let metrics = SignerMetrics::new(&mut registry, "vault", &names);
         let store = registry.build(1);
         let report = Report::new(Store::column(&store, 0), metrics, "vault", names);
         let settings = Settings { servers, connections, jobs_max: JOBS_MAX, timeout: TIMEOUT, hedge, verify };

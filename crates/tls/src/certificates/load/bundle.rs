@@ -147,7 +147,8 @@ fn check_remote(
     // The certificate usually shows why a key cannot be used.
     certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
     let public_key = certificates.public_key();
-    let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);
+    // As many signers as have no number of their own are never made.
+    let signer = u32::try_from(signer.0).unwrap_or(u32::MAX - 1);
     let key = RemoteKey::new(signer, &public_key).map_err(|why| unsupported(&chain_path, &why.to_string()))?;
     let order = certificates.order(&public_key, &chain_path, &chain_path)?;
     let leaf = certificates.leaf(&order);
