@@ -25,6 +25,7 @@ use self::random::Random;
 use self::round_robin::RoundRobin;
 use self::slow_start::SlowStart;
 pub use self::tiers::{Tier, Tiers};
+use crate::predecessors::Predecessors;
 
 /// Balancing algorithm.
 #[derive(Clone, Debug)]
@@ -105,16 +106,14 @@ impl Balancer {
 
     /// Successor that takes over the state for the servers that stay: the turns, latencies and slow starts.
     #[must_use]
-    pub fn succeeding(mut self, earlier: &Balancer, is_same: impl Fn(usize) -> bool) -> Self {
-        let both = self.weights.len().min(earlier.weights.len());
-        let same: Vec<usize> = (0..both).filter(|server| is_same(*server)).collect();
-        self.slow_start.continue_with(&earlier.slow_start, &same);
+    pub fn succeeding(mut self, earlier: &Balancer, predecessors: &Predecessors) -> Self {
+        self.slow_start.continue_with(&earlier.slow_start, predecessors);
         match (&mut self.algorithm, &earlier.algorithm) {
-            (Algorithm::RoundRobin(round), Algorithm::RoundRobin(before)) => round.continue_with(before, &same),
+            (Algorithm::RoundRobin(round), Algorithm::RoundRobin(before)) => round.continue_with(before, predecessors),
             (Algorithm::LeastConnections(least), Algorithm::LeastConnections(before)) => {
-                least.continue_with(before, &same);
+                least.continue_with(before, predecessors);
             }
-            (Algorithm::PeakEwma(ewma), Algorithm::PeakEwma(before)) => ewma.continue_with(before, &same),
+            (Algorithm::PeakEwma(ewma), Algorithm::PeakEwma(before)) => ewma.continue_with(before, predecessors),
             // All other algorithms have no state, or none that another algorithm could use.
             _ => {}
         }

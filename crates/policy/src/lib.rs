@@ -13,6 +13,7 @@ pub mod gate;
 pub mod health;
 pub mod memory;
 pub mod min_rate_timeout;
+pub mod predecessors;
 pub mod queue;
 pub mod reuse;
 pub mod route;

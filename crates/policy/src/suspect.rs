@@ -2,6 +2,8 @@
 //!
 //! This is what one core learns from its own traffic; it needs no probe and no other core.
 
+use crate::predecessors::Predecessors;
+
 /// The first pass-over after a failure, in milliseconds; it doubles with every failed trial.
 pub const BACKOFF_MIN: u64 = 1_000;
 /// The longest, in milliseconds.
@@ -46,14 +48,11 @@ impl Suspects {
         Self { servers: vec![Standing::Trusted; servers].into(), suspects: 0 }
     }
 
-    /// For `servers` of them: those that were known keep their standing, unless they are somebody else by now.
+    /// For a later list: servers that stay keep their standing.
     #[must_use]
-    pub fn succeeded_by(&self, servers: usize, is_same: impl Fn(usize) -> bool) -> Self {
-        let standing = |server: usize| match self.servers.get(server) {
-            Some(standing) if is_same(server) => *standing,
-            _ => Standing::Trusted,
-        };
-        let servers: Box<[Standing]> = (0..servers).map(standing).collect();
+    pub fn succeeded_by(&self, predecessors: &Predecessors) -> Self {
+        let mut servers: Box<[Standing]> = vec![Standing::Trusted; predecessors.servers()].into();
+        predecessors.pairs().for_each(|(server, before)| servers[server] = self.servers[before]);
         let suspects = servers.iter().filter(|standing| **standing != Standing::Trusted).count();
         Self { servers, suspects }
     }
@@ -145,10 +144,10 @@ mod tests {
         let mut suspects = Suspects::new(3);
         suspects.failed(0, 100);
         suspects.failed(1, 100);
-        let mut later = suspects.succeeded_by(4, |server| server != 1);
-        assert_eq!([0, 1, 2, 3].map(|server| later.is_passed_over(server, 200)), [true, false, false, false]);
-        assert!(!later.eligible(0, 200) && later.eligible(1, 200));
-        assert!(later.succeeded(0));
+        let mut later = suspects.succeeded_by(&Predecessors::by_identity(b"cdea", b"abc"));
+        assert_eq!([0, 1, 2, 3].map(|server| later.is_passed_over(server, 200)), [false, false, false, true]);
+        assert!(!later.eligible(3, 200) && later.eligible(0, 200));
+        assert!(later.succeeded(3) && !later.any());
         assert!(suspects.is_passed_over(0, 200), "the earlier one goes its own way");
     }
 

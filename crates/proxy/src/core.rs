@@ -79,11 +79,11 @@ impl Core {
             if known.is_some_and(|known| Rc::ptr_eq(&known.state, &backend.state)) {
                 continue;
             }
-            let (pool, count) = (&backend.state.pool, |server, closed| backend.count_closed(server, closed));
+            let pool = &backend.state.pool;
             if let Some(known) = known {
-                known.state.pool.abandon_for(Some(pool), count);
+                known.state.pool.abandon_for(pool, |server, closed| known.count_closed(server, closed));
             }
-            pool.commit(count);
+            pool.commit(|server, closed| backend.count_closed(server, closed));
             backend.report_all_idle();
         }
         // Connections that have been quiet do not look by themselves, and these have something to say to their clients.

@@ -13,6 +13,7 @@
 use super::loads::CoreLoads;
 use super::random::Random;
 use super::{Verdict, mix};
+use crate::predecessors::Predecessors;
 
 /// Weight of an answer in the share of failures.
 const FAILURE_WEIGHT: f64 = 1.0 / 8.0;
@@ -55,9 +56,9 @@ impl PeakEwma {
     }
 
     /// Answers that these servers owe are owed to the earlier balancer, which waits for them.
-    pub fn continue_with(&mut self, earlier: &PeakEwma, same: &[usize]) {
-        for server in same {
-            self.servers[*server] = Server { waiting: 0, ..earlier.servers[*server].clone() };
+    pub fn continue_with(&mut self, earlier: &PeakEwma, predecessors: &Predecessors) {
+        for (server, before) in predecessors.pairs() {
+            self.servers[server] = Server { waiting: 0, ..earlier.servers[before].clone() };
         }
     }
 

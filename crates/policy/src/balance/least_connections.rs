@@ -5,6 +5,7 @@
 
 use super::loads::CoreLoads;
 use super::round_robin::RoundRobin;
+use crate::predecessors::Predecessors;
 
 #[derive(Clone, Debug)]
 pub(super) struct LeastConnections {
@@ -18,8 +19,8 @@ impl LeastConnections {
         Self { weights: weights.iter().map(|weight| u64::from(*weight)).collect(), among_equals }
     }
 
-    pub fn continue_with(&mut self, earlier: &LeastConnections, same: &[usize]) {
-        self.among_equals.continue_with(&earlier.among_equals, same);
+    pub fn continue_with(&mut self, earlier: &LeastConnections, predecessors: &Predecessors) {
+        self.among_equals.continue_with(&earlier.among_equals, predecessors);
     }
 
     pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, loads: &CoreLoads) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! Smooth weighted round robin, as nginx does it: weights 5, 1, 1 give `a a b a c a a`, not `a a a a a b c`.
 
+use crate::predecessors::Predecessors;
+
 /// At each turn every eligible server gains its weight, the one with the most is picked and pays the sum of what was
 /// given out. After as many turns as the weights add up to, each server was picked exactly its weight, and the state is
 /// as it was. A turn looks at every server.
@@ -31,13 +33,13 @@ impl RoundRobin {
     }
 
     /// The turns of these go on where they were: a change must not have every core begin with the same server.
-    pub fn continue_with(&mut self, earlier: &RoundRobin, same: &[usize]) {
+    pub fn continue_with(&mut self, earlier: &RoundRobin, predecessors: &Predecessors) {
         self.credits.fill(0);
         // No credit is larger than a round: a weight that was lowered would leave a debt that takes many to pay off.
         let most = self.weights.iter().sum::<i64>();
-        for server in same {
-            let credit = earlier.credits[*server] * earlier.divisor / self.divisor;
-            self.credits[*server] = credit.clamp(-most, most);
+        for (server, before) in predecessors.pairs() {
+            let credit = earlier.credits[before] * earlier.divisor / self.divisor;
+            self.credits[server] = credit.clamp(-most, most);
         }
     }
 
@@ -92,8 +94,15 @@ mod tests {
         let mut round = RoundRobin::new(&[1, 1, 1], 0);
         assert_eq!(round.pick(|_| true), Some(0));
         let mut same = RoundRobin::new(&[1, 1, 1], 0);
-        same.continue_with(&round, &[0, 1, 2]);
+        same.continue_with(&round, &Predecessors::by_identity(b"abc", b"abc"));
         assert_eq!([same.pick(|_| true), same.pick(|_| true)], [Some(1), Some(2)]);
+        // The first has had its turn, wherever it stands by now.
+        let mut turned = RoundRobin::new(&[1, 1, 1], 0);
+        turned.continue_with(&round, &Predecessors::by_identity(b"cda", b"abc"));
+        assert_eq!([(); 2].map(|()| turned.pick(|_| true)), [Some(0), Some(1)]);
+        let mut turned = RoundRobin::new(&[1, 1, 1], 0);
+        turned.continue_with(&round, &Predecessors::by_identity(b"acb", b"cab"));
+        assert_eq!([(); 2].map(|()| turned.pick(|_| true)), [Some(0), Some(2)]);
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut weights = |count: usize| (0..count).map(|_| random.u16(1..=256)).collect::<Vec<u16>>();
@@ -101,7 +110,7 @@ mod tests {
             let mut round = RoundRobin::new(&before, seed);
             (0..seed % 50).for_each(|_| _ = round.pick(|_| true));
             let mut next = RoundRobin::new(&after, 0);
-            next.continue_with(&round, &[0, 1, 2, 3, 4]);
+            next.continue_with(&round, &Predecessors::by_identity(b"abcdefg", b"abcde"));
             let total: u64 = after.iter().map(|weight| u64::from(*weight)).sum();
             let mut shares = [0_u64; 7];
             (0..total * 10).for_each(|_| shares[next.pick(|_| true).unwrap()] += 1);

@@ -3,6 +3,8 @@
 //! The same for every way of balancing: with each request of the backend a warming server earns a part of a turn, and it is
 //! passed over while it has not earned a whole one.
 
+use crate::predecessors::Predecessors;
+
 /// The share of what is due that a server begins with.
 const SHARE_MIN: f64 = 0.1;
 /// Turns that can be saved up: where others are picked for a reason, those come back as soon as that is gone, and not as a
@@ -31,10 +33,10 @@ impl SlowStart {
         Self { window, warming: vec![None; servers].into(), count: 0 }
     }
 
-    /// Servers in `same` go on warming up as they were.
-    pub fn continue_with(&mut self, earlier: &SlowStart, same: &[usize]) {
-        for server in same.iter().filter(|_| self.window > 0) {
-            self.warming[*server] = earlier.warming[*server];
+    /// Servers that stay go on warming up as they were.
+    pub fn continue_with(&mut self, earlier: &SlowStart, predecessors: &Predecessors) {
+        for (server, before) in predecessors.pairs().filter(|_| self.window > 0) {
+            self.warming[server] = earlier.warming[before];
         }
         self.count = self.warming.iter().flatten().count();
     }

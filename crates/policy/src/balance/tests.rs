@@ -209,12 +209,13 @@ fn keys_are_the_same_on_every_engine() {
 fn a_balancer_that_follows_another_knows_what_that_one_has_learnt_of_the_servers_that_stay() {
     let loads = Loads::new(3, 1);
     let of = |method: Method| Balancer::new(method, &[1, 1, 1], 0, 1_000, loads.for_core(0));
+    let predecessors = Predecessors::by_identity(b"cda", b"abc");
     for method in methods(3) {
         let mut first = of(method.clone());
-        first.joined(1, 0);
-        let mut next = of(method).succeeding(&first, |server| server != 2);
+        first.joined(2, 0);
+        let mut next = of(method).succeeding(&first, &predecessors);
         // The server is warm at the same time as it would have been.
-        assert!(!next.slow_start.is_over() && !next.slow_start.admits(1));
+        assert!(!next.slow_start.is_over() && !next.slow_start.admits(0) && next.slow_start.admits(2));
         next.pick(|_| true, Draw { key: None, random: 0, now: 1_000 });
         assert!(next.slow_start.is_over());
     }
@@ -223,8 +224,8 @@ fn a_balancer_that_follows_another_knows_what_that_one_has_learnt_of_the_servers
     for server in 0..3 {
         first.answered(server, 1_000 << (4 * server), Verdict::Success, 5);
     }
-    let next = of(slow).succeeding(&first, |server| server != 2);
+    let next = of(slow).succeeding(&first, &predecessors);
     next.report(5);
     let known: Vec<u64> = (0..3).map(|server| loads.latencies_us(server).sum()).collect();
-    assert_eq!(known, [1_000, 16_000, 0]);
+    assert_eq!(known, [256_000, 0, 1_000]);
 }

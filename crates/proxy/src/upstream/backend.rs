@@ -9,6 +9,7 @@ use propylon_config::{self as config, BackendId, Config};
 use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
 use propylon_policy::balance::{Balancer, Tier, Tiers};
 use propylon_policy::budget::Budget;
+use propylon_policy::predecessors::Predecessors;
 use propylon_policy::suspect::Suspects;
 use propylon_tls::Connector;
 
@@ -212,21 +213,21 @@ impl Backend {
         let state = &self.state;
         // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
         let same_speech = speaks_the_same(self.config(), backend);
-        let stays = |server: usize| self.servers.get(server) == later.servers.get(server);
-        let is_same = |server: usize| same_speech && stays(server);
-        let pool = Pool::succeeding(&state.pool, backend, later.limiter.cloned(), later.endpoints(), is_same);
-        let seen = |(server, endpoint): (usize, &Arc<Endpoint>)| match stays(server) {
-            true => state.reopened[server].clone(),
-            false => Cell::new(endpoint.reopened()),
+        let stay = predecessors(later.servers, &self.servers);
+        let same = if same_speech { stay.clone() } else { Predecessors::none(backend.servers.len()) };
+        let pool = Pool::succeeding(&state.pool, backend, later.limiter.cloned(), later.endpoints(), &same);
+        let seen = |(server, endpoint): (usize, &Arc<Endpoint>)| match stay.of(server) {
+            Some(before) => state.reopened[before].clone(),
+            None => Cell::new(endpoint.reopened()),
         };
         let next = BackendState::with(later, pool);
-        let mut balancer = next.balancer.into_inner().succeeding(&state.balancer.borrow(), stays);
-        for (server, _) in backend.live_servers().filter(|(server, _)| !stays(*server)) {
+        let mut balancer = next.balancer.into_inner().succeeding(&state.balancer.borrow(), &stay);
+        for (server, _) in backend.live_servers().filter(|(server, _)| stay.of(*server).is_none()) {
             balancer.joined(server, now);
         }
         BackendState {
             balancer: RefCell::new(balancer),
-            suspects: RefCell::new(state.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
+            suspects: RefCell::new(state.suspects.borrow().succeeded_by(&same)),
             retry_budget: RefCell::new(state.retry_budget.borrow().clone()),
             in_progress: Rc::clone(&state.in_progress),
             reopened: next.pool.endpoints.iter().enumerate().map(seen).collect(),
@@ -271,6 +272,12 @@ impl PartialEq for Server {
     fn eq(&self, other: &Server) -> bool {
         Arc::ptr_eq(&self.endpoint, &other.endpoint)
     }
+}
+
+/// Which of the `earlier` servers each of the later ones is.
+pub fn predecessors(later: &[Server], earlier: &[Server]) -> Predecessors {
+    let endpoints = |servers: &[Server]| servers.iter().map(|server| Arc::as_ptr(&server.endpoint)).collect::<Vec<_>>();
+    Predecessors::by_identity(&endpoints(later), &endpoints(earlier))
 }
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
@@ -331,7 +338,7 @@ impl BackendState {
 
     fn new(parts: &BackendParts<'_>, core: usize) -> BackendState {
         let backend = parts.config();
-        let pool = Pool::new(backend, core, parts.limiter.cloned(), parts.endpoints());
+        let pool = Pool::new(backend, core, parts.limiter.cloned(), parts.endpoints(), Rc::default());
         BackendState {
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),

@@ -4,6 +4,7 @@
 //! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use propylon_config::{Backend, ServerProtocol};
 use propylon_net::timers::coarse_millis;
 use propylon_policy::connection_limiter::{Bounds, ConnectionLimiter, UNLIMITED};
+use propylon_policy::predecessors::Predecessors;
 use propylon_policy::queue::Order;
 use propylon_policy::reuse::Fit;
 
@@ -95,15 +97,6 @@ impl Pool {
         core: usize,
         limiter: Option<Arc<ServerLimiter>>,
         endpoints: Box<[Arc<Endpoint>]>,
-    ) -> Pool {
-        Pool::with(backend, core, limiter, endpoints, Rc::default())
-    }
-
-    fn with(
-        backend: &Backend,
-        core: usize,
-        limiter: Option<Arc<ServerLimiter>>,
-        endpoints: Box<[Arc<Endpoint>]>,
         roamers: Rc<Roamers>,
     ) -> Pool {
         let servers = backend.servers.len();
@@ -123,26 +116,26 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::new`], with the connections to those servers that are the same.
+    /// As [`Pool::new`], with the connections to those servers that stay.
     pub fn succeeding(
         earlier: &Pool,
         backend: &Backend,
         limiter: Option<Arc<ServerLimiter>>,
         endpoints: Box<[Arc<Endpoint>]>,
-        is_same: impl Fn(usize) -> bool,
+        predecessors: &Predecessors,
     ) -> Pool {
-        let mut pool = Pool::with(backend, earlier.core, limiter, endpoints, Rc::clone(&earlier.roamers));
+        let mut pool = Pool::new(backend, earlier.core, limiter, endpoints, Rc::clone(&earlier.roamers));
         // Connections made without a permit are not counted by permits: requests in progress finish on the earlier
         // pool.
         if pool.limiter.is_some() != earlier.limiter.is_some() {
             return pool;
         }
-        for server in (0..pool.servers().min(earlier.servers())).filter(|server| is_same(*server)) {
-            pool.idle[server] = Rc::clone(&earlier.idle[server]);
-            earlier.kept[server].set(pool.kept[server].get());
-            pool.kept[server] = Rc::clone(&earlier.kept[server]);
-            if !earlier.h2_pools[server].is_abandoned() {
-                pool.h2_pools[server] = Rc::clone(&earlier.h2_pools[server]);
+        for (server, before) in predecessors.pairs() {
+            pool.idle[server] = Rc::clone(&earlier.idle[before]);
+            earlier.kept[before].set(pool.kept[server].get());
+            pool.kept[server] = Rc::clone(&earlier.kept[before]);
+            if !earlier.h2_pools[before].is_abandoned() {
+                pool.h2_pools[server] = Rc::clone(&earlier.h2_pools[before]);
                 pool.h2_pools[server].renew(terms(backend));
             }
         }
@@ -150,17 +143,14 @@ impl Pool {
     }
 
     /// Closes what the pool that follows has not taken over, now and when it comes back.
-    pub fn abandon_for(&self, later: Option<&Pool>, mut closed: impl FnMut(usize, usize)) {
-        for (server, idle) in self.idle.iter().enumerate() {
-            if !later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later)) {
-                self.kept[server].set(false);
-            }
-        }
-        for (server, h2_pool) in self.h2_pools.iter().enumerate() {
-            if later.and_then(|later| later.h2_pools.get(server)).is_none_or(|later| !Rc::ptr_eq(h2_pool, later)) {
-                h2_pool.abandon();
-            }
-        }
+    pub fn abandon_for(&self, later: &Pool, mut closed: impl FnMut(usize, usize)) {
+        let taken: HashSet<_> = later.kept.iter().map(Rc::as_ptr).collect();
+        self.kept.iter().filter(|kept| !taken.contains(&Rc::as_ptr(kept))).for_each(|kept| kept.set(false));
+        let taken: HashSet<_> = later.h2_pools.iter().map(Rc::as_ptr).collect();
+        self.h2_pools
+            .iter()
+            .filter(|h2_pool| !taken.contains(&Rc::as_ptr(h2_pool)))
+            .for_each(|h2_pool| h2_pool.abandon());
         self.retain(|server, _| self.kept[server].get(), &mut closed);
     }
 
