@@ -36,7 +36,7 @@ use crate::signer::{Places, SignerProfile};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
-use crate::upstream::backend::{BackendParts, Server, speaks_the_same};
+use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
 use crate::upstream::balance::SharedBalance;
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
@@ -732,11 +732,12 @@ fn reload_balance(
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                let before =
-                    earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
-                // Counts of requests in flight at servers that stay are kept in the same places.
-                let loads = match before.filter(|(before, _)| before.name == backend.name) {
-                    Some((_, before)) => before.loads.succeeded_by(servers.len()),
+                let before = earlier.filter(|earlier| is_known(earlier, place, backend));
+                // Requests in flight at servers that stay go on being counted.
+                let loads = match before {
+                    Some(before) => {
+                        before.balance[place].loads.succeeded_by(&predecessors(servers, &before.servers[place]))
+                    }
                     None => Loads::new(servers.len(), worker_count(config)),
                 };
                 all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
@@ -745,6 +746,11 @@ fn reload_balance(
         }
     }
     all
+}
+
+/// Whether the earlier snapshot has this backend in the same place.
+fn is_known(earlier: &Snapshot, place: usize, backend: &Backend) -> bool {
+    earlier.config.backends.get(place).is_some_and(|known| known.name == backend.name)
 }
 
 fn not_found(label: &str, at: At, error: &str, severity: Severity) -> Finding {
