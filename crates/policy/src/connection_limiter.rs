@@ -11,17 +11,20 @@
 //! A request that waits for something else of the backend (a stream on a multiplexed connection) queues for no server.
 //!
 //! When the servers of a backend change, a new limiter succeeds the old one: both share the queue and the permits of
-//! the servers that stay, so that requests on the old one are counted, queued and served together with the others.
+//! the servers that stay, so that requests on the old one are counted, queued and served together with the others. An
+//! index is a server's in one limiter only; what is shared knows servers by numbers that are never used again.
 //!
 //! Wake-ups are not lost, because each side publishes its change before it looks at the other's (Dekker; all these
 //! accesses are sequentially consistent): a waiter raises `wanted` and then looks for permits and idle connections; a
 //! core that releases a permit or returns a connection to the pool does that first and then looks at `wanted`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crate::predecessors::Predecessors;
 use crate::queue::{Order, Queue, Turns};
 
 pub use crate::queue::QueueTicket;
@@ -31,10 +34,9 @@ pub const UNLIMITED: u32 = u32::MAX;
 
 /// Permits for a backend's servers, and the queue of waiters. `C` is a connection: it carries its permit, and is never
 /// dropped while the queue is locked, since its drop may call the limiter.
-#[derive(Debug)]
 pub struct ConnectionLimiter<C> {
-    servers: Arc<[Arc<Server>]>,
-    /// Connection limits by server, in force after [`ConnectionLimiter::settle`].
+    servers: Box<[Arc<ServerPermits<C>>]>,
+    /// Connection limits by server, in force after [`ConnectionLimiter::commit`].
     max: Box<[u32]>,
     bounds: Bounds,
     common: Arc<Common<C>>,
@@ -49,16 +51,19 @@ pub struct Bounds {
 }
 
 /// State that a limiter shares with its successors, beside the servers that stay.
-#[derive(Debug)]
 struct Common<C> {
     cores: Box<[Core]>,
     room: Mutex<Room<C>>,
+    /// Number of the next server that is new.
+    next: AtomicU64,
 }
 
-/// State of a server, on cache lines of its own.
-#[derive(Debug)]
+/// Permits of one server, the same in each limiter that has it, on cache lines of their own. They end with the last who
+/// refers to them: a limiter, a connection, or a kind of waiters.
 #[repr(align(128))]
-struct Server {
+pub struct ServerPermits<C> {
+    common: Arc<Common<C>>,
+    number: u64,
     max: AtomicU32,
     /// Permits taken: connections that are being made, used, or idle.
     open: AtomicU32,
@@ -82,22 +87,21 @@ struct Core {
     steward: Mutex<Option<Waker>>,
 }
 
-/// The queue.
-#[derive(Debug)]
+/// The queue. Servers are known by their numbers.
 struct Room<C> {
     /// Limits in force.
     bounds: Bounds,
     next: u64,
     /// Kinds of waiters by place; a place not in use has no waiter.
-    kinds: Vec<Kind>,
+    kinds: Vec<Kind<C>>,
     unused: Vec<usize>,
-    by_wants: HashMap<Box<[usize]>, usize>,
+    by_wants: HashMap<Box<[u64]>, usize>,
     /// Places of the kinds with a waiter, by the server that they would take.
-    by_server: HashMap<usize, Vec<usize>>,
+    by_server: HashMap<u64, Vec<usize>>,
     /// Waiters by ticket.
     waiters: HashMap<QueueTicket, Waiter>,
     turns: Turns,
-    granted: HashMap<QueueTicket, Result<Grant<C>, Full>>,
+    granted: HashMap<QueueTicket, Result<Award<C>, Full>>,
     /// Wakers by ticket, apart from `waiters`: a waiter with a grant before its first poll needs no waker.
     wakers: HashMap<QueueTicket, Waker>,
 }
@@ -111,13 +115,16 @@ struct Waiter {
 }
 
 /// Waiters that would take the same servers.
-#[derive(Debug)]
-struct Kind {
-    /// Servers, any of which is acceptable.
-    wants: Box<[usize]>,
-    /// Servers of the limiter that the kind's first waiter came by: other limiters may know fewer.
-    servers: Arc<[Arc<Server>]>,
+struct Kind<C> {
+    /// Servers, any of which is acceptable; none once there is no waiter.
+    wants: Box<[Arc<ServerPermits<C>>]>,
     queue: Queue<()>,
+}
+
+/// Grant as the limiters share it: a permit for a server, or a connection with one.
+struct Award<C> {
+    server: u64,
+    connection: Option<C>,
 }
 
 /// Grant to a waiter.
@@ -136,24 +143,23 @@ pub struct Full;
 impl<C> ConnectionLimiter<C> {
     /// Creates a limiter; `max` is the connection limit by server.
     pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> ConnectionLimiter<C> {
-        ConnectionLimiter {
-            servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
-            max: max.into(),
-            bounds,
-            common: Arc::new(Common {
-                cores: (0..cores).map(|_| Core::default()).collect(),
-                room: Mutex::new(Room::new(bounds)),
-            }),
-        }
+        let common = Arc::new(Common {
+            cores: (0..cores).map(|_| Core::default()).collect(),
+            room: Mutex::new(Room::new(bounds)),
+            next: AtomicU64::new(0),
+        });
+        let servers = max.iter().map(|max| ServerPermits::new(&common, *max)).collect();
+        ConnectionLimiter { servers, max: max.into(), bounds, common }
     }
 
-    /// Successor of this limiter when limits or servers change: the first servers are those of this one, and `max`
-    /// lists further ones behind them. The new limits come into force with [`ConnectionLimiter::settle`].
+    /// Successor of this limiter when limits or servers change; `max` is the connection limit by server, as these stand
+    /// in the later list. The new limits come into force with [`ConnectionLimiter::commit`].
     #[must_use]
-    pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> ConnectionLimiter<C> {
-        let known = |(index, max): (usize, &u32)| match self.servers.get(index) {
-            Some(server) => Arc::clone(server),
-            None => Arc::new(Server::new(*max, self.common.cores.len())),
+    pub fn succeeded_by(&self, max: &[u32], bounds: Bounds, predecessors: &Predecessors) -> ConnectionLimiter<C> {
+        debug_assert_eq!(max.len(), predecessors.servers());
+        let known = |(server, max): (usize, &u32)| match predecessors.of(server) {
+            Some(before) => Arc::clone(&self.servers[before]),
+            None => ServerPermits::new(&self.common, *max),
         };
         let servers = max.iter().enumerate().map(known).collect();
         ConnectionLimiter { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
@@ -162,14 +168,19 @@ impl<C> ConnectionLimiter<C> {
     /// Puts the limits of this limiter into force, and serves waiters that the new limits have room for. A server
     /// with more permits out than its new limit grants none until enough are released.
     pub fn commit(&self, now: u64) {
-        self.lock().bounds = self.bounds;
-        for (server, max) in self.max.iter().enumerate() {
-            self.servers[server].max.store(*max, SeqCst);
-            let mut room = self.lock();
-            let woken = self.serve(&mut room, server, now);
+        self.common.lock().bounds = self.bounds;
+        for (server, max) in self.servers.iter().zip(&self.max) {
+            server.max.store(*max, SeqCst);
+            let mut room = self.common.lock();
+            let woken = server.serve(&mut room, now);
             drop(room);
             woken.into_iter().for_each(Waker::wake);
         }
+    }
+
+    /// Permits of a server, for who has taken one and gives it back when the server may have another index.
+    pub fn permits(&self, server: usize) -> &Arc<ServerPermits<C>> {
+        &self.servers[server]
     }
 
     /// Whether the other limiter has the same queue.
@@ -179,7 +190,7 @@ impl<C> ConnectionLimiter<C> {
 
     /// Whether a waiter wants this server: then idle connections go to the queue, and newcomers join its end.
     pub fn is_wanted(&self, server: usize) -> bool {
-        self.servers[server].wanted.load(SeqCst) > 0
+        self.servers[server].is_wanted()
     }
 
     /// Whether a newcomer without an idle connection could have a permit.
@@ -204,14 +215,7 @@ impl<C> ConnectionLimiter<C> {
 
     /// Releases a permit. `now` is in milliseconds, on a clock that all cores share.
     pub fn release(&self, server: usize, now: u64) {
-        let before = self.servers[server].open.fetch_sub(1, SeqCst);
-        debug_assert!(before > 0, "a permit was given back twice");
-        if self.is_wanted(server) {
-            let mut room = self.lock();
-            let woken = self.serve(&mut room, server, now);
-            drop(room);
-            woken.into_iter().for_each(Waker::wake);
-        }
+        self.servers[server].release(now);
     }
 
     /// Hands an idle connection to the next waiter that would take it; returns it if there is none.
@@ -219,9 +223,10 @@ impl<C> ConnectionLimiter<C> {
         if !self.is_wanted(server) {
             return Err(connection);
         }
-        let mut room = self.lock();
-        let Some(ticket) = room.take_next(server, now) else { return Err(connection) };
-        let woken = room.answer(ticket, Ok(Grant::Connection(server, connection)));
+        let number = self.servers[server].number;
+        let mut room = self.common.lock();
+        let Some(ticket) = room.take_next(number, now) else { return Err(connection) };
+        let woken = room.answer(ticket, Ok(Award { server: number, connection: Some(connection) }));
         drop(room);
         woken.into_iter().for_each(Waker::wake);
         Ok(())
@@ -229,7 +234,8 @@ impl<C> ConnectionLimiter<C> {
 
     /// Joins the queue for any of these servers; the grant may be there at once. Every core with an idle connection to
     /// one of them is called. With no servers the waiter only counts towards the limit, and nothing is granted. The
-    /// ticket is polled with [`ConnectionLimiter::poll`] and given up with [`ConnectionLimiter::leave`].
+    /// ticket is polled with [`ConnectionLimiter::poll`] and given up with [`ConnectionLimiter::leave`], both of this
+    /// limiter or of one that has the same servers as well.
     pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<QueueTicket, Full> {
         self.join_again(wants, now, now)
     }
@@ -238,12 +244,13 @@ impl<C> ConnectionLimiter<C> {
     /// newest waiter, whether or not that is the one that joins; under overload, when the newest are served first, the
     /// oldest waiter is refused.
     pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<QueueTicket, Full> {
-        let wants = wants.into();
-        let mut room = self.lock();
-        let ticket = room.join(&wants, &self.servers, since);
+        let wants: Box<[usize]> = wants.into();
+        let wants: Box<[_]> = wants.iter().map(|server| &self.servers[*server]).collect();
+        let mut room = self.common.lock();
+        let ticket = room.join(&wants, since);
         let mut woken = Vec::new();
         for server in &wants {
-            woken.extend(self.serve(&mut room, *server, now));
+            woken.extend(server.serve(&mut room, now));
         }
         let waits = !room.granted.contains_key(&ticket);
         let is_over = waits && room.waiters.len() > room.bounds.limit;
@@ -261,7 +268,7 @@ impl<C> ConnectionLimiter<C> {
             return Err(Full);
         }
         if waits {
-            let has_one = |core: usize| wants.iter().any(|server| self.servers[*server].idle[core].0.load(SeqCst) > 0);
+            let has_one = |core: usize| wants.iter().any(|server| server.idle[core].0.load(SeqCst) > 0);
             let cores = self.common.cores.iter().enumerate();
             cores.filter(|(core, _)| has_one(*core)).for_each(|(_, core)| core.call());
         }
@@ -270,9 +277,10 @@ impl<C> ConnectionLimiter<C> {
 
     /// Polls a ticket for its grant, or its refusal. A ticket is not polled again after either.
     pub fn poll(&self, ticket: QueueTicket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
-        let mut room = self.lock();
+        let mut room = self.common.lock();
         if let Some(answer) = room.granted.remove(&ticket) {
-            return Poll::Ready(answer);
+            drop(room);
+            return Poll::Ready(answer.map(|award| self.grant(award)));
         }
         if room.wakers.get(&ticket).is_some_and(|known| known.will_wake(context.waker())) {
             return Poll::Pending;
@@ -287,23 +295,31 @@ impl<C> ConnectionLimiter<C> {
     /// Leaves the queue. A grant made in the meantime is the caller's: a permit is to be released, a connection to be
     /// returned to the pool or closed.
     pub fn leave(&self, ticket: QueueTicket) -> Option<Grant<C>> {
-        let mut room = self.lock();
+        let mut room = self.common.lock();
         let waker = room.wakers.remove(&ticket);
         room.lose(ticket);
-        let grant = room.granted.remove(&ticket);
+        let answer = room.granted.remove(&ticket);
         drop(room);
         drop(waker);
-        grant.and_then(Result::ok)
+        answer.and_then(Result::ok).map(|award| self.grant(award))
+    }
+
+    /// The grant with the index that its server has here.
+    fn grant(&self, award: Award<C>) -> Grant<C> {
+        let server = self.servers.iter().position(|server| server.number == award.server);
+        let server = server.expect("who waits for a server asks by a limiter that has it");
+        award.connection.map_or(Grant::Permit(server), |connection| Grant::Connection(server, connection))
     }
 
     /// Oldest and newest waiter that would take this server.
     pub fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
-        self.is_wanted(server).then(|| self.lock().ends(server)).flatten()
+        let server = &self.servers[server];
+        server.is_wanted().then(|| self.common.lock().ends(server.number)).flatten()
     }
 
     /// Length of the queue.
     pub fn depth(&self) -> usize {
-        self.lock().waiters.len()
+        self.common.lock().waiters.len()
     }
 
     /// Records how many idle connections a core has; called by that core only, and followed by a look at
@@ -327,25 +343,62 @@ impl<C> ConnectionLimiter<C> {
     pub fn call(&self, core: usize) {
         self.common.cores[core].call();
     }
+}
 
-    /// Grants the server's free permits to the waiters that want it.
-    fn serve(&self, room: &mut Room<C>, server: usize, now: u64) -> Vec<Waker> {
+impl<C> Common<C> {
+    fn lock(&self) -> MutexGuard<'_, Room<C>> {
+        lock(&self.room)
+    }
+}
+
+impl<C> ServerPermits<C> {
+    fn new(common: &Arc<Common<C>>, max: u32) -> Arc<ServerPermits<C>> {
+        Arc::new(ServerPermits {
+            common: Arc::clone(common),
+            number: common.next.fetch_add(1, SeqCst),
+            max: AtomicU32::new(max),
+            open: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            idle: common.cores.iter().map(|_| Idle::default()).collect(),
+        })
+    }
+
+    /// Releases a permit. `now` is in milliseconds, on a clock that all cores share.
+    pub fn release(&self, now: u64) {
+        let before = self.open.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a permit was given back twice");
+        if self.is_wanted() {
+            let mut room = self.common.lock();
+            let woken = self.serve(&mut room, now);
+            drop(room);
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst) > 0
+    }
+
+    fn take(&self) -> bool {
+        let max = self.max.load(SeqCst);
+        let more = |open: u32| (open < max).then(|| open + 1);
+        self.open.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Grants the free permits to the waiters that want them.
+    fn serve(&self, room: &mut Room<C>, now: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while self.is_wanted(server) && self.servers[server].take() {
-            match room.take_next(server, now) {
-                Some(ticket) => woken.extend(room.answer(ticket, Ok(Grant::Permit(server)))),
+        while self.is_wanted() && self.take() {
+            match room.take_next(self.number, now) {
+                Some(ticket) => woken.extend(room.answer(ticket, Ok(Award { server: self.number, connection: None }))),
                 None => {
                     debug_assert!(false, "a server is wanted by nobody in the queue");
-                    self.servers[server].open.fetch_sub(1, SeqCst);
+                    self.open.fetch_sub(1, SeqCst);
                     break;
                 }
             }
         }
         woken
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Room<C>> {
-        lock(&self.common.room)
     }
 }
 
@@ -365,21 +418,22 @@ impl<C> Room<C> {
         }
     }
 
-    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, since: u64) -> QueueTicket {
+    fn join(&mut self, wants: &[&Arc<ServerPermits<C>>], since: u64) -> QueueTicket {
         let ticket = QueueTicket::new(since, self.next);
         self.next += 1;
         let due = (!wants.is_empty()).then(|| self.turns.due(self.takers()));
-        let kind = match self.by_wants.get(wants) {
+        let numbers: Box<[u64]> = wants.iter().map(|server| server.number).collect();
+        let kind = match self.by_wants.get(&numbers) {
             Some(kind) => *kind,
-            None => self.begin_kind(wants, servers),
+            None => self.begin_kind(wants, numbers),
         };
         self.kinds[kind].queue.join(ticket, ());
         self.waiters.insert(ticket, Waiter { kind, due });
         ticket
     }
 
-    fn begin_kind(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>) -> usize {
-        let new = Kind { wants: wants.into(), servers: Arc::clone(servers), queue: Queue::default() };
+    fn begin_kind(&mut self, wants: &[&Arc<ServerPermits<C>>], numbers: Box<[u64]>) -> usize {
+        let new = Kind { wants: wants.iter().map(|server| Arc::clone(server)).collect(), queue: Queue::default() };
         let place = match self.unused.pop() {
             Some(place) => {
                 self.kinds[place] = new;
@@ -390,10 +444,10 @@ impl<C> Room<C> {
                 self.kinds.len() - 1
             }
         };
-        self.by_wants.insert(wants.into(), place);
+        self.by_wants.insert(numbers, place);
         for server in wants {
-            servers[*server].wanted.fetch_add(1, SeqCst);
-            self.by_server.entry(*server).or_default().push(place);
+            server.wanted.fetch_add(1, SeqCst);
+            self.by_server.entry(server.number).or_default().push(place);
         }
         place
     }
@@ -424,21 +478,23 @@ impl<C> Room<C> {
     }
 
     fn end_kind(&mut self, place: usize) {
-        let kind = &mut self.kinds[place];
-        let wants = std::mem::take(&mut kind.wants);
-        self.by_wants.remove(&wants);
+        let wants = std::mem::take(&mut self.kinds[place].wants);
+        let numbers: Box<[u64]> = wants.iter().map(|server| server.number).collect();
+        self.by_wants.remove(&numbers);
         for server in &wants {
-            kind.servers[*server].wanted.fetch_sub(1, SeqCst);
-            if let Some(places) = self.by_server.get_mut(server) {
-                places.retain(|known| *known != place);
+            server.wanted.fetch_sub(1, SeqCst);
+            if let Entry::Occupied(mut places) = self.by_server.entry(server.number) {
+                places.get_mut().retain(|known| *known != place);
+                if places.get().is_empty() {
+                    places.remove();
+                }
             }
         }
-        kind.servers = Arc::new([]);
         self.unused.push(place);
     }
 
     /// Removes the next waiter that would take this server.
-    fn take_next(&mut self, server: usize, now: u64) -> Option<QueueTicket> {
+    fn take_next(&mut self, server: u64, now: u64) -> Option<QueueTicket> {
         let (oldest, newest) = self.ends(server)?;
         let is_newest_first = self.turns.is_newest_first(self.bounds.order, oldest.since, now);
         let next = if is_newest_first { newest } else { oldest };
@@ -447,7 +503,7 @@ impl<C> Room<C> {
         Some(next)
     }
 
-    fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
+    fn ends(&self, server: u64) -> Option<(QueueTicket, QueueTicket)> {
         let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].queue);
         Some((kinds().filter_map(Queue::oldest).min()?, kinds().filter_map(Queue::newest).max()?))
     }
@@ -462,26 +518,9 @@ impl<C> Room<C> {
         self.kinds.iter().filter_map(|kind| kind.queue.newest()).max()
     }
 
-    fn answer(&mut self, ticket: QueueTicket, answer: Result<Grant<C>, Full>) -> Option<Waker> {
+    fn answer(&mut self, ticket: QueueTicket, answer: Result<Award<C>, Full>) -> Option<Waker> {
         self.granted.insert(ticket, answer);
         self.wakers.remove(&ticket)
-    }
-}
-
-impl Server {
-    fn new(max: u32, cores: usize) -> Server {
-        Server {
-            max: AtomicU32::new(max),
-            open: AtomicU32::new(0),
-            wanted: AtomicU32::new(0),
-            idle: (0..cores).map(|_| Idle::default()).collect(),
-        }
-    }
-
-    fn take(&self) -> bool {
-        let max = self.max.load(SeqCst);
-        let more = |open: u32| (open < max).then(|| open + 1);
-        self.open.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 }
 

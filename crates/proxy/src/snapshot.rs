@@ -223,14 +223,13 @@ impl Snapshot {
             return Err(findings);
         }
         let limiter = |(place, backend): (usize, &Backend)| {
-            let before = earlier.filter(|earlier| place < earlier.config.backends.len());
-            match before {
-                Some(before) if versions[place] == before.versions[place] => before.limiters[place].clone(),
-                Some(before) if before.config.backends[place].name == backend.name => {
-                    limiter(backend, worker_count(&config), before.limiters[place].as_ref())
-                }
-                _ => limiter(backend, worker_count(&config), None),
+            let before = earlier.filter(|earlier| is_known(earlier, place, backend));
+            if let Some(before) = before.filter(|before| versions[place] == before.versions[place]) {
+                return before.limiters[place].clone();
             }
+            let stay = |before: &Snapshot| predecessors(&servers[place], &before.servers[place]);
+            let known = before.and_then(|before| Some((before.limiters[place].as_ref()?, stay(before))));
+            limiter(backend, worker_count(&config), known)
         };
         let limiters = config.backends.iter().enumerate().map(limiter).collect();
         let terms = reload_terms(&config, &profiles, &sets, earlier);

@@ -6,8 +6,20 @@ use std::task::Wake;
 
 use super::*;
 
-/// A connection, known by its server.
+/// A connection, known by its server: in the simulation by the name that this has in every list.
 type Connection = usize;
+
+/// A limiter, and the servers that it is for, by their names.
+struct List {
+    limiter: ConnectionLimiter<Connection>,
+    names: Vec<usize>,
+}
+
+impl List {
+    fn index(&self, name: usize) -> Option<usize> {
+        self.names.iter().position(|known| *known == name)
+    }
+}
 
 struct Count(AtomicUsize);
 
@@ -20,17 +32,18 @@ impl Wake for Count {
 /// A request in the simulation.
 struct Request {
     ticket: QueueTicket,
+    /// The list that it has joined by.
+    list: usize,
     wants: Vec<usize>,
     woken: Arc<Count>,
     asked: bool,
 }
 
 /// Virtual cores in turns that chance decides, as the proxy drives the limiter: reuse what is idle here, else take a
-/// permit, else wait; lay down or close when done; go away at any time.
+/// permit, else wait; lay down or close when done; go away at any time. Servers are known by their names.
 struct World {
-    limiter: ConnectionLimiter<Connection>,
-    /// Earlier limiters, oldest first. A core that holds one of them still goes by it.
-    earlier: Vec<ConnectionLimiter<Connection>>,
+    /// Oldest first. A core that holds one that is not the last still goes by it.
+    lists: Vec<List>,
     max: Vec<u32>,
     /// Permits, by server, that were out when the limit was lowered, and count until they come back.
     over: Vec<u32>,
@@ -50,6 +63,10 @@ fn fifo(limit: usize) -> Bounds {
     Bounds { limit, order: Order::default() }
 }
 
+fn known(later: &[u8], earlier: &[u8]) -> Predecessors {
+    Predecessors::by_identity(later, earlier)
+}
+
 impl World {
     fn new(random: &mut fastrand::Rng) -> World {
         let max: Vec<u32> = (0..random.usize(1..4)).map(|_| random.u32(1..5)).collect();
@@ -57,8 +74,7 @@ impl World {
         let order = Order { target: random.bool().then(|| random.u64(0..40)) };
         let bounds = Bounds { limit, order };
         World {
-            limiter: ConnectionLimiter::new(&max, cores, bounds),
-            earlier: Vec::new(),
+            lists: vec![List { limiter: ConnectionLimiter::new(&max, cores, bounds), names: (0..max.len()).collect() }],
             over: vec![0; max.len()],
             idle: vec![vec![0; max.len()]; cores],
             busy: Vec::new(),
@@ -77,12 +93,12 @@ impl World {
             0..=3 => self.arrive(core, random),
             4..=6 if !self.busy.is_empty() => {
                 let server = self.busy.swap_remove(random.usize(..self.busy.len()));
-                if random.bool() { self.lay_down(core, server) } else { self.view(server).release(server, self.now) }
+                if random.bool() { self.lay_down(core, server) } else { self.release(server) }
             }
             7 if !self.waiting.is_empty() => self.give_up(core, random),
             8 => self.close_idle(core, random),
             9 if random.u8(..8) == 0 => self.change(random),
-            10 => self.join(Vec::new(), random),
+            10 => self.join(self.lists.len() - 1, Vec::new(), random),
             _ => {}
         }
         self.stewards();
@@ -90,57 +106,94 @@ impl World {
         self.check();
     }
 
-    /// The limits change, and perhaps there is one server more.
+    /// The limits change, and the order of the servers; perhaps some go, and one comes.
     fn change(&mut self, random: &mut fastrand::Rng) {
-        for max in &mut self.max {
-            *max = random.u32(1..5);
-        }
-        if self.max.len() < 6 && random.bool() {
-            self.max.push(random.u32(1..5));
+        let last = &self.lists[self.lists.len() - 1];
+        let mut names = last.names.clone();
+        random.shuffle(&mut names);
+        names.truncate(random.usize(1..=names.len()).max(2));
+        if names.len() < 6 && random.bool() {
+            let name = self.max.len();
+            names.insert(random.usize(..=names.len()), name);
+            self.max.push(0);
             self.over.push(0);
             self.idle.iter_mut().for_each(|core| core.push(0));
         }
+        names.iter().for_each(|name| self.max[*name] = random.u32(1..5));
         let waiting = self.waiting.len();
         self.bounds.limit = random.usize(waiting..waiting + 12);
-        let next = self.limiter.succeeded_by(&self.max, self.bounds);
-        self.earlier.push(std::mem::replace(&mut self.limiter, next));
-        self.over = (0..self.max.len()).map(|server| self.limiter.open(server)).collect();
-        self.limiter.commit(self.now);
+        let max: Vec<u32> = names.iter().map(|name| self.max[*name]).collect();
+        let predecessors = Predecessors::by_identity(&names, &last.names);
+        let limiter = last.limiter.succeeded_by(&max, self.bounds, &predecessors);
+        let gone: Vec<usize> = last.names.iter().copied().filter(|name| !names.contains(name)).collect();
+        self.lists.push(List { limiter, names });
+        self.over = (0..self.max.len()).map(|server| self.open(server)).collect();
+        self.lists[self.lists.len() - 1].limiter.commit(self.now);
+        // Cores keep no connections to servers that are gone.
+        for server in gone {
+            for core in 0..self.idle.len() {
+                for _ in 0..std::mem::take(&mut self.idle[core][server]) {
+                    self.release(server);
+                }
+                self.set_idle(core, server, 0);
+            }
+        }
     }
 
-    /// One of the limiters that know this server.
-    fn view(&self, server: usize) -> &ConnectionLimiter<Connection> {
-        let old = self.earlier.get(self.served % (self.earlier.len() + 1));
-        old.filter(|old| server < old.max.len()).unwrap_or(&self.limiter)
+    /// One of the limiters that have this server, and the index that it has there.
+    fn view(&self, server: usize) -> (&ConnectionLimiter<Connection>, usize) {
+        let all = self.lists.iter().filter_map(|list| Some((&list.limiter, list.index(server)?)));
+        let all: Vec<_> = all.collect();
+        all[self.served % all.len()]
+    }
+
+    fn release(&self, server: usize) {
+        let (limiter, index) = self.view(server);
+        limiter.permits(index).release(self.now);
+    }
+
+    fn open(&self, server: usize) -> u32 {
+        let (limiter, index) = self.view(server);
+        limiter.open(index)
+    }
+
+    fn is_gone(&self, server: usize) -> bool {
+        self.lists[self.lists.len() - 1].index(server).is_none()
     }
 
     fn arrive(&mut self, core: usize, random: &mut fastrand::Rng) {
-        let mut wants: Vec<usize> = (0..self.max.len()).filter(|_| random.bool()).collect();
+        let last = self.lists.len() - 1;
+        let list = if random.u8(..4) == 0 { random.usize(..=last) } else { last };
+        let List { limiter, names } = &self.lists[list];
+        let mut wants: Vec<usize> = names.iter().copied().filter(|_| random.bool()).collect();
         if wants.is_empty() {
-            wants.push(random.usize(..self.max.len()));
+            wants.push(names[random.usize(..names.len())]);
         }
         for server in &wants {
-            if !self.limiter.is_wanted(*server) && self.idle[core][*server] > 0 {
+            let index = self.lists[list].index(*server).unwrap();
+            if !limiter.is_wanted(index) && self.idle[core][*server] > 0 {
                 self.set_idle(core, *server, self.idle[core][*server] - 1);
                 self.busy.push(*server);
                 return;
             }
-            if self.view(*server).try_take(*server) {
+            if limiter.try_take(index) {
                 self.busy.push(*server);
                 return;
             }
         }
-        self.join(wants, random);
+        self.join(list, wants, random);
     }
 
     /// Somebody joins the queue, with no servers in mind or with some, for the first time or again.
-    fn join(&mut self, wants: Vec<usize>, random: &mut fastrand::Rng) {
-        let most = wants.iter().max().copied().unwrap_or(0);
+    fn join(&mut self, list: usize, wants: Vec<usize>, random: &mut fastrand::Rng) {
+        let List { limiter, names } = &self.lists[list];
+        let indexes: Vec<usize> =
+            wants.iter().map(|name| names.iter().position(|known| known == name).unwrap()).collect();
         let since = if random.u8(..4) == 0 { self.now - random.u64(..=self.now.min(30)) } else { self.now };
-        let waiting = self.limiter.depth();
+        let waiting = limiter.depth();
         let is_overload = |since: u64| self.bounds.order.is_overload(since, self.now);
         let overload = is_overload(since) || self.waiting.iter().any(|other| is_overload(other.ticket.since));
-        match self.view(most).join_again(wants.clone(), since, self.now) {
+        match limiter.join_again(indexes, since, self.now) {
             Err(Full) => {
                 assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the queue", self.bounds.limit);
                 let came_later = self.waiting.iter().any(|other| other.ticket.since > since);
@@ -148,7 +201,7 @@ impl World {
             }
             Ok(ticket) => {
                 let woken = Arc::new(Count(AtomicUsize::new(0)));
-                self.waiting.push(Request { ticket, wants, woken, asked: false });
+                self.waiting.push(Request { ticket, list, wants, woken, asked: false });
                 self.waiting.sort_by_key(|request| request.ticket);
             }
         }
@@ -156,23 +209,29 @@ impl World {
 
     fn set_idle(&mut self, core: usize, server: usize, count: usize) {
         self.idle[core][server] = count;
-        self.view(server).note_idle(core, server, count);
+        let (limiter, index) = self.view(server);
+        limiter.note_idle(core, index, count);
     }
 
     fn lay_down(&mut self, core: usize, server: usize) {
-        if self.view(server).is_over(server) {
-            self.view(server).release(server, self.now);
-        } else if self.view(server).offer(server, server, self.now).is_err() {
+        let (limiter, index) = self.view(server);
+        if limiter.is_over(index) || self.is_gone(server) {
+            self.release(server);
+        } else if limiter.offer(index, server, self.now).is_err() {
             self.set_idle(core, server, self.idle[core][server] + 1);
         }
     }
 
     fn give_up(&mut self, core: usize, random: &mut fastrand::Rng) {
         let request = self.waiting.remove(random.usize(..self.waiting.len()));
-        match self.limiter.leave(request.ticket) {
+        let List { limiter, names } = &self.lists[request.list];
+        match limiter.leave(request.ticket) {
             None => {}
-            Some(Grant::Permit(server)) => self.limiter.release(server, self.now),
-            Some(Grant::Connection(server, _)) => self.lay_down(core, server),
+            Some(Grant::Permit(index)) => limiter.release(index, self.now),
+            Some(Grant::Connection(index, server)) => {
+                assert_eq!(names[index], server);
+                self.lay_down(core, server);
+            }
         }
     }
 
@@ -180,18 +239,18 @@ impl World {
         let server = random.usize(..self.max.len());
         if self.idle[core][server] > 0 {
             self.set_idle(core, server, self.idle[core][server] - 1);
-            self.limiter.release(server, self.now);
+            self.release(server);
         }
     }
 
     /// Runs on each core what it does when it is called.
     fn stewards(&mut self) {
         for core in 0..self.idle.len() {
-            if self.limiter.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
+            if self.lists[0].limiter.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
                 continue;
             }
             for server in 0..self.max.len() {
-                while self.idle[core][server] > 0 && self.limiter.offer(server, server, self.now).is_ok() {
+                while self.idle[core][server] > 0 && self.offer(server) {
                     self.set_idle(core, server, self.idle[core][server] - 1);
                 }
             }
@@ -210,7 +269,8 @@ impl World {
                 continue;
             }
             let waker = Waker::from(Arc::clone(&request.woken));
-            match self.limiter.poll(request.ticket, &Context::from_waker(&waker)) {
+            let List { limiter, names } = &self.lists[request.list];
+            match limiter.poll(request.ticket, &Context::from_waker(&waker)) {
                 Poll::Pending => {
                     assert!(!woken, "woken for nothing");
                     request.asked = true;
@@ -221,7 +281,14 @@ impl World {
                     assert!(woken || !request.asked, "made way without a wake-up");
                     displaced.push(request.ticket);
                 }
-                Poll::Ready(Ok(Grant::Permit(server) | Grant::Connection(server, _))) => {
+                Poll::Ready(Ok(grant)) => {
+                    let server = match grant {
+                        Grant::Permit(index) => names[index],
+                        Grant::Connection(index, server) => {
+                            assert_eq!(names[index], server);
+                            server
+                        }
+                    };
                     assert!(woken || !request.asked, "a grant without a wake-up");
                     let in_order = self.bounds.order.target.is_none();
                     assert!(!in_order || !refused.contains(&server), "server {server}: one who came before wants it");
@@ -241,17 +308,25 @@ impl World {
         for (server, max) in self.max.iter().enumerate() {
             let idle: usize = self.idle.iter().map(|core| core[server]).sum();
             let busy = self.busy.iter().filter(|busy| **busy == server).count();
-            let open = self.limiter.open(server);
+            let open = self.open(server);
             assert!(open <= (*max).max(self.over[server]), "server {server}: {open} of {max}");
             self.over[server] = self.over[server].min(open);
-            assert_eq!(self.limiter.open(server) as usize, idle + busy, "permits are connections");
+            assert_eq!(open as usize, idle + busy, "permits are connections");
             let wanted = self.waiting.iter().any(|request| request.wants.contains(&server));
-            assert!(!wanted || (self.limiter.open(server) >= *max && idle == 0), "somebody waits for nothing");
-            assert_eq!(self.limiter.is_wanted(server), wanted);
+            assert!(!wanted || (open >= *max && idle == 0), "somebody waits for nothing");
+            let (limiter, index) = self.view(server);
+            assert_eq!(limiter.is_wanted(index), wanted);
         }
         let waiting = self.waiting.len();
         assert!(waiting <= self.bounds.limit);
-        assert_eq!(self.limiter.depth(), waiting);
+        let rooms = self.lists.iter().map(|list| list.limiter.depth());
+        assert!(rooms.into_iter().all(|depth| depth == waiting));
+    }
+
+    /// Hands an idle connection to who waits for it.
+    fn offer(&self, server: usize) -> bool {
+        let (limiter, index) = self.view(server);
+        limiter.offer(index, server, self.now).is_ok()
     }
 }
 
@@ -265,7 +340,7 @@ fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_wh
         (0..400).for_each(|_| world.step(&mut random));
         // Everybody goes home, and nobody is left behind.
         while let Some(server) = world.busy.pop() {
-            world.limiter.release(server, world.now);
+            world.release(server);
             world.collect(&mut random);
             world.check();
         }
@@ -361,7 +436,7 @@ fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
 fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
     let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[2], 1, fifo(8));
     assert!(first.try_take(0) && first.try_take(0));
-    let second = first.succeeded_by(&[1, 1], fifo(8));
+    let second = first.succeeded_by(&[1, 1], fifo(8), &known(b"ab", b"a"));
     assert!(second.is_kin(&first));
     assert!(!first.is_over(0), "nothing is in force yet");
     second.commit(0);
@@ -369,7 +444,7 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
     first.release(0, 0);
     assert!(!second.try_take(0) && !first.try_take(0), "one is still out, and one there may be");
     let waits = first.join([0], 0).unwrap();
-    let third = second.succeeded_by(&[2, 1], fifo(8));
+    let third = second.succeeded_by(&[2, 1], fifo(8), &known(b"ab", b"ab"));
     third.commit(0);
     let grant = third.poll(waits, &Context::from_waker(Waker::noop()));
     assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))), "who waits by the first hears of the third's room");
@@ -381,7 +456,7 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
 #[test]
 fn a_server_that_is_new_has_its_limit_from_the_first_permit_on() {
     let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[UNLIMITED], 1, fifo(8));
-    let second = first.succeeded_by(&[1, 1], fifo(8));
+    let second = first.succeeded_by(&[1, 1], fifo(8), &known(b"ab", b"a"));
     assert!(second.try_take(1) && !second.try_take(1), "before it is settled");
     assert!(second.try_take(0) && second.try_take(0), "one that is known has the limit in force");
     second.commit(0);
@@ -420,7 +495,7 @@ fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_lin
     assert_eq!(heard(&limiter, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
     limiter.release(0, 122);
     assert_eq!(heard(&limiter, &tickets[2..3]), [GRANTED]);
-    assert_eq!((limiter.depth(), limiter.lock().wakers.len()), (0, 0), "who was answered is forgotten");
+    assert_eq!((limiter.depth(), limiter.common.lock().wakers.len()), (0, 0), "who was answered is forgotten");
 }
 
 #[test]
@@ -440,7 +515,7 @@ fn who_waits_for_something_else_counts_gets_nothing_here_and_makes_way_as_the_ot
     let fourth = limiter.join([], 120).unwrap();
     assert_eq!(limiter.leave(second), None, "it had to make way, and need not have heard of it");
     assert_eq!((limiter.leave(third), limiter.leave(fourth), limiter.depth()), (None, None, 0));
-    assert!(limiter.lock().granted.is_empty());
+    assert!(limiter.common.lock().granted.is_empty());
 }
 
 #[test]
@@ -478,11 +553,11 @@ fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
         assert_eq!(limiter.depth(), 128);
         assert!(heard(&limiter, &tickets).iter().all(Poll::is_pending));
         assert!(tickets.into_iter().all(|ticket| limiter.leave(ticket).is_none()));
-        let room = limiter.lock();
+        let room = limiter.common.lock();
         assert_eq!((room.kinds.len(), room.unused.len(), room.by_wants.len()), (128, 128, 0), "round {round}");
-        assert!(room.by_server.values().all(Vec::is_empty));
+        assert!(room.by_server.is_empty());
         assert_eq!((room.waiters.len(), room.wakers.len(), room.granted.len()), (0, 0, 0), "round {round}");
-        assert!(room.kinds.iter().all(|kind| kind.servers.is_empty()), "an unused kind holds no servers");
+        assert!(room.kinds.iter().all(|kind| kind.wants.is_empty()), "an unused kind holds no servers");
     }
 }
 
@@ -491,7 +566,7 @@ fn who_is_served_at_once_is_not_refused_for_a_line_that_is_longer_than_it_may_be
     let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(8));
     assert!(first.try_take(0));
     let waits = [0, 1].map(|now| first.join([0], now).unwrap());
-    let second = first.succeeded_by(&[1, 1], fifo(1));
+    let second = first.succeeded_by(&[1, 1], fifo(1), &known(b"ab", b"ab"));
     second.commit(2);
     assert_eq!(second.join([0], 3), Err(Full));
     let served = second.join([1, 0], 4).unwrap();
@@ -515,4 +590,67 @@ fn who_joins_the_line_calls_each_core_that_has_what_they_want_and_no_other_and_a
     assert_eq!(called(), [false; 3]);
     assert_eq!(limiter.offer(0, 7, 0), Ok(()));
     assert_eq!(limiter.leave(waits), Some(Grant::Connection(0, 7)));
+}
+
+#[test]
+fn a_server_that_has_another_index_has_its_permits_its_limit_and_those_who_wait_for_it() {
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1, 2], 1, fifo(8));
+    assert!(first.try_take(0) && first.try_take(2) && first.try_take(2) && first.try_take(1));
+    let waits_for_c = first.join([2], 0).unwrap();
+    let waits_for_b = first.join([1], 1).unwrap();
+    // c with a lower limit, d which is new, and a.
+    let second = first.succeeded_by(&[1, 1, 1], fifo(8), &known(b"cda", b"abc"));
+    second.commit(2);
+    assert_eq!([0, 1, 2].map(|server| second.open(server)), [2, 0, 1]);
+    assert!(second.is_over(0) && first.is_over(2) && !second.is_over(2));
+    assert!(second.is_wanted(0) && !second.is_wanted(1) && !second.is_wanted(2));
+    let waits_too = second.join([0, 2], 3).unwrap();
+    assert_eq!(second.ends(0), Some((waits_for_c, waits_too)));
+    // A permit of the first list goes back; one is still out, and one there may be.
+    first.permits(2).release(4);
+    assert_eq!(heard(&first, &[waits_for_c]), [Poll::Pending]);
+    second.permits(0).release(5);
+    assert_eq!(heard(&first, &[waits_for_c]), [Poll::Ready(Ok(Grant::Permit(2)))]);
+    // Either list's connections go to who waits by the other, who knows them by the index of its own.
+    assert_eq!(first.offer(0, 7, 6), Ok(()));
+    assert_eq!(heard(&second, &[waits_too]), [Poll::Ready(Ok(Grant::Connection(2, 7)))]);
+    let waits_by_first = first.join([2], 7).unwrap();
+    assert_eq!(second.offer(0, 8, 7), Ok(()));
+    assert_eq!(first.leave(waits_by_first), Some(Grant::Connection(2, 8)));
+    // A server that is gone serves those who know it.
+    first.release(1, 8);
+    assert_eq!(heard(&first, &[waits_for_b]), [Poll::Ready(Ok(Grant::Permit(1)))]);
+}
+
+#[test]
+fn an_idle_connection_is_called_for_by_whatever_index_its_server_has() {
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1, 1], 2, fifo(8));
+    let second = first.succeeded_by(&[1, 1, 1], fifo(8), &known(b"cda", b"abc"));
+    assert!(first.try_take(2) && second.try_take(1));
+    let called = |core: usize| second.poll_called(core, &Context::from_waker(Waker::noop())).is_ready();
+    first.note_idle(1, 2, 1);
+    let other = second.join([1], 0).unwrap();
+    assert_eq!([called(0), called(1)], [false, false]);
+    let waits = second.join([0], 0).unwrap();
+    assert_eq!([called(0), called(1)], [false, true]);
+    assert_eq!((second.leave(waits), second.leave(other)), (None, None));
+}
+
+#[test]
+fn permits_of_a_server_that_is_gone_end_with_the_last_who_refers_to_them() {
+    let first: ConnectionLimiter<Connection> = ConnectionLimiter::new(&[1, 1], 1, fifo(8));
+    let permits = Arc::downgrade(first.permits(1));
+    assert!(first.try_take(1));
+    let (held, waits) = (Arc::clone(first.permits(1)), first.join([1], 0).unwrap());
+    let second = first.succeeded_by(&[1], fifo(8), &known(b"a", b"ab"));
+    second.commit(0);
+    held.release(1);
+    assert_eq!(first.leave(waits), Some(Grant::Permit(1)));
+    drop(first);
+    assert_eq!(permits.strong_count(), 1, "a permit may still be given back");
+    drop(held);
+    assert!(permits.upgrade().is_none());
+    // One that comes back is another.
+    let third = second.succeeded_by(&[1, 1], fifo(8), &known(b"ab", b"a"));
+    assert!(third.try_take(1));
 }

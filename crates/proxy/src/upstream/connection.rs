@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use propylon_net::server_stream::ServerStream;
 use propylon_net::timers::coarse_millis;
-use propylon_policy::connection_limiter::ConnectionLimiter;
+use propylon_policy::connection_limiter::{ConnectionLimiter, ServerPermits};
 use propylon_policy::reuse::Fit;
 
 use crate::endpoint::EndpointAddress;
@@ -24,21 +24,18 @@ pub struct PoolKey {
 }
 
 /// The right to have a connection to a server; it goes back when it is dropped.
-pub struct Permit {
-    limiter: Arc<ServerLimiter>,
-    server: usize,
-}
+pub struct Permit(Arc<ServerPermits<Box<ServerConnection>>>);
 
 impl Permit {
     /// For a permit that the limiter has given.
     pub fn taken(limiter: &Arc<ServerLimiter>, server: usize) -> Permit {
-        Permit { limiter: Arc::clone(limiter), server }
+        Permit(Arc::clone(limiter.permits(server)))
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limiter.release(self.server, coarse_millis());
+        self.0.release(coarse_millis());
     }
 }
 

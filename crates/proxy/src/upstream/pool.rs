@@ -63,13 +63,17 @@ pub struct Pool {
 }
 
 /// Makes the limits that all cores will share for a backend; `None` where no server has or had one and a connection
-/// carries one request at a time. The limits are not in force before [`ConnectionLimiter::settle`].
-pub fn limiter(backend: &Backend, cores: usize, earlier: Option<&Arc<ServerLimiter>>) -> Option<Arc<ServerLimiter>> {
+/// carries one request at a time. The limits are not in force before [`ConnectionLimiter::commit`].
+pub fn limiter(
+    backend: &Backend,
+    cores: usize,
+    earlier: Option<(&Arc<ServerLimiter>, Predecessors)>,
+) -> Option<Arc<ServerLimiter>> {
     let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
     let limits: Vec<u32> = limits.collect();
     let bounds = Bounds { limit: backend.queue.limit, order: order(backend) };
-    if let Some(earlier) = earlier {
-        return Some(Arc::new(earlier.succeeded_by(&limits, bounds)));
+    if let Some((earlier, predecessors)) = earlier {
+        return Some(Arc::new(earlier.succeeded_by(&limits, bounds, &predecessors)));
     }
     // Streams are waited for wherever servers allow fewer than are wanted.
     let makes_wait = limits.iter().any(|limit| *limit < UNLIMITED) || backend.protocol != ServerProtocol::Http1;
