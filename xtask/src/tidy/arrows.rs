@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::dependencies::Listed;
 use super::finding::{Finding, line_of};
 use super::picture::Arrows;
 
@@ -284,6 +283,18 @@ impl Workspace {
             .is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(true)));
         forbids_unsafe(member) || (from_workspace && self.forbids_unsafe)
     }
+}
+
+/// A dependency as a line of a Cargo.toml lists it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The folder of the crate: `tls`, `e2e`.
+    pub room: String,
+    /// As sources call it, but with `-`.
+    pub name: String,
+    pub file: PathBuf,
+    pub line: usize,
+    pub tests_only: bool,
 }
 
 struct Dependency {

@@ -5,24 +5,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::arrows::{Listed, room_name};
 use super::finding::Finding;
 use super::lexer::Source;
 use super::tokens::{Token, is_name, text_at, tokens, without_tests};
 
 /// Listed for their features, which another crate brings along too few or too many of.
 const FEATURES_ALONE: [(&str, &str); 1] = [("propylon", "tracing")];
-
-/// A line of a Cargo.toml.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// The folder of the crate: `tls`, `e2e`.
-    pub room: String,
-    /// As sources call it, but with `-`.
-    pub name: String,
-    pub file: std::path::PathBuf,
-    pub line: usize,
-    pub tests_only: bool,
-}
 
 #[derive(Default)]
 pub struct Dependencies {
@@ -38,7 +27,7 @@ impl Dependencies {
     }
 
     pub fn read(&mut self, file: &Path, source: &Source<'_>) {
-        let Some(room) = super::arrows::room_name(file) else { return };
+        let Some(room) = room_name(file) else { return };
         let all = tokens(&source.separated.code);
         self.tests.entry(room.clone()).or_default().extend(crates_named(&all));
         // All of e2e is tests, and is what the crate is for.
