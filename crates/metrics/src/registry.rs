@@ -3,9 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
-use std::sync::Arc;
-
-use crate::store::Store;
 
 /// A number that only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,11 +176,6 @@ impl Registry {
                 stays
             });
         }
-    }
-
-    /// One column per writer: the workers, and the main thread.
-    pub fn build(self, columns: usize) -> Arc<Store> {
-        Arc::new(Store::new(self, columns))
     }
 
     fn family(&self, name: &str, kind: Kind) -> Option<&Family> {

@@ -53,6 +53,13 @@ const SLOTS_PER_LINE: usize = 16;
 #[derive(Default)]
 struct Line([AtomicU64; SLOTS_PER_LINE]);
 
+impl Registry {
+    /// One column per writer: the workers, and the main thread.
+    pub fn build(self, columns: usize) -> Arc<Store> {
+        Arc::new(Store::new(self, columns))
+    }
+}
+
 impl Column {
     pub fn increment(&self, counter: Counter) {
         self.add(counter, 1);
