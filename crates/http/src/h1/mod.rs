@@ -58,8 +58,8 @@ pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, whole_chunked, write_ch
 pub use fields::{Field, Fields, Name, Span, write_line};
 pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;
-pub use request::{Method, RequestBody, RequestHead, Scheme, Version, parse_request};
-pub use response::{Asked, Framing, ResponseBody, ResponseHead, parse_response};
+pub use request::{Asked, Method, RequestBody, RequestHead, Scheme, Version, parse_request};
+pub use response::{Framing, ResponseBody, ResponseHead, parse_response};
 pub use rewrite::{ClientAddress, ForwardContext, add_lines, write_request};
 
 /// Bounds on one head. A head that needs more is refused with 414 or 431 (502 from a server).

@@ -6,7 +6,7 @@ use propylon_config::canonical::{Rewritten, rewrite_query};
 use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
 use super::host::{Authority, HOST_BYTES_MAX, normal_name};
-use super::{Asked, Field, Fields, Limits, Name, Parsed, Reject, Span, path};
+use super::{Field, Fields, Limits, Name, Parsed, Reject, Span, path};
 use crate::fault::Fault;
 
 /// The methods of RFC 9110 §9.3 and PATCH; the text of any is `RequestHead::method_text`.
@@ -75,6 +75,14 @@ pub enum Version {
     Http11,
     /// HTTP/2, for a message that was written as one of HTTP/1.1 (see `http2::translate`); never read from bytes.
     Http2,
+}
+
+/// Facts about the request that are needed to read its response.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub method: Method,
+    /// The Upgrade that the request was sent with: the server may switch to a protocol that is named there, and to no other.
+    pub upgrade: Option<&'a [u8]>,
 }
 
 /// The scheme of a target in absolute-form.

@@ -3,16 +3,8 @@
 use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{decimal, elements};
 use super::request::{judge_coding, may_upgrade_to, read_version};
-use super::{Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
+use super::{Asked, Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
 use crate::fault::Fault;
-
-/// Facts about the request that are needed to read its response.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    pub method: Method,
-    /// The Upgrade that the request was sent with: the server may switch to a protocol that is named there, and to no other.
-    pub upgrade: Option<&'a [u8]>,
-}
 
 /// How the bytes after the head are delimited on the server's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

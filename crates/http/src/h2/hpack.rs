@@ -12,6 +12,7 @@ use std::rc::Rc;
 use crate::h1::{TARGET, TOKEN, all, is_token};
 
 use super::huffman;
+pub use super::huffman::Corrupt;
 
 /// Bytes of a table as we announce it: the initial value of SETTINGS_HEADER_TABLE_SIZE (RFC 9113 §6.5.2).
 const TABLE_BYTES_MAX: usize = 4096;
@@ -86,10 +87,6 @@ const STATIC: [&str; 61] = [
     "via",
     "www-authenticate",
 ];
-
-/// A block that says nothing that could be followed: the connection's error (RFC 9113 §4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Corrupt;
 
 /// Contents of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Strings in the Huffman code of HPACK (RFC 7541 §5.2), read as far as is needed to judge them.
 
-use super::hpack::Corrupt;
+/// A block that says nothing that could be followed: the connection's error (RFC 9113 §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
 
 /// Bits of each symbol's code, the string's end last (RFC 7541 Appendix B). The code is canonical: the lengths say it all.
 #[rustfmt::skip]
