@@ -5,6 +5,7 @@
 
 mod ewma;
 mod first;
+mod hash;
 mod least_connections;
 mod loads;
 mod maglev;
@@ -18,6 +19,9 @@ mod tiers;
 use std::sync::Arc;
 
 use self::ewma::PeakEwma;
+pub use self::ewma::Verdict;
+pub use self::hash::key_of;
+use self::hash::{fraction, mix};
 use self::least_connections::LeastConnections;
 pub use self::loads::{CoreLoads, Loads};
 pub use self::maglev::{Maglev, SERVERS_MAX as HASH_SERVERS_MAX};
@@ -74,13 +78,6 @@ pub struct Draw {
     pub random: u64,
     /// Milliseconds of any clock that does not go backwards.
     pub now: u64,
-}
-
-/// Quality of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Success,
-    Failure,
 }
 
 impl Balancer {
@@ -215,37 +212,6 @@ impl Algorithm {
 
 /// Which keys a warming server gets first has nothing to do with which server a key has.
 const SLOW_START_SALT: u64 = 0x5157_AB1E_5107_57A7;
-
-/// The same bytes have the same key on every engine. Not a secret: whoever may choose keys may choose servers by them,
-/// which is what the bound on load is for.
-pub fn key_of(bytes: &[u8]) -> u64 {
-    let mut hash = bytes.len() as u64;
-    let mut words = bytes.chunks_exact(8);
-    for word in &mut words {
-        hash = mix(hash ^ u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    }
-    let mut last = [0; 8];
-    last[..words.remainder().len()].copy_from_slice(words.remainder());
-    mix(hash ^ u64::from_le_bytes(last))
-}
-
-/// A number below `limit` (0 if that is 0), as even as 64 bits allow.
-fn below(random: u64, limit: u64) -> u64 {
-    ((u128::from(random) * u128::from(limit)) >> 64) as u64
-}
-
-/// From 0 to 1.
-fn fraction(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// Other bits of the same quality, from the same draw (the finaliser of splitmix64).
-fn mix(bits: u64) -> u64 {
-    let bits = bits.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    bits ^ (bits >> 31)
-}
 
 #[cfg(test)]
 mod tests;

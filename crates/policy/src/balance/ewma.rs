@@ -10,9 +10,9 @@
 //! * Without traffic a server is forgiven: average and failures fade with time, until it is tried with one request. If that fails
 //!   as well they count as they did before, so that it is tried ever less often.
 
+use super::hash::mix;
 use super::loads::CoreLoads;
 use super::random::Random;
-use super::{Verdict, mix};
 use crate::predecessors::Predecessors;
 
 /// Weight of an answer in the share of failures.
@@ -24,6 +24,13 @@ const PENALTY_MIN: f64 = 30_000.0;
 const PENALTY_MAX: f64 = 60_000_000.0;
 /// Latency assumed of a server that owes its very first answer, in microseconds.
 const UNKNOWN: f64 = 1_000_000.0;
+
+/// Quality of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Success,
+    Failure,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct PeakEwma {

@@ -3,8 +3,8 @@
 //!
 //! The table is Maglev's (Eisenbud et al., NSDI 2016, §3.4), its keys bounded in load (Mirrokni et al., SODA 2018).
 
+use super::hash::{below, mix};
 use super::loads::CoreLoads;
-use super::{below, mix};
 
 /// Entries of the table: a prime, and a hundred for each of 655 servers. The same whatever the number of servers, since
 /// another size would move every key.

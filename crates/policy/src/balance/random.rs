@@ -1,6 +1,6 @@
 //! Each server with a probability in proportion to its weight, whatever was picked before.
 
-use super::{below, mix};
+use super::hash::{below, mix};
 
 #[derive(Clone, Debug)]
 pub(super) struct Random {
