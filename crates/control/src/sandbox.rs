@@ -7,6 +7,7 @@
 //! are in `docs/decisions/0035-sandbox.md`.
 
 mod calls;
+mod enforced;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,7 @@ use serde_json::{Value, json};
 use crate::folders::{self, Folders, SingleFile};
 use crate::isolation;
 use crate::names;
+pub use enforced::Enforced;
 
 /// Folders that this process has confined itself to, for [`denial`].
 static FOLDERS: OnceLock<Folders> = OnceLock::new();
@@ -55,37 +57,6 @@ pub struct Sandbox {
     /// Files of the kernel that are allowed by themselves and held open: the kernel makes them anew when nobody holds
     /// them, and a new file would not be allowed.
     _held: Vec<OwnedFd>,
-}
-
-/// How much of something the kernel holds the process to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Enforced {
-    Fully,
-    /// An older kernel has less of it.
-    Partly,
-    /// The reason why nothing is enforced.
-    Not(String),
-}
-
-impl Enforced {
-    /// The word for scripts.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Enforced::Fully => "enforced",
-            Enforced::Partly => "partly",
-            Enforced::Not(_) => "off",
-        }
-    }
-}
-
-impl fmt::Display for Enforced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Enforced::Fully => f.write_str("enforced"),
-            Enforced::Partly => f.write_str("enforced as far as this kernel can"),
-            Enforced::Not(why) => write!(f, "not enforced: {why}"),
-        }
-    }
 }
 
 impl Sandbox {

@@ -6,7 +6,7 @@
 
 use propylon_sys::{Argument, CallFilter, CallFilterError, Confined};
 
-use super::Enforced;
+use super::enforced::Enforced;
 
 /// Options of `prctl` that are not among libc's for every system (linux/prctl.h): names of memory, which allocators give, and
 /// what the kernel has told the process at its start.
