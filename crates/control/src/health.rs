@@ -4,6 +4,7 @@
 //! The decisions are made by `propylon_policy::health`; this file supplies its clock, its randomness and its
 //! observations. The reasons for this design are in `docs/decisions/0027-health.md`.
 
+pub mod failure;
 mod grpc;
 mod http;
 mod http2;
@@ -27,7 +28,8 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::names::Names;
-use probe::{Failure, probe};
+use failure::Failure;
+use probe::probe;
 use propylon_observe::telemetry::{
     PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };

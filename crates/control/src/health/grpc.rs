@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
+use super::failure::Failure;
 use super::http2::{self, Connection};
-use super::probe::Failure;
 use super::stream::ProbeStream;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";

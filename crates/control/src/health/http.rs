@@ -4,7 +4,7 @@ use propylon_config::HttpProbe;
 use propylon_http::h1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::probe::Failure;
+use super::failure::Failure;
 use super::stream::ProbeStream;
 
 /// A head that is longer is no answer to a health check.

@@ -9,8 +9,8 @@ use http::{Request, Version};
 use propylon_config::HttpProbe;
 use tokio::task::{JoinHandle, spawn_local};
 
+use super::failure::Failure;
 use super::http::BODY_BYTES_MAX;
-use super::probe::Failure;
 use super::stream::ProbeStream;
 
 const HEAD_BYTES_MAX: u32 = 16 * 1024;

@@ -1,7 +1,6 @@
 //! One probe of one address: connect, ask, judge the answer. What a server sends is bounded, and so is the time.
 
 use std::cell::Cell;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
@@ -13,43 +12,9 @@ use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::failure::Failure;
 use super::stream::ProbeStream;
 use super::{grpc, http, http2};
-
-/// Why a probe did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// One of [`PROBE_RESULTS`].
-    pub word: &'static str,
-    /// Further detail; may be empty.
-    pub detail: String,
-}
-
-impl Failure {
-    /// Nothing came in all the time that there was.
-    pub fn took_too_long(&self) -> bool {
-        matches!(self.word, "timeout" | "connect-timeout")
-    }
-
-    pub fn new(word: &'static str, detail: impl Into<String>) -> Failure {
-        Failure { word, detail: detail.into() }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.detail.is_empty() {
-            true => f.write_str(self.word),
-            false => write!(f, "{} ({})", self.word, self.detail),
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::new("closed", error.to_string())
-    }
-}
 
 /// How TLS with a server is begun: by whom, the server's position in the backend, and the process that signs for what
 /// it is shown, where that is another.

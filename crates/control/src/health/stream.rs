@@ -15,7 +15,7 @@ use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::probe::Failure;
+use super::failure::Failure;
 
 pub enum ProbeStream {
     Plain(TcpStream),
