@@ -1,12 +1,12 @@
 //! `propylon demo`: certificates, two origins and an engine in front of them, all on this machine; a little load, what
 //! it cost, and how to go on from there. Whatever way it ends, it leaves nothing behind.
 
+mod failure;
 mod figures;
 mod stage;
 mod watch;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
+use failure::Failure;
 use figures::{Figures, Row};
 use stage::{Program, Stage};
 use watch::{Metrics, Progress, say};
@@ -49,21 +50,6 @@ pub struct Arguments {
     /// Print the figures as JSON on standard output, and end
     #[arg(long, conflicts_with = "keep")]
     json: bool,
-}
-
-/// Why the demo could not go on.
-pub struct Failure(String);
-
-impl Failure {
-    fn new(what: impl Into<String>) -> Failure {
-        Failure(what.into())
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// An engine that serves, and where.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// How long a process may take to say that it is ready.
 const READY_TIME: Duration = Duration::from_secs(15);
