@@ -1,6 +1,7 @@
 //! Two samples of the admin address, and the difference between them.
 
 mod attention;
+mod value;
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,11 @@ use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
 use crate::command::admin_client::{Ask, ask};
+pub use attention::Condition;
+use value::{SECONDS_PER_DAY, list, number, text};
 
 /// How long the admin address may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-const SECONDS_PER_DAY: f64 = 86_400.0;
 
 pub struct Sample {
     at: Instant,
@@ -56,16 +58,6 @@ pub struct Predecessor {
     pub pid: u64,
     pub draining_seconds: u64,
     pub connections: u64,
-}
-
-/// Something that is wrong now, or will be.
-#[derive(Debug, Default)]
-pub struct Condition {
-    pub is_problem: bool,
-    /// Place, problem and remedy.
-    pub words: String,
-    /// For how long; none where that is not known, or it is still to come.
-    pub seconds: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -132,18 +124,6 @@ impl Sample {
 
 /// Version of the answer's shape.
 const SHAPE: u32 = 1;
-
-/// A condition of the engine's table. Of notes nobody need take note here.
-fn condition(one: &Value, now: f64) -> Option<Condition> {
-    let (place, why) = (text(&one["place"]), text(&one["why"]));
-    let place = if place.is_empty() { place } else { format!("{place}: ") };
-    let why = if why.is_empty() { why } else { format!(" ({why})") };
-    (one["grade"] != "note").then(|| Condition {
-        is_problem: one["grade"] == "problem",
-        words: format!("{place}{}{why}; {}", text(&one["what"]), text(&one["cure"])),
-        seconds: Some((now - number(&one["since"])).max(0.0)),
-    })
-}
 
 fn predecessor(one: &Value) -> Predecessor {
     let number = |key: &str| one[key].as_u64().unwrap_or(0);
@@ -358,19 +338,6 @@ fn certificate(value: &Value, now: f64) -> Certificate {
         key_type: text(&value["type"]),
         days_left: (number(&value["not_after"]) - now) / SECONDS_PER_DAY,
     }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or(0.0)
-}
-
-/// Without what would act on a terminal.
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().chars().filter(|one| !one.is_control()).collect()
 }
 
 #[cfg(test)]

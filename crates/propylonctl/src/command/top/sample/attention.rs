@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Condition, SECONDS_PER_DAY, condition, list, number, text};
+use super::value::{SECONDS_PER_DAY, list, number, text};
 
 /// Servers, or certificates, that are named in one line.
 const NAMED_MAX: usize = 3;
@@ -12,6 +12,16 @@ const BACKENDS_MAX: usize = 5;
 const DAYS_LEFT_LOW: f64 = 14.0;
 const DAYS_LEFT_LEAST: f64 = 1.0;
 
+/// Something that is wrong now, or will be.
+#[derive(Debug, Default)]
+pub struct Condition {
+    pub is_problem: bool,
+    /// Place, problem and remedy.
+    pub words: String,
+    /// For how long; none where that is not known, or it is still to come.
+    pub seconds: Option<f64>,
+}
+
 /// All of it, the gravest first, of `/status.json`.
 pub fn all(status: &Value) -> Vec<Condition> {
     let now = number(&status["time"]);
@@ -20,6 +30,18 @@ pub fn all(status: &Value) -> Vec<Condition> {
         found.chain(backends(status, now)).chain(down(status, now)).chain(certificates(status, now)).collect();
     all.sort_by_key(|each| !each.is_problem);
     all
+}
+
+/// A condition of the engine's table. Of notes nobody need take note here.
+fn condition(one: &Value, now: f64) -> Option<Condition> {
+    let (place, why) = (text(&one["place"]), text(&one["why"]));
+    let place = if place.is_empty() { place } else { format!("{place}: ") };
+    let why = if why.is_empty() { why } else { format!(" ({why})") };
+    (one["grade"] != "note").then(|| Condition {
+        is_problem: one["grade"] == "problem",
+        words: format!("{place}{}{why}; {}", text(&one["what"]), text(&one["cure"])),
+        seconds: Some((now - number(&one["since"])).max(0.0)),
+    })
 }
 
 /// Backends that nobody serves for.
