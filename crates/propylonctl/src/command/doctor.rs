@@ -3,13 +3,13 @@
 //! Every finding names its source, so that whoever doubts it can look there. Nothing is changed.
 
 mod account;
+mod finding;
 mod holders;
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use propylon_config::{Admin, AdminBind, Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 
 use crate::command::admin_client::{Ask, ask};
 use crate::command::attempt;
+use account::CONNECT_TIMEOUT;
+use finding::{FILES_NAMED_MAX, Finding, State};
 use holders::Holder;
 use propylon_control::acme;
 use propylon_control::opening::files_plan;
@@ -44,11 +46,6 @@ const CLOCK_FROM: u64 = 1_767_225_600;
 const CLOCK_UNTIL: u64 = 4_102_444_800;
 /// Key pairs made ahead and the working memory of batches, per worker.
 const LOCKED_BYTES_WANTED: u64 = 1 << 20;
-/// Files that are told one by one.
-const OUT_OF_REACH_TOLD_MAX: usize = 5;
-
-/// For somebody who is there to say so.
-const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -58,66 +55,6 @@ pub struct Arguments {
     /// Print the findings as JSON on standard output
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Good,
-    /// The setting works, and could be better.
-    Advice,
-    /// The service could not start, or would fail under load.
-    Bad,
-    /// This machine does not tell.
-    Unknown,
-}
-
-impl State {
-    fn name(self) -> &'static str {
-        match self {
-            State::Good => "good",
-            State::Advice => "advice",
-            State::Bad => "bad",
-            State::Unknown => "unknown",
-        }
-    }
-}
-
-struct Finding {
-    what: &'static str,
-    state: State,
-    current: String,
-    wanted: String,
-    /// Command that changes the setting; empty if nothing has to be done or nothing can be.
-    command: String,
-}
-
-impl Finding {
-    fn new(what: &'static str, state: State, current: impl Into<String>, wanted: impl Into<String>) -> Finding {
-        Finding { what, state, current: current.into(), wanted: wanted.into(), command: String::new() }
-    }
-
-    /// How to get what is wanted, where that is not so.
-    fn fix(mut self, command: impl Into<String>) -> Finding {
-        if matches!(self.state, State::Advice | State::Bad) {
-            self.command = command.into();
-        }
-        self
-    }
-
-    /// A number that should not be less than so much.
-    fn at_least(what: &'static str, current: Option<u64>, wanted: u64, otherwise: State) -> Finding {
-        let state = match current {
-            None => State::Unknown,
-            Some(current) if current >= wanted => State::Good,
-            Some(_) => otherwise,
-        };
-        let current = current.map_or_else(|| "unknown".into(), number);
-        Finding::new(what, state, current, format!("at least {}", number(wanted)))
-    }
-}
-
-fn number(value: u64) -> String {
-    if value == u64::MAX { "unlimited".into() } else { value.to_string() }
 }
 
 /// Folder in which the kernel reports about itself; another one in tests.
@@ -285,8 +222,8 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
     let (state, current) = match out.as_slice() {
         [] => (State::Good, "all that the file names".to_owned()),
         out => {
-            let told = out.iter().take(OUT_OF_REACH_TOLD_MAX).cloned().collect::<Vec<String>>().join(", ");
-            let more = out.len().saturating_sub(OUT_OF_REACH_TOLD_MAX);
+            let told = out.iter().take(FILES_NAMED_MAX).cloned().collect::<Vec<String>>().join(", ");
+            let more = out.len().saturating_sub(FILES_NAMED_MAX);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             (State::Bad, format!("{told}{more}; it would refuse to read the file again"))
         }
@@ -297,14 +234,14 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
 /// Whether an engine answers that has this configuration, or an earlier one: at the upgrade socket or the admin address.
 fn is_served(config: &Config) -> bool {
     let socket = config.process.upgrade_socket.as_ref();
-    socket.is_some_and(|socket| propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE).is_ok())
+    socket.is_some_and(|socket| propylon_sys::connect_messages(&socket.path, CONNECT_TIMEOUT).is_ok())
         || told_by_engine(config, "/v1/snapshot").is_some_and(|snapshot| snapshot["sandbox"].is_object())
 }
 
 /// The answer of the engine that runs at its admin address.
 fn told_by_engine(config: &Config, path: &str) -> Option<Value> {
     let admin = &config.admin.as_ref()?.bind;
-    let asked = Ask { method: "GET", path, fields: "", body: "", patience: LOOK_PATIENCE };
+    let asked = Ask { method: "GET", path, fields: "", body: "", patience: CONNECT_TIMEOUT };
     let (_, body) = ask(admin, &asked).ok().filter(|(status, _)| *status == 200)?;
     serde_json::from_str(&body).ok()
 }

@@ -6,17 +6,21 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use propylon_config::{AccessLog, Config, FileAccess};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_sys::Account;
 
-use super::{Finding, LOOK_PATIENCE, OUT_OF_REACH_TOLD_MAX, State};
+use super::finding::{FILES_NAMED_MAX, Finding, State};
 
 /// The finding about the access log.
 const LOG: &str = "access log's folder";
 /// Less free room for the access log is worth a word: a busy engine writes as much in minutes.
 const LOG_ROOM_WANTED: u64 = 64 << 20;
+
+/// Time limit for an engine that may be there: its upgrade socket, and its admin address.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Becomes the account that serves, and says as whom the rest is judged.
 pub fn become_it(config: &Config) -> Option<Finding> {
@@ -112,7 +116,7 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
             Some(Refused { path, access: *access, error })
         })
         .collect();
-    let told = &refused[..refused.len().min(OUT_OF_REACH_TOLD_MAX)];
+    let told = &refused[..refused.len().min(FILES_NAMED_MAX)];
     let current = match refused.as_slice() {
         [] if named.is_empty() => return None,
         [] => format!("all {} can be", named.len()),
@@ -205,7 +209,7 @@ fn may_write(folder: &Path) -> bool {
 fn upgrade(config: &Config, owner: &Owner) -> Option<Finding> {
     const WHAT: &str = "upgrade socket";
     let path = &config.process.upgrade_socket.as_ref()?.path;
-    if propylon_sys::connect_messages(path, LOOK_PATIENCE).is_ok() {
+    if propylon_sys::connect_messages(path, CONNECT_TIMEOUT).is_ok() {
         let told = "a process answers; run would be refused, propylon upgrade has it succeeded";
         return Some(Finding::new(WHAT, State::Good, told, "somebody or nobody"));
     }
