@@ -7,6 +7,7 @@
 mod behaviour;
 mod http;
 mod http2;
+mod server;
 
 pub use behaviour::Behaviour;
 
@@ -15,20 +16,17 @@ use crate::journal::{Journal, Progress, Protocol};
 use crate::wire::{Wire, server_config};
 use http::{Head, RequestReader};
 use propylon_bench::failure::{Failure, Outcome, While};
-use rustls::ServerConfig;
+use server::{IDLE_MAX, PIECE_BYTES, Server};
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, spawn_local};
 
-/// A piece of a body that is sent piece by piece.
-const PIECE_BYTES: u64 = 32 * 1024;
 /// Length of the start of a connection by which it is told what it speaks.
 const START_BYTES: usize = 2;
 /// First bytes of TLS, and of HTTP/2 by prior knowledge; no method of HTTP/1.1 that comes here begins so.
@@ -38,8 +36,6 @@ const HTTP2_START: &[u8] = b"PR";
 const START_INTERVAL: Duration = Duration::from_millis(1);
 /// Answer to the key of every upgrade: all of them come with the same.
 const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// A client that says nothing for so long is gone.
-const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// A server of a chaos run; started by the run, not by hand
 #[derive(clap::Args)]
@@ -65,37 +61,6 @@ pub struct Arguments {
     /// File in which it writes down what it does
     #[arg(long)]
     journal: PathBuf,
-}
-
-/// State that every connection of the process shares.
-struct Server {
-    name: String,
-    tls: Arc<ServerConfig>,
-    behaviour: Cell<Behaviour>,
-    journal: RefCell<Journal>,
-    random: RefCell<fastrand::Rng>,
-}
-
-impl Server {
-    fn note(&self, progress: Progress, id: u64) -> io::Result<()> {
-        self.journal.borrow_mut().note(progress, id)
-    }
-
-    fn note_head(&self, id: u64, protocol: Protocol) -> io::Result<()> {
-        self.journal.borrow_mut().note_head(id, protocol)
-    }
-
-    fn hits(&self, percent: u8) -> bool {
-        percent > 0 && self.random.borrow_mut().u8(..100) < percent
-    }
-
-    /// Whether this connection ends at the place where this is asked. There are four such places on a request's way.
-    fn cuts(&self) -> io::Result<()> {
-        match self.hits(self.behaviour.get().cut_percent / 4) {
-            true => Err(io::ErrorKind::ConnectionAborted.into()),
-            false => Ok(()),
-        }
-    }
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {

@@ -2,7 +2,7 @@
 //! connections that end in order after so many streams, with more of them under way.
 
 use super::http::{RequestedAnswer, id_of, wanted};
-use super::{IDLE_MAX, PIECE_BYTES, Server};
+use super::server::{IDLE_MAX, PIECE_BYTES, Server};
 use crate::content::{Content, Side};
 use crate::journal::{Progress, Protocol};
 use crate::wire::Wire;
