@@ -1,6 +1,7 @@
 //! Clients of HTTP/1.1: on one connection or on new ones, with bodies either way.
 
-use super::{AnswerHead, BodyCheck, CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd, ending_of};
+use super::answer::{AnswerHead, BodyCheck, RequestEnd, ending_of};
+use super::context::{CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest};
 use crate::content::{Content, Side};
 use crate::model::{How, Kind, Outcome, Stage};
 use crate::timeline::parse_server;

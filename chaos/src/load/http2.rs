@@ -1,6 +1,7 @@
 //! Clients of HTTP/2: streams of several kinds on few connections.
 
-use super::{AnswerHead, BodyCheck, CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd, ending_of};
+use super::answer::{AnswerHead, BodyCheck, RequestEnd, ending_of};
+use super::context::{CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest};
 use crate::clock::now;
 use crate::content::{Content, Side};
 use crate::model::{How, Kind, Outcome, Stage};

@@ -1,7 +1,8 @@
 //! Clients that leave half-way, by FIN or by reset, or stay and say nothing: they do so at their own fault, and at
 //! nobody else's loss.
 
-use super::{Endpoint, LoadContext, PendingRequest, RequestEnd};
+use super::answer::RequestEnd;
+use super::context::{Endpoint, LoadContext, PendingRequest};
 use crate::content::{Content, Side};
 use crate::model::{Kind, Outcome};
 use crate::wire::Wire;

@@ -1,7 +1,8 @@
 //! Clients that talk: messages go out and come back, through a WebSocket-like upgrade or a relay, for seconds.
 
+use super::answer::RequestEnd;
+use super::context::{CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest};
 use super::http1::{Connection, how};
-use super::{CLIENT_TIMEOUT, Endpoint, LoadContext, PendingRequest, RequestEnd};
 use crate::clock::{micros, now};
 use crate::content::{Content, Side};
 use crate::model::{Kind, Outcome, Stage};
