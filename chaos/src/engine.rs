@@ -1,6 +1,8 @@
 //! The engine of a run: started, told, asked, and looked at from outside.
 
-use crate::key_servers::{KEY_SERVERS, KeyServers};
+use crate::endpoints::Endpoints;
+use crate::files::write_aside;
+use crate::key_servers::KeyServers;
 use crate::server_processes::{ServerAddresses, reserved_ports};
 use crate::settings::Settings;
 use propylon_bench::failure::{Failure, Outcome, While};
@@ -22,18 +24,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of the engine's last output that are shown.
 const OUTPUT_BYTES: usize = 3_000;
-
-/// Addresses that the engine listens on.
-#[derive(Clone, Copy, Debug)]
-pub struct Endpoints {
-    pub secure: SocketAddr,
-    pub plain: SocketAddr,
-    pub relay: SocketAddr,
-    /// The listener whose certificate's key is elsewhere.
-    pub keyed: SocketAddr,
-    pub admin: SocketAddr,
-    pub key_servers: [SocketAddr; KEY_SERVERS],
-}
 
 pub struct Engine {
     child: Child,
@@ -243,17 +233,6 @@ impl Metrics {
     pub fn count(&self, family: &str, labels: &[(&str, &str)]) -> u64 {
         self.sum(family, labels) as u64
     }
-}
-
-/// Written beside and renamed over, as files of a running engine have to be.
-pub fn write_aside(path: &Path, text: &str) -> Outcome<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let doing = format!("writing {}", path.display());
-    let _ = fs::remove_file(&aside);
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside).when(&doing)?;
-    file.write_all(text.as_bytes()).when(&doing)?;
-    fs::rename(&aside, path).when(&doing)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! killed, or stopped. Handshakes go on meanwhile: none of them may fail.
 
 use crate::certificates::{NAME, TestCertificates};
-use crate::engine::write_aside;
+use crate::files::write_aside;
+use crate::plan::KEY_SERVERS;
 use crate::server_processes::{lock, reserved_ports};
 use propylon_bench::failure::{Failure, Outcome, While};
 use rcgen::ExtendedKeyUsagePurpose;
@@ -14,8 +15,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Key servers of a run.
-pub const KEY_SERVERS: usize = 2;
 const START_MAX: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 

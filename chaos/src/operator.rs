@@ -3,7 +3,8 @@
 
 use crate::certificates::TestCertificates;
 use crate::clock::{Micros, now};
-use crate::engine::{Answer, Engine, write_aside};
+use crate::engine::{Answer, Engine};
+use crate::files::write_aside;
 use crate::plan::Configure;
 use crate::server_processes::{ServerAddresses, SharedTimeline, lock};
 use crate::settings::Settings;

@@ -5,7 +5,6 @@
 //! round all are killed at once first. In the second stretch the configuration rests and one server is killed or
 //! stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left alone.
 
-use crate::key_servers::KEY_SERVERS;
 use crate::timeline::ServerId;
 use fastrand::Rng;
 use std::time::Duration;
@@ -13,6 +12,8 @@ use std::time::Duration;
 /// Servers from the start, and those that come and go by configuration.
 pub const SERVERS: u8 = 4;
 pub const SPARES: u8 = 2;
+/// Key servers of a run.
+pub const KEY_SERVERS: usize = 2;
 /// Together: fewer than a request has attempts, so that a GET never fails for want of a good server.
 const TROUBLED_MAX: usize = 2;
 

@@ -1,7 +1,7 @@
 //! Configurations of a run: what is drawn anew at each change, and the text of it.
 
 use crate::certificates::SERVERS_NAME;
-use crate::engine::Endpoints;
+use crate::endpoints::Endpoints;
 use crate::key_servers;
 use crate::plan::{SERVERS, SPARES};
 use crate::server_processes::ServerAddresses;

@@ -2,7 +2,7 @@
 
 use super::answer::RequestEnd;
 use crate::clock::{Micros, now};
-use crate::engine::Endpoints;
+use crate::endpoints::Endpoints;
 use crate::model::{Kind, RequestRecord, Stage};
 use crate::wire::{Offer, Target, Wire};
 use propylon_bench::failure;

@@ -12,7 +12,7 @@ mod misbehaving;
 mod tunnel;
 
 pub use self::context::{Endpoint, LoadResults, mark};
-use crate::engine::Endpoints;
+use crate::endpoints::Endpoints;
 use crate::model::Kind;
 use context::LoadContext;
 use propylon_bench::failure::{self, Failure, While};
