@@ -20,23 +20,25 @@ impl Store {
         header(out, family);
         for member in &family.members {
             match family.kind {
-                Kind::Counter => line(out, &family.name, "", member, None, Value::Whole(self.sum(member.place))),
-                Kind::Gauge => line(out, &family.name, "", member, None, Value::Signed(self.sum(member.place) as i64)),
-                Kind::Histogram => self.histogram(out, &family.name, member, &scales[member.place as usize]),
+                Kind::Counter => Sample::of(family, member).write(out, Value::Whole(self.sum(member.place))),
+                Kind::Gauge => Sample::of(family, member).write(out, Value::Signed(self.sum(member.place) as i64)),
+                Kind::Histogram => {
+                    self.histogram(out, Sample::of(family, member), &scales[member.place as usize]);
+                }
             }
         }
     }
 
-    fn histogram(&self, out: &mut String, name: &str, member: &Member, scale: &Scale) {
+    fn histogram(&self, out: &mut String, sample: Sample<'_>, scale: &Scale) {
         let distribution = self.scale_distribution(scale);
         let mut below = 0;
         for (bound, count) in &distribution.buckets {
             below += count;
             let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| scale.shown(bound).to_string());
-            line(out, name, "_bucket", member, Some(&bound), Value::Whole(below));
+            Sample { suffix: "_bucket", bound: Some(&bound), ..sample }.write(out, Value::Whole(below));
         }
-        line(out, name, "_sum", member, None, Value::Real(scale.shown(distribution.sum)));
-        line(out, name, "_count", member, None, Value::Whole(distribution.count));
+        Sample { suffix: "_sum", ..sample }.write(out, Value::Real(scale.shown(distribution.sum)));
+        Sample { suffix: "_count", ..sample }.write(out, Value::Whole(distribution.count));
     }
 }
 
@@ -57,9 +59,20 @@ fn text<const N: usize>(kind: Kind, name: &str, help: &str, series: &[([(&str, S
     header(&mut out, &family);
     for (labels, value) in series {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        line(&mut out, name, "", &Member { labels, place: 0 }, None, Value::Signed(*value));
+        Sample::of(&family, &Member { labels, place: 0 }).write(&mut out, Value::Signed(*value));
     }
     out
+}
+
+/// A line of the text before its value.
+#[derive(Clone, Copy)]
+struct Sample<'a> {
+    name: &'a str,
+    /// The end of the name that a histogram's lines have.
+    suffix: &'static str,
+    member: &'a Member,
+    /// The upper bound of a bucket.
+    bound: Option<&'a str>,
 }
 
 enum Value {
@@ -85,29 +98,35 @@ fn header(out: &mut String, family: &Family) {
     out.push('\n');
 }
 
-fn line(out: &mut String, name: &str, suffix: &str, member: &Member, bound: Option<&str>, value: Value) {
-    out.push_str(name);
-    out.push_str(suffix);
-    let labels = member.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let mut separator = '{';
-    for (key, value) in labels.chain(bound.map(|bound| ("le", bound))) {
-        out.push(separator);
-        out.push_str(key);
-        out.push_str("=\"");
-        escape(out, value, true);
-        out.push('"');
-        separator = ',';
+impl<'a> Sample<'a> {
+    fn of(family: &'a Family, member: &'a Member) -> Self {
+        Self { name: &family.name, suffix: "", member, bound: None }
     }
-    if separator == ',' {
-        out.push('}');
+
+    fn write(self, out: &mut String, value: Value) {
+        out.push_str(self.name);
+        out.push_str(self.suffix);
+        let labels = self.member.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let mut separator = '{';
+        for (key, value) in labels.chain(self.bound.map(|bound| ("le", bound))) {
+            out.push(separator);
+            out.push_str(key);
+            out.push_str("=\"");
+            escape(out, value, true);
+            out.push('"');
+            separator = ',';
+        }
+        if separator == ',' {
+            out.push('}');
+        }
+        out.push(' ');
+        match value {
+            Value::Whole(value) => out.push_str(itoa::Buffer::new().format(value)),
+            Value::Signed(value) => out.push_str(itoa::Buffer::new().format(value)),
+            Value::Real(value) => out.push_str(&value.to_string()),
+        }
+        out.push('\n');
     }
-    out.push(' ');
-    match value {
-        Value::Whole(value) => out.push_str(itoa::Buffer::new().format(value)),
-        Value::Signed(value) => out.push_str(itoa::Buffer::new().format(value)),
-        Value::Real(value) => out.push_str(&value.to_string()),
-    }
-    out.push('\n');
 }
 
 /// Backslash and newline are escaped everywhere, the quote where there are quotes around.
