@@ -13,7 +13,7 @@ use propylon_acme::Renewer;
 use propylon_config::{AdminBind, At, Config};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
-use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Writer};
+use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Running, Writer};
 use propylon_observe::conditions::{self, Conditions};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
@@ -23,6 +23,7 @@ use propylon_proxy::overload::{Shared, Watch};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::{Publication, Snapshot};
 use propylon_proxy::ticket_keys;
+use propylon_proxy::trace::Outbox;
 use propylon_proxy::worker::{self, Assignment, Phase};
 use propylon_tls::Finding;
 use tokio::runtime::{Builder, LocalOptions};
@@ -169,46 +170,33 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
-    let runtime = Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build_local(LocalOptions::default())
-        .map_err(StartError::Threads)?;
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let runtime = runtime.map_err(StartError::Threads)?;
     let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
     let (phase, watched) = watch::channel(first);
     let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
     let (publish, published) = watch::channel(Arc::clone(&publication));
     let log = log.start(sandbox::explained).map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
-    let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
     let own_link = key_process.as_mut().and_then(KeyProcess::take_aside);
-    let (mut exporter, mut outboxes) = Exporter::new(published.clone(), workers);
+    let (mut exporter, outboxes) = Exporter::new(published.clone(), workers);
     exporter.start_if_needed(&snapshot);
-    let mut threads = Vec::new();
-    for index in 0..workers {
-        let Some(spans) = outboxes.pop() else { unreachable!("one for each") };
-        let assignment = Assignment {
-            index,
-            pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
-            published: published.clone(),
-            column: Store::column(&store, index),
-            telemetry: Arc::clone(&telemetry),
-            log: log.log_buffer(),
-            spans,
-            shared: Arc::clone(&shared),
-            connections_max,
-            batching: Arc::clone(&batching),
-            key_process: key_process.as_mut().and_then(KeyProcess::take_link),
-            phase: watched.clone(),
-        };
-        threads.push(worker::start(assignment).map_err(StartError::Threads)?);
-    }
-    drop((watched, published));
+    let parts = WorkerParts {
+        published,
+        phase: watched,
+        store: &store,
+        telemetry: &telemetry,
+        log: &log,
+        shared: &shared,
+        connections_max,
+        batching: &batching,
+    };
+    let threads = parts.start_all(outboxes, key_process.as_mut()).map_err(StartError::Threads)?;
     reload::start_resolver(&snapshot, None);
     // Memory that loading took is given back; else it stays until this thread allocates again.
     propylon_sys::release_memory();
-    // Renewer begin here: ACME folders must be this account's, and listeners able to answer challenges.
+    // The renewer begins here: ACME folders must be this account's, and listeners able to answer challenges.
     let orders = Arc::new(acme::renewer());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
@@ -237,6 +225,40 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     clear_away(&config, kept);
     log.finish(LOG_PATIENCE);
     Ok(outcome)
+}
+
+/// Parts of an assignment that all workers share.
+struct WorkerParts<'a> {
+    published: watch::Receiver<Arc<Publication>>,
+    phase: watch::Receiver<Phase>,
+    store: &'a Arc<Store>,
+    telemetry: &'a Arc<Telemetry>,
+    log: &'a Running,
+    shared: &'a Arc<Shared>,
+    connections_max: ConnectionsMax,
+    batching: &'a Arc<Batching>,
+}
+
+impl WorkerParts<'_> {
+    /// Starts a worker for each outbox of spans, on the cores that the process may run on.
+    fn start_all(self, outboxes: Vec<Outbox>, mut key_process: Option<&mut KeyProcess>) -> io::Result<Threads> {
+        let cores = propylon_sys::allowed_cores();
+        let assignments = outboxes.into_iter().rev().enumerate().map(|(index, spans)| Assignment {
+            index,
+            pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+            published: self.published.clone(),
+            column: Store::column(self.store, index),
+            telemetry: Arc::clone(self.telemetry),
+            log: self.log.log_buffer(),
+            spans,
+            shared: Arc::clone(self.shared),
+            connections_max: self.connections_max,
+            batching: Arc::clone(self.batching),
+            key_process: key_process.as_mut().and_then(|process| process.take_link()),
+            phase: self.phase.clone(),
+        });
+        assignments.map(worker::start).collect()
+    }
 }
 
 /// Removes the files of Unix sockets that no process listens on any more.
@@ -299,21 +321,29 @@ struct Begun {
     health: Health,
 }
 
+/// Counts that the metrics or the log have had already, as of the last second.
+#[derive(Default)]
+struct Reported {
+    log_failures: FailureCounts,
+    lines_lost: u64,
+    panics: u64,
+    exports: ExportCounts,
+    /// Files of the system that were replaced.
+    replaced: Vec<&'static str>,
+}
+
 impl Main {
     async fn watch(mut self, startup: Startup, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
         // Limits stand in the metrics before the log says that the engine runs.
         self.watch.look(&self.column(), &self.telemetry.overload);
-        let subscribe = |kind| signal(kind).map_err(StartError::Threads);
-        let mut ends =
-            Ends { terminate: subscribe(SignalKind::terminate())?, interrupt: subscribe(SignalKind::interrupt())? };
-        let (hangup, mut user) = (subscribe(SignalKind::hangup())?, subscribe(SignalKind::user_defined1())?);
-        let mut second_user = subscribe(SignalKind::user_defined2())?;
+        let mut signals = Signals::subscribe().map_err(StartError::Threads)?;
+        let hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
         let sandbox = Arc::clone(&startup.beginning.sandbox);
         let begun = tokio::select! {
             begun = self.begin(startup, hangup, threads.len()) => begun,
-            () = ends.heard() => Err(StartError::Stopped),
+            () = signals.ends.heard() => Err(StartError::Stopped),
         };
-        let Begun { mut reloader, config_status, door, orders, health } = match begun {
+        let mut begun = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 let _ = self.phase.send(Phase::Stopping);
@@ -328,55 +358,9 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
-        service::ready(workers, config_status.borrow().snapshot.generation);
-        let mut watchdog = Watchdog::start();
-        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
-        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seconds = interval(Duration::from_secs(1));
-        let mut looks = interval(SHORTAGE_LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut log_failures_seen = FailureCounts::default();
-        let mut lines_lost = 0;
-        let mut panics_seen = 0;
-        let mut exports_seen = ExportCounts::default();
-        let mut replaced = Vec::new();
-        let end = loop {
-            tokio::select! {
-                () = ends.heard() => break Phase::Draining,
-                () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
-                _ = &mut reloader => {
-                    log::error!("nobody looks after the configuration any more; stopping");
-                    break Phase::Draining;
-                }
-                // Without a handler SIGUSR1 would end the process.
-                _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
-                _ = second_user.recv() => self.upgrade(),
-                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
-                _ = barks.tick(), if watchdog.is_some() => {
-                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
-                }
-                _ = seconds.tick() => {
-                    log_failures_seen = self.count_log_failures(log_failures_seen);
-                    lines_lost = self.count_lost_lines(lines_lost);
-                    panics_seen = self.count_panics(panics_seen);
-                    replaced = self.report_replaced(&sandbox, replaced);
-                    let snapshot = Arc::clone(&config_status.borrow().snapshot);
-                    self.exporter.start_if_needed(&snapshot);
-                    exports_seen = self.report_exports(exports_seen);
-                    self.rotate_ticket_keys(&snapshot);
-                    self.forgetting.tick(&snapshot, Instant::now());
-                    self.look_at_store(&snapshot);
-                    self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
-                    self.report_kernels();
-                    self.report_lookups(&snapshot);
-                    self.report_predecessors();
-                }
-                () = any_finished(&threads) => {
-                    log::error!("a worker has ended by itself; stopping");
-                    break Phase::Draining;
-                }
-            }
-        };
+        service::ready(workers, begun.config_status.borrow().snapshot.generation);
+        let end = self.serve(&mut begun, &mut signals, &sandbox, &threads).await;
+        let Begun { reloader, config_status, door, orders, health } = begun;
         // Changes end here.
         reloader.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
@@ -391,8 +375,61 @@ impl Main {
         if end == Phase::Succeeded {
             health.leave_to_successor();
         }
-        let outcome = self.drain(end, limit, &mut ends, &mut second_user, threads).await;
+        let outcome = self.drain(end, limit, &mut signals, threads).await;
         Ok((outcome, kept, self.exporter))
+    }
+
+    /// Looks after what runs until a signal or a successor ends it, which the phase says.
+    async fn serve(&mut self, begun: &mut Begun, signals: &mut Signals, sandbox: &Sandbox, threads: &Threads) -> Phase {
+        let mut watchdog = Watchdog::start();
+        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
+        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seconds = interval(Duration::from_secs(1));
+        let mut looks = interval(SHORTAGE_LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reported = Reported::default();
+        loop {
+            tokio::select! {
+                () = signals.ends.heard() => break Phase::Draining,
+                () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
+                _ = &mut begun.reloader => {
+                    log::error!("nobody looks after the configuration any more; stopping");
+                    break Phase::Draining;
+                }
+                // Without a handler SIGUSR1 would end the process.
+                _ = signals.user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = signals.second_user.recv() => self.upgrade(),
+                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
+                _ = barks.tick(), if watchdog.is_some() => {
+                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
+                }
+                _ = seconds.tick() => {
+                    let snapshot = Arc::clone(&begun.config_status.borrow().snapshot);
+                    self.each_second(&snapshot, sandbox, &mut reported);
+                }
+                () = any_finished(threads) => {
+                    log::error!("a worker has ended by itself; stopping");
+                    break Phase::Draining;
+                }
+            }
+        }
+    }
+
+    /// Brings the metrics up to date, and does what is due by the clock.
+    fn each_second(&mut self, snapshot: &Snapshot, sandbox: &Sandbox, reported: &mut Reported) {
+        reported.log_failures = self.count_log_failures(reported.log_failures);
+        reported.lines_lost = self.count_lost_lines(reported.lines_lost);
+        reported.panics = self.count_panics(reported.panics);
+        reported.replaced = self.report_replaced(sandbox, std::mem::take(&mut reported.replaced));
+        self.exporter.start_if_needed(snapshot);
+        reported.exports = self.report_exports(reported.exports);
+        self.rotate_ticket_keys(snapshot);
+        self.forgetting.tick(snapshot, Instant::now());
+        self.look_at_store(snapshot);
+        self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
+        self.report_kernels();
+        self.report_lookups(snapshot);
+        self.report_predecessors();
     }
 
     /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
@@ -621,14 +658,7 @@ impl Main {
         counts
     }
 
-    async fn drain(
-        &self,
-        how: Phase,
-        limit: Duration,
-        ends: &mut Ends,
-        second_user: &mut Signal,
-        threads: Threads,
-    ) -> Outcome {
+    async fn drain(&self, how: Phase, limit: Duration, signals: &mut Signals, threads: Threads) -> Outcome {
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(how);
@@ -642,8 +672,8 @@ impl Main {
             tokio::select! {
                 () = all_finished(&threads) => break,
                 () = sleep(limit.saturating_sub(started.elapsed())) => break,
-                () = ends.heard() => break,
-                _ = second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
+                () = signals.ends.heard() => break,
+                _ = signals.second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
                 _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
             }
         }
@@ -667,6 +697,21 @@ impl Main {
         let (connections, requests) = self.telemetry.open(&self.store);
         let left = left.as_secs_f64();
         log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
+    }
+}
+
+/// Signals that the process handles, but for SIGHUP, which is the reload's.
+struct Signals {
+    ends: Ends,
+    user: Signal,
+    second_user: Signal,
+}
+
+impl Signals {
+    fn subscribe() -> io::Result<Signals> {
+        let ends = Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+        let (user, second_user) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
+        Ok(Signals { ends, user, second_user })
     }
 }
 
