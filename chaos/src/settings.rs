@@ -8,6 +8,7 @@ use crate::server_processes::ServerAddresses;
 use crate::timeline::ServerId;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Attempts after the first.
@@ -34,6 +35,21 @@ enum ServerProtocol {
     Http2,
 }
 
+/// Routes of every configuration.
+const ROUTES: &str = r#"[[route]]
+path = "/c/"
+backend = "app"
+
+[[route]]
+path = "/ws/"
+backend = "app"
+
+[[route]]
+listener = "relay"
+backend = "echo"
+
+"#;
+
 /// Protocols in their order, so that each has its turn in every run.
 const PROTOCOLS: [ServerProtocol; 3] = [ServerProtocol::Auto, ServerProtocol::Http1, ServerProtocol::Http2];
 /// Configurations that go by each, so that others change while it stays.
@@ -57,6 +73,17 @@ pub struct Settings {
     pub workers: usize,
     /// Counts configurations, so that no two have the same text.
     serial: u32,
+}
+
+/// Folder of a run, with the files that its configurations name.
+#[derive(Clone, Copy)]
+struct Files<'a>(&'a Path);
+
+impl Files<'_> {
+    /// The path of a file, as TOML writes it.
+    fn quoted(self, name: &str) -> String {
+        format!("{:?}", self.0.join(name).display().to_string())
+    }
 }
 
 impl Settings {
@@ -134,40 +161,24 @@ impl Settings {
     }
 
     pub fn render(&self, endpoints: &Endpoints, folder: &Path, server_addresses: &[ServerAddresses]) -> String {
-        let Endpoints { secure, plain, relay, keyed, admin, key_servers } = endpoints;
-        let Self { workers, streams_max, balance, reuse, serial, .. } = self;
-        let file = |name: &str| format!("{:?}", folder.join(name).display().to_string());
-        let (state, token, access) = (file("state"), file("token"), file("access.log"));
-        let (certificate, tickets) = (file("site.pem"), file("tickets.keys"));
-        let (keyed_certificate, identity, authority) =
-            (file(key_servers::CERTIFICATE), file(key_servers::IDENTITY), file("ca.pem"));
-        let key_servers =
-            key_servers.map(|address| format!("{{ address = \"{address}\", server_name = \"localhost\" }}"));
-        let key_servers = key_servers.join(", ");
-        let list = |echo: bool| -> String {
-            let one = |(server, weight): (&ServerId, &u16)| {
-                let addresses = server_addresses[usize::from(server.0)];
-                let address = if echo { addresses.echo } else { addresses.http };
-                let limit = self.connections_max.filter(|_| !echo);
-                let limit = limit.map_or(String::new(), |max| format!(", max_connections = {max}"));
-                format!("{{ address = \"{address}\", weight = {weight}{limit} }}")
-            };
-            self.servers.iter().map(one).collect::<Vec<_>>().join(", ")
-        };
-        let (servers, echoes) = (list(false), list(true));
-        let protocol = match self.protocol {
-            ServerProtocol::Auto => {
-                format!("protocol = \"auto\"\ntls = {{ ca = {authority}, server_name = \"{SERVERS_NAME}\" }}\n")
-            }
-            ServerProtocol::Http1 => String::new(),
-            ServerProtocol::Http2 => "protocol = \"h2\"\n".to_owned(),
-        };
-        let slow_start = if self.slow_start { "slow_start = \"2s\"\n" } else { "" };
         let extra = match self.extra_route {
             true => "[[route]]\npath = \"/extra/\"\nbackend = \"app\"\n",
             false => "",
         };
-        let idle = self.render_idle_parts();
+        let files = Files(folder);
+        [
+            self.render_process(endpoints.admin, files),
+            self.render_listeners(endpoints, files),
+            self.render_backends(files, server_addresses),
+            format!("{ROUTES}{extra}"),
+            self.render_idle_parts(),
+        ]
+        .concat()
+    }
+
+    fn render_process(&self, admin: SocketAddr, files: Files<'_>) -> String {
+        let Self { workers, serial, .. } = self;
+        let [state, token, access] = ["state", "token", "access.log"].map(|name| files.quoted(name));
         format!(
             r#"# {serial}
 [process]
@@ -182,7 +193,22 @@ token_file = {token}
 [log]
 access = {access}
 
-[listener.secure]
+"#
+        )
+    }
+
+    /// Listeners, and the TLS that they have.
+    fn render_listeners(&self, endpoints: &Endpoints, files: Files<'_>) -> String {
+        let Endpoints { secure, plain, relay, keyed, key_servers, .. } = endpoints;
+        let Self { streams_max, .. } = self;
+        let [certificate, tickets, authority] = ["site.pem", "tickets.keys", "ca.pem"].map(|name| files.quoted(name));
+        let [keyed_certificate, identity] =
+            [key_servers::CERTIFICATE, key_servers::IDENTITY].map(|name| files.quoted(name));
+        let key_servers =
+            key_servers.map(|address| format!("{{ address = \"{address}\", server_name = \"localhost\" }}"));
+        let key_servers = key_servers.join(", ");
+        format!(
+            r#"[listener.secure]
 bind = "{secure}"
 tls = "public"
 http2 = {{ max_concurrent_streams = {streams_max} }}
@@ -216,7 +242,34 @@ hedge = "50ms"
 certificates = [{certificate}]
 ticket_keys = {{ file = {tickets}, rotate = "5s" }}
 
-[backend.app]
+"#
+        )
+    }
+
+    fn render_backends(&self, files: Files<'_>, server_addresses: &[ServerAddresses]) -> String {
+        let Self { balance, reuse, .. } = self;
+        let authority = files.quoted("ca.pem");
+        let list = |echo: bool| -> String {
+            let one = |(server, weight): (&ServerId, &u16)| {
+                let addresses = server_addresses[usize::from(server.0)];
+                let address = if echo { addresses.echo } else { addresses.http };
+                let limit = self.connections_max.filter(|_| !echo);
+                let limit = limit.map_or(String::new(), |max| format!(", max_connections = {max}"));
+                format!("{{ address = \"{address}\", weight = {weight}{limit} }}")
+            };
+            self.servers.iter().map(one).collect::<Vec<_>>().join(", ")
+        };
+        let (servers, echoes) = (list(false), list(true));
+        let protocol = match self.protocol {
+            ServerProtocol::Auto => {
+                format!("protocol = \"auto\"\ntls = {{ ca = {authority}, server_name = \"{SERVERS_NAME}\" }}\n")
+            }
+            ServerProtocol::Http1 => String::new(),
+            ServerProtocol::Http2 => "protocol = \"h2\"\n".to_owned(),
+        };
+        let slow_start = if self.slow_start { "slow_start = \"2s\"\n" } else { "" };
+        format!(
+            r#"[backend.app]
 servers = [{servers}]
 balance = "{balance}"
 reuse = "{reuse}"
@@ -232,19 +285,7 @@ retries = {RETRIES}
 timeouts = {{ connect = "2s" }}
 health = {{ kind = "tcp", interval = "300ms", timeout = "1s", rise = 2, fall = 2 }}
 
-[[route]]
-path = "/c/"
-backend = "app"
-
-[[route]]
-path = "/ws/"
-backend = "app"
-
-[[route]]
-listener = "relay"
-backend = "echo"
-
-{extra}{idle}"#
+"#
         )
     }
 

@@ -63,7 +63,12 @@ pub async fn go_on(context: &LoadContext, kind: Kind, index: usize) {
     while !context.is_over() {
         let mut pending = context.pending(kind);
         let ask = ask_of(context, &pending);
-        let going = converse(context, &mut pending, &ask, endpoint, index, &mut kept);
+        let going = async {
+            match kept_or_new(context, endpoint, index, &mut kept).await {
+                Ok(connection) => connection.carry(&mut pending, &ask).await,
+                Err(stage) => RequestEnd::unopened(stage),
+            }
+        };
         let ending = timeout(CLIENT_TIMEOUT, going).await.unwrap_or_else(|_| RequestEnd::of(Outcome::Late));
         let is_done = matches!(ending.outcome, Outcome::Broken(..) | Outcome::Late | Outcome::Wrong(_));
         context.note(pending, ending);
@@ -94,29 +99,32 @@ fn ask_of(context: &LoadContext, pending: &PendingRequest) -> Ask {
     }
 }
 
-async fn converse(
+/// The connection that was kept, or a new one.
+async fn kept_or_new<'a>(
     context: &LoadContext,
-    pending: &mut PendingRequest,
-    ask: &Ask,
     endpoint: Endpoint,
     index: usize,
-    kept: &mut Option<Connection>,
-) -> RequestEnd {
-    if kept.is_none() {
-        match context.connect(endpoint, index).await {
-            Ok((wire, number)) => *kept = Some(Connection::new(wire, number)),
-            Err(stage) => return RequestEnd::unopened(stage),
+    kept: &'a mut Option<Connection>,
+) -> Result<&'a mut Connection, Stage> {
+    match kept {
+        Some(connection) => Ok(connection),
+        None => {
+            let (wire, number) = context.connect(endpoint, index).await?;
+            Ok(kept.insert(Connection::new(wire, number)))
         }
     }
-    let Some(connection) = kept else { return RequestEnd::of(Outcome::Late) };
-    (pending.connection, pending.ordinal) = (connection.number, connection.served);
-    connection.served += 1;
-    connection.ask(pending.id, ask).await
 }
 
 impl Connection {
     pub fn new(wire: Wire, number: u32) -> Self {
         Self { wire, reader: Vec::new(), number, served: 0, closes: false }
+    }
+
+    /// Carries one more request.
+    async fn carry(&mut self, pending: &mut PendingRequest, ask: &Ask) -> RequestEnd {
+        (pending.connection, pending.ordinal) = (self.number, self.served);
+        self.served += 1;
+        self.ask(pending.id, ask).await
     }
 
     async fn ask(&mut self, id: u64, ask: &Ask) -> RequestEnd {
