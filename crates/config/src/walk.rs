@@ -142,7 +142,7 @@ impl<'r, 't> Section<'r, 't> {
             _ => return mismatch(self.report, key, "a duration such as \"30s\"", node),
         };
         match units::duration(text) {
-            Ok(value) => within(self.report, key, node.span, value, range, units::write_duration),
+            Ok(value) => within(self.report, key, Found { value, span: node.span }, range, units::write_duration),
             Err(fix) => {
                 let what = format!("`{key}`: \"{}\" is not a duration", shown(text));
                 self.report.error(node.span, what, fix);
@@ -177,7 +177,7 @@ impl<'r, 't> Section<'r, 't> {
             },
             _ => return mismatch(self.report, key, "a size such as \"16KiB\"", node),
         };
-        within(self.report, key, node.span, value, range, units::write_size)
+        within(self.report, key, Found { value, span: node.span }, range, units::write_size)
     }
 
     pub fn size_or(&mut self, key: &'static str, range: RangeInclusive<u64>, default: u64) -> u64 {
@@ -383,7 +383,7 @@ pub(crate) fn integer<T: TryFrom<i128>>(
     let Value::Integer(value) = node.value else {
         return mismatch(report, key, "an integer", node);
     };
-    let found = within(report, key, node.span, value, range, |number| number.to_string())?;
+    let found = within(report, key, Found { value, span: node.span }, range, |number| number.to_string())?;
     let value = T::try_from(found.value).ok()?;
     Some(Found { value, span: found.span })
 }
@@ -415,20 +415,19 @@ pub(crate) fn words<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
 fn within<T: PartialOrd>(
     report: &Report<'_>,
     key: &str,
-    span: Span,
-    value: T,
+    found: Found<T>,
     range: RangeInclusive<T>,
     write: impl Fn(&T) -> String,
 ) -> Option<Found<T>> {
-    if range.contains(&value) {
-        return Some(Found { value, span });
+    if range.contains(&found.value) {
+        return Some(found);
     }
-    let (what, fix) = if value < *range.start() {
+    let (what, fix) = if found.value < *range.start() {
         (format!("`{key}` is too small"), format!("use {} or more", write(range.start())))
     } else {
         (format!("`{key}` is too large"), format!("use {} or less", write(range.end())))
     };
-    report.error(span, what, fix);
+    report.error(found.span, what, fix);
     None
 }
 

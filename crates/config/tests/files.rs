@@ -32,10 +32,16 @@ fn the_design_has_nothing_wrong_with_it() {
     assert!(config.backends.iter().any(|backend| backend.health.is_some() && backend.slow_start.is_some()));
 }
 
-#[test]
-fn every_key_reaches_the_model() {
+/// A file with every key, which nothing is wrong with.
+fn full() -> Config {
     let (config, warnings) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
     assert_eq!(lines(&warnings), [""; 0]);
+    config
+}
+
+#[test]
+fn every_key_of_the_process_reaches_the_model() {
+    let config = full();
     assert_eq!(config.process.workers, Workers::Count(NonZeroU16::new(4).expect("not zero")));
     assert_eq!(config.process.user.as_deref(), Some("propylon"));
     assert_eq!(config.process.drain_timeout, Duration::ZERO);
@@ -46,7 +52,11 @@ fn every_key_reaches_the_model() {
     assert_eq!(config.admin.map(|admin| admin.bind.to_string()).as_deref(), Some("[::1]:9900"));
     assert_eq!(config.log.access, AccessLog::File("/etc/propylon/logs/access.log".into()));
     assert_eq!(config.log.level, Level::Debug);
+}
 
+#[test]
+fn every_key_of_a_listener_reaches_the_model() {
+    let config = full();
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
     assert_eq!(web.at, At { line: 19, column: 11, length: 3 });
@@ -71,14 +81,23 @@ fn every_key_reaches_the_model() {
     assert!(plain.request_headers.is_empty());
     assert_eq!((web.paths.merge_slashes, web.paths.allowed().count()), (false, 4));
     assert_eq!((plain.paths.merge_slashes, plain.paths.allowed().count()), (true, 0));
-    let seconds = Duration::from_secs;
     let t = web.timeouts;
-    assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [1, 2, 3, 4, 300].map(seconds));
+    assert_eq!(
+        [t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle],
+        [1, 2, 3, 4, 300].map(Duration::from_secs)
+    );
     assert_eq!((web.limits.head_bytes, web.limits.headers, web.limits.body_rate_min), (65536, 50, 1000));
     let t = plain.timeouts;
-    assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [10, 10, 30, 75, 3600].map(seconds));
+    assert_eq!(
+        [t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle],
+        [10, 10, 30, 75, 3600].map(Duration::from_secs)
+    );
     assert_eq!((plain.limits.head_bytes, plain.limits.headers, plain.limits.body_rate_min), (16384, 100, 240));
+}
 
+#[test]
+fn every_key_of_tls_reaches_the_model() {
+    let config = full();
     let tls = &config.tls[0];
     assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/propylon/shop.pem".into()));
     let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
@@ -88,7 +107,7 @@ fn every_key_reaches_the_model() {
     else {
         panic!("keys in a file")
     };
-    assert_eq!((*tickets, *session_ids, *rotate), (1, 100, Some(seconds(3 * 3600))));
+    assert_eq!((*tickets, *session_ids, *rotate), (1, 100, Some(Duration::from_secs(3 * 3600))));
     assert_eq!(path, &PathBuf::from("/etc/propylon/tickets"));
 
     let auth = tls.client_auth.as_ref().expect("clients are asked");
@@ -103,14 +122,24 @@ fn every_key_reaches_the_model() {
     );
     assert_eq!((auth.depth, auth.send_ca_names, auth.forward), (2, false, ForwardIdentity::Chain));
     assert!(tls.ja4);
-    assert_eq!(tls.signer, Some(SignerId(0)));
+}
+
+#[test]
+fn every_key_of_a_signer_reaches_the_model() {
+    let config = full();
+    assert_eq!(config.tls[0].signer, Some(SignerId(0)));
     let vault = &config.signers[0];
     assert_eq!((vault.timeout, vault.connections), (Duration::from_millis(250), 3));
     assert_eq!((vault.hedge, vault.verify), (Some(Duration::from_millis(50)), Verify::Nothing));
     assert_eq!(vault.servers[1].server_name.as_deref(), Some("keys"));
     assert_eq!(vault.identity.path.as_path(), Path::new("/etc/propylon/engine.pem"));
     assert_eq!(vault.ca.path.as_path(), Path::new("/etc/keys-ca.pem"));
+}
 
+#[test]
+fn every_key_of_a_backend_reaches_the_model() {
+    let config = full();
+    let seconds = Duration::from_secs;
     let app = &config.backends[0];
     let hash = Hash { key: HashKey::Header("x-account".into()), bound_percent: 150 };
     assert_eq!((&app.balance, config.backends[1].balance.name()), (&Balance::ConsistentHash(hash), "p2c-ewma"));
@@ -131,7 +160,11 @@ fn every_key_reaches_the_model() {
     assert_eq!(app.servers.iter().map(|server| server.weight.get()).collect::<Vec<_>>(), [1, 256, 1]);
     let t = app.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [10, 20_000, 30_000, 40_000].map(Duration::from_millis));
+}
 
+#[test]
+fn every_key_of_a_route_reaches_the_model() {
+    let config = full();
     let [api, old, _, rest] = config.routes.as_slice() else { panic!("four routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
@@ -150,8 +183,7 @@ fn every_key_reaches_the_model() {
 
 #[test]
 fn what_is_said_of_tracing_reaches_the_model() {
-    let (config, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
-    let tracing = config.tracing.expect("it is on");
+    let tracing = full().tracing.expect("it is on");
     let endpoint = &tracing.endpoint;
     assert_eq!(endpoint.address, ServerAddress::Name { host: "collector.internal".into(), port: 4318 });
     assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("collector.internal:4318", "/otlp/traces"));

@@ -327,7 +327,7 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
 
 #[test]
 #[rustfmt::skip] // one line per case
-fn probes_ejections_and_name_servers_are_checked() {
+fn probes_and_ejections_are_checked() {
     let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
     let health = |text: &str| backend(&format!("health={{{text}}}"));
     let outlier = |text: &str| backend(&format!("outlier={{{text}}}"));
@@ -361,6 +361,32 @@ fn probes_ejections_and_name_servers_are_checked() {
         (&outlier("intervall='1s'"), 6, 10, "did you mean `interval`?"),
         (&backend("circuit={requests=0}"), 6, 19, "`requests` is too small"),
         (&backend("circuit={request=1}"), 6, 10, "did you mean `requests`?"),
+        (&health(&format!("path='/',body='{}'", "b".repeat(1025))), 6, 23, "`body` is too long; use at most 1024 bytes"),
+    ]);
+    // Settings just within a bound, and one of two things that would each have an effect.
+    expect_nothing_below_good(&[
+        &health(&format!("path='/',body='{}'", "b".repeat(1024))),
+        &health("interval='1s',timeout='1s'"),
+        &outlier("consecutive_failures=0"),
+        &outlier("success_rate_servers=0"),
+        &outlier("ejection='1m',ejection_max='1m'"),
+    ]);
+    let good = backend("health={path='/up?deep=1',status=[204,'300-302'],body='ok',host='a.example:8080',port=9,start='down'}\noutlier={}\ncircuit={requests=5}");
+    let (config, warnings) = parse(&source("f", &format!("{GOOD}{good}"))).expect("nothing is wrong");
+    assert_eq!(warnings.len(), 0);
+    let health = config.backends[1].health.as_ref().expect("a health check");
+    let ProbeKind::Http(http) = &health.kind else { panic!("{health:?}") };
+    assert_eq!((http.path.as_str(), &http.status), ("/up?deep=1", &vec![204..=204, 300..=302]));
+    assert_eq!((health.port, health.starts_up, health.rise, health.fall), (Some(9), false, 2, 3));
+    assert_eq!(config.backends[1].outlier.as_ref().map(|outlier| outlier.consecutive_failures), Some(5));
+    let (config, _) = parse(&source("f", &format!("{GOOD}{}", backend("health={}")))).expect("nothing is wrong");
+    assert_eq!(config.backends[1].health.as_ref().map(|health| &health.kind), Some(&ProbeKind::Tcp));
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn name_servers_are_checked() {
+    expect_below_good(&[
         ("[process]\nresolver='dns.example'", 2, 10, "\"dns.example\" is not the address of a name server; write it in numbers"),
         ("[process]\nresolver=[]", 2, 10, "there is no name server"),
         ("[process]\nresolver={ttl_min='1ms'}", 2, 19, "`ttl_min` is too small"),
@@ -370,30 +396,17 @@ fn probes_ejections_and_name_servers_are_checked() {
         ("[process]\nresolver='10.0.0.2:0'", 2, 10, "\"10.0.0.2:0\" is not the address of a name server"),
         ("[process]\nresolver='0.0.0.0'", 2, 10, "\"0.0.0.0\" is not the address of a name server"),
         (&format!("[process]\nresolver=[{}]", "'10.0.0.2',".repeat(9)), 2, 10, "these are too many name servers; write at most 8"),
-        (&health(&format!("path='/',body='{}'", "b".repeat(1025))), 6, 23, "`body` is too long; use at most 1024 bytes"),
         ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['srv+app']", 5, 10, "\"app\" is not the name of a service; write \"srv+_SERVICE._PROTO.NAME\""),
     ]);
-    // Settings just within a bound, and one of two things that would each have an effect.
+    // Settings just within a bound.
     expect_nothing_below_good(&[
         &format!("[process]\nresolver=[{}]", "'10.0.0.2',".repeat(8)),
-        &health(&format!("path='/',body='{}'", "b".repeat(1024))),
-        &health("interval='1s',timeout='1s'"),
-        &outlier("consecutive_failures=0"),
-        &outlier("success_rate_servers=0"),
-        &outlier("ejection='1m',ejection_max='1m'"),
         "[process]\nresolver={ttl_min='1m',ttl_max='1m'}",
     ]);
-    let good = backend("health={path='/up?deep=1',status=[204,'300-302'],body='ok',host='a.example:8080',port=9,start='down'}\noutlier={}\ncircuit={requests=5}\n[process]\nresolver={servers=['10.0.0.2','[::1]:5353'],ttl_min='1s'}");
-    let (config, warnings) = parse(&source("f", &format!("{GOOD}{good}"))).expect("nothing is wrong");
+    let good = format!("{GOOD}[process]\nresolver={{servers=['10.0.0.2','[::1]:5353'],ttl_min='1s'}}");
+    let (config, warnings) = parse(&source("f", &good)).expect("nothing is wrong");
     assert_eq!(warnings.len(), 0);
-    let health = config.backends[1].health.as_ref().expect("a health check");
-    let ProbeKind::Http(http) = &health.kind else { panic!("{health:?}") };
-    assert_eq!((http.path.as_str(), &http.status), ("/up?deep=1", &vec![204..=204, 300..=302]));
-    assert_eq!((health.port, health.starts_up, health.rise, health.fall), (Some(9), false, 2, 3));
-    assert_eq!(config.backends[1].outlier.as_ref().map(|outlier| outlier.consecutive_failures), Some(5));
     assert_eq!(config.process.resolver.servers[0].to_string(), "10.0.0.2:53");
-    let (config, _) = parse(&source("f", &format!("{GOOD}{}", backend("health={}")))).expect("nothing is wrong");
-    assert_eq!(config.backends[1].health.as_ref().map(|health| &health.kind), Some(&ProbeKind::Tcp));
     let service = GOOD.replace("a:1", "srv+_HTTP._tcp.App.internal");
     let (config, _) = parse(&source("f", &service)).expect("nothing is wrong");
     assert_eq!(config.backends[0].servers[0].address, ServerAddress::Srv { name: "_http._tcp.app.internal".into() });
@@ -564,15 +577,6 @@ fn routes_are_checked() {
         ("[[route]]\npath='^/api(/v1)?$'\nrespond={}", 2, 6, "looks like a pattern"),
         ("[[route]]\npath='/b'", 1, 1, "this route leads nowhere; give it exactly one of"),
         (&route("backend='app'\nrespond={}"), 4, 1, "both `backend` and `respond`"),
-        (&route("redirect={}"), 3, 1, "leads to where the request came from; give it at least one"),
-        (&route("redirect={scheme='https',status=200}"), 3, 33, "200 is not the status of a redirect; use 301"),
-        (&route("redirect={scheme='htps'}"), 3, 18, "did you mean \"https\"?"),
-        (&route("redirect={host='*.a'}"), 3, 16, "a redirect leads to one host"),
-        (&route("redirect={host='a:80'}"), 3, 16, "has a port in it"),
-        (&route("redirect={port=0}"), 3, 16, "use 1 or more"),
-        (&route("redirect={path=\"/a\\r\\nX: y\"}"), 3, 16, "has control characters in it"),
-        (&route("redirect={scheme='http'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
-        (&route("redirect={path='/b'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
         (&route("respond={status=199}"), 3, 17, "use 200 or more"),
         (&route("respond={status=204,body='x'}"), 3, 26, "a response with status 204 has no body"),
         (&route("respond={content_type=\"a/b\\r\\nX: y\"}"), 3, 23, "is not a content type"),
@@ -584,26 +588,10 @@ fn routes_are_checked() {
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
-        (&route("redirect={path='/b?x=1'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
-        (&route("redirect={path='/%62'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
         ("[listener.b]\nbind='[::]:1'\nresponse_headers={}", 3, 1, "unknown key `response_headers` in [listener.b]; use `bind`"),
         ("[listener.b]\nbind='[::]:1'\ntls_min_version='1.2'", 3, 1, "in [listener.b]; use `bind`"),
         ("[listener.b]\nbind='[::]:1'\nreqest_header={}", 3, 1, "did you mean `request_headers`?"),
         ("[listener.b]\nbind='[::]:1'\nrequestheaders={}", 3, 1, "did you mean `request_headers`?"),
-        ("[listener.b]\nbind='[::]:1'\nredirect_to_https='yes'", 3, 19, "expected a boolean or {"),
-        ("[listener.b]\nbind='[::]:1'\nredirect_to_https={status=200}", 3, 27, "200 is not the status of a redirect"),
-        (
-            "[listener.b]\nbind='[::]:1'\nredirect_to_https=true\n[[route]]\nlistener='b'\nrespond={}",
-            4,
-            1,
-            "warning: [listener.b] has `redirect_to_https`: no request gets to this route",
-        ),
-        (
-            "[listener.b]\nbind='[::]:1'\n[[route]]\nlistener='b'\nredirect={scheme='https'}\n[[route]]\nhost='a'\nbackend='app'",
-            6,
-            1,
-            "warning: on [listener.b] this route goes before the redirect to https in line 9: its requests are served in plaintext",
-        ),
         ("[[route]]\npath='/a//b'\nbackend='app'", 2, 6, "warning: the path \"/a//b\" has `//` in it"),
         ("[listener.b]\nbind='[::]:1'\nmonitor_path='up'", 3, 14, "does not begin with `/`"),
         ("[listener.b]\nbind='[::]:1'\nmonitor_path='/a/./up'", 3, 14, "resolved before paths are compared"),
@@ -627,6 +615,43 @@ fn routes_are_checked() {
         "[[route]]\npath={exact='/'}\nbackend='app'",
         "[[route]]\nhost='a'\nbackend='app'\n[[route]]\nhost='*.a'\nbackend='app'",
         "[[route]]\npath='/api'\nbackend='app'\n[[route]]\npath='/api/'\nbackend='app'",
+    ] {
+        assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn redirects_are_checked() {
+    let route = |text: &str| format!("[[route]]\npath='/b'\n{text}");
+    expect_below_good(&[
+        (&route("redirect={}"), 3, 1, "leads to where the request came from; give it at least one"),
+        (&route("redirect={scheme='https',status=200}"), 3, 33, "200 is not the status of a redirect; use 301"),
+        (&route("redirect={scheme='htps'}"), 3, 18, "did you mean \"https\"?"),
+        (&route("redirect={host='*.a'}"), 3, 16, "a redirect leads to one host"),
+        (&route("redirect={host='a:80'}"), 3, 16, "has a port in it"),
+        (&route("redirect={port=0}"), 3, 16, "use 1 or more"),
+        (&route("redirect={path=\"/a\\r\\nX: y\"}"), 3, 16, "has control characters in it"),
+        (&route("redirect={scheme='http'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("redirect={path='/b'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("redirect={path='/b?x=1'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("redirect={path='/%62'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        ("[listener.b]\nbind='[::]:1'\nredirect_to_https='yes'", 3, 19, "expected a boolean or {"),
+        ("[listener.b]\nbind='[::]:1'\nredirect_to_https={status=200}", 3, 27, "200 is not the status of a redirect"),
+        (
+            "[listener.b]\nbind='[::]:1'\nredirect_to_https=true\n[[route]]\nlistener='b'\nrespond={}",
+            4,
+            1,
+            "warning: [listener.b] has `redirect_to_https`: no request gets to this route",
+        ),
+        (
+            "[listener.b]\nbind='[::]:1'\n[[route]]\nlistener='b'\nredirect={scheme='https'}\n[[route]]\nhost='a'\nbackend='app'",
+            6,
+            1,
+            "warning: on [listener.b] this route goes before the redirect to https in line 9: its requests are served in plaintext",
+        ),
+    ]);
+    for harmless in [
         "[[route]]\nhost='a'\nredirect={scheme='https'}",
         "[[route]]\nhost='a'\nredirect={port=443}",
         "[listener.b]\nbind='[::]:1'\nredirect_to_https=true\n[[route]]\nhost='a'\nbackend='app'",
