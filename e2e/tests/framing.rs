@@ -25,7 +25,7 @@ struct Refusal {
 
 /// Sends `request` with a smuggled one behind it, and expects a refusal of this status and reason.
 #[track_caller]
-fn refused(engine: &Engine, origin: &Origin, listener: &str, request: &[u8], status: u16, reason: &str) -> Refusal {
+fn refused(engine: &Engine, origin: &Origin, listener: &str, request: &[u8], (status, reason): (u16, &str)) -> Refusal {
     let told = format!("{} ({reason})", String::from_utf8_lossy(&request[..request.len().min(120)]));
     let mut client = engine.client(listener);
     client.send([request, SMUGGLED.as_bytes()].concat());
@@ -62,7 +62,7 @@ fn all_refused(cases: &[(&str, u16, &str)]) {
     let mut refusals = Vec::new();
     for (request, status, reason) in cases {
         for listener in ["plain", "web"] {
-            refusals.push(refused(&engine, &origin, listener, request.as_bytes(), *status, reason));
+            refusals.push(refused(&engine, &origin, listener, request.as_bytes(), (*status, reason)));
         }
     }
     accounted(&engine, &refusals);
@@ -237,7 +237,7 @@ fn tls_on_the_plaintext_port_is_refused() {
     let origin = hello();
     let engine = Engine::start(&with(&[origin.address()], "", ""));
     let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
-    accounted(&engine, &[refused(&engine, &origin, "plain", hello, 400, "tls-on-plaintext-port")]);
+    accounted(&engine, &[refused(&engine, &origin, "plain", hello, (400, "tls-on-plaintext-port"))]);
 }
 
 /// A chunked body that goes wrong after the head is on its way: the client is told if it can be, its connection and

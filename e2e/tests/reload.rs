@@ -451,6 +451,22 @@ fn a_unix_socket_is_for_its_owner_and_needs_no_token() {
     assert!(!socket.exists(), "it does not outlive its engine");
 }
 
+/// Uploads that are no certificate, or have no place, are refused and leave nothing behind.
+#[track_caller]
+fn refuses_certificates(engine: &Engine, fields: &str, pem: &str) {
+    let response = ask_admin(engine, "PUT", "/v1/certificates/public/bad", fields, "no certificate");
+    assert_eq!(response.status, 422, "{}", response.text());
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let response = ask_admin(engine, "PUT", "/v1/certificates/public/bad", fields, encrypted);
+    let said = response.text();
+    assert!(said.contains("the uploaded certificate") && said.contains("openssl pkey -in FILE"), "{said}");
+    assert!(!said.contains("state/certificates"), "{said}");
+    let response = ask_admin(engine, "PUT", "/v1/certificates/public/..%2F..%2Fx", fields, pem);
+    assert_eq!(response.status, 409, "{}", response.text());
+    let response = ask_admin(engine, "PUT", "/v1/certificates/none/x", fields, pem);
+    assert_eq!(response.status, 404, "{}", response.text());
+}
+
 #[test]
 fn what_the_admin_api_has_changed_is_there_after_a_restart() {
     let (a, b) = (named("a"), named("b"));
@@ -482,18 +498,7 @@ fn what_the_admin_api_has_changed_is_there_after_a_restart() {
         assert_eq!(leaf(engine.address("web")), leaf_of(&mine));
         applied(&engine, "DELETE", "/v1/certificates/public/mine", "");
         assert_ne!(leaf(engine.address("web")), leaf_of(&mine));
-        // One that is none is refused, and leaves nothing behind.
-        let response = ask_admin(&engine, "PUT", "/v1/certificates/public/bad", &fields, "no certificate");
-        assert_eq!(response.status, 422, "{}", response.text());
-        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-        let response = ask_admin(&engine, "PUT", "/v1/certificates/public/bad", &fields, encrypted);
-        let said = response.text();
-        assert!(said.contains("the uploaded certificate") && said.contains("openssl pkey -in FILE"), "{said}");
-        assert!(!said.contains("state/certificates"), "{said}");
-        let response = ask_admin(&engine, "PUT", "/v1/certificates/public/..%2F..%2Fx", &fields, &pem);
-        assert_eq!(response.status, 409, "{}", response.text());
-        let response = ask_admin(&engine, "PUT", "/v1/certificates/none/x", &fields, &pem);
-        assert_eq!(response.status, 404, "{}", response.text());
+        refuses_certificates(&engine, &fields, &pem);
         // Again in its place: the one before is removed.
         let next = Certificates::shared().issue(&["newer.test"], &PKCS_ECDSA_P256_SHA256);
         assert_eq!(ask_admin(&engine, "PUT", "/v1/certificates/public/new", &fields, &next).status, 200);
