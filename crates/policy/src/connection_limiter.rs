@@ -39,7 +39,7 @@ pub struct ConnectionLimiter<C> {
     /// Connection limits by server, in force after [`ConnectionLimiter::commit`].
     max: Box<[u32]>,
     bounds: Bounds,
-    common: Arc<Common<C>>,
+    shared: Arc<Shared<C>>,
 }
 
 /// Limits of the queue.
@@ -51,9 +51,9 @@ pub struct Bounds {
 }
 
 /// State that a limiter shares with its successors, beside the servers that stay.
-struct Common<C> {
+struct Shared<C> {
     cores: Box<[Core]>,
-    room: Mutex<Room<C>>,
+    queue: Mutex<WaitQueue<C>>,
     /// Number of the next server that is new.
     next: AtomicU64,
 }
@@ -62,7 +62,7 @@ struct Common<C> {
 /// refers to them: a limiter, a connection, or a kind of waiters.
 #[repr(align(128))]
 pub struct ServerPermits<C> {
-    common: Arc<Common<C>>,
+    shared: Arc<Shared<C>>,
     number: u64,
     max: AtomicU32,
     /// Permits taken: connections that are being made, used, or idle.
@@ -84,11 +84,11 @@ struct Idle(AtomicU32);
 struct Core {
     /// Set while a waiter wants one of the core's idle connections.
     called: AtomicBool,
-    steward: Mutex<Option<Waker>>,
+    waker: Mutex<Option<Waker>>,
 }
 
-/// The queue. Servers are known by their numbers.
-struct Room<C> {
+/// Waiters of all servers, and what they were granted. Servers are known by their numbers.
+struct WaitQueue<C> {
     /// Limits in force.
     bounds: Bounds,
     next: u64,
@@ -143,13 +143,13 @@ pub struct Full;
 impl<C> ConnectionLimiter<C> {
     /// Creates a limiter; `max` is the connection limit by server.
     pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> ConnectionLimiter<C> {
-        let common = Arc::new(Common {
+        let shared = Arc::new(Shared {
             cores: (0..cores).map(|_| Core::default()).collect(),
-            room: Mutex::new(Room::new(bounds)),
+            queue: Mutex::new(WaitQueue::new(bounds)),
             next: AtomicU64::new(0),
         });
-        let servers = max.iter().map(|max| ServerPermits::new(&common, *max)).collect();
-        ConnectionLimiter { servers, max: max.into(), bounds, common }
+        let servers = max.iter().map(|max| ServerPermits::new(&shared, *max)).collect();
+        ConnectionLimiter { servers, max: max.into(), bounds, shared }
     }
 
     /// Successor of this limiter when limits or servers change; `max` is the connection limit by server, as these stand
@@ -159,21 +159,21 @@ impl<C> ConnectionLimiter<C> {
         debug_assert_eq!(max.len(), predecessors.servers());
         let known = |(server, max): (usize, &u32)| match predecessors.of(server) {
             Some(before) => Arc::clone(&self.servers[before]),
-            None => ServerPermits::new(&self.common, *max),
+            None => ServerPermits::new(&self.shared, *max),
         };
         let servers = max.iter().enumerate().map(known).collect();
-        ConnectionLimiter { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
+        ConnectionLimiter { servers, max: max.into(), bounds, shared: Arc::clone(&self.shared) }
     }
 
     /// Puts the limits of this limiter into force, and serves waiters that the new limits have room for. A server
     /// with more permits out than its new limit grants none until enough are released.
     pub fn commit(&self, now: u64) {
-        self.common.lock().bounds = self.bounds;
+        self.shared.lock().bounds = self.bounds;
         for (server, max) in self.servers.iter().zip(&self.max) {
             server.max.store(*max, SeqCst);
-            let mut room = self.common.lock();
-            let woken = server.serve(&mut room, now);
-            drop(room);
+            let mut queue = self.shared.lock();
+            let woken = server.serve(&mut queue, now);
+            drop(queue);
             woken.into_iter().for_each(Waker::wake);
         }
     }
@@ -185,7 +185,7 @@ impl<C> ConnectionLimiter<C> {
 
     /// Whether the other limiter has the same queue.
     pub fn is_kin(&self, other: &ConnectionLimiter<C>) -> bool {
-        Arc::ptr_eq(&self.common, &other.common)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Whether a waiter wants this server: then idle connections go to the queue, and newcomers join its end.
@@ -224,10 +224,10 @@ impl<C> ConnectionLimiter<C> {
             return Err(connection);
         }
         let number = self.servers[server].number;
-        let mut room = self.common.lock();
-        let Some(ticket) = room.take_next(number, now) else { return Err(connection) };
-        let woken = room.answer(ticket, Ok(Award { server: number, connection: Some(connection) }));
-        drop(room);
+        let mut queue = self.shared.lock();
+        let Some(ticket) = queue.take_next(number, now) else { return Err(connection) };
+        let woken = queue.answer(ticket, Ok(Award { server: number, connection: Some(connection) }));
+        drop(queue);
         woken.into_iter().for_each(Waker::wake);
         Ok(())
     }
@@ -246,30 +246,30 @@ impl<C> ConnectionLimiter<C> {
     pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<QueueTicket, Full> {
         let wants: Box<[usize]> = wants.into();
         let wants: Box<[_]> = wants.iter().map(|server| &self.servers[*server]).collect();
-        let mut room = self.common.lock();
-        let ticket = room.join(&wants, since);
+        let mut queue = self.shared.lock();
+        let ticket = queue.join(&wants, since);
         let mut woken = Vec::new();
         for server in &wants {
-            woken.extend(server.serve(&mut room, now));
+            woken.extend(server.serve(&mut queue, now));
         }
-        let waits = !room.granted.contains_key(&ticket);
-        let is_over = waits && room.waiters.len() > room.bounds.limit;
-        let refused = is_over.then(|| room.overdue(now).or_else(|| room.newest())).flatten();
+        let waits = !queue.granted.contains_key(&ticket);
+        let is_over = waits && queue.waiters.len() > queue.bounds.limit;
+        let refused = is_over.then(|| queue.overdue(now).or_else(|| queue.newest())).flatten();
         let full = refused == Some(ticket);
         if let Some(refused) = refused {
-            room.lose(refused);
+            queue.lose(refused);
             if !full {
-                woken.extend(room.answer(refused, Err(Full)));
+                woken.extend(queue.answer(refused, Err(Full)));
             }
         }
-        drop(room);
+        drop(queue);
         woken.into_iter().for_each(Waker::wake);
         if full {
             return Err(Full);
         }
         if waits {
             let has_one = |core: usize| wants.iter().any(|server| server.idle[core].0.load(SeqCst) > 0);
-            let cores = self.common.cores.iter().enumerate();
+            let cores = self.shared.cores.iter().enumerate();
             cores.filter(|(core, _)| has_one(*core)).for_each(|(_, core)| core.call());
         }
         Ok(ticket)
@@ -277,16 +277,16 @@ impl<C> ConnectionLimiter<C> {
 
     /// Polls a ticket for its grant, or its refusal. A ticket is not polled again after either.
     pub fn poll(&self, ticket: QueueTicket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
-        let mut room = self.common.lock();
-        if let Some(answer) = room.granted.remove(&ticket) {
-            drop(room);
+        let mut queue = self.shared.lock();
+        if let Some(answer) = queue.granted.remove(&ticket) {
+            drop(queue);
             return Poll::Ready(answer.map(|award| self.grant(award)));
         }
-        if room.wakers.get(&ticket).is_some_and(|known| known.will_wake(context.waker())) {
+        if queue.wakers.get(&ticket).is_some_and(|known| known.will_wake(context.waker())) {
             return Poll::Pending;
         }
-        let replaced = room.wakers.insert(ticket, context.waker().clone());
-        drop(room);
+        let replaced = queue.wakers.insert(ticket, context.waker().clone());
+        drop(queue);
         // A waker may hold the last reference to a task, whose drop may call the limiter.
         drop(replaced);
         Poll::Pending
@@ -295,11 +295,11 @@ impl<C> ConnectionLimiter<C> {
     /// Leaves the queue. A grant made in the meantime is the caller's: a permit is to be released, a connection to be
     /// returned to the pool or closed.
     pub fn leave(&self, ticket: QueueTicket) -> Option<Grant<C>> {
-        let mut room = self.common.lock();
-        let waker = room.wakers.remove(&ticket);
-        room.lose(ticket);
-        let answer = room.granted.remove(&ticket);
-        drop(room);
+        let mut queue = self.shared.lock();
+        let waker = queue.wakers.remove(&ticket);
+        queue.lose(ticket);
+        let answer = queue.granted.remove(&ticket);
+        drop(queue);
         drop(waker);
         answer.and_then(Result::ok).map(|award| self.grant(award))
     }
@@ -314,12 +314,12 @@ impl<C> ConnectionLimiter<C> {
     /// Oldest and newest waiter that would take this server.
     pub fn ends(&self, server: usize) -> Option<(QueueTicket, QueueTicket)> {
         let server = &self.servers[server];
-        server.is_wanted().then(|| self.common.lock().ends(server.number)).flatten()
+        server.is_wanted().then(|| self.shared.lock().ends(server.number)).flatten()
     }
 
     /// Length of the queue.
     pub fn depth(&self) -> usize {
-        self.common.lock().waiters.len()
+        self.shared.lock().waiters.len()
     }
 
     /// Records how many idle connections a core has; called by that core only, and followed by a look at
@@ -330,8 +330,8 @@ impl<C> ConnectionLimiter<C> {
 
     /// Ready when a waiter wants one of this core's idle connections, which the core should then [`ConnectionLimiter::offer`].
     pub fn poll_called(&self, core: usize, context: &Context<'_>) -> Poll<()> {
-        let core = &self.common.cores[core];
-        let replaced = lock(&core.steward).replace(context.waker().clone());
+        let core = &self.shared.cores[core];
+        let replaced = lock(&core.waker).replace(context.waker().clone());
         drop(replaced);
         match core.called.swap(false, SeqCst) {
             true => Poll::Ready(()),
@@ -341,25 +341,25 @@ impl<C> ConnectionLimiter<C> {
 
     /// Calls a core, whether or not a request waits.
     pub fn call(&self, core: usize) {
-        self.common.cores[core].call();
+        self.shared.cores[core].call();
     }
 }
 
-impl<C> Common<C> {
-    fn lock(&self) -> MutexGuard<'_, Room<C>> {
-        lock(&self.room)
+impl<C> Shared<C> {
+    fn lock(&self) -> MutexGuard<'_, WaitQueue<C>> {
+        lock(&self.queue)
     }
 }
 
 impl<C> ServerPermits<C> {
-    fn new(common: &Arc<Common<C>>, max: u32) -> Arc<ServerPermits<C>> {
+    fn new(shared: &Arc<Shared<C>>, max: u32) -> Arc<ServerPermits<C>> {
         Arc::new(ServerPermits {
-            common: Arc::clone(common),
-            number: common.next.fetch_add(1, SeqCst),
+            shared: Arc::clone(shared),
+            number: shared.next.fetch_add(1, SeqCst),
             max: AtomicU32::new(max),
             open: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
-            idle: common.cores.iter().map(|_| Idle::default()).collect(),
+            idle: shared.cores.iter().map(|_| Idle::default()).collect(),
         })
     }
 
@@ -368,9 +368,9 @@ impl<C> ServerPermits<C> {
         let before = self.open.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a permit was given back twice");
         if self.is_wanted() {
-            let mut room = self.common.lock();
-            let woken = self.serve(&mut room, now);
-            drop(room);
+            let mut queue = self.shared.lock();
+            let woken = self.serve(&mut queue, now);
+            drop(queue);
             woken.into_iter().for_each(Waker::wake);
         }
     }
@@ -386,11 +386,11 @@ impl<C> ServerPermits<C> {
     }
 
     /// Grants the free permits to the waiters that want them.
-    fn serve(&self, room: &mut Room<C>, now: u64) -> Vec<Waker> {
+    fn serve(&self, queue: &mut WaitQueue<C>, now: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         while self.is_wanted() && self.take() {
-            match room.take_next(self.number, now) {
-                Some(ticket) => woken.extend(room.answer(ticket, Ok(Award { server: self.number, connection: None }))),
+            match queue.take_next(self.number, now) {
+                Some(ticket) => woken.extend(queue.answer(ticket, Ok(Award { server: self.number, connection: None }))),
                 None => {
                     debug_assert!(false, "a server is wanted by nobody in the queue");
                     self.open.fetch_sub(1, SeqCst);
@@ -402,9 +402,9 @@ impl<C> ServerPermits<C> {
     }
 }
 
-impl<C> Room<C> {
-    fn new(bounds: Bounds) -> Room<C> {
-        Room {
+impl<C> WaitQueue<C> {
+    fn new(bounds: Bounds) -> WaitQueue<C> {
+        WaitQueue {
             bounds,
             next: 0,
             kinds: Vec::new(),
@@ -527,8 +527,8 @@ impl<C> Room<C> {
 impl Core {
     fn call(&self) {
         self.called.store(true, SeqCst);
-        let steward = lock(&self.steward).take();
-        steward.into_iter().for_each(Waker::wake);
+        let waker = lock(&self.waker).take();
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -9,7 +9,7 @@ pub mod admission;
 pub mod balance;
 pub mod budget;
 pub mod connection_limiter;
-pub mod gate;
+pub mod handshake_limiter;
 pub mod health;
 pub mod memory;
 pub mod min_rate_timeout;

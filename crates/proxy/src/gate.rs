@@ -1,8 +1,8 @@
 //! One core's gate in front of the dear part of handshakes, and the keeper who opens it once in every turn of the event
 //! loop, after those who asked for something else.
 //!
-//! While there is budget and nobody waits the gate is a look at two counters; see `propylon_policy::gate` for who may
-//! enter when.
+//! While there is budget and nobody waits the gate is a look at two counters; see
+//! `propylon_policy::handshake_limiter` for who may enter when.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use propylon_policy::gate::{Answer, Budget, Class, Place};
+use propylon_policy::handshake_limiter::{Budget, Class, Permission, Place};
 use propylon_tls::HelloClass;
 use tokio::task::yield_now;
 
@@ -25,7 +25,7 @@ pub struct Gate {
 }
 
 struct Queue {
-    policy: propylon_policy::gate::Gate,
+    policy: propylon_policy::handshake_limiter::HandshakeLimiter,
     /// Wakers by place.
     wakers: Vec<Option<Waker>>,
     /// Sleeps while there is nothing to open for.
@@ -42,7 +42,7 @@ pub struct Queued {
 
 impl Gate {
     pub fn new(budget: Budget) -> Rc<Gate> {
-        let policy = propylon_policy::gate::Gate::new(budget);
+        let policy = propylon_policy::handshake_limiter::HandshakeLimiter::new(budget);
         let queue = RefCell::new(Queue { policy, wakers: Vec::new(), keeper: None });
         Rc::new(Gate { started: Instant::now(), company: Cell::new(0), queue })
     }
@@ -59,8 +59,10 @@ impl Gate {
         drop(queue);
         wake(keeper);
         match answer {
-            Answer::Enter => None,
-            Answer::Wait(place) => Some(Queued { gate: Rc::clone(self), place: Some(place), since: Instant::now() }),
+            Permission::Granted => None,
+            Permission::Queued(place) => {
+                Some(Queued { gate: Rc::clone(self), place: Some(place), since: Instant::now() })
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use propylon_observe::access_log::LogBuffer;
 use propylon_observe::telemetry::{Reason, Telemetry};
 use propylon_observe::throttle::Throttle;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
-use propylon_policy::gate::Budget;
+use propylon_policy::handshake_limiter::Budget;
 use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;

@@ -447,7 +447,7 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
     let third = second.succeeded_by(&[2, 1], fifo(8), &known(b"ab", b"ab"));
     third.commit(0);
     let grant = third.poll(waits, &Context::from_waker(Waker::noop()));
-    assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))), "who waits by the first hears of the third's room");
+    assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))), "who waits by the first hears of the third's queue");
     third.release(0, 0);
     third.release(0, 0);
     assert_eq!(first.open(0), 0);
@@ -495,7 +495,7 @@ fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_lin
     assert_eq!(heard(&limiter, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
     limiter.release(0, 122);
     assert_eq!(heard(&limiter, &tickets[2..3]), [GRANTED]);
-    assert_eq!((limiter.depth(), limiter.common.lock().wakers.len()), (0, 0), "who was answered is forgotten");
+    assert_eq!((limiter.depth(), limiter.shared.lock().wakers.len()), (0, 0), "who was answered is forgotten");
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn who_waits_for_something_else_counts_gets_nothing_here_and_makes_way_as_the_ot
     let fourth = limiter.join([], 120).unwrap();
     assert_eq!(limiter.leave(second), None, "it had to make way, and need not have heard of it");
     assert_eq!((limiter.leave(third), limiter.leave(fourth), limiter.depth()), (None, None, 0));
-    assert!(limiter.common.lock().granted.is_empty());
+    assert!(limiter.shared.lock().granted.is_empty());
 }
 
 #[test]
@@ -553,11 +553,11 @@ fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
         assert_eq!(limiter.depth(), 128);
         assert!(heard(&limiter, &tickets).iter().all(Poll::is_pending));
         assert!(tickets.into_iter().all(|ticket| limiter.leave(ticket).is_none()));
-        let room = limiter.common.lock();
-        assert_eq!((room.kinds.len(), room.unused.len(), room.by_wants.len()), (128, 128, 0), "round {round}");
-        assert!(room.by_server.is_empty());
-        assert_eq!((room.waiters.len(), room.wakers.len(), room.granted.len()), (0, 0, 0), "round {round}");
-        assert!(room.kinds.iter().all(|kind| kind.wants.is_empty()), "an unused kind holds no servers");
+        let queue = limiter.shared.lock();
+        assert_eq!((queue.kinds.len(), queue.unused.len(), queue.by_wants.len()), (128, 128, 0), "round {round}");
+        assert!(queue.by_server.is_empty());
+        assert_eq!((queue.waiters.len(), queue.wakers.len(), queue.granted.len()), (0, 0, 0), "round {round}");
+        assert!(queue.kinds.iter().all(|kind| kind.wants.is_empty()), "an unused kind holds no servers");
     }
 }
 

@@ -47,32 +47,35 @@ impl Budget {
     }
 }
 
-/// A place in a queue. It belongs to whoever asked until [`Gate::enter`] says yes or [`Gate::leave`] gives it up.
+/// A place in a queue. It belongs to whoever asked until [`HandshakeLimiter::enter`] says yes or
+/// [`HandshakeLimiter::leave`] gives it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
 impl Place {
-    /// For a table beside the gate's: places are counted from 0 and used again.
+    /// For a table beside the limiter's: places are counted from 0 and used again.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
+/// Answer to a handshake that is about to cost something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Go on, and tell [`Gate::charge`] what it cost.
-    Enter,
+pub enum Permission {
+    /// Go on, and tell [`HandshakeLimiter::charge`] what it cost.
+    Granted,
     /// Not in this turn.
-    Wait(Place),
+    Queued(Place),
 }
 
-/// One core's gate. The story of a driver: [`Gate::ask`] for each handshake whose hello is there; when the gate
-/// [`Gate::wants_turn`], let requests go first and then call [`Gate::turn`]; wake whom it names.
+/// Limiter of one core. The story of a driver: [`HandshakeLimiter::ask`] for each handshake whose hello is there; when
+/// the limiter [`HandshakeLimiter::wants_turn`], let requests go first and then call [`HandshakeLimiter::turn`]; wake
+/// whom it names.
 ///
 /// `now` is the time on any clock that does not go backwards.
 #[derive(Debug)]
-pub struct Gate {
+pub struct HandshakeLimiter {
     budget: Budget,
     /// Queues by class. Some places may have been given up: they are passed over.
     queues: [VecDeque<u32>; 2],
@@ -110,10 +113,10 @@ const COST_AT_START: Duration = Duration::from_micros(100);
 /// A new measurement has one part in this many.
 const SMOOTHING: u32 = 8;
 
-impl Gate {
+impl HandshakeLimiter {
     #[must_use]
-    pub fn new(budget: Budget) -> Gate {
-        Gate {
+    pub fn new(budget: Budget) -> HandshakeLimiter {
+        HandshakeLimiter {
             budget,
             queues: [VecDeque::new(), VecDeque::new()],
             places: Vec::new(),
@@ -131,10 +134,10 @@ impl Gate {
     }
 
     /// For a handshake that is about to cost something. Nobody goes past a queue.
-    pub fn ask(&mut self, class: Class) -> Answer {
+    pub fn ask(&mut self, class: Class) -> Permission {
         if self.waiting == 0 && !self.is_spent() {
             self.entered += 1;
-            return Answer::Enter;
+            return Permission::Granted;
         }
         let place = match self.free.pop() {
             Some(place) => place,
@@ -146,7 +149,7 @@ impl Gate {
         self.places[place as usize] = State::Waiting;
         self.queues[class as usize].push_back(place);
         self.waiting += 1;
-        Answer::Wait(Place(place))
+        Permission::Queued(Place(place))
     }
 
     /// Whether the holder of a place may go on; then the place is its no longer.
@@ -291,131 +294,131 @@ mod tests {
 
     const MICROSECOND: Duration = Duration::from_micros(1);
 
-    fn wait(gate: &mut Gate, class: Class) -> Place {
-        match gate.ask(class) {
-            Answer::Wait(place) => place,
-            Answer::Enter => panic!("the budget is spent"),
+    fn wait(limiter: &mut HandshakeLimiter, class: Class) -> Place {
+        match limiter.ask(class) {
+            Permission::Queued(place) => place,
+            Permission::Granted => panic!("the budget is spent"),
         }
     }
 
-    fn spent() -> Gate {
-        let mut gate = Gate::new(Budget::default());
+    fn spent() -> HandshakeLimiter {
+        let mut limiter = HandshakeLimiter::new(Budget::default());
         for _ in 0..Budget::default().handshakes {
-            assert_eq!(gate.ask(Class::Full), Answer::Enter);
-            gate.charge(MICROSECOND);
+            assert_eq!(limiter.ask(Class::Full), Permission::Granted);
+            limiter.charge(MICROSECOND);
         }
-        gate
+        limiter
     }
 
-    fn called(gate: &mut Gate, now: Duration) -> Vec<Place> {
+    fn called(limiter: &mut HandshakeLimiter, now: Duration) -> Vec<Place> {
         let mut called = Vec::new();
-        gate.turn(now, false, |place| called.push(place));
+        limiter.turn(now, false, |place| called.push(place));
         called
     }
 
     #[test]
-    fn with_budget_left_and_nobody_waiting_there_is_no_gate() {
-        let mut gate = Gate::new(Budget::default());
+    fn with_budget_left_and_nobody_waiting_nobody_is_limited() {
+        let mut limiter = HandshakeLimiter::new(Budget::default());
         for _ in 0..7 {
-            assert_eq!(gate.ask(Class::Full), Answer::Enter);
-            gate.charge(10 * MICROSECOND);
-            assert!(!gate.wants_turn());
+            assert_eq!(limiter.ask(Class::Full), Permission::Granted);
+            limiter.charge(10 * MICROSECOND);
+            assert!(!limiter.wants_turn());
         }
-        gate.charge(Budget::default().time);
-        assert!(gate.wants_turn());
+        limiter.charge(Budget::default().time);
+        assert!(limiter.wants_turn());
     }
 
     #[test]
     fn offers_to_resume_and_full_handshakes_go_in_turn() {
-        let mut gate = spent();
-        let full: Vec<Place> = (0..8).map(|_| wait(&mut gate, Class::Full)).collect();
-        let resuming: Vec<Place> = (0..2).map(|_| wait(&mut gate, Class::Resuming)).collect();
-        gate.cost = MICROSECOND;
-        let order = called(&mut gate, MICROSECOND);
+        let mut limiter = spent();
+        let full: Vec<Place> = (0..8).map(|_| wait(&mut limiter, Class::Full)).collect();
+        let resuming: Vec<Place> = (0..2).map(|_| wait(&mut limiter, Class::Resuming)).collect();
+        limiter.cost = MICROSECOND;
+        let order = called(&mut limiter, MICROSECOND);
         assert_eq!(order[..4], [full[0], resuming[0], full[1], resuming[1]]);
         assert_eq!(order[4..], full[2..6]);
     }
 
     #[test]
     fn a_handshake_dearer_than_the_budget_still_gets_in_alone() {
-        let mut gate = spent();
-        let places: Vec<Place> = (0..3).map(|_| wait(&mut gate, Class::Full)).collect();
-        gate.cost = 10 * Budget::default().time;
+        let mut limiter = spent();
+        let places: Vec<Place> = (0..3).map(|_| wait(&mut limiter, Class::Full)).collect();
+        limiter.cost = 10 * Budget::default().time;
         for (turn, place) in places.iter().enumerate() {
-            assert_eq!(called(&mut gate, Duration::from_millis(turn as u64)), [*place]);
-            assert!(gate.enter(*place));
-            gate.charge(10 * Budget::default().time);
+            assert_eq!(called(&mut limiter, Duration::from_millis(turn as u64)), [*place]);
+            assert!(limiter.enter(*place));
+            limiter.charge(10 * Budget::default().time);
         }
     }
 
     #[test]
     fn requests_make_the_turns_shorter() {
-        let mut gate = spent();
-        let places: Vec<Place> = (0..32).map(|_| wait(&mut gate, Class::Full)).collect();
-        gate.cost = 100 * MICROSECOND;
+        let mut limiter = spent();
+        let places: Vec<Place> = (0..32).map(|_| wait(&mut limiter, Class::Full)).collect();
+        limiter.cost = 100 * MICROSECOND;
         let mut called = Vec::new();
-        gate.turn(MICROSECOND, true, |place| called.push(place));
+        limiter.turn(MICROSECOND, true, |place| called.push(place));
         assert_eq!(called, places[..2]);
-        called.drain(..).for_each(|place| assert!(gate.enter(place)));
-        gate.charge(200 * MICROSECOND);
-        gate.turn(2 * MICROSECOND, false, |place| called.push(place));
+        called.drain(..).for_each(|place| assert!(limiter.enter(place)));
+        limiter.charge(200 * MICROSECOND);
+        limiter.turn(2 * MICROSECOND, false, |place| called.push(place));
         assert_eq!(called, places[2..7]);
     }
 
     #[test]
     fn who_was_called_and_has_not_come_yet_counts_in_the_next_turn() {
-        let mut gate = spent();
-        let places: Vec<Place> = (0..32).map(|_| wait(&mut gate, Class::Full)).collect();
-        gate.cost = MICROSECOND;
-        let first = called(&mut gate, MICROSECOND);
+        let mut limiter = spent();
+        let places: Vec<Place> = (0..32).map(|_| wait(&mut limiter, Class::Full)).collect();
+        limiter.cost = MICROSECOND;
+        let first = called(&mut limiter, MICROSECOND);
         assert_eq!(first, places[..8]);
-        assert_eq!(called(&mut gate, 2 * MICROSECOND), []);
-        assert!(gate.enter(first[0]));
-        gate.leave(first[1]);
-        assert_eq!(called(&mut gate, 3 * MICROSECOND), places[8..10]);
+        assert_eq!(called(&mut limiter, 2 * MICROSECOND), []);
+        assert!(limiter.enter(first[0]));
+        limiter.leave(first[1]);
+        assert_eq!(called(&mut limiter, 3 * MICROSECOND), places[8..10]);
     }
 
     #[test]
     fn the_expected_wait_is_the_line_at_the_pace_at_which_it_moves() {
-        let mut gate = spent();
-        let waiting: Vec<Place> = (0..1000).map(|_| wait(&mut gate, Class::Full)).collect();
-        assert_eq!(gate.expected_wait(), 1000 * COST_AT_START);
-        gate.cost = MICROSECOND;
+        let mut limiter = spent();
+        let waiting: Vec<Place> = (0..1000).map(|_| wait(&mut limiter, Class::Full)).collect();
+        assert_eq!(limiter.expected_wait(), 1000 * COST_AT_START);
+        limiter.cost = MICROSECOND;
         let mut now = Duration::ZERO;
         for _ in 0..40 {
-            for place in called(&mut gate, now) {
-                assert!(gate.enter(place));
-                gate.charge(MICROSECOND);
+            for place in called(&mut limiter, now) {
+                assert!(limiter.enter(place));
+                limiter.charge(MICROSECOND);
             }
             // Eight a turn, and other work beside them.
             now += Duration::from_millis(16);
         }
-        assert_eq!(gate.waiting(), waiting.len() - 320);
-        let expected = gate.expected_wait().as_secs_f64();
+        assert_eq!(limiter.waiting(), waiting.len() - 320);
+        let expected = limiter.expected_wait().as_secs_f64();
         assert!((1.3..1.4).contains(&expected), "{expected}");
     }
 
     #[test]
     fn clients_that_come_and_go_leave_nothing_behind() {
-        let mut gate = spent();
+        let mut limiter = spent();
         for _ in 0..100_000 {
-            let place = wait(&mut gate, Class::Resuming);
-            gate.leave(place);
+            let place = wait(&mut limiter, Class::Resuming);
+            limiter.leave(place);
         }
-        assert_eq!(gate.waiting(), 0);
-        assert!(gate.places.len() < 200, "{}", gate.places.len());
+        assert_eq!(limiter.waiting(), 0);
+        assert!(limiter.places.len() < 200, "{}", limiter.places.len());
     }
 
     #[test]
     fn where_four_go_together_four_are_let_in_whatever_they_cost() {
-        let mut gate = Gate::new(Budget::of_fours());
+        let mut limiter = HandshakeLimiter::new(Budget::of_fours());
         for _ in 0..4 {
-            assert_eq!(gate.ask(Class::Full), Answer::Enter);
-            gate.charge(Duration::from_millis(1));
+            assert_eq!(limiter.ask(Class::Full), Permission::Granted);
+            limiter.charge(Duration::from_millis(1));
         }
-        let places: Vec<Place> = (0..9).map(|_| wait(&mut gate, Class::Full)).collect();
+        let places: Vec<Place> = (0..9).map(|_| wait(&mut limiter, Class::Full)).collect();
         let mut called = Vec::new();
-        gate.turn(Duration::from_millis(5), true, |place| called.push(place));
+        limiter.turn(Duration::from_millis(5), true, |place| called.push(place));
         assert_eq!(called, places[..4]);
     }
 
@@ -426,7 +429,7 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let budget =
                 Budget { handshakes: random.u32(4..12), handshakes_least: random.u32(1..=4), ..Budget::default() };
-            let mut gate = Gate::new(budget);
+            let mut limiter = HandshakeLimiter::new(budget);
             let mut queues: [VecDeque<(Place, u32)>; 2] = Default::default();
             let mut called_places: Vec<Place> = Vec::new();
             for turn in 0..600_u32 {
@@ -434,34 +437,34 @@ mod tests {
                 let mut entered = 0;
                 for _ in 0..random.u32(0..if storm { 16 } else { 2 }) {
                     let class = if random.bool() { Class::Full } else { Class::Resuming };
-                    match gate.ask(class) {
-                        Answer::Enter => {
+                    match limiter.ask(class) {
+                        Permission::Granted => {
                             assert!(queues.iter().all(VecDeque::is_empty), "seed {seed}: went past a queue");
                             entered += 1;
-                            gate.charge(random.u32(1..80) * MICROSECOND);
+                            limiter.charge(random.u32(1..80) * MICROSECOND);
                         }
-                        Answer::Wait(place) => queues[class as usize].push_back((place, turn)),
+                        Permission::Queued(place) => queues[class as usize].push_back((place, turn)),
                     }
                 }
                 let queue = random.usize(0..2);
                 if !queues[queue].is_empty() && random.u8(..) < 100 {
                     let index = random.usize(0..queues[queue].len());
                     let (place, _) = queues[queue].remove(index).unwrap();
-                    gate.leave(place);
+                    limiter.leave(place);
                 }
                 called_places.retain(|place| {
                     let stays = random.u8(..) < 50;
                     if !stays {
-                        assert!(gate.enter(*place));
+                        assert!(limiter.enter(*place));
                         entered += 1;
-                        gate.charge(random.u32(1..80) * MICROSECOND);
+                        limiter.charge(random.u32(1..80) * MICROSECOND);
                     }
                     stays
                 });
                 assert!(entered <= 2 * budget.handshakes, "seed {seed}: {entered} in one turn");
                 let both = queues.iter().all(|queue| !queue.is_empty());
                 let mut by_class = [0_i32; 2];
-                gate.turn(turn * Duration::from_millis(1), random.bool(), |place| {
+                limiter.turn(turn * Duration::from_millis(1), random.bool(), |place| {
                     let class = usize::from(queues[0].front().is_none_or(|(first, _)| *first != place));
                     let (first, _) = queues[class].pop_front().unwrap();
                     assert_eq!(first, place, "seed {seed}: out of order");
@@ -472,15 +475,15 @@ mod tests {
                 if both && queues.iter().all(|queue| !queue.is_empty()) {
                     assert!((by_class[0] - by_class[1]).abs() <= 1, "seed {seed}: {by_class:?}");
                 }
-                assert_eq!(gate.waiting(), queues.iter().map(VecDeque::len).sum::<usize>());
+                assert_eq!(limiter.waiting(), queues.iter().map(VecDeque::len).sum::<usize>());
             }
             // The handshakes left over go on without anybody new coming.
             let mut turns = 0;
-            while gate.waiting() > 0 || !called_places.is_empty() {
+            while limiter.waiting() > 0 || !called_places.is_empty() {
                 for place in called_places.drain(..) {
-                    assert!(gate.enter(place));
+                    assert!(limiter.enter(place));
                 }
-                gate.turn(Duration::from_secs(1), true, |place| called_places.push(place));
+                limiter.turn(Duration::from_secs(1), true, |place| called_places.push(place));
                 turns += 1;
                 assert!(turns < 100_000, "seed {seed}: starved");
             }
