@@ -5,7 +5,7 @@
 //! who show that they may.
 
 mod change;
-mod office;
+mod context;
 mod response;
 mod status_json;
 mod view;
@@ -39,7 +39,7 @@ use tokio::time::{sleep, timeout};
 use crate::audit::{Caller, Refusals};
 use crate::requests::Ask;
 pub use change::wrong_token_file;
-use office::Office;
+use context::AdminContext;
 use response::{text, typed};
 use status_json::Filter;
 pub use view::View;
@@ -86,12 +86,12 @@ impl AdminSocket {
 }
 
 /// The admin address, open.
-pub struct AdminDoor {
+pub struct AdminListener {
     accepting: AbortHandle,
     closing: watch::Sender<bool>,
 }
 
-impl AdminDoor {
+impl AdminListener {
     /// Another process answers here from now on: nobody else is let in, and each connection ends with the answer it is at.
     pub fn close(self) {
         self.accepting.abort();
@@ -100,7 +100,7 @@ impl AdminDoor {
 }
 
 /// Serves the admin address from the current runtime.
-pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<AdminDoor> {
+pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<AdminListener> {
     let config = view.current().config.clone();
     let token_file = config.admin.as_ref().and_then(|admin| Some(admin.token_file.as_ref()?.path.clone()));
     let (closing, closed) = watch::channel(false);
@@ -108,7 +108,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
-            let office = Rc::new(Office {
+            let context = Rc::new(AdminContext {
                 view,
                 asks,
                 only,
@@ -124,7 +124,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                     match socket.accept().await {
                         Ok((stream, from)) => {
                             let by = Caller { address: Some(from), ..Caller::default() };
-                            receive(stream, by, &office);
+                            receive(stream, by, &context);
                         }
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
@@ -132,7 +132,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
             })
         }
         AdminSocket::Unix(socket) => {
-            let office = Rc::new(Office {
+            let context = Rc::new(AdminContext {
                 view,
                 asks,
                 only: None,
@@ -149,7 +149,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                         Ok((stream, _)) => {
                             let peer = stream.peer_cred().ok();
                             let local = peer.map(|peer| (peer.uid(), peer.pid()));
-                            receive(stream, Caller { local, ..Caller::default() }, &office);
+                            receive(stream, Caller { local, ..Caller::default() }, &context);
                         }
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
@@ -157,26 +157,26 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
             })
         }
     };
-    Ok(AdminDoor { accepting: accepting.abort_handle(), closing })
+    Ok(AdminListener { accepting: accepting.abort_handle(), closing })
 }
 
-fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, office: &Rc<Office>) {
-    if Rc::strong_count(&office.open) > CONNECTIONS_MAX {
+fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, context: &Rc<AdminContext>) {
+    if Rc::strong_count(&context.open) > CONNECTIONS_MAX {
         log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
         return;
     }
-    let (office, open) = (Rc::clone(office), Rc::clone(&office.open));
+    let (context, open) = (Rc::clone(context), Rc::clone(&context.open));
     spawn_local(async move {
-        serve(stream, by, office).await;
+        serve(stream, by, context).await;
         drop(open);
     });
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, office: Rc<Office>) {
-    let mut closed = office.closed.clone();
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, context: Rc<AdminContext>) {
+    let mut closed = context.closed.clone();
     let service = service_fn(|request: Request<Incoming>| {
-        let (office, by) = (Rc::clone(&office), by.clone());
-        async move { Ok::<_, Infallible>(answer(request, by, &office).await) }
+        let (context, by) = (Rc::clone(&context), by.clone());
+        async move { Ok::<_, Infallible>(answer(request, by, &context).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -199,8 +199,8 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
     future.await
 }
 
-async fn answer(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
-    let mut response = respond(request, by, office).await;
+async fn answer(request: Request<Incoming>, by: Caller, context: &AdminContext) -> Response<Full<Bytes>> {
+    let mut response = respond(request, by, context).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -212,9 +212,9 @@ async fn answer(request: Request<Incoming>, by: Caller, office: &Office) -> Resp
     response
 }
 
-async fn respond(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, by: Caller, context: &AdminContext) -> Response<Full<Bytes>> {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
-    if let Some(local) = office.only
+    if let Some(local) = context.only
         && let Some(host) = host
         && !names_us(host, local)
     {
@@ -222,8 +222,8 @@ async fn respond(request: Request<Incoming>, by: Caller, office: &Office) -> Res
         return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
     match *request.method() {
-        Method::GET | Method::HEAD => look(request.uri(), &office.view),
-        _ => change::answer(request, by, office).await,
+        Method::GET | Method::HEAD => look(request.uri(), &context.view),
+        _ => change::answer(request, by, context).await,
     }
 }
 

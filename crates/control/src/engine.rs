@@ -33,7 +33,7 @@ use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::acme;
-use crate::admin::{self, AdminDoor, AdminSocket};
+use crate::admin::{self, AdminListener, AdminSocket};
 use crate::folders;
 use crate::health::Health;
 use crate::isolation::{Forgetting, Keeping, KeyProcess};
@@ -316,7 +316,7 @@ struct Main {
 struct Begun {
     reloader: JoinHandleLocal<()>,
     config_status: Rc<RefCell<ConfigStatus>>,
-    door: Option<AdminDoor>,
+    listener: Option<AdminListener>,
     orders: Arc<Renewer>,
     health: Health,
 }
@@ -360,12 +360,12 @@ impl Main {
         );
         service::ready(workers, begun.config_status.borrow().snapshot.generation);
         let end = self.serve(&mut begun, &mut signals, &sandbox, &threads).await;
-        let Begun { reloader, config_status, door, orders, health } = begun;
+        let Begun { reloader, config_status, listener, orders, health } = begun;
         // Changes end here.
         reloader.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
         if kept.admin {
-            door.into_iter().for_each(AdminDoor::close);
+            listener.into_iter().for_each(AdminListener::close);
         }
         let limit = config_status.borrow().snapshot.config.process.drain_timeout;
         // The successor orders certificates from now on; two processes must not do so.
@@ -496,9 +496,9 @@ impl Main {
             sandbox,
             conditions: Rc::clone(&self.conditions),
         };
-        let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
+        let listener = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
         let reloader = spawn_local(reloader.keep(hangup, asked, self.handover.clone()));
-        Ok(Begun { reloader, config_status, door, orders, health })
+        Ok(Begun { reloader, config_status, listener, orders, health })
     }
 
     async fn take_over(

@@ -9,8 +9,8 @@ mod grpc;
 mod http;
 mod http2;
 pub mod probe;
+mod probe_limiter;
 pub(crate) mod stream;
-mod turns;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,6 +30,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use crate::names::Names;
 use failure::Failure;
 use probe::probe;
+use probe_limiter::{Kind, ProbeLimiter};
 use propylon_observe::telemetry::{
     PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };
@@ -38,9 +39,8 @@ use propylon_proxy::endpoint::{Availability, Target};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
-use turns::{Kind, Turns};
 
-/// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a turn.
+/// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a permit.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
 /// Reason for which a server is down if its name has not been found since the start.
 const NOWHERE: &str = "its name cannot be looked up";
@@ -53,15 +53,15 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// All servers of the configuration in effect, and the tasks that watch them.
 #[derive(Clone)]
-pub struct Health(Rc<Room>);
+pub struct Health(Rc<Inner>);
 
 /// State that outlives configurations.
-struct Room {
-    /// The board of the configuration in effect.
-    board: RefCell<Rc<Board>>,
+struct Inner {
+    /// The table of the configuration in effect.
+    table: RefCell<Rc<HealthTable>>,
     /// Tasks by the places of backend and server.
     tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
-    turns: Turns,
+    limiter: ProbeLimiter,
     random: RefCell<fastrand::Rng>,
     /// The key process, which signs for client certificates shown to servers; `None` without `keys.isolate`.
     beside: Option<Rc<Beside>>,
@@ -84,7 +84,8 @@ impl Drop for Task {
     }
 }
 
-struct Board {
+/// Verdicts on the servers of one configuration, and what they go by.
+struct HealthTable {
     snapshot: Arc<Snapshot>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
@@ -169,12 +170,12 @@ impl Health {
     ) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
         let parking = beside.as_ref().map(|beside| beside.parking());
-        let mut board = Board::new(snapshot, store, telemetry, parking, (began, began_at));
-        board.inherit(known);
-        let health = Health(Rc::new(Room {
-            board: RefCell::new(Rc::new(board)),
+        let mut table = HealthTable::new(snapshot, store, telemetry, parking, (began, began_at));
+        table.inherit(known);
+        let health = Health(Rc::new(Inner {
+            table: RefCell::new(Rc::new(table)),
             tasks: RefCell::default(),
-            turns: Turns::new(PROBES_AT_ONCE_MAX),
+            limiter: ProbeLimiter::new(PROBES_AT_ONCE_MAX),
             random: RefCell::default(),
             beside,
         }));
@@ -186,11 +187,11 @@ impl Health {
     /// Watches the servers of another configuration from now on, which is about to be published. Of a server that is in
     /// both, which is one whose endpoint is the same, everything known goes on.
     pub fn reload(&self, snapshot: &Arc<Snapshot>) {
-        let old = self.board();
+        let old = self.table();
         let parking = self.0.beside.as_ref().map(|beside| beside.parking());
-        let mut board = Board::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
-        board.take_over(&old);
-        *self.0.board.borrow_mut() = Rc::new(board);
+        let mut table = HealthTable::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
+        table.take_over(&old);
+        *self.0.table.borrow_mut() = Rc::new(table);
         self.begin(Some(&old));
     }
 
@@ -202,10 +203,10 @@ impl Health {
 
     /// Results of probes of all servers that are probed, for the successor.
     pub fn hand_over(&self) -> Vec<KnownServer> {
-        let board = self.board();
-        let backends = board.backends.borrow();
+        let table = self.table();
+        let backends = table.backends.borrow();
         let mut all = Vec::new();
-        for (place, backend) in board.snapshot.config.live_backends() {
+        for (place, backend) in table.snapshot.config.live_backends() {
             for (server, configured) in backend.live_servers() {
                 let down = match backends[place].servers.found(server) {
                     None => continue,
@@ -217,14 +218,14 @@ impl Health {
         all
     }
 
-    fn board(&self) -> Rc<Board> {
-        Rc::clone(&self.0.board.borrow())
+    fn table(&self) -> Rc<HealthTable> {
+        Rc::clone(&self.0.table.borrow())
     }
 
     /// Says how things stand, and has every server watched as this configuration wants it.
-    fn begin(&self, old: Option<&Board>) {
-        let board = self.board();
-        let config = &board.snapshot.config;
+    fn begin(&self, old: Option<&HealthTable>) {
+        let table = self.table();
+        let config = &table.snapshot.config;
         let mut tasks = self.0.tasks.borrow_mut();
         let is_live = |(backend, server): &(usize, usize)| {
             let backend = &config.backends[*backend];
@@ -232,14 +233,14 @@ impl Health {
         };
         tasks.retain(|place, _| is_live(place));
         for (index, backend) in config.live_backends() {
-            board.review(index);
+            table.review(index);
             // Once for all servers: it is a look at the whole backend.
-            let probes_alike = old.is_some_and(|old| old.knows(index) && old.probes_alike(&board, index));
-            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&board, index));
+            let probes_alike = old.is_some_and(|old| old.knows(index) && old.probes_alike(&table, index));
+            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&table, index));
             for (server, configured) in backend.live_servers() {
-                board.announce(index, server);
+                table.announce(index, server);
                 let tasks = tasks.entry((index, server)).or_default();
-                let is_same = old.is_some_and(|old| old.has_same(&board, index, server));
+                let is_same = old.is_some_and(|old| old.has_same(&table, index, server));
                 if backend.health.is_none() {
                     tasks.probing = None;
                 } else if tasks.probing.is_none() || !(is_same && probes_alike) {
@@ -257,60 +258,66 @@ impl Health {
 
     /// A server's state; the arguments are positions in the configuration.
     pub fn state(&self, backend: usize, server: usize) -> State {
-        let board = self.board();
-        let backends = board.backends.borrow();
+        let table = self.table();
+        let backends = table.backends.borrow();
         let (verdict, since) = backends[backend].servers.verdict(server);
-        let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
+        let until = if let Verdict::Ejected { until, .. } = verdict { Some(table.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
         let admitted = backends[backend].servers.admits(server);
-        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+        State { verdict: verdict.clone(), admitted, since: table.time(since), until, lookup_failed }
     }
 
     /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
     pub fn is_panic(&self, backend: usize) -> bool {
-        self.board().backends.borrow()[backend].servers.is_panic()
+        self.table().backends.borrow()[backend].servers.is_panic()
     }
 
     /// Probes a server for as long as it is there and probed like this.
     async fn watch(self, backend: usize, server: usize) {
         loop {
-            let board = self.board();
-            if board.snapshot.config.backends[backend].health.is_none() {
+            let table = self.table();
+            if table.snapshot.config.backends[backend].health.is_none() {
                 return;
             }
             let began = tokio::time::Instant::now();
-            let targets = board.backends.borrow()[backend].known[server].targets.clone();
+            let targets = table.backends.borrow()[backend].known[server].targets.clone();
             let mut probes = JoinSet::new();
             for Target { address, .. } in targets {
-                let (health, board) = (self.clone(), Rc::clone(&board));
-                probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
+                let (health, table) = (self.clone(), Rc::clone(&table));
+                probes.spawn_local(async move { (address, health.ask(&table, backend, server, address).await) });
             }
-            drop(board);
+            drop(table);
             let found = probes.join_all().await;
-            let board = self.board();
-            board.conclude(backend, server, &found);
-            let Some(check) = &board.snapshot.config.backends[backend].health else { return };
-            let every = board.interval(check, backend, server).as_millis() as u64;
-            drop(board);
+            let table = self.table();
+            table.conclude(backend, server, &found);
+            let Some(check) = &table.snapshot.config.backends[backend].health else { return };
+            let every = table.interval(check, backend, server).as_millis() as u64;
+            drop(table);
             let wait = next_probe(every, self.0.random.borrow_mut().u64(..));
             sleep_until(began + Duration::from_millis(wait)).await;
         }
     }
 
-    async fn ask(&self, board: &Board, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
-        let config = &board.snapshot.config.backends[backend];
+    async fn ask(
+        &self,
+        table: &HealthTable,
+        backend: usize,
+        server: usize,
+        address: SocketAddr,
+    ) -> Result<(), Failure> {
+        let config = &table.snapshot.config.backends[backend];
         let Some(check) = &config.health else { return Err(Failure::new(PROBE_NOT_MADE, "")) };
         let due = Instant::now();
-        let _turn = self.0.turns.take(backend, board.kind(backend, server)).await;
-        board.count_wait(backend, due.elapsed(), check.interval);
+        let _permit = self.0.limiter.take(backend, table.kind(backend, server)).await;
+        table.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
-        let secure = board.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
+        let secure = table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
         let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
         let place = PROBE_RESULTS.iter().position(|known| *known == word);
-        if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
-            board.column().increment(probes[place]);
+        if let (Some(place), Some(probes)) = (place, table.metrics(backend, server).probes.get()) {
+            table.column().increment(probes[place]);
         }
         found
     }
@@ -320,10 +327,10 @@ impl Health {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let board = self.board();
-            for (index, backend) in board.snapshot.config.live_backends() {
+            let table = self.table();
+            for (index, backend) in table.snapshot.config.live_backends() {
                 if backend.outlier.is_some() {
-                    board.look_at_backend(index);
+                    table.look_at_backend(index);
                 }
             }
         }
@@ -333,18 +340,18 @@ impl Health {
     async fn resolve_name(self, backend: usize, server: usize, mut wait: Duration) {
         loop {
             sleep(wait).await;
-            let board = self.board();
-            let question = board.snapshot.config.backends[backend].servers[server].address.clone();
-            let (names, again) = (board.names.clone(), board.snapshot.config.process.resolver.ttl_min);
-            drop(board);
+            let table = self.table();
+            let question = table.snapshot.config.backends[backend].servers[server].address.clone();
+            let (names, again) = (table.names.clone(), table.snapshot.config.process.resolver.ttl_min);
+            drop(table);
             let found = names.look_up(&question).await;
             wait = match found {
                 Ok(found) => {
-                    self.board().found(backend, server, found.targets);
+                    self.table().found(backend, server, found.targets);
                     found.valid
                 }
                 Err(error) => {
-                    self.board().not_found(backend, server, error);
+                    self.table().not_found(backend, server, error);
                     again
                 }
             };
@@ -404,14 +411,14 @@ fn rules(backend: &Backend) -> Rules {
     }
 }
 
-impl Board {
+impl HealthTable {
     fn new(
         snapshot: &Arc<Snapshot>,
         store: &Arc<Store>,
         telemetry: &Arc<Telemetry>,
         parking: Option<&Rc<Parking>>,
         (began, began_at): (Instant, SystemTime),
-    ) -> Board {
+    ) -> HealthTable {
         let now = began.elapsed().as_millis() as u64;
         let watched = |(place, (backend, servers)): (usize, (&Backend, &Arc<Vec<Server>>))| {
             let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
@@ -425,7 +432,7 @@ impl Board {
         };
         let config = &snapshot.config;
         let connectors = config.backends.iter().zip(&snapshot.upstreams);
-        Board {
+        HealthTable {
             snapshot: Arc::clone(snapshot),
             store: Arc::clone(store),
             telemetry: Arc::clone(telemetry),
@@ -451,7 +458,7 @@ impl Board {
     }
 
     /// Takes over the observations of servers that are in both configurations.
-    fn take_over(&mut self, old: &Board) {
+    fn take_over(&mut self, old: &HealthTable) {
         let mut before = old.backends.borrow_mut();
         for (place, Watched { servers, known }) in self.backends.get_mut().iter_mut().enumerate() {
             let (Some(before), Some(configured)) = (before.get_mut(place), old.snapshot.config.backends.get(place))
@@ -476,9 +483,10 @@ impl Board {
     }
 
     /// Whether a server of this configuration is there in the later one as well.
-    fn has_same(&self, later: &Board, backend: usize, server: usize) -> bool {
-        let of =
-            |board: &Board| board.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.endpoint));
+    fn has_same(&self, later: &HealthTable, backend: usize, server: usize) -> bool {
+        let of = |table: &HealthTable| {
+            table.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.endpoint))
+        };
         of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
     }
 
@@ -488,12 +496,12 @@ impl Board {
     }
 
     /// Whether servers of a backend are probed in the same way in the later one.
-    fn probes_alike(&self, later: &Board, backend: usize) -> bool {
-        let of = |board: &Board| {
-            let backend = &board.snapshot.config.backends[backend];
+    fn probes_alike(&self, later: &HealthTable, backend: usize) -> bool {
+        let of = |table: &HealthTable| {
+            let backend = &table.snapshot.config.backends[backend];
             (backend.health.clone(), backend.protocol)
         };
-        let upstream = |board: &Board| board.snapshot.upstreams[backend].clone();
+        let upstream = |table: &HealthTable| table.snapshot.upstreams[backend].clone();
         let same_tls = match (upstream(self), upstream(later)) {
             (Some(one), Some(two)) => Arc::ptr_eq(&one, &two),
             (one, two) => one.is_none() && two.is_none(),
@@ -501,8 +509,8 @@ impl Board {
         of(self) == of(later) && same_tls
     }
 
-    fn looks_up_alike(&self, later: &Board, _: usize) -> bool {
-        let of = |board: &Board| board.snapshot.config.process.resolver.clone();
+    fn looks_up_alike(&self, later: &HealthTable, _: usize) -> bool {
+        let of = |table: &HealthTable| table.snapshot.config.process.resolver.clone();
         of(self) == of(later)
     }
 
@@ -578,7 +586,7 @@ impl Board {
         if is_down && known[server].is_slow { Kind::Silent } else { Kind::Prompt }
     }
 
-    /// Counts how long a probe waited for its turn, and whether that was too long.
+    /// Counts how long a probe waited for its permit, and whether that was too long.
     fn count_wait(&self, backend: usize, waited: Duration, interval: Duration) {
         let metrics = &self.telemetry.backends[backend];
         self.column().observe(metrics.probe_wait, waited.as_micros() as u64);

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::office::Office;
+use super::context::AdminContext;
 use super::response::{only_looking, typed};
 use crate::audit::Caller;
 use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
@@ -70,19 +70,19 @@ enum Operation {
 }
 
 /// Answers whatever is not just looking.
-pub(super) async fn answer(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
+pub(super) async fn answer(request: Request<Incoming>, by: Caller, context: &AdminContext) -> Response<Full<Bytes>> {
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let by = by.called(agent);
-    match proceed(request, by.clone(), office).await {
+    match proceed(request, by.clone(), context).await {
         Ok(response) => response,
         Err(wrong) => {
-            let metrics = &office.view.telemetry.process.reloads;
+            let metrics = &context.view.telemetry.process.reloads;
             if let Some(counter) = wrong.counted.and_then(|reason| metrics.refused(reason)) {
-                let store = &office.view.store;
+                let store = &context.view.store;
                 Store::column(store, store.columns() - 1).increment(counter);
             }
             if wrong.counted.is_some() {
-                office.refusals.record(&wrong.what, &by, Instant::now());
+                context.refusals.record(&wrong.what, &by, Instant::now());
             }
             if wrong.counted == Some("wrong-token") {
                 sleep(WRONG_TOKEN_WAIT).await;
@@ -97,18 +97,22 @@ pub(super) async fn answer(request: Request<Incoming>, by: Caller, office: &Offi
     }
 }
 
-async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Result<Response<Full<Bytes>>, Wrong> {
+async fn proceed(
+    request: Request<Incoming>,
+    by: Caller,
+    context: &AdminContext,
+) -> Result<Response<Full<Bytes>>, Wrong> {
     let Some(operation) = operation(request.method(), request.uri().path())? else { return Ok(only_looking()) };
-    authorize(request.headers(), office)?;
+    authorize(request.headers(), context)?;
     let dry_run = is_dry_run(request.uri().query())?;
     let generation = if_match(request.headers())?;
     let change = operation.with_body(request).await?;
     let (reply, outcome) = oneshot::channel();
     let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
-    let by = Caller { has_token: office.token_file.is_some(), ..by };
+    let by = Caller { has_token: context.token_file.is_some(), ..by };
     let ask = Ask { change, by, dry_run, generation, reply };
     // Waits while others' changes are made; the connection's own time is its limit.
-    office.asks.send(ask).await.map_err(|_| gone(()))?;
+    context.asks.send(ask).await.map_err(|_| gone(()))?;
     let outcome = outcome.await.map_err(|_| gone(()))?;
     Ok(match outcome {
         Ok(done) => told(&done, dry_run),
@@ -193,14 +197,14 @@ impl Operation {
     }
 }
 
-fn authorize(headers: &HeaderMap, office: &Office) -> Result<(), Wrong> {
+fn authorize(headers: &HeaderMap, context: &AdminContext) -> Result<(), Wrong> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"same-origin" && site != b"none") {
         let wrong = Wrong::new(StatusCode::FORBIDDEN, "browsers change nothing here", "use curl, or a program");
         return Err(wrong.counted("cross-site"));
     }
-    let Some(file) = &office.token_file else {
-        if office.is_unix {
+    let Some(file) = &context.token_file else {
+        if context.is_unix {
             return Ok(());
         }
         let fix = "set admin.token_file, or bind the admin API to a Unix socket";

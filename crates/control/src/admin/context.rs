@@ -11,7 +11,7 @@ use crate::audit::Refusals;
 use crate::requests::Ask;
 
 /// State that all connections to the admin address share.
-pub struct Office {
+pub struct AdminContext {
     pub view: View,
     pub asks: mpsc::Sender<Ask>,
     /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
@@ -24,6 +24,6 @@ pub struct Office {
     /// Becomes true when another process answers in this one's place.
     pub closed: watch::Receiver<bool>,
     pub refusals: Refusals,
-    /// Each open connection holds a reference. Those to the office itself are more: a request holds one as well.
+    /// Each open connection holds a reference. Those to the context itself are more: a request holds one as well.
     pub open: Rc<()>,
 }
