@@ -37,7 +37,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::audit::{Caller, Refusals};
-use crate::requests::Ask;
+use crate::requests::ChangeRequest;
 pub use change::wrong_token_file;
 use context::AdminContext;
 use response::{text, typed};
@@ -100,7 +100,11 @@ impl AdminListener {
 }
 
 /// Serves the admin address from the current runtime.
-pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<AdminListener> {
+pub fn start(
+    socket: AdminSocket,
+    view: View,
+    change_requests: mpsc::Sender<ChangeRequest>,
+) -> io::Result<AdminListener> {
     let config = view.current().config.clone();
     let token_file = config.admin.as_ref().and_then(|admin| Some(admin.token_file.as_ref()?.path.clone()));
     let (closing, closed) = watch::channel(false);
@@ -110,7 +114,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
             let only = local.is_loopback().then_some(local);
             let context = Rc::new(AdminContext {
                 view,
-                asks,
+                change_requests,
                 only,
                 is_unix: false,
                 token_file,
@@ -134,7 +138,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
         AdminSocket::Unix(socket) => {
             let context = Rc::new(AdminContext {
                 view,
-                asks,
+                change_requests,
                 only: None,
                 is_unix: true,
                 token_file,

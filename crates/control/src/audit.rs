@@ -52,13 +52,13 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Refusals are told in the log at most once in this time: who guesses must not fill the disk.
+/// Refusals are logged at most once in this time: who guesses must not fill the disk.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Changes that somebody had no right to, as the log tells them.
 #[derive(Default)]
 pub struct Refusals {
-    told: Cell<Option<Instant>>,
+    logged: Cell<Option<Instant>>,
     untold: Cell<u64>,
 }
 
@@ -70,13 +70,13 @@ impl Refusals {
         log::warn!("audit: a change by {by} was refused: {what}{more}");
     }
 
-    /// How many were not told, if one is to be told now.
+    /// How many were not logged, if one is to be logged now.
     fn due(&self, now: Instant) -> Option<u64> {
-        if self.told.get().is_some_and(|told| now.duration_since(told) < REFUSAL_LOG_INTERVAL) {
+        if self.logged.get().is_some_and(|logged| now.duration_since(logged) < REFUSAL_LOG_INTERVAL) {
             self.untold.set(self.untold.get() + 1);
             return None;
         }
-        self.told.set(Some(now));
+        self.logged.set(Some(now));
         Some(self.untold.take())
     }
 }

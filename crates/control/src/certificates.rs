@@ -30,7 +30,7 @@ pub struct Certificates {
     towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
     refused: usize,
-    troubles: Troubles,
+    load_failures: LoadFailures,
     watch: expiry::Watch,
     /// Time of the last log lines about certificates that expire soon.
     reminded: Instant,
@@ -40,7 +40,7 @@ pub struct Certificates {
 const REMINDER: Duration = Duration::from_secs(24 * 3600);
 
 /// Files that could not be used when they were last read, with what and whose they are; for the admin address.
-pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
+pub type LoadFailures = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
 
 /// Positions in the configuration of what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,8 @@ struct Watched {
     looked: Instant,
     /// As they were when they were last read.
     stamp: Stamp,
-    /// Findings of that reading, which have been told.
-    told: Vec<Finding>,
+    /// Findings of that reading, which the log has had.
+    logged: Vec<Finding>,
 }
 
 /// Outcome of reading certificates again.
@@ -83,7 +83,7 @@ impl Certificates {
             signers: Vec::new(),
             towards: Vec::new(),
             refused: 0,
-            troubles: Troubles::default(),
+            load_failures: LoadFailures::default(),
             watch: expiry::Watch::new(SystemTime::now()),
             reminded: now,
         };
@@ -109,31 +109,31 @@ impl Certificates {
         }
     }
 
-    pub fn troubles(&self) -> Troubles {
-        Rc::clone(&self.troubles)
+    pub fn load_failures(&self) -> LoadFailures {
+        Rc::clone(&self.load_failures)
     }
 
     /// All files have been read again, and for these what was there before stays.
-    pub fn keep_all_troubles(&self, config: &Config, kept: &[Finding]) {
-        self.troubles.borrow_mut().clear();
-        self.keep_more_troubles(config, kept);
+    pub fn set_load_failures(&self, config: &Config, kept: &[Finding]) {
+        self.load_failures.borrow_mut().clear();
+        self.add_load_failures(config, kept);
     }
 
     /// The same of some: what is known of other profiles stays.
-    pub fn keep_more_troubles(&self, config: &Config, kept: &[Finding]) {
+    pub fn add_load_failures(&self, config: &Config, kept: &[Finding]) {
         for tls in &config.tls {
             let is_own = |finding: &&Finding| {
                 tls.at == finding.at || tls.certificates.iter().any(|certificate| certificate.at == finding.at)
             };
             let own: Vec<Finding> = kept.iter().filter(is_own).cloned().collect();
             if !own.is_empty() {
-                self.keep_troubles("tls", &tls.name, &own);
+                self.record_load_failures("tls", &tls.name, &own);
             }
         }
     }
 
     /// Forgets what was wrong with files of what is not in use any more, or has been read from others since.
-    pub fn forget_troubles(&self, earlier: &Snapshot, later: &Snapshot) {
+    pub fn forget_load_failures(&self, earlier: &Snapshot, later: &Snapshot) {
         let profile = |of: &Snapshot, name: &str| of.profiles.iter().find(|profile| profile.name() == name).cloned();
         let upstream = |of: &Snapshot, name: &str| {
             let (place, _) = of.config.live_backends().find(|(_, backend)| backend.name == name)?;
@@ -145,13 +145,13 @@ impl Certificates {
             "backend" => is_same(upstream(earlier, name), upstream(later, name)),
             _ => is_same(signer(earlier, name), signer(later, name)),
         };
-        self.troubles.borrow_mut().retain(|(kind, name, _)| stays(kind, name));
+        self.load_failures.borrow_mut().retain(|(kind, name, _)| stays(kind, name));
     }
 
     /// How many files could not be used when they were last read.
     pub fn unusable_files(&self) -> usize {
-        let troubles = self.troubles.borrow();
-        let paths: HashSet<&Path> = troubles.iter().map(|(_, _, finding)| finding.path.as_path()).collect();
+        let load_failures = self.load_failures.borrow();
+        let paths: HashSet<&Path> = load_failures.iter().map(|(_, _, finding)| finding.path.as_path()).collect();
         paths.len()
     }
 
@@ -160,23 +160,23 @@ impl Certificates {
     fn log_news(&self, kind: &'static str, name: &str, mut news: Vec<Finding>, findings: &[Finding]) -> usize {
         let is_known = |finding: &Finding| {
             let judged = sandbox::judged(finding);
-            self.troubles
+            self.load_failures
                 .borrow()
                 .iter()
                 .any(|(of, whose, known)| (*of, whose.as_str(), known) == (kind, name, &judged))
         };
         news.retain(|finding| !is_known(finding));
         news.iter().for_each(|finding| log_finding(kind, name, finding));
-        self.keep_troubles(kind, name, findings);
+        self.record_load_failures(kind, name, findings);
         news.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 
     /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
-    fn keep_troubles(&self, kind: &'static str, name: &str, findings: &[Finding]) {
-        let mut troubles = self.troubles.borrow_mut();
-        troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
+    fn record_load_failures(&self, kind: &'static str, name: &str, findings: &[Finding]) {
+        let mut load_failures = self.load_failures.borrow_mut();
+        load_failures.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-        troubles.extend(errors.map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
+        load_failures.extend(errors.map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
     }
 
     /// Watches the files of a snapshot that is to be published. Known files are not checked any sooner for it.
@@ -188,7 +188,7 @@ impl Certificates {
         };
         self.watched = snapshot.config.tls.iter().map(watched).collect();
         let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
-        self.troubles.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
+        self.load_failures.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
         let mut known = std::mem::take(&mut self.towards);
         let watched = |backend: &Backend| {
             let before =
@@ -349,7 +349,7 @@ impl ReadAgain {
 
 impl Watched {
     fn unread(now: Instant) -> Watched {
-        Watched { name: String::new(), interval: None, looked: now, stamp: Stamp::unread(), told: Vec::new() }
+        Watched { name: String::new(), interval: None, looked: now, stamp: Stamp::unread(), logged: Vec::new() }
     }
 
     fn called(self, name: &str, interval: Option<Duration>) -> Watched {
@@ -358,7 +358,7 @@ impl Watched {
 
     /// Findings that the reading before did not have.
     fn news(&mut self, findings: &[Finding]) -> Vec<Finding> {
-        let before = std::mem::replace(&mut self.told, findings.to_vec());
+        let before = std::mem::replace(&mut self.logged, findings.to_vec());
         findings.iter().filter(|finding| !before.contains(finding)).cloned().collect()
     }
 

@@ -49,13 +49,15 @@ fn lists(path: &str, earlier: &[Value], later: &[Value], changes: &mut Vec<Value
             None => changes.push(json!({ "path": path, "removed": entry.0 })),
         }
     }
-    came.iter().filter(|(_, told)| !told).for_each(|(entry, _)| changes.push(json!({ "path": path, "added": entry })));
+    came.iter()
+        .filter(|(_, is_reported)| !is_reported)
+        .for_each(|(entry, _)| changes.push(json!({ "path": path, "added": entry })));
     if changes.len() == before {
         changes.push(json!({ "path": path, "from": earlier, "to": later }));
     }
 }
 
-/// Entries of a list that the other has not, each with whether it has been told of, which it has not.
+/// Entries of a list that the other has not, each with whether it has been reported, which it has not.
 fn missing<'v>(list: &'v [Value], other: &[Value]) -> Vec<(&'v Value, bool)> {
     // Entries are found by their text: with thousands of routes, comparing each with each would take too long.
     let mut others = HashMap::<String, usize>::new();
@@ -97,7 +99,7 @@ mod tests {
         assert_eq!(
             diff(&servers(json!(false), 1), &servers(json!(true), 1)),
             [json!({ "path": "servers[a:1].drain", "from": false, "to": true })],
-            "a drain is told as one"
+            "a drain is reported as one"
         );
         assert_eq!(diff(&json!([1, 2]), &json!([2, 1])), [json!({ "path": "", "from": [1, 2], "to": [2, 1] })]);
         assert!(diff(&earlier, &earlier).is_empty());

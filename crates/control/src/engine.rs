@@ -36,11 +36,11 @@ use crate::acme;
 use crate::admin::{self, AdminListener, AdminSocket};
 use crate::folders;
 use crate::health::Health;
-use crate::isolation::{Forgetting, Keeping, KeyProcess};
+use crate::isolation::{KeyProcess, StoreCheck, UnusedKeys};
 use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::MergedConfig;
-use crate::reload::{self, Beginning, Reloader};
+use crate::reload::{self, InitialState, Reloader};
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::spans::Exporter;
@@ -213,13 +213,13 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         predecessors: Predecessors::default(),
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
-        forgetting: Forgetting::default(),
-        keeping: Keeping::default(),
+        unused_keys: UnusedKeys::default(),
+        store_check: StoreCheck::default(),
         key_process: own_link,
     };
     let config = Arc::clone(&snapshot.config);
-    let beginning = Beginning { path, merged, snapshot, unusable, sandbox, orders, publish };
-    let startup = Startup { beginning, launcher, admin, upgrade, takeover, adopted, publication };
+    let initial = InitialState { path, merged, snapshot, unusable, sandbox, orders, publish };
+    let startup = Startup { initial, launcher, admin, upgrade, takeover, adopted, publication };
     let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, threads))?;
     exporter.finish(SPANS_PATIENCE);
     clear_away(&config, kept);
@@ -278,7 +278,7 @@ fn clear_away(config: &Config, kept: Kept) {
 
 /// The main thread's input beside `Main`.
 struct Startup {
-    beginning: Beginning,
+    initial: InitialState,
     launcher: Option<Launcher>,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
@@ -306,14 +306,14 @@ struct Main {
     started: Instant,
     /// Conditions that hold now; the admin address shows them.
     conditions: Rc<RefCell<Conditions>>,
-    forgetting: Forgetting,
-    keeping: Keeping,
+    unused_keys: UnusedKeys,
+    store_check: StoreCheck,
     /// A link to the process that holds this one's keys, until the health checks take it.
     key_process: Option<OwnedFd>,
 }
 
 /// Tasks and handles that are started beside the workers.
-struct Begun {
+struct StartedTasks {
     reloader: JoinHandleLocal<()>,
     config_status: Rc<RefCell<ConfigStatus>>,
     listener: Option<AdminListener>,
@@ -338,13 +338,13 @@ impl Main {
         self.watch.look(&self.column(), &self.telemetry.overload);
         let mut signals = Signals::subscribe().map_err(StartError::Threads)?;
         let hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
-        let sandbox = Arc::clone(&startup.beginning.sandbox);
-        let begun = tokio::select! {
-            begun = self.begin(startup, hangup, threads.len()) => begun,
+        let sandbox = Arc::clone(&startup.initial.sandbox);
+        let tasks = tokio::select! {
+            tasks = self.begin(startup, hangup, threads.len()) => tasks,
             () = signals.ends.heard() => Err(StartError::Stopped),
         };
-        let mut begun = match begun {
-            Ok(begun) => begun,
+        let mut tasks = match tasks {
+            Ok(tasks) => tasks,
             Err(error) => {
                 let _ = self.phase.send(Phase::Stopping);
                 join(threads);
@@ -358,9 +358,9 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
-        service::ready(workers, begun.config_status.borrow().snapshot.generation);
-        let end = self.serve(&mut begun, &mut signals, &sandbox, &threads).await;
-        let Begun { reloader, config_status, listener, orders, health } = begun;
+        service::ready(workers, tasks.config_status.borrow().snapshot.generation);
+        let end = self.serve(&mut tasks, &mut signals, &sandbox, &threads).await;
+        let StartedTasks { reloader, config_status, listener, orders, health } = tasks;
         // Changes end here.
         reloader.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
@@ -380,10 +380,16 @@ impl Main {
     }
 
     /// Looks after what runs until a signal or a successor ends it, which the phase says.
-    async fn serve(&mut self, begun: &mut Begun, signals: &mut Signals, sandbox: &Sandbox, threads: &Threads) -> Phase {
+    async fn serve(
+        &mut self,
+        tasks: &mut StartedTasks,
+        signals: &mut Signals,
+        sandbox: &Sandbox,
+        threads: &Threads,
+    ) -> Phase {
         let mut watchdog = Watchdog::start();
-        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
-        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beats = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -392,7 +398,7 @@ impl Main {
             tokio::select! {
                 () = signals.ends.heard() => break Phase::Draining,
                 () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
-                _ = &mut begun.reloader => {
+                _ = &mut tasks.reloader => {
                     log::error!("nobody looks after the configuration any more; stopping");
                     break Phase::Draining;
                 }
@@ -400,11 +406,11 @@ impl Main {
                 _ = signals.user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = signals.second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
-                _ = barks.tick(), if watchdog.is_some() => {
-                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
+                _ = beats.tick(), if watchdog.is_some() => {
+                    watchdog.iter_mut().for_each(|watchdog| watchdog.look(&self.store, self.telemetry.process.ticks));
                 }
                 _ = seconds.tick() => {
-                    let snapshot = Arc::clone(&begun.config_status.borrow().snapshot);
+                    let snapshot = Arc::clone(&tasks.config_status.borrow().snapshot);
                     self.each_second(&snapshot, sandbox, &mut reported);
                 }
                 () = any_finished(threads) => {
@@ -424,7 +430,7 @@ impl Main {
         self.exporter.start_if_needed(snapshot);
         reported.exports = self.report_exports(reported.exports);
         self.rotate_ticket_keys(snapshot);
-        self.forgetting.tick(snapshot, Instant::now());
+        self.unused_keys.tick(snapshot, Instant::now());
         self.look_at_store(snapshot);
         self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
         self.report_kernels();
@@ -434,9 +440,9 @@ impl Main {
 
     /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
     /// consent.
-    async fn begin(&mut self, startup: Startup, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
-        let Startup { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = startup;
-        let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
+    async fn begin(&mut self, startup: Startup, hangup: Signal, workers: usize) -> Result<StartedTasks, StartError> {
+        let Startup { initial, launcher, admin, upgrade, mut takeover, adopted, publication } = startup;
+        let (snapshot, orders) = (Arc::clone(&initial.snapshot), Arc::clone(&initial.orders));
         let known =
             takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.inherited_state.health)).unwrap_or_default();
         let beside = self.key_process.take().map(Beside::aside);
@@ -453,10 +459,10 @@ impl Main {
             }
         }
         let config = Arc::clone(&snapshot.config);
-        let sandbox = Arc::clone(&beginning.sandbox);
+        let sandbox = Arc::clone(&initial.sandbox);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
-        let reloader = Reloader::new(beginning, health.clone(), telemetry, store);
-        let (config_status, troubles) = (reloader.config_status(), reloader.troubles());
+        let reloader = Reloader::new(initial, health.clone(), telemetry, store);
+        let (config_status, load_failures) = (reloader.config_status(), reloader.load_failures());
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
             let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
                 // A successor may be started in another working directory.
@@ -482,7 +488,7 @@ impl Main {
             };
             self.handover = Some(Handover::start(handover_state).map_err(StartError::Threads)?);
         }
-        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
+        let (change_requests, requested) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         let view = admin::View {
             store: Arc::clone(&self.store),
             config_status: Rc::clone(&config_status),
@@ -491,14 +497,15 @@ impl Main {
             telemetry: Arc::clone(&self.telemetry),
             started: Instant::now(),
             memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
-            troubles,
+            load_failures,
             handover: self.handover.clone(),
             sandbox,
             conditions: Rc::clone(&self.conditions),
         };
-        let listener = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
-        let reloader = spawn_local(reloader.keep(hangup, asked, self.handover.clone()));
-        Ok(Begun { reloader, config_status, listener, orders, health })
+        let listener =
+            admin.map(|socket| admin::start(socket, view, change_requests)).transpose().map_err(StartError::Threads)?;
+        let reloader = spawn_local(reloader.run(hangup, requested, self.handover.clone()));
+        Ok(StartedTasks { reloader, config_status, listener, orders, health })
     }
 
     async fn take_over(
@@ -632,16 +639,16 @@ impl Main {
     /// Reports whether the key process can store what is uploaded and ordered.
     fn look_at_store(&mut self, snapshot: &Snapshot) {
         let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
-        if let Some(is_unusable) = self.keeping.tick(store, Instant::now()) {
+        if let Some(is_unusable) = self.store_check.tick(store, Instant::now()) {
             self.column().set(self.telemetry.process.unusable_store, i64::from(is_unusable));
         }
     }
 
     /// Logs files that name look-ups need and that the sandbox hides since they were replaced. Returns them.
-    fn report_replaced(&self, sandbox: &Sandbox, told: Vec<&'static str>) -> Vec<&'static str> {
+    fn report_replaced(&self, sandbox: &Sandbox, reported: Vec<&'static str>) -> Vec<&'static str> {
         let replaced = sandbox.replaced();
         self.column().set(self.telemetry.process.replaced_files, replaced.len() as i64);
-        for path in replaced.iter().filter(|path| !told.contains(path)) {
+        for path in replaced.iter().filter(|path| !reported.contains(path)) {
             log::warn!(
                 "{path} was replaced: the sandbox of a process of root's knows the file that was there at its start, and \
                  this one cannot be read; {}; another account than root follows such files (process.user)",
@@ -702,26 +709,27 @@ impl Main {
 
 /// Signals that the process handles, but for SIGHUP, which is the reload's.
 struct Signals {
-    ends: Ends,
+    ends: EndSignals,
     user: Signal,
     second_user: Signal,
 }
 
 impl Signals {
     fn subscribe() -> io::Result<Signals> {
-        let ends = Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
+        let ends =
+            EndSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? };
         let (user, second_user) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
         Ok(Signals { ends, user, second_user })
     }
 }
 
 /// The signals that end the process.
-struct Ends {
+struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ends {
+impl EndSignals {
     async fn heard(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

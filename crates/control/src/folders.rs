@@ -88,7 +88,7 @@ impl Folders {
             }
         }
         for named in &config.process.sandbox.paths {
-            folders.read.extend(Beforehand::of(&named.path).folders(&named.path));
+            folders.read.extend(PathAccess::of(&named.path).folders(&named.path));
         }
         folders.read.extend(ALSO_READ.iter().chain(HELD).chain(NAME_FILES).map(PathBuf::from));
         if !runs_as_root(config) {
@@ -154,8 +154,8 @@ impl Folders {
     }
 
     /// As `/snapshot` tells them of another process.
-    pub fn from_json(told: &serde_json::Value) -> Option<Folders> {
-        let set = |key: &str| serde_json::from_value(told[key].clone()).ok();
+    pub fn from_json(value: &serde_json::Value) -> Option<Folders> {
+        let set = |key: &str| serde_json::from_value(value[key].clone()).ok();
         let (read, written, cleared) = (set("read")?, set("written")?, set("cleared")?);
         Some(Folders { read, written, cleared, ..Folders::default() })
     }
@@ -279,29 +279,29 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// Access that can be had to a path of `process.sandbox_paths`.
-enum Beforehand {
+enum PathAccess {
     There,
     /// The path does not exist yet: its folder is allowed in its place, so that it can appear.
     Later,
     Nothing,
 }
 
-impl Beforehand {
-    fn of(path: &Path) -> Beforehand {
+impl PathAccess {
+    fn of(path: &Path) -> PathAccess {
         if fs::symlink_metadata(path).is_ok() {
-            return Beforehand::There;
+            return PathAccess::There;
         }
         match fs::canonicalize(folder_of(path)) {
-            Ok(folder) if !is_broad(&folder) => Beforehand::Later,
-            _ => Beforehand::Nothing,
+            Ok(folder) if !is_broad(&folder) => PathAccess::Later,
+            _ => PathAccess::Nothing,
         }
     }
 
     fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
         match self {
-            Beforehand::There => folders_of(path),
-            Beforehand::Later => [folder_of(path)].into(),
-            Beforehand::Nothing => BTreeSet::new(),
+            PathAccess::There => folders_of(path),
+            PathAccess::Later => [folder_of(path)].into(),
+            PathAccess::Nothing => BTreeSet::new(),
         }
     }
 }
@@ -315,16 +315,16 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     let mut warnings = Vec::new();
     for named in &config.process.sandbox.paths {
         let shown_path = named.path.display();
-        let (what, fix) = match Beforehand::of(&named.path) {
-            Beforehand::There => continue,
-            Beforehand::Later => {
+        let (what, fix) = match PathAccess::of(&named.path) {
+            PathAccess::There => continue,
+            PathAccess::Later => {
                 let folder = folder_of(&named.path);
                 let folder = fs::canonicalize(&folder).unwrap_or(folder);
                 let what =
                     format!("`sandbox_paths`: {shown_path} is not there: all of {} can be read", folder.display());
                 (what, "make it before the start, so that it alone can be read")
             }
-            Beforehand::Nothing => {
+            PathAccess::Nothing => {
                 let what = format!("`sandbox_paths`: {shown_path} is not there: it cannot be read when it comes");
                 (what, "make it, and then start (or upgrade)")
             }
@@ -332,10 +332,10 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
         warnings.push(warning(Some(named.at), what, fix));
     }
     const FIX: &str = "put it in a folder of its own";
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut report = |folders: BTreeSet<PathBuf>, at, done: &str| {
         for folder in folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).filter(|each| is_broad(each)) {
-            if told.insert((folder.clone(), done.to_owned())) {
+            if reported.insert((folder.clone(), done.to_owned())) {
                 let what = format!(
                     "the sandbox lets everything in {} be {done}, since the configuration names something in it",
                     folder.display()
@@ -358,7 +358,7 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
         }
     }
     for named in &config.process.sandbox.paths {
-        report(Beforehand::of(&named.path).folders(&named.path), Some(named.at), "read");
+        report(PathAccess::of(&named.path).folders(&named.path), Some(named.at), "read");
     }
     warnings
 }

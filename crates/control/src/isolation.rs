@@ -2,7 +2,7 @@
 //! that process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
 
 mod earlier;
-mod keeping;
+mod store_check;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,9 +21,9 @@ use propylon_crypto::key_process::{Failure, KeyFiles, Setup};
 use propylon_keyserver::isolated::Startup;
 use propylon_sys::{Account, folder_of, folders_of, is_broad};
 
-pub use keeping::Keeping;
 use propylon_proxy::cores::worker_count;
 use propylon_proxy::snapshot::Snapshot;
+pub use store_check::StoreCheck;
 
 use crate::key_folders::{folders, store, without_links};
 use crate::logger;
@@ -116,7 +116,7 @@ pub fn find_ordered_keys(keys: &Keys) {
 
 /// Sees to it that the key process forgets keys that are not in use any more.
 #[derive(Default)]
-pub struct Forgetting {
+pub struct UnusedKeys {
     /// Generation of the snapshot that was looked at last, with the keys shown to key servers then: these change
     /// without another one.
     seen: Option<(u64, Vec<Ski>)>,
@@ -126,7 +126,7 @@ pub struct Forgetting {
     telling: Option<(JoinHandle<Result<(), Failure>>, u64)>,
 }
 
-impl Forgetting {
+impl UnusedKeys {
     /// For every second.
     pub fn tick(&mut self, snapshot: &Snapshot, now: Instant) {
         let Some(files) = propylon_tls::key_files() else { return };

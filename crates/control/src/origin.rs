@@ -28,8 +28,8 @@ pub struct MergedConfig {
     said: Value,
 }
 
-/// Overrides that are told one by one; of more their number.
-const OVERRIDES_TOLD_MAX: usize = 20;
+/// Overrides that are named one by one; of more their number.
+const OVERRIDES_NAMED_MAX: usize = 20;
 
 impl MergedConfig {
     /// The folder of uploads, if there is one.
@@ -47,12 +47,12 @@ impl MergedConfig {
             Problem::warning(&self.file.name, propylon_config::locate(&self.file, "process.state"), what, fix.clone())
         };
         let all = self.state.overrides();
-        let more = all.len().saturating_sub(OVERRIDES_TOLD_MAX);
-        let mut told: Vec<Problem> = all.into_iter().take(OVERRIDES_TOLD_MAX).map(warning).collect();
+        let more = all.len().saturating_sub(OVERRIDES_NAMED_MAX);
+        let mut warnings: Vec<Problem> = all.into_iter().take(OVERRIDES_NAMED_MAX).map(warning).collect();
         if more > 0 {
-            told.push(warning(format!("{more} more changes, which are in {}", path.display())));
+            warnings.push(warning(format!("{more} more changes, which are in {}", path.display())));
         }
-        told
+        warnings
     }
 
     /// Settings that the pushed text has otherwise than the configuration in effect, and that need another process.
@@ -283,10 +283,10 @@ mod tests {
         let acme = "[acme.own]\ndirectory = 'https://localhost:9/dir'\nstate = 'acme'\nterms_agreed = true\n";
         for own in ["", "[keys]\nisolate = false\n"] {
             let wrong = merged(&format!("{acme}{own}")).err().expect(acme);
-            let told = |problem: &Problem| {
+            let is_reported = |problem: &Problem| {
                 problem.file == PUSHED && problem.at.is_some() && problem.what.contains("does not cover")
             };
-            assert!(wrong.problems.iter().any(told), "{:?}", wrong.problems);
+            assert!(wrong.problems.iter().any(is_reported), "{:?}", wrong.problems);
         }
         let client = "[backend.a]\nservers = ['127.0.0.1:9']\ntls = { certificate = 'c.pem' }\n";
         let signer = "[signer.a]\nservers = ['127.0.0.1:9']\nidentity = 'c.pem'\nca = 'ca.pem'\n";
@@ -323,14 +323,14 @@ mod tests {
         let state = Pushed { text: other.text.clone(), is_json: false, over: file.text.clone() };
         let merged = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
         // The one who pushes it is told all of it, each with its place.
-        let told = merged.said_otherwise(&kept);
+        let reported = merged.said_otherwise(&kept);
         for (path, _) in FOR_LIFE {
-            let is_told = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
-            let problem = told.iter().find(is_told).unwrap_or_else(|| panic!("{path} is not told"));
+            let is_reported = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
+            let problem = reported.iter().find(is_reported).unwrap_or_else(|| panic!("{path} is not reported"));
             let line = problem.at.map_or("", |at| other.text.lines().nth(at.line as usize - 1).unwrap_or_default());
             assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
         }
-        assert_eq!(told.len(), FOR_LIFE.len(), "{told:?}");
+        assert_eq!(reported.len(), FOR_LIFE.len(), "{reported:?}");
         let merged = effective::config(&merged.config);
         for (path, _) in FOR_LIFE {
             assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
@@ -346,20 +346,23 @@ mod tests {
         };
         let file = with("workers = 3\nhandshakes = { in_progress = 9 }", "token_file = 't'");
         let in_effect = effective::config(&propylon_config::parse(&file).expect("a good text").0);
-        let told = |text: &Source| -> Vec<String> {
+        let reported = |text: &Source| -> Vec<String> {
             let pushed = Pushed { text: text.text.clone(), is_json: false, over: file.text.clone() };
             let state = State { pushed: Some(pushed), ..State::default() };
             let merged = mean(file.clone(), state, None).ok().expect("a configuration");
             merged.said_otherwise(&in_effect).into_iter().map(|problem| problem.what).collect()
         };
-        assert_eq!(told(&source(2)), [""; 0]);
-        assert_eq!(told(&with("", "")), [""; 0]);
-        assert_eq!(told(&with("workers = 3\nhandshakes = { queue_wait = '2s' }", "token_file = '/etc/t'")), [""; 0]);
-        let found = told(&with("handshakes = { in_progress = 8 }", "token_file = 'u'"));
+        assert_eq!(reported(&source(2)), [""; 0]);
+        assert_eq!(reported(&with("", "")), [""; 0]);
+        assert_eq!(
+            reported(&with("workers = 3\nhandshakes = { queue_wait = '2s' }", "token_file = '/etc/t'")),
+            [""; 0]
+        );
+        let found = reported(&with("handshakes = { in_progress = 8 }", "token_file = 'u'"));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("`process.handshakes.in_progress` cannot change") && found[0].ends_with(" 9"));
         assert!(found[1].starts_with("`admin.token_file` cannot change") && found[1].ends_with("\"/etc/t\""));
-        let found = told(&with("user = 'root'", ""));
+        let found = reported(&with("user = 'root'", ""));
         assert!(found[0].ends_with("it is not set"), "{found:?}");
     }
 

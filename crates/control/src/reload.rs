@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 use crate::acme;
 use crate::audit;
-use crate::certificates::{Certificates, ReadAgain, Reloaded, Troubles, Which};
+use crate::certificates::{Certificates, LoadFailures, ReadAgain, Reloaded, Which};
 use crate::diff::diff;
 use crate::health::Health;
 use crate::isolation;
@@ -37,7 +37,7 @@ use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, FOR_LIFE, MergedConfig, Wrong, has_error};
 use crate::problems::{problem, with_path};
-use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
+use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
@@ -61,7 +61,7 @@ pub struct Reloader {
     /// Watcher of the file, for `process.watch_config`.
     file: WatchedFile,
     config_status: Rc<RefCell<ConfigStatus>>,
-    older: Vec<Older>,
+    older: Vec<SupersededSnapshot>,
     places: Places,
     certificates: Certificates,
     /// Renewer of ordered certificates, on a thread of its own.
@@ -76,7 +76,7 @@ pub struct Reloader {
 }
 
 /// The state that a process starts with.
-pub struct Beginning {
+pub struct InitialState {
     pub path: PathBuf,
     pub merged: MergedConfig,
     pub snapshot: Arc<Snapshot>,
@@ -90,14 +90,14 @@ pub struct Beginning {
 }
 
 /// A snapshot that has been succeeded by a later one.
-struct Older {
+struct SupersededSnapshot {
     snapshot: Weak<Snapshot>,
     generation: u64,
     since: Instant,
 }
 
 /// A snapshot that is ready to be published, and the configuration it was made from.
-struct Draft {
+struct PreparedSnapshot {
     merged: MergedConfig,
     snapshot: Snapshot,
     changes: Vec<Value>,
@@ -107,11 +107,11 @@ struct Draft {
 }
 
 impl Reloader {
-    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Reloader {
-        let Beginning { path, merged, snapshot, unusable, sandbox, orders, publish } = beginning;
+    pub fn new(initial: InitialState, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Reloader {
+        let InitialState { path, merged, snapshot, unusable, sandbox, orders, publish } = initial;
         let certificates = Certificates::new(&snapshot, Instant::now());
-        certificates.keep_all_troubles(&snapshot.config, &unusable);
-        let origin = told_origin(&merged);
+        certificates.set_load_failures(&snapshot.config, &unusable);
+        let origin = origin_json(&merged);
         let overrides = merged.state.overrides();
         let config_status =
             ConfigStatus { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
@@ -147,7 +147,12 @@ impl Reloader {
     /// Applies changes one after another, and checks once a second for changed files. A change may wait for a name
     /// server or a busy worker; other tasks of the main thread go on meanwhile. While a successor starts, no change is
     /// applied: the successor may already have read the files that the change is about.
-    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
+    pub async fn run(
+        mut self,
+        mut hangup: Signal,
+        mut asked: mpsc::Receiver<ChangeRequest>,
+        handover: Option<Handover>,
+    ) {
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hangup_waits = false;
@@ -183,21 +188,21 @@ impl Reloader {
     }
 
     /// Applies a change that came by the admin address, and answers it.
-    async fn answer(&mut self, ask: Ask) {
-        let Ask { change, by, dry_run, generation, reply } = ask;
+    async fn answer(&mut self, request: ChangeRequest) {
+        let ChangeRequest { change, by, dry_run, generation, reply } = request;
         let current = self.snapshot().generation;
-        let asked = change.told();
+        let asked = change.summary();
         let outcome = match generation {
-            Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
+            Some(generation) if generation != current => Err(ChangeError::OtherGeneration(current)),
             // A dry run leaves no trace in the log or the metrics.
             _ if matches!(change, Change::ReadAgain) && !dry_run => {
-                self.read_again("the admin API").await.map_err(NotDone::Refused)
+                self.read_again("the admin API").await.map_err(ChangeError::Refused)
             }
-            _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
+            _ => self.change(change, dry_run).await.map_err(ChangeError::Refused),
         };
         if !dry_run {
             let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
-            audit::record(&by, &asked, made.map_err(NotDone::reason));
+            audit::record(&by, &asked, made.map_err(ChangeError::reason));
         }
         // The client may be gone.
         let _ = reply.send(outcome);
@@ -207,8 +212,8 @@ impl Reloader {
         Rc::clone(&self.config_status)
     }
 
-    pub fn troubles(&self) -> Troubles {
-        self.certificates.troubles()
+    pub fn load_failures(&self) -> LoadFailures {
+        self.certificates.load_failures()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -216,7 +221,7 @@ impl Reloader {
     }
 
     /// Applies a change, or with `dry_run` only finds out what it would do.
-    async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
+    async fn change(&mut self, change: Change, dry_run: bool) -> Result<ChangeOutcome, Refused> {
         if change.is_by_admin() && !dry_run {
             self.may_admin()?;
         }
@@ -233,15 +238,20 @@ impl Reloader {
         outcome
     }
 
-    async fn make(&mut self, change: Change, upload: &mut Option<Upload>, dry_run: bool) -> Result<Done, Refused> {
+    async fn make(
+        &mut self,
+        change: Change,
+        upload: &mut Option<Upload>,
+        dry_run: bool,
+    ) -> Result<ChangeOutcome, Refused> {
         let by_admin = change.is_by_admin();
         let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
-        let draft = match self.intend(change, upload.as_ref(), dry_run).await {
-            Ok(wanted) => self.draft(wanted, files).await,
+        let prepared = match self.intend(change, upload.as_ref(), dry_run).await {
+            Ok(sources) => self.prepare(sources, files).await,
             Err(refused) => Err(refused),
         };
-        let mut draft = match draft {
-            Ok(draft) => draft,
+        let mut prepared = match prepared {
+            Ok(prepared) => prepared,
             Err(refused) => {
                 // Other refusals (unknown, taken, forbidden) say nothing about the configuration: no failure.
                 if !dry_run && matches!(refused, Refused::Problems(_)) {
@@ -254,39 +264,39 @@ impl Reloader {
             }
         };
         let generation = self.snapshot().generation;
-        let (changes, mut warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
-        let kept = draft.kept.len();
-        let unusable: BTreeSet<PathBuf> = draft.kept.iter().map(|finding| finding.path.clone()).collect();
+        let (changes, mut warnings) = (std::mem::take(&mut prepared.changes), std::mem::take(&mut prepared.warnings));
+        let kept = prepared.kept.len();
+        let unusable: BTreeSet<PathBuf> = prepared.kept.iter().map(|finding| finding.path.clone()).collect();
         if dry_run {
-            return Ok(Done { generation, changes, warnings, kept, unusable });
+            return Ok(ChangeOutcome { generation, changes, warnings, kept, unusable });
         }
-        if let Err(error) = self.write_state(&draft.merged.state) {
+        if let Err(error) = self.write_state(&prepared.merged.state) {
             self.conclude_refused(by_admin);
             return Err(Refused::Unwritten(error));
         }
         upload.iter_mut().for_each(|upload| upload.kept = true);
-        draft.snapshot.renew_links();
+        prepared.snapshot.renew_links();
         if files == Files::ReadAgain {
-            self.certificates.keep_all_troubles(&draft.merged.config, &draft.kept);
+            self.certificates.set_load_failures(&prepared.merged.config, &prepared.kept);
         } else {
-            self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
-            self.certificates.keep_more_troubles(&draft.merged.config, &draft.kept);
+            self.certificates.forget_load_failures(&self.snapshot(), &prepared.snapshot);
+            self.certificates.add_load_failures(&prepared.merged.config, &prepared.kept);
         }
         let changed = !changes.is_empty();
-        let before = std::mem::replace(&mut self.merged, draft.merged).state;
+        let before = std::mem::replace(&mut self.merged, prepared.merged).state;
         {
             let mut config_status = self.config_status.borrow_mut();
             (config_status.origin, config_status.overrides) =
-                (told_origin(&self.merged), self.merged.state.overrides());
+                (origin_json(&self.merged), self.merged.state.overrides());
         }
         if changed {
-            self.publish(draft.snapshot).await;
+            self.publish(prepared.snapshot).await;
         }
         if before.certificates != self.merged.state.certificates {
             warnings.extend(self.remove_unused_certificates().await);
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
-        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
+        Ok(ChangeOutcome { generation: self.snapshot().generation, changes, warnings, kept, unusable })
     }
 
     /// Fails if changes by the admin API are forbidden altogether: `process.immutable`, or no `process.state`.
@@ -304,7 +314,7 @@ impl Reloader {
     }
 
     /// Works out the file's text and the state that the change leads to.
-    async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
+    async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Sources, Refused> {
         let mut state = self.merged.state.clone();
         let mut file = self.merged.file.clone();
         let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
@@ -372,7 +382,7 @@ impl Reloader {
         {
             state.note_unused(&self.merged.state, self.leftovers.names());
         }
-        Ok(Wanted { file, state, server, is_pushed })
+        Ok(Sources { file, state, server, is_pushed })
     }
 
     /// Parses a server's address, provided that the backend exists.
@@ -401,12 +411,12 @@ impl Reloader {
     }
 
     /// Compiles a configuration to a snapshot. With thousands of servers this takes long: another thread does it.
-    async fn draft(&mut self, wanted: Wanted, files: Files) -> Result<Draft, Refused> {
+    async fn prepare(&mut self, sources: Sources, files: Files) -> Result<PreparedSnapshot, Refused> {
         let (earlier, before, free) = (self.snapshot(), self.merged.config.clone(), self.free_places());
         let sandbox = Arc::clone(&self.sandbox);
-        let sketch = beside(move || Sketch::new(wanted, &before, earlier, &free, &sandbox)).await??;
-        let found = look_up(sketch.earlier.unknown_names(&sketch.config), &sketch.config).await;
-        beside(move || sketch.compile(files, &found)).await?
+        let parsed = beside(move || ParsedConfig::new(sources, &before, earlier, &free, &sandbox)).await??;
+        let found = look_up(parsed.earlier.unknown_names(&parsed.config), &parsed.config).await;
+        beside(move || parsed.compile(files, &found)).await?
     }
 
     fn write_state(&self, state: &State) -> Result<(), String> {
@@ -414,11 +424,11 @@ impl Reloader {
         if *state == self.merged.state {
             return Ok(());
         }
-        let told = |error| {
+        let unwritten = |error| {
             let (path, why) = (folder.path.display(), sandbox::explained(&folder.path, &error));
             format!("the state cannot be written: {path}: {why}")
         };
-        state.save(&folder.path).map_err(told)
+        state.save(&folder.path).map_err(unwritten)
     }
 
     /// Publishes the snapshot to every worker, and waits until each has adopted it, for at most `ADOPTION_WAIT`.
@@ -443,7 +453,11 @@ impl Reloader {
         if timeout(ADOPTION_WAIT, publication.adopted_by(workers)).await.is_err() {
             log::warn!("not every worker goes by generation {} yet", snapshot.generation);
         }
-        let older = Older { generation: earlier.generation, since: Instant::now(), snapshot: Arc::downgrade(&earlier) };
+        let older = SupersededSnapshot {
+            generation: earlier.generation,
+            since: Instant::now(),
+            snapshot: Arc::downgrade(&earlier),
+        };
         self.older.push(older);
         self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
         self.config_status.borrow_mut().snapshot = snapshot;
@@ -502,7 +516,7 @@ impl Reloader {
     }
 
     /// Reads file and certificates again, for SIGHUP or the admin API's reload: log and metrics are the same for both.
-    async fn read_again(&mut self, by: &str) -> Result<Done, Refused> {
+    async fn read_again(&mut self, by: &str) -> Result<ChangeOutcome, Refused> {
         log::info!("{by}: reading the configuration and the certificates again");
         let before = self.snapshot();
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
@@ -552,7 +566,7 @@ impl Reloader {
     }
 
     /// Logs the outcome of reading the file again.
-    fn log_outcome(&self, done: &Done) {
+    fn log_outcome(&self, done: &ChangeOutcome) {
         log_done(done);
         if !self.merged.state.overrides().is_empty() {
             let name = &self.merged.file.name;
@@ -710,7 +724,7 @@ impl Upload {
     fn as_it_was_sent(&self, refused: Refused) -> Refused {
         let Refused::Problems(problems) = refused else { return refused };
         let path = self.uploads.folder(&self.profile).join(&self.file).display().to_string();
-        let told = |problem: Problem| match problem.what.contains(&path) {
+        let as_uploaded = |problem: Problem| match problem.what.contains(&path) {
             false => problem,
             true => Problem {
                 file: "the uploaded certificate".into(),
@@ -720,7 +734,7 @@ impl Upload {
                 ..problem
             },
         };
-        Refused::Problems(problems.into_iter().map(told).collect())
+        Refused::Problems(problems.into_iter().map(as_uploaded).collect())
     }
 
     /// Removes the file unless it is kept, on a thread of its own.
@@ -747,7 +761,7 @@ fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut Serv
 }
 
 /// The sources of the configuration that is to be made.
-struct Wanted {
+struct Sources {
     file: Source,
     state: State,
     /// The server that the change is about.
@@ -757,7 +771,7 @@ struct Wanted {
 }
 
 /// A configuration that has been parsed and is to be compiled to a snapshot.
-struct Sketch {
+struct ParsedConfig {
     merged: MergedConfig,
     /// The configuration with a place for each listener, backend, server and signer.
     config: Config,
@@ -768,14 +782,14 @@ struct Sketch {
     problems: Vec<Problem>,
 }
 
-impl Sketch {
+impl ParsedConfig {
     fn new(
-        Wanted { file, state, server, is_pushed }: Wanted,
+        Sources { file, state, server, is_pushed }: Sources,
         in_use: &Config,
         earlier: Arc<Snapshot>,
         free: &FreePlaces,
         sandbox: &Sandbox,
-    ) -> Result<Sketch, Refused> {
+    ) -> Result<ParsedConfig, Refused> {
         let merged =
             origin::mean(file, state, server.as_ref()).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
         let (before, after) = (effective::config(in_use), effective::config(&merged.config));
@@ -793,17 +807,17 @@ impl Sketch {
             return Err(Refused::Problems(problems));
         }
         let config = merged.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
-        Ok(Sketch { merged, config, earlier, before, after, problems })
+        Ok(ParsedConfig { merged, config, earlier, before, after, problems })
     }
 
-    fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
-        let Sketch { merged, config, earlier, before, after, mut problems } = self;
+    fn compile(self, files: Files, found: &Answers) -> Result<PreparedSnapshot, Refused> {
+        let ParsedConfig { merged, config, earlier, before, after, mut problems } = self;
         let built = earlier.succeeded_by(config, files, found);
         let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
-        let told = |finding: &Finding| with_path(problem(&merged.source, finding), finding);
-        problems.extend(findings.iter().map(told));
+        let problem_of = |finding: &Finding| with_path(problem(&merged.source, finding), finding);
+        problems.extend(findings.iter().map(problem_of));
         if let Ok(Compiled { kept, .. }) = &built {
-            problems.extend(kept.iter().map(told).map(|problem| Problem {
+            problems.extend(kept.iter().map(problem_of).map(|problem| Problem {
                 severity: propylon_config::Severity::Warning,
                 what: format!("{}; what was there before stays in use", problem.what),
                 ..problem
@@ -814,7 +828,7 @@ impl Sketch {
             Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);
                 changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { merged, snapshot, changes, warnings: problems, kept })
+                Ok(PreparedSnapshot { merged, snapshot, changes, warnings: problems, kept })
             }
             _ => Err(Refused::Problems(problems)),
         }
@@ -903,7 +917,7 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
     questions.into_iter().zip(found).collect()
 }
 
-fn told_origin(merged: &MergedConfig) -> Value {
+fn origin_json(merged: &MergedConfig) -> Value {
     json!({ "file": merged.file.name, "changed_by_admin": merged.state.summary() })
 }
 
@@ -928,12 +942,12 @@ fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
     }
 }
 
-fn being_succeeded() -> NotDone {
+fn being_succeeded() -> ChangeError {
     let what = "another process is taking over".to_owned();
-    NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
+    ChangeError::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
 }
 
-fn log_done(done: &Done) {
+fn log_done(done: &ChangeOutcome) {
     done.warnings.iter().for_each(|problem| log::warn!("{}", problem.unmarked()));
     match done.changes.len() {
         0 => log::info!("the configuration is what it was: generation {}", done.generation),

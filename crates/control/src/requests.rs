@@ -12,30 +12,30 @@ use tokio::sync::oneshot;
 use crate::audit::Caller;
 
 /// A request for a change, with where its answer goes.
-pub struct Ask {
+pub struct ChangeRequest {
     pub change: Change,
     pub by: Caller,
     pub dry_run: bool,
     /// Only if this is the one in effect.
     pub generation: Option<u64>,
-    pub reply: oneshot::Sender<Result<Done, NotDone>>,
+    pub reply: oneshot::Sender<Result<ChangeOutcome, ChangeError>>,
 }
 
 /// Why a change was not made.
-pub enum NotDone {
+pub enum ChangeError {
     /// This one is in effect.
     OtherGeneration(u64),
     Refused(Refused),
 }
 
-impl NotDone {
+impl ChangeError {
     /// The reason in one line, for the log.
     pub fn reason(&self) -> String {
         match self {
-            NotDone::OtherGeneration(current) => {
+            ChangeError::OtherGeneration(current) => {
                 format!("generation {current} is in effect, and not the one it is for")
             }
-            NotDone::Refused(Refused::Problems(problems)) => {
+            ChangeError::Refused(Refused::Problems(problems)) => {
                 let mut errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
                 let first = errors.next().map(Problem::to_string).unwrap_or_default();
                 match errors.count() {
@@ -43,9 +43,11 @@ impl NotDone {
                     more => format!("{first}; and {more} more"),
                 }
             }
-            NotDone::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
-            NotDone::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
-            NotDone::Refused(Refused::Unwritten(what)) => format!("{what}; check that folder, its rights and the disk"),
+            ChangeError::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
+            ChangeError::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
+            ChangeError::Refused(Refused::Unwritten(what)) => {
+                format!("{what}; check that folder, its rights and the disk")
+            }
         }
     }
 }
@@ -103,16 +105,16 @@ impl Change {
     }
 
     /// The change in words, without anything secret.
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
             Change::ReadAgain => "reload of the file and of all certificates".into(),
             Change::FileChanged(source) => format!("change of {}", source.name),
             Change::Push { text, .. } => format!("a whole configuration of {} bytes in place of the file", text.len()),
             Change::AddServer { backend, address, settings } => {
-                format!("[backend.{backend}]: server {address} added{}", settings.told())
+                format!("[backend.{backend}]: server {address} added{}", settings.summary())
             }
             Change::ChangeServer { backend, address, settings } => {
-                format!("[backend.{backend}]: server {address} changed{}", settings.told())
+                format!("[backend.{backend}]: server {address} changed{}", settings.summary())
             }
             Change::RemoveServer { backend, address } => format!("[backend.{backend}]: server {address} removed"),
             Change::PutCertificate { profile, name, .. } => format!("[tls.{profile}]: certificate \"{name}\" put"),
@@ -124,7 +126,7 @@ impl Change {
 }
 
 impl Settings {
-    fn told(&self) -> String {
+    fn summary(&self) -> String {
         let mut parts = Vec::new();
         if let Some(weight) = self.weight {
             parts.push(format!("weight {weight}"));
@@ -143,7 +145,7 @@ impl Settings {
 }
 
 /// The outcome of a change that was accepted, or of a dry run.
-pub struct Done {
+pub struct ChangeOutcome {
     pub generation: u64,
     /// Differences as `diff` reports them; empty if nothing has changed.
     pub changes: Vec<Value>,
@@ -176,8 +178,8 @@ mod tests {
     fn what_is_asked_for_is_told_without_its_secrets() {
         let settings = Settings { weight: NonZeroU16::new(5), drain: Some(true), ..Settings::default() };
         let change = Change::ChangeServer { backend: "app".into(), address: "a:1".into(), settings };
-        assert_eq!(change.told(), "[backend.app]: server a:1 changed: weight 5, drained");
+        assert_eq!(change.summary(), "[backend.app]: server a:1 changed: weight 5, drained");
         let put = Change::PutCertificate { profile: "p".into(), name: "n".into(), pem: "SECRET".into() };
-        assert!(!put.told().contains("SECRET"));
+        assert!(!put.summary().contains("SECRET"));
     }
 }

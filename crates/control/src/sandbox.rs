@@ -76,13 +76,13 @@ impl Sandbox {
             all.dedup();
             all
         });
-        let told = |error: &dyn fmt::Display| Enforced::Not(error.to_string());
+        let not_enforced = |error: &dyn fmt::Display| Enforced::Not(error.to_string());
         let no_new_privileges = propylon_sys::no_new_privileges();
         let held = folders::hold();
         let single_files = folders.single_files();
-        let landlock = restrict(&folders, ports.as_deref()).unwrap_or_else(|error| told(&error));
+        let landlock = restrict(&folders, ports.as_deref()).unwrap_or_else(|error| not_enforced(&error));
         // The last, since it forbids what the others take.
-        let seccomp = calls::confine().unwrap_or_else(|error| told(&error));
+        let seccomp = calls::confine().unwrap_or_else(|error| not_enforced(&error));
         let no_new_privileges = no_new_privileges.is_ok();
         let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
         if !matches!(landlock, Enforced::Not(_)) {
@@ -236,9 +236,9 @@ impl Sandbox {
 }
 
 /// Files that a configuration names and a process that runs may not come by, each with its place; none where that
-/// process is not known to be kept from any. `told` is what its `/snapshot` has about its sandbox.
-pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Vec<String>> {
-    let folders = Folders::from_json(&told["folders"])?;
+/// process is not known to be kept from any. `shown` is what its `/snapshot` has about its sandbox.
+pub fn out_of_reach(config: &Config, source: &Source, shown: &Value) -> Option<Vec<String>> {
+    let folders = Folders::from_json(&shown["folders"])?;
     let out = |file: &propylon_config::NamedFile<'_>| {
         let what = folders.allow(file).err()?;
         let at = folders::place(config, source, file).map(|at| format!(":{}:{}", at.line, at.column));

@@ -26,7 +26,7 @@ pub fn connect() {
     match manager() {
         Ok(Some(socket)) => drop(MANAGER.set(socket)),
         Ok(None) => {}
-        Err(error) => log::warn!("the service manager cannot be told anything: {error}"),
+        Err(error) => log::warn!("the service manager cannot be notified: {error}"),
     }
 }
 
@@ -53,9 +53,9 @@ fn notify(states: &[NotifyState<'_>]) {
         return;
     }
     // Not connected yet, or another one has the name by now.
-    let told = manager().and_then(|socket| socket.map_or(Ok(0), |socket| socket.send(message.as_bytes())));
-    if let Err(error) = told {
-        log::warn!("the service manager cannot be told anything: {error}");
+    let sent = manager().and_then(|socket| socket.map_or(Ok(0), |socket| socket.send(message.as_bytes())));
+    if let Err(error) = sent {
+        log::warn!("the service manager cannot be notified: {error}");
     }
 }
 

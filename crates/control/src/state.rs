@@ -512,12 +512,12 @@ pub fn is_plain_name(name: &str) -> bool {
 pub fn unusable(config: &Config) -> Option<String> {
     let folder = config.process.state.as_ref().filter(|_| !config.process.immutable)?.path.as_path();
     let path = folder.display();
-    let told = |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {path} {what}: {error}"));
+    let problem = |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {path} {what}: {error}"));
     if let Err(error) = create_folder(folder) {
-        return told("cannot be made", &error);
+        return problem("cannot be made", &error);
     }
     let access = rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
-    access.err().and_then(|error| told("cannot be written in", &std::io::Error::from(error)))
+    access.err().and_then(|error| problem("cannot be written in", &std::io::Error::from(error)))
 }
 
 /// Creates a folder for this account alone (mode 0700), since keys lie in it.

@@ -67,7 +67,7 @@ impl Failure {
     }
 
     /// A word that came from elsewhere.
-    fn told(reason: &str, what: String) -> Failure {
+    fn received(reason: &str, what: String) -> Failure {
         let known = UPGRADE_FAILURES.iter().find(|known| **known == reason);
         Failure { reason: known.copied().unwrap_or("protocol"), what }
     }

@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::context::AdminContext;
 use super::response::{only_looking, typed};
 use crate::audit::Caller;
-use crate::requests::{Ask, Change, Done, NotDone, Refused, Settings};
+use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox;
 
 /// From the end of the head to the end of the body.
@@ -110,18 +110,18 @@ async fn proceed(
     let (reply, outcome) = oneshot::channel();
     let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
     let by = Caller { has_token: context.token_file.is_some(), ..by };
-    let ask = Ask { change, by, dry_run, generation, reply };
+    let request = ChangeRequest { change, by, dry_run, generation, reply };
     // Waits while others' changes are made; the connection's own time is its limit.
-    context.asks.send(ask).await.map_err(|_| gone(()))?;
+    context.change_requests.send(request).await.map_err(|_| gone(()))?;
     let outcome = outcome.await.map_err(|_| gone(()))?;
     Ok(match outcome {
-        Ok(done) => told(&done, dry_run),
-        Err(NotDone::OtherGeneration(current)) => {
+        Ok(done) => accepted(&done, dry_run),
+        Err(ChangeError::OtherGeneration(current)) => {
             let what = format!("generation {current} is in effect");
             let problem = Problem::error("If-Match", None, what, "read /v1/config again, and decide anew");
             refused(StatusCode::PRECONDITION_FAILED, &[problem])
         }
-        Err(NotDone::Refused(why)) => {
+        Err(ChangeError::Refused(why)) => {
             let one = |what: String, fix: &str| vec![Problem::error("request", None, what, fix)];
             match why {
                 Refused::Problems(problems) => refused(StatusCode::UNPROCESSABLE_ENTITY, &problems),
@@ -376,7 +376,7 @@ fn decoded(segment: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn told(done: &Done, dry_run: bool) -> Response<Full<Bytes>> {
+fn accepted(done: &ChangeOutcome, dry_run: bool) -> Response<Full<Bytes>> {
     let result = match (dry_run, done.changes.is_empty()) {
         (true, _) => "dry-run",
         (false, true) => "unchanged",

@@ -8,12 +8,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::view::View;
 use crate::audit::Refusals;
-use crate::requests::Ask;
+use crate::requests::ChangeRequest;
 
 /// State that all connections to the admin address share.
 pub struct AdminContext {
     pub view: View,
-    pub asks: mpsc::Sender<Ask>,
+    pub change_requests: mpsc::Sender<ChangeRequest>,
     /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
     /// An address that can be reached from elsewhere leaves names to the network.
     pub only: Option<IpAddr>,

@@ -413,8 +413,8 @@ impl View {
                 "file": dated.path.display().to_string(), "until": dated.until,
             })
         });
-        let troubles = self.troubles.borrow();
-        let troubles = troubles.iter().take(UNUSABLE_FILES_MAX).map(|(what, of, finding)| {
+        let load_failures = self.load_failures.borrow();
+        let load_failures = load_failures.iter().take(UNUSABLE_FILES_MAX).map(|(what, of, finding)| {
             let file = finding.path.display().to_string();
             json!({ "kind": what, "of": of, "file": file, "what": finding.what, "fix": finding.fix })
         });
@@ -424,7 +424,7 @@ impl View {
             "found": found,
             "list": list,
             "others": others.collect::<Vec<Value>>(),
-            "unusable_files": troubles.collect::<Vec<Value>>(),
+            "unusable_files": load_failures.collect::<Vec<Value>>(),
         })
     }
 

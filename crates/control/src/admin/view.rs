@@ -14,7 +14,7 @@ use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use crate::acme;
-use crate::certificates::{self, Troubles};
+use crate::certificates::{self, LoadFailures};
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::sandbox::Sandbox;
@@ -37,7 +37,7 @@ pub struct View {
     /// Resident memory in bytes at the start, before any client had connected.
     pub memory_at_start: u64,
     /// Files of certificates that could not be used when they were last read.
-    pub troubles: Troubles,
+    pub load_failures: LoadFailures,
     /// The upgrade socket's server, if one is configured.
     pub handover: Option<Handover>,
     /// The sandbox that the kernel enforces.

@@ -88,9 +88,9 @@ fn what_a_predecessor_has_found_holds_from_the_first() {
         down: down.map(str::to_owned),
     };
     let known = [known("127.0.0.1:9", None), known("127.0.0.2:9", Some("status 500")), known("127.0.0.4:9", None)];
-    let told: Vec<_> = known.iter().filter_map(|known| KnownServer::from_json(&known.to_json())).collect();
-    assert_eq!(told, known);
-    with_known(snapshot(backend), &told, |health, snapshot, _| {
+    let parsed: Vec<_> = known.iter().filter_map(|known| KnownServer::from_json(&known.to_json())).collect();
+    assert_eq!(parsed, known);
+    with_known(snapshot(backend), &parsed, |health, snapshot, _| {
         assert_eq!(open(snapshot), [true, false, false]);
         assert_eq!(health.state(0, 1).verdict.reason(), Some("status 500"));
         assert_eq!(health.hand_over()[..2], known[..2]);

@@ -9,16 +9,16 @@ use std::time::SystemTime;
 use propylon_config::Source;
 
 /// Identity of a file's content: its inode, its length, and the time of its change.
-pub type Look = (u64, u64, i64, i64);
+pub type FileIdentity = (u64, u64, i64, i64);
 
 /// File that is looked at for something new.
 pub struct WatchedFile {
     /// The text that was last taken.
     taken: String,
     /// Identity of the file at the last time it was read.
-    known: Option<Look>,
+    known: Option<FileIdentity>,
     /// Something new, as the last look has found it.
-    new: Option<(Look, String)>,
+    new: Option<(FileIdentity, String)>,
 }
 
 impl WatchedFile {
@@ -33,13 +33,13 @@ impl WatchedFile {
     }
 
     /// Looks at the file. Whoever gets something is to read it, and to say what was found.
-    pub fn look(&mut self, path: &Path) -> Option<Look> {
+    pub fn look(&mut self, path: &Path) -> Option<FileIdentity> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         self.looked(look(path), now)
     }
 
     /// As [`WatchedFile::look`], at this second since 1970.
-    fn looked(&mut self, look: Option<Look>, now: i64) -> Option<Look> {
+    fn looked(&mut self, look: Option<FileIdentity>, now: i64) -> Option<FileIdentity> {
         // A file that is away for a moment is being replaced.
         let Some(look) = look else {
             self.new = None;
@@ -49,7 +49,7 @@ impl WatchedFile {
     }
 
     /// Takes what is new in the file if the look before has found the same.
-    pub fn found(&mut self, look: Look, read: Option<Source>) -> Option<Source> {
+    pub fn found(&mut self, look: FileIdentity, read: Option<Source>) -> Option<Source> {
         let Some(file) = read else {
             self.new = None;
             return None;
@@ -68,14 +68,14 @@ impl WatchedFile {
     }
 }
 
-fn look(path: &Path) -> Option<Look> {
+fn look(path: &Path) -> Option<FileIdentity> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// So new that it may yet change without looking any different: file systems note times in steps.
-fn is_fresh((_, _, modified, _): Look, now: i64) -> bool {
+fn is_fresh((_, _, modified, _): FileIdentity, now: i64) -> bool {
     now - modified < 2
 }
 
@@ -84,7 +84,12 @@ mod tests {
     use super::*;
 
     impl WatchedFile {
-        fn settled(&mut self, look: Option<Look>, now: i64, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+        fn settled(
+            &mut self,
+            look: Option<FileIdentity>,
+            now: i64,
+            read: impl FnOnce() -> Option<Source>,
+        ) -> Option<Source> {
             let look = self.looked(look, now)?;
             self.found(look, read())
         }

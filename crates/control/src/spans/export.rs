@@ -125,7 +125,7 @@ fn run(start: Start, target: Arc<Target>) {
         Ok(runtime) => runtime,
         Err(error) => return log::error!("tracing: no spans are sent: {error}"),
     };
-    let courier = Courier {
+    let sender = SpanSender {
         collector: Collector::default(),
         target,
         published,
@@ -136,12 +136,12 @@ fn run(start: Start, target: Arc<Target>) {
         not_before: None,
         complained: None,
     };
-    runtime.block_on(courier.run(inlets));
+    runtime.block_on(sender.run(inlets));
     // A lookup that the system does not answer must not hold us up.
     runtime.shutdown_background();
 }
 
-struct Courier {
+struct SpanSender {
     collector: Collector,
     target: Arc<Target>,
     published: watch::Receiver<Arc<Publication>>,
@@ -155,7 +155,7 @@ struct Courier {
     complained: Option<Instant>,
 }
 
-impl Courier {
+impl SpanSender {
     async fn run(mut self, mut inlets: Vec<Inlet>) {
         let mut batch = Vec::new();
         loop {

@@ -494,7 +494,7 @@ async fn await_ready(channel: &Channel) -> io::Result<Result<BTreeSet<usize>, Fa
                 Some("ready") => return Ok(Ok(adopted)),
                 Some("failed") => {
                     let what = value["what"].as_str().unwrap_or_default().to_owned();
-                    return Ok(Err(Failure::told(value["reason"].as_str().unwrap_or_default(), what)));
+                    return Ok(Err(Failure::received(value["reason"].as_str().unwrap_or_default(), what)));
                 }
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             },

@@ -40,32 +40,32 @@ pub struct Launcher {
 
 /// Messages from a launcher.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum LauncherMessage {
     Started(u32),
     Failed(String),
     /// The process with this ID has ended; the text says how.
     Ended(u32, String),
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for LauncherMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Started(pid) => writeln!(f, "started {pid}"),
-            Said::Failed(why) => writeln!(f, "failed {}", why.replace('\n', " ")),
-            Said::Ended(pid, how) => writeln!(f, "ended {pid} {how}"),
+            LauncherMessage::Started(pid) => writeln!(f, "started {pid}"),
+            LauncherMessage::Failed(why) => writeln!(f, "failed {}", why.replace('\n', " ")),
+            LauncherMessage::Ended(pid, how) => writeln!(f, "ended {pid} {how}"),
         }
     }
 }
 
-impl Said {
-    fn parse(line: &str) -> Option<Said> {
+impl LauncherMessage {
+    fn parse(line: &str) -> Option<LauncherMessage> {
         let (word, rest) = line.trim_end().split_once(' ')?;
         match word {
-            "started" => Some(Said::Started(rest.parse().ok()?)),
-            "failed" => Some(Said::Failed(rest.to_owned())),
+            "started" => Some(LauncherMessage::Started(rest.parse().ok()?)),
+            "failed" => Some(LauncherMessage::Failed(rest.to_owned())),
             "ended" => {
                 let (pid, how) = rest.split_once(' ')?;
-                Some(Said::Ended(pid.parse().ok()?, how.to_owned()))
+                Some(LauncherMessage::Ended(pid.parse().ok()?, how.to_owned()))
             }
             _ => None,
         }
@@ -95,16 +95,16 @@ impl Launcher {
         (&self.channel).write_all(&[START]).map_err(|_| gone())?;
         loop {
             match self.next()? {
-                Some(Said::Started(pid)) => return Ok(pid),
-                Some(Said::Failed(why)) => return Err(io::Error::other(why)),
+                Some(LauncherMessage::Started(pid)) => return Ok(pid),
+                Some(LauncherMessage::Failed(why)) => return Err(io::Error::other(why)),
                 // A message about a process that was started earlier.
-                Some(Said::Ended(..)) => {}
+                Some(LauncherMessage::Ended(..)) => {}
                 None => return Err(ErrorKind::TimedOut.into()),
             }
         }
     }
 
-    /// Ends what was started last.
+    /// EndSignals what was started last.
     pub fn kill(&self) {
         let _ = (&self.channel).write_all(&[KILL]);
     }
@@ -114,7 +114,7 @@ impl Launcher {
         self.channel.set_nonblocking(true).ok()?;
         loop {
             match self.next() {
-                Ok(Some(Said::Ended(ended, how))) if ended == pid => return Some(how),
+                Ok(Some(LauncherMessage::Ended(ended, how))) if ended == pid => return Some(how),
                 Ok(Some(_)) => {}
                 Ok(None) => return None,
                 Err(_) => return Some("nobody knows how: the process that had started it is gone".to_owned()),
@@ -123,13 +123,13 @@ impl Launcher {
     }
 
     /// The next message; `None` if there is none for now.
-    fn next(&self) -> io::Result<Option<Said>> {
+    fn next(&self) -> io::Result<Option<LauncherMessage>> {
         let mut said = self.said.borrow_mut();
         loop {
             if let Some(end) = said.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = said.drain(..=end).collect();
                 let line = String::from_utf8_lossy(&line);
-                return Said::parse(&line).map(Some).ok_or_else(|| ErrorKind::InvalidData.into());
+                return LauncherMessage::parse(&line).map(Some).ok_or_else(|| ErrorKind::InvalidData.into());
             }
             let mut bytes = [0; 256];
             match (&self.channel).read(&mut bytes) {
@@ -171,8 +171,8 @@ fn launch_when_asked(successor: &[OsString]) -> io::Result<()> {
             Ok(_) if order == [START] => {
                 let outcome = start(successor);
                 let said = match &outcome {
-                    Ok(child) => Said::Started(child.id()),
-                    Err(error) => Said::Failed(error.to_string()),
+                    Ok(child) => LauncherMessage::Started(child.id()),
+                    Err(error) => LauncherMessage::Failed(error.to_string()),
                 };
                 // A process started earlier that was not taken is left to itself.
                 running = outcome.ok();
@@ -185,7 +185,7 @@ fn launch_when_asked(successor: &[OsString]) -> io::Result<()> {
         if let Some(child) = &mut running
             && let Some(status) = child.try_wait()?
         {
-            let ended = Said::Ended(child.id(), status.to_string());
+            let ended = LauncherMessage::Ended(child.id(), status.to_string());
             running = None;
             channel.write_all(ended.to_string().as_bytes())?;
         }
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         for said in [
-            Said::Started(7),
-            Said::Failed("No such file or directory (os error 2)".to_owned()),
-            Said::Ended(7, "exit status: 1".to_owned()),
+            LauncherMessage::Started(7),
+            LauncherMessage::Failed("No such file or directory (os error 2)".to_owned()),
+            LauncherMessage::Ended(7, "exit status: 1".to_owned()),
         ] {
-            assert_eq!(Said::parse(&said.to_string()), Some(said));
+            assert_eq!(LauncherMessage::parse(&said.to_string()), Some(said));
         }
-        assert_eq!(Said::parse("started nobody\n"), None);
+        assert_eq!(LauncherMessage::parse("started nobody\n"), None);
     }
 }

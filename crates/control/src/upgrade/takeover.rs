@@ -68,7 +68,7 @@ impl Takeover {
             Some("offer") => {}
             Some("refused") => {
                 let reason = offer["reason"].as_str().unwrap_or("refused");
-                return Err(Failure::told(reason, text(&offer["what"])));
+                return Err(Failure::received(reason, text(&offer["what"])));
             }
             _ => return Err(unexpected()),
         }
@@ -271,7 +271,7 @@ pub fn ask_for_upgrade(path: &Path) -> Result<u64, Failure> {
         Some("upgraded") => Ok(value["pid"].as_u64().unwrap_or(0)),
         Some("refused" | "failed") => {
             let reason = value["reason"].as_str().unwrap_or("protocol");
-            Err(Failure::told(reason, text(&value["what"])))
+            Err(Failure::received(reason, text(&value["what"])))
         }
         _ => Err(unexpected()),
     }

@@ -9,16 +9,16 @@ use propylon_crypto::key_process::Failure;
 /// Time from one look at the folder to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Keeping looks at the folder every few seconds, beside the thread that asks for it.
+/// A check of the folder every few seconds, beside the thread that asks for it.
 #[derive(Default)]
-pub struct Keeping {
+pub struct StoreCheck {
     due: Option<Instant>,
     looking: Option<JoinHandle<Result<(), Failure>>>,
     /// Absent before the first look; then why nothing can be kept.
     last: Option<Option<String>>,
 }
 
-impl Keeping {
+impl StoreCheck {
     /// Returns whether nothing can be kept, where that has been found out anew. For every second.
     pub fn tick(&mut self, store: Option<&Path>, now: Instant) -> Option<bool> {
         let (store, files) = (store?, propylon_tls::key_files()?);
