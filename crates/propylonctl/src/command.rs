@@ -76,10 +76,10 @@ enum Command {
     Reload(control::ChangeArguments),
     /// List the servers of the running engine
     #[command(after_help = CONTROL)]
-    Servers(control::LookArguments),
+    Servers(control::ReadArguments),
     /// List the certificates of the running engine, the first to expire first
     #[command(after_help = CONTROL)]
-    Certificates(control::LookArguments),
+    Certificates(control::ReadArguments),
     /// Try something that the sandbox of a process that serves forbids
     #[command(hide = true)]
     Attempt(attempt::Arguments),

@@ -11,7 +11,7 @@ use propylon_config::{AdminBind, Config, Source};
 /// Address of `[admin]` in the examples.
 const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
 /// How long a connect to the admin address may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer that is longer is no engine's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -49,52 +49,52 @@ impl Where {
 
 fn read(path: &Path) -> Result<Config, String> {
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let told = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
-    Ok(propylon_config::parse(&source).map_err(told)?.0)
+    let rendered = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
+    Ok(propylon_config::parse(&source).map_err(rendered)?.0)
 }
 
 /// A request to the admin address.
-pub struct Ask<'a> {
+pub struct AdminRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     /// Whole lines, each with its end.
     pub fields: &'a str,
     pub body: &'a str,
     /// How long each read and write may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Asks, and returns status and body. Not over HTTP/1.1, so that the answer ends where the connection does.
-pub fn ask(admin: &AdminBind, ask: &Ask<'_>) -> Result<(u16, String), String> {
-    let told = |error: io::Error| {
+pub fn ask(admin: &AdminBind, ask: &AdminRequest<'_>) -> Result<(u16, String), String> {
+    let failed = |error: io::Error| {
         format!("{admin} does not answer: {error}; is an engine running with this [admin] bind? --admin says another")
     };
-    let answer = converse(admin, ask).map_err(told)?;
+    let answer = converse(admin, ask).map_err(failed)?;
     let stranger = || format!("what answers at {admin} is no propylon admin address");
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(stranger)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(stranger)?;
     Ok((status, body.to_owned()))
 }
 
-fn converse(admin: &AdminBind, ask: &Ask<'_>) -> io::Result<String> {
+fn converse(admin: &AdminBind, ask: &AdminRequest<'_>) -> io::Result<String> {
     match admin {
         AdminBind::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, CONNECT_PATIENCE)?;
-            stream.set_read_timeout(Some(ask.patience))?;
-            stream.set_write_timeout(Some(ask.patience))?;
+            let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
+            stream.set_read_timeout(Some(ask.timeout))?;
+            stream.set_write_timeout(Some(ask.timeout))?;
             exchange(stream, &address.to_string(), ask)
         }
         AdminBind::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(ask.patience))?;
-            stream.set_write_timeout(Some(ask.patience))?;
+            stream.set_read_timeout(Some(ask.timeout))?;
+            stream.set_write_timeout(Some(ask.timeout))?;
             exchange(stream, "localhost", ask)
         }
     }
 }
 
-fn exchange(mut stream: impl Read + Write, host: &str, ask: &Ask<'_>) -> io::Result<String> {
-    let Ask { method, path, fields, body, .. } = ask;
+fn exchange(mut stream: impl Read + Write, host: &str, ask: &AdminRequest<'_>) -> io::Result<String> {
+    let AdminRequest { method, path, fields, body, .. } = ask;
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let request = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}{fields}\r\n{body}");
     stream.write_all(request.as_bytes())?;

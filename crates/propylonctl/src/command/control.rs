@@ -9,11 +9,11 @@ use std::time::Duration;
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use super::admin_client::{Ask, Where, ask};
+use super::admin_client::{AdminRequest, Where, ask};
 
-/// How long a look may take, and a change, which may have names looked up and certificates read.
-const LOOK_PATIENCE: Duration = Duration::from_secs(5);
-const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long reading may take, and a change, which may have names looked up and certificates read.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// A server of the running engine.
@@ -50,7 +50,7 @@ pub struct ChangeArguments {
 }
 
 #[derive(clap::Args)]
-pub struct LookArguments {
+pub struct ReadArguments {
     #[command(flatten)]
     engine: Where,
     /// Print it as JSON on standard output
@@ -60,52 +60,52 @@ pub struct LookArguments {
 
 /// An action on a server.
 #[derive(Clone, Copy)]
-pub enum Deed {
+pub enum ServerAction {
     Drain,
     Undrain,
     Weigh(NonZeroU16),
 }
 
-impl Deed {
+impl ServerAction {
     fn body(self) -> Value {
         match self {
-            Deed::Drain => json!({ "drain": true }),
-            Deed::Undrain => json!({ "drain": false }),
-            Deed::Weigh(weight) => json!({ "weight": weight }),
+            ServerAction::Drain => json!({ "drain": true }),
+            ServerAction::Undrain => json!({ "drain": false }),
+            ServerAction::Weigh(weight) => json!({ "weight": weight }),
         }
     }
 }
 
 pub fn drain(arguments: &ServerArguments) -> ExitCode {
-    ended(change_server(arguments, Deed::Drain))
+    ended(change_server(arguments, ServerAction::Drain))
 }
 
 pub fn undrain(arguments: &ServerArguments) -> ExitCode {
-    ended(change_server(arguments, Deed::Undrain))
+    ended(change_server(arguments, ServerAction::Undrain))
 }
 
 pub fn weight(arguments: &WeightArguments) -> ExitCode {
     let weight = NonZeroU16::new(arguments.weight).unwrap_or(NonZeroU16::MIN);
-    ended(change_server(&arguments.of, Deed::Weigh(weight)))
+    ended(change_server(&arguments.of, ServerAction::Weigh(weight)))
 }
 
 pub fn reload(arguments: &ChangeArguments) -> ExitCode {
     ended(Engine::of(arguments).and_then(|engine| engine.change("POST", "/v1/reload", "", arguments.dry_run)))
 }
 
-pub fn servers(arguments: &LookArguments) -> ExitCode {
+pub fn servers(arguments: &ReadArguments) -> ExitCode {
     ended(look(arguments, "backends", servers_table))
 }
 
-pub fn certificates(arguments: &LookArguments) -> ExitCode {
+pub fn certificates(arguments: &ReadArguments) -> ExitCode {
     ended(look(arguments, "certificates", certificates_table))
 }
 
-/// Prints what is to be told.
+/// Prints the outcome.
 fn ended(outcome: Result<String, String>) -> ExitCode {
     match outcome {
-        Ok(told) => {
-            print!("{told}");
+        Ok(text) => {
+            print!("{text}");
             ExitCode::SUCCESS
         }
         Err(what) => {
@@ -115,7 +115,7 @@ fn ended(outcome: Result<String, String>) -> ExitCode {
     }
 }
 
-fn change_server(arguments: &ServerArguments, deed: Deed) -> Result<String, String> {
+fn change_server(arguments: &ServerArguments, action: ServerAction) -> Result<String, String> {
     let engine = Engine::of(&arguments.change)?;
     let snapshot = engine.snapshot()?;
     let backend = match &arguments.backend {
@@ -123,7 +123,7 @@ fn change_server(arguments: &ServerArguments, deed: Deed) -> Result<String, Stri
         None => backend_with(&snapshot, &arguments.server)?,
     };
     let path = format!("/v1/backends/{}/servers/{}", encoded(&backend), encoded(&arguments.server));
-    engine.change("PATCH", &path, &deed.body().to_string(), arguments.change.dry_run)
+    engine.change("PATCH", &path, &action.body().to_string(), arguments.change.dry_run)
 }
 
 /// The one backend that has a server by this address.
@@ -166,14 +166,14 @@ impl Engine {
         if let Some(token) = &self.token {
             fields += &format!("Authorization: Bearer {token}\r\n");
         }
-        let asked = Ask { method, path: &path, fields: &fields, body, patience: CHANGE_PATIENCE };
+        let asked = AdminRequest { method, path: &path, fields: &fields, body, timeout: CHANGE_TIMEOUT };
         let (status, answer) = ask(&self.admin, &asked)?;
         let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
         match status {
             200 => match unusable(&answer) {
-                None => Ok(told(&answer)),
+                None => Ok(summary(&answer)),
                 Some(files) => {
-                    print!("{}", told(&answer));
+                    print!("{}", summary(&answer));
                     Err(files)
                 }
             },
@@ -195,23 +195,23 @@ fn token(file: &Path) -> Result<String, String> {
     }
 }
 
-fn told(answer: &Value) -> String {
+fn summary(answer: &Value) -> String {
     let generation = &answer["generation"];
-    let mut told = match answer["result"].as_str() {
+    let mut text = match answer["result"].as_str() {
         Some("dry-run") => format!("nothing has changed: generation {generation} stays in effect; this would:\n"),
         Some("unchanged") => format!("nothing is different: generation {generation}\n"),
         _ => format!("in effect as generation {generation}:\n"),
     };
-    list(&answer["changes"]).for_each(|change| told += &format!("  {}\n", change_text(change)));
-    list(&answer["warnings"]).for_each(|problem| told += &format!("warning: {}\n", problem_text(problem)));
-    told
+    list(&answer["changes"]).for_each(|change| text += &format!("  {}\n", change_text(change)));
+    list(&answer["warnings"]).for_each(|problem| text += &format!("warning: {}\n", problem_text(problem)));
+    text
 }
 
 /// A sentence about files that could not be used, if there are any. The files are named among the warnings.
 fn unusable(answer: &Value) -> Option<String> {
     let files: Vec<String> = list(&answer["unusable_files"]).map(text).collect();
-    let told = || format!("what was there before stays in use in place of what cannot be used: {}", files.join(", "));
-    (!files.is_empty()).then(told)
+    let note = || format!("what was there before stays in use in place of what cannot be used: {}", files.join(", "));
+    (!files.is_empty()).then(note)
 }
 
 /// `backend.app.servers[10.0.0.3:80].drain: false -> true`
@@ -241,7 +241,7 @@ fn problem_text(problem: &Value) -> String {
 }
 
 fn snapshot(admin: &AdminBind) -> Result<Value, String> {
-    let asked = Ask { method: "GET", path: "/v1/snapshot", fields: "", body: "", patience: LOOK_PATIENCE };
+    let asked = AdminRequest { method: "GET", path: "/v1/snapshot", fields: "", body: "", timeout: READ_TIMEOUT };
     match ask(admin, &asked)? {
         (200, body) => {
             serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no propylon admin address"))
@@ -250,7 +250,7 @@ fn snapshot(admin: &AdminBind) -> Result<Value, String> {
     }
 }
 
-fn look(arguments: &LookArguments, part: &str, table: fn(&Value) -> String) -> Result<String, String> {
+fn look(arguments: &ReadArguments, part: &str, table: fn(&Value) -> String) -> Result<String, String> {
     let (admin, _) = arguments.engine.find()?;
     let snapshot = snapshot(&admin)?;
     Ok(if arguments.json { format!("{:#}\n", snapshot[part]) } else { table(&snapshot) })
@@ -335,7 +335,7 @@ mod tests {
         });
         let expected = "in effect as generation 7:\n  backend.app.servers[a:1].drain: false -> true\n  \
                         tls.public: read again\nwarning: w; f\n";
-        assert_eq!((told(&answer), unusable(&answer)), (expected.into(), None));
+        assert_eq!((summary(&answer), unusable(&answer)), (expected.into(), None));
         let said = unusable(&json!({ "unusable_files": ["/a.pem", "/b.pem"] })).expect("two files");
         assert!(said.ends_with(": /a.pem, /b.pem"), "{said}");
     }

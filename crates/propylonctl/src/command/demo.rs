@@ -1,9 +1,9 @@
 //! `propylon demo`: certificates, two origins and an engine in front of them, all on this machine; a little load, what
 //! it cost, and how to go on from there. Whatever way it ends, it leaves nothing behind.
 
+mod environment;
 mod failure;
 mod figures;
-mod stage;
 mod watch;
 
 use std::ffi::OsString;
@@ -18,9 +18,9 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
+use environment::{Environment, Program};
 use failure::Failure;
 use figures::{Figures, Row};
-use stage::{Program, Stage};
 use watch::{Metrics, Progress, say};
 
 /// Ports that are tried first, so that the addresses are the same each time.
@@ -80,63 +80,66 @@ async fn until_interrupted(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut interrupt = install(SignalKind::interrupt())?;
     let mut terminate = install(SignalKind::terminate())?;
     let mut hangup = install(SignalKind::hangup())?;
-    let mut is_told = false;
+    let mut is_reported = false;
     tokio::select! {
-        result = demo(arguments, &mut is_told) => return result,
+        result = demo(arguments, &mut is_reported) => return result,
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-    Ok(if is_told { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
+    Ok(if is_reported { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
 }
 
-async fn demo(arguments: &Arguments, is_told: &mut bool) -> Result<ExitCode, Failure> {
-    let mut stage = Stage::new()?;
+async fn demo(arguments: &Arguments, is_reported: &mut bool) -> Result<ExitCode, Failure> {
+    let mut environment = Environment::new()?;
     say(&format!("Propylon {}: a demo on this machine, {} cores\n", env!("CARGO_PKG_VERSION"), cores()));
-    let setup = set_up(&mut stage).await?;
+    let setup = set_up(&mut environment).await?;
     say(&format!(
         "  https://{} in front of {}; dashboard at http://{}/\n",
         setup.web,
         setup.origins.iter().map(SocketAddr::to_string).collect::<Vec<String>>().join(" and "),
         setup.admin
     ));
-    let figures = measure(&mut stage, &setup, Duration::from_secs(arguments.seconds.into())).await?;
+    let figures = measure(&mut environment, &setup, Duration::from_secs(arguments.seconds.into())).await?;
     let keeps = arguments.keep || (!arguments.once && !arguments.json && io::stdout().is_terminal());
-    tell(arguments, &stage, &setup, &figures, keeps);
-    *is_told = true;
+    print_report(arguments, &environment, &setup, &figures, keeps);
+    *is_reported = true;
     if keeps {
         // Until a signal drops all of this.
         loop {
             sleep(PROGRESS_INTERVAL).await;
-            stage.check(&setup.lasting)?;
+            environment.check(&setup.lasting)?;
         }
     }
     Ok(if figures.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Certificates, origins, engine.
-async fn set_up(stage: &mut Stage) -> Result<Setup, Failure> {
+async fn set_up(environment: &mut Environment) -> Result<Setup, Failure> {
     say("  a CA, and an EC P-256 and an RSA-2048 certificate for shop.test\n");
-    let folder = stage.folder.clone();
-    let maker =
-        stage.start("certificates", Program::Bench, &words(["certificates", "--name", NAME, "--out"], &folder))?;
-    let maker = stage.actor(maker);
+    let folder = environment.folder.clone();
+    let maker = environment.start(
+        "certificates",
+        Program::Bench,
+        &words(["certificates", "--name", NAME, "--out"], &folder),
+    )?;
+    let maker = environment.process(maker);
     if !maker.end().await.success() {
         return Err(maker.failure("failed"));
     }
     let (mut origins, mut lasting) = (Vec::new(), Vec::new());
     for name in ORIGINS {
-        let origin = stage.start("an origin", Program::Bench, &words(["origin", "--name"], name))?;
+        let origin = environment.start("an origin", Program::Bench, &words(["origin", "--name"], name))?;
         lasting.push(origin);
-        let address = stage.actor(origin).says("listening ").await?;
+        let address = environment.process(origin).says("listening ").await?;
         origins.push(address.parse().map_err(|_| Failure::new(format!("an origin listens on \"{address}\"")))?);
     }
-    let file = stage.file("demo.toml");
+    let file = environment.file("demo.toml");
     let text = configuration(free_or_any(WEB_PORT), free_or_any(ADMIN_PORT), &origins);
     std::fs::write(&file, text).map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
-    let index = stage.start("the engine", Program::Propylon, &words(["run", "-c"], &file))?;
+    let index = environment.start("the engine", Program::Propylon, &words(["run", "-c"], &file))?;
     lasting.push(index);
-    let engine = stage.actor(index);
+    let engine = environment.process(index);
     let web = engine.says(": info: listener \"web\" at https://").await?;
     let admin = engine.says(": info: admin at http://").await?;
     let version = concat!(": info: propylon ", env!("CARGO_PKG_VERSION"), " runs");
@@ -188,7 +191,7 @@ fn free_or_any(port: u16) -> u16 {
     TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)).map_or(0, |_| port)
 }
 
-async fn measure(stage: &mut Stage, setup: &Setup, duration: Duration) -> Result<Figures, Failure> {
+async fn measure(environment: &mut Environment, setup: &Setup, duration: Duration) -> Result<Figures, Failure> {
     let time = [format!("--duration={}s", duration.as_secs()), format!("--warmup={}ms", WARMUP.as_millis())];
     let time = [time[0].as_str(), time[1].as_str()];
     let expected = duration + WARMUP;
@@ -201,12 +204,12 @@ async fn measure(stage: &mut Stage, setup: &Setup, duration: Duration) -> Result
         let progress = Progress::new(what, "/s", expected);
         let show =
             |progress: &mut Progress, metrics: &Metrics| progress.count(metrics.sum("propylon_responses_total", ""));
-        let report = load_with(stage, setup, &[&load[..], &time].concat(), progress, show).await?;
+        let report = load_with(environment, setup, &[&load[..], &time].concat(), progress, show).await?;
         rows.push(Row { what, report });
     }
     let progress = Progress::new("idle TLS connections", " open", IDLE_TIME);
     let show = |progress: &mut Progress, metrics: &Metrics| progress.level(metrics.sum("propylon_connections", ""));
-    let idle = load_with(stage, setup, &["connections", "--count", IDLE_CONNECTIONS], progress, show).await?;
+    let idle = load_with(environment, setup, &["connections", "--count", IDLE_CONNECTIONS], progress, show).await?;
     let metrics = Metrics::read(setup.admin).await;
     let metrics = metrics.map_err(|error| Failure::new(format!("http://{}/metrics: {error}", setup.admin)))?;
     let origins = ORIGINS.iter().zip(&setup.origins).map(|(name, address)| {
@@ -223,22 +226,22 @@ async fn measure(stage: &mut Stage, setup: &Setup, duration: Duration) -> Result
 
 /// Runs a load of `propylon-bench` to its end, and returns its report.
 async fn load_with(
-    stage: &mut Stage,
+    environment: &mut Environment,
     setup: &Setup,
     load: &[&str],
     mut progress: Progress,
     show: impl Fn(&mut Progress, &Metrics),
 ) -> Result<Value, Failure> {
-    let json = stage.file("report.json");
+    let json = environment.file("report.json");
     let _ = std::fs::remove_file(&json);
     let mut arguments: Vec<OsString> = load.iter().map(OsString::from).collect();
     let target =
         [format!("--target={}", setup.web), format!("--name={NAME}"), format!("--server-pid={}", setup.engine_pid)];
     arguments.extend(target.map(OsString::from));
     arguments.extend(words(["--json"], &json));
-    let index = stage.start("the load", Program::Bench, &arguments)?;
-    while stage.actor(index).ended().is_none() {
-        stage.check(&setup.lasting)?;
+    let index = environment.start("the load", Program::Bench, &arguments)?;
+    while environment.process(index).ended().is_none() {
+        environment.check(&setup.lasting)?;
         if let Ok(metrics) = Metrics::read(setup.admin).await {
             show(&mut progress, &metrics);
         }
@@ -246,10 +249,10 @@ async fn load_with(
     }
     // A load in which something failed has a report too, which says what.
     let text = std::fs::read_to_string(&json).unwrap_or_default();
-    serde_json::from_str(&text).map_err(|_| stage.actor(index).failure("gave no report"))
+    serde_json::from_str(&text).map_err(|_| environment.process(index).failure("gave no report"))
 }
 
-fn tell(arguments: &Arguments, stage: &Stage, setup: &Setup, figures: &Figures, keeps: bool) {
+fn print_report(arguments: &Arguments, environment: &Environment, setup: &Setup, figures: &Figures, keeps: bool) {
     let mut text = String::new();
     if arguments.json {
         text = format!("{:#}\n", figures.json());
@@ -257,14 +260,14 @@ fn tell(arguments: &Arguments, stage: &Stage, setup: &Setup, figures: &Figures, 
         text.push_str(&format!("\n{}\n", figures.table()));
         text.push_str("One worker, so rates are those of one core; CPU is the engine's, user and system. TLS 1.3.\n");
         figures.remarks().iter().for_each(|remark| text.push_str(&format!("{remark}\n")));
-        text.push_str(&if keeps { carry_on(stage, setup) } else { again() });
+        text.push_str(&if keeps { next_steps_meanwhile(environment, setup) } else { next_steps() });
     }
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-fn carry_on(stage: &Stage, setup: &Setup) -> String {
-    let (folder, bench) = (stage.folder.display(), stage.path_of(Program::Bench).display());
+fn next_steps_meanwhile(environment: &Environment, setup: &Setup) -> String {
+    let (folder, bench) = (environment.folder.display(), environment.path_of(Program::Bench).display());
     let (web, port, admin) = (setup.web, setup.web.port(), setup.admin);
     let curl =
         format!("curl -i --cacert {folder}/ca.pem --resolve {NAME}:{port}:127.0.0.1 https://{NAME}:{port}/bytes/64");
@@ -281,7 +284,7 @@ fn carry_on(stage: &Stage, setup: &Setup) -> String {
     )
 }
 
-fn again() -> String {
+fn next_steps() -> String {
     format!("\nTo look around: propylon demo --keep. A configuration to begin with: {}\n", example())
 }
 

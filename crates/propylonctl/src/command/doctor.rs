@@ -15,7 +15,7 @@ use propylon_config::{Admin, AdminBind, Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
-use crate::command::admin_client::{Ask, ask};
+use crate::command::admin_client::{AdminRequest, ask};
 use crate::command::attempt;
 use account::CONNECT_TIMEOUT;
 use finding::{FILES_NAMED_MAX, Finding, State};
@@ -101,8 +101,8 @@ impl Machine {
 pub fn main(arguments: &Arguments) -> ExitCode {
     let config = match arguments.config.as_deref().map(load).transpose() {
         Ok(config) => config,
-        Err(told) => {
-            eprint!("{told}");
+        Err(problems) => {
+            eprint!("{problems}");
             return ExitCode::FAILURE;
         }
     };
@@ -124,8 +124,8 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 fn load(path: &Path) -> Result<Config, String> {
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let told = |problems: Vec<Problem>| propylon_config::render(&problems, &source.text);
-    propylon_config::parse(&source).map(|(config, _)| config).map_err(told)
+    let rendered = |problems: Vec<Problem>| propylon_config::render(&problems, &source.text);
+    propylon_config::parse(&source).map(|(config, _)| config).map_err(rendered)
 }
 
 fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
@@ -150,11 +150,12 @@ fn sandboxed(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
     }
     let shown = attempt::show(path);
     let one = |what: &'static str, key: &str, fix: &str| {
-        let told = shown.as_ref().and_then(|shown| Some((shown[key]["state"].as_str()?, shown[key]["told"].as_str()?)));
-        match told {
+        let enforced =
+            shown.as_ref().and_then(|shown| Some((shown[key]["state"].as_str()?, shown[key]["told"].as_str()?)));
+        match enforced {
             None => Finding::new(what, State::Unknown, "unknown", WANTED),
-            Some(("enforced", told)) => Finding::new(what, State::Good, told, WANTED),
-            Some((_, told)) => Finding::new(what, State::Advice, told, WANTED).fix(fix),
+            Some(("enforced", detail)) => Finding::new(what, State::Good, detail, WANTED),
+            Some((_, detail)) => Finding::new(what, State::Advice, detail, WANTED).fix(fix),
         }
     };
     let mut findings = vec![
@@ -208,7 +209,7 @@ fn isolated(config: &Config) -> Finding {
 
 /// Whether the engine that runs says so.
 fn is_key_process_lost(config: &Config) -> bool {
-    let status = told_by_engine(config, "/status.json").unwrap_or_default();
+    let status = answer_of_engine(config, "/status.json").unwrap_or_default();
     let held = status["conditions"]["list"].as_array();
     held.into_iter().flatten().any(|condition| condition["name"] == "key-process-lost")
 }
@@ -216,16 +217,16 @@ fn is_key_process_lost(config: &Config) -> bool {
 /// Whether the process that serves may come by all that the file names now: otherwise it refuses to read it again.
 fn reach(path: &Path, config: &Config) -> Option<Finding> {
     const WHAT: &str = "sandbox: what the running engine may come by";
-    let snapshot = told_by_engine(config, "/v1/snapshot")?;
+    let snapshot = answer_of_engine(config, "/v1/snapshot")?;
     let source = Source::read(path).ok()?;
     let out = sandbox::out_of_reach(config, &source, &snapshot["sandbox"])?;
     let (state, current) = match out.as_slice() {
         [] => (State::Good, "all that the file names".to_owned()),
         out => {
-            let told = out.iter().take(FILES_NAMED_MAX).cloned().collect::<Vec<String>>().join(", ");
+            let named = out.iter().take(FILES_NAMED_MAX).cloned().collect::<Vec<String>>().join(", ");
             let more = out.len().saturating_sub(FILES_NAMED_MAX);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            (State::Bad, format!("{told}{more}; it would refuse to read the file again"))
+            (State::Bad, format!("{named}{more}; it would refuse to read the file again"))
         }
     };
     Some(Finding::new(WHAT, state, current, "all that the file names").fix(sandbox::remedy(config, path)))
@@ -235,13 +236,13 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
 fn is_served(config: &Config) -> bool {
     let socket = config.process.upgrade_socket.as_ref();
     socket.is_some_and(|socket| propylon_sys::connect_messages(&socket.path, CONNECT_TIMEOUT).is_ok())
-        || told_by_engine(config, "/v1/snapshot").is_some_and(|snapshot| snapshot["sandbox"].is_object())
+        || answer_of_engine(config, "/v1/snapshot").is_some_and(|snapshot| snapshot["sandbox"].is_object())
 }
 
 /// The answer of the engine that runs at its admin address.
-fn told_by_engine(config: &Config, path: &str) -> Option<Value> {
+fn answer_of_engine(config: &Config, path: &str) -> Option<Value> {
     let admin = &config.admin.as_ref()?.bind;
-    let asked = Ask { method: "GET", path, fields: "", body: "", patience: CONNECT_TIMEOUT };
+    let asked = AdminRequest { method: "GET", path, fields: "", body: "", timeout: CONNECT_TIMEOUT };
     let (_, body) = ask(admin, &asked).ok().filter(|(status, _)| *status == 200)?;
     serde_json::from_str(&body).ok()
 }
@@ -674,13 +675,13 @@ mod tests {
         let text = format!(
             "[process]\nupgrade_socket = \"up.sock\"\n[log]\naccess = \"/nonexistent/a.log\"\n[admin]\nbind = \"{at}\"\n{ROUTE}bind = \"127.0.0.1:0\"\n"
         );
-        let told = config(&text);
+        let parsed = config(&text);
         // Beside a configuration that is named without a folder, which is the one that we are in.
-        let of = |what: &str| account::findings(&told).into_iter().find(|finding| finding.what == what).expect(what);
+        let of = |what: &str| account::findings(&parsed).into_iter().find(|finding| finding.what == what).expect(what);
         assert_eq!(of("upgrade socket").state, State::Good);
         assert_eq!(of("access log's folder").state, State::Bad);
         let found =
-            admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, told.admin.as_ref().unwrap(), false);
+            admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, parsed.admin.as_ref().unwrap(), false);
         assert!(found[0].current.contains(&format!("({})", std::process::id())), "{}", found[0].current);
         // This test is no engine: nothing could be bound there. Of one that cannot be seen the answer tells.
         assert_eq!(found[0].state, State::Bad);

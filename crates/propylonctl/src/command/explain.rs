@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 /// Parts of a URL.
-struct Asked {
+struct ParsedUrl {
     tls: bool,
     port: Option<u16>,
     /// As Host would have it.
@@ -92,7 +92,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 }
 
 fn explain(arguments: &Arguments) -> Result<(), String> {
-    let asked = Asked::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
+    let asked = ParsedUrl::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
     let Loaded { config, profiles, file, overrides } = load(&arguments.config)?;
     let listeners = listeners(&config, &asked, arguments).map_err(|what| format!("propylon: {what}\n"))?;
     let name = match arguments.sni.as_deref() {
@@ -167,9 +167,9 @@ fn load(path: &Path) -> Result<Loaded, String> {
     Ok(Loaded { config, profiles, file: source.name, overrides })
 }
 
-impl Asked {
+impl ParsedUrl {
     /// Reads a URL by the same strict rules as a request.
-    fn read(url: &str) -> Result<Asked, String> {
+    fn read(url: &str) -> Result<ParsedUrl, String> {
         let (scheme, rest) = url.split_once("://").ok_or("write the whole URL, as in https://shop.example/cart")?;
         let tls = match scheme {
             "https" | "wss" => true,
@@ -190,7 +190,7 @@ impl Asked {
         let mut scratch = [0; HOST_BYTES_MAX];
         let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
         let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        Ok(Asked { tls, port, authority: authority.to_string(), host, text, head })
+        Ok(ParsedUrl { tls, port, authority: authority.to_string(), host, text, head })
     }
 
     /// As it is written.
@@ -221,7 +221,7 @@ fn is_name(host: &str) -> bool {
 }
 
 /// The listeners that such a request can come in by.
-fn listeners(config: &Config, asked: &Asked, arguments: &Arguments) -> Result<Vec<usize>, String> {
+fn listeners(config: &Config, asked: &ParsedUrl, arguments: &Arguments) -> Result<Vec<usize>, String> {
     let all = || {
         let describe = |listener: &Listener| format!("{} ({})", listener.name, addresses(listener));
         config.listeners.iter().map(describe).collect::<Vec<String>>().join(", ")
@@ -333,13 +333,13 @@ impl Explanation<'_> {
                 if route.require_client_certificate {
                     line("", "asks for a client certificate; without one 403 (client-certificate-required)");
                 }
-                self.tell_action(&route.action, &mut line);
+                self.describe_action(&route.action, &mut line);
             }
         }
         out
     }
 
-    fn tell_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
+    fn describe_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
         match action {
             Action::Backend(id) => {
                 let backend = &self.config.backends[id.0];
@@ -522,19 +522,19 @@ mod tests {
 
     #[test]
     fn a_url_is_read_as_a_request_would_be() {
-        let asked = Asked::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
+        let asked = ParsedUrl::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
         assert_eq!((asked.tls, asked.port), (true, Some(8443)));
         assert_eq!((asked.host.as_str(), &*asked.path()), ("shop.example", "/a/b"));
-        let asked = Asked::read("http://[::1]?x").unwrap();
+        let asked = ParsedUrl::read("http://[::1]?x").unwrap();
         assert_eq!((asked.host.as_str(), &*asked.path(), asked.port), ("[::1]", "/", None));
     }
 
     #[test]
     fn a_url_that_no_client_could_ask_for_is_refused_with_the_reason() {
-        assert!(Asked::read("shop.example/").is_err());
-        assert!(Asked::read("ftp://shop.example/").is_err());
-        assert!(Asked::read("https:///x").is_err());
-        let error = Asked::read("https://shop..example/").err().unwrap();
+        assert!(ParsedUrl::read("shop.example/").is_err());
+        assert!(ParsedUrl::read("ftp://shop.example/").is_err());
+        assert!(ParsedUrl::read("https:///x").is_err());
+        let error = ParsedUrl::read("https://shop..example/").err().unwrap();
         assert!(error.contains("400") && error.contains("bad-host"), "{error}");
     }
 

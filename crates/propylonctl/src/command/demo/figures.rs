@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn numbers_are_told_in_groups_of_three() {
-        let told: Vec<String> = [0.0, 999.0, 1000.4, 1_234_567.0, -1000.0].map(thousands).into();
-        assert_eq!(told, ["0", "999", "1,000", "1,234,567", "-1,000"]);
+        let grouped: Vec<String> = [0.0, 999.0, 1000.4, 1_234_567.0, -1000.0].map(thousands).into();
+        assert_eq!(grouped, ["0", "999", "1,000", "1,234,567", "-1,000"]);
     }
 
     #[test]

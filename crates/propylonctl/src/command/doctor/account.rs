@@ -33,17 +33,17 @@ pub fn become_it(config: &Config) -> Option<Finding> {
         (Ok(account), own) if own == account.uid => Finding::new(WHAT, State::Good, user, wanted),
         (Ok(account), 0) => match propylon_sys::drop_privileges(&account) {
             Ok(()) => {
-                let told = format!("what follows is judged as {user} (uid {})", account.uid);
-                Finding::new(WHAT, State::Good, told, wanted)
+                let current = format!("what follows is judged as {user} (uid {})", account.uid);
+                Finding::new(WHAT, State::Good, current, wanted)
             }
             Err(error) => {
-                let told = format!("what follows is judged as root: {error}");
-                Finding::new(WHAT, State::Unknown, told, wanted)
+                let current = format!("what follows is judged as root: {error}");
+                Finding::new(WHAT, State::Unknown, current, wanted)
             }
         },
         (Ok(_), own) => {
-            let told = format!("all of this is judged as uid {own}, which is neither root nor {user}");
-            Finding::new(WHAT, State::Advice, told, wanted).fix("run this as root: it judges as that account then")
+            let current = format!("all of this is judged as uid {own}, which is neither root nor {user}");
+            Finding::new(WHAT, State::Advice, current, wanted).fix("run this as root: it judges as that account then")
         }
     };
     Some(finding)
@@ -116,14 +116,14 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
             Some(Refused { path, access: *access, error })
         })
         .collect();
-    let told = &refused[..refused.len().min(FILES_NAMED_MAX)];
+    let named = &refused[..refused.len().min(FILES_NAMED_MAX)];
     let current = match refused.as_slice() {
         [] if named.is_empty() => return None,
         [] => format!("all {} can be", named.len()),
         refused => {
-            let all = told.iter().map(|file| format!("{}: {}", file.path.display(), file.error));
+            let all = named.iter().map(|file| format!("{}: {}", file.path.display(), file.error));
             let all = all.collect::<Vec<String>>().join(", ");
-            match refused.len() - told.len() {
+            match refused.len() - named.len() {
                 0 => all,
                 more => format!("{all} and {more} more"),
             }
@@ -135,7 +135,7 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
         Some(_) => " (a start by root reads some before it is that account, and no reload could)",
         None => "",
     };
-    Some(finding.fix(commands(told, owner).join("; ") + again))
+    Some(finding.fix(commands(named, owner).join("; ") + again))
 }
 
 /// Whether others could do as they like in the folder that the key process keeps keys in: then it keeps none.
@@ -210,8 +210,8 @@ fn upgrade(config: &Config, owner: &Owner) -> Option<Finding> {
     const WHAT: &str = "upgrade socket";
     let path = &config.process.upgrade_socket.as_ref()?.path;
     if propylon_sys::connect_messages(path, CONNECT_TIMEOUT).is_ok() {
-        let told = "a process answers; run would be refused, propylon upgrade has it succeeded";
-        return Some(Finding::new(WHAT, State::Good, told, "somebody or nobody"));
+        let current = "a process answers; run would be refused, propylon upgrade has it succeeded";
+        return Some(Finding::new(WHAT, State::Good, current, "somebody or nobody"));
     }
     let folder = folder_of(path);
     let (state, current) = match fs::metadata(folder) {
@@ -281,13 +281,13 @@ mod tests {
             access: FileAccess::Read,
             error: io::ErrorKind::PermissionDenied.into(),
         };
-        let told = commands(&[denied("/a.pem"), denied("/b's.pem")], &owner);
-        assert_eq!(told, [r"chgrp nogroup /a.pem '/b'\''s.pem' && chmod g+r /a.pem '/b'\''s.pem'"]);
+        let made = commands(&[denied("/a.pem"), denied("/b's.pem")], &owner);
+        assert_eq!(made, [r"chgrp nogroup /a.pem '/b'\''s.pem' && chmod g+r /a.pem '/b'\''s.pem'"]);
         let gone = Refused { error: io::ErrorKind::NotFound.into(), ..denied("/gone.pem") };
         let folder = Refused { access: FileAccess::WriteFolder, ..denied("/state") };
-        let told = commands(&[gone, folder], &owner);
-        assert!(told[0].starts_with("put /gone.pem where"), "{told:?}");
-        assert_eq!(told[1], "install -d -o nobody -g nogroup -m 700 /state");
+        let made = commands(&[gone, folder], &owner);
+        assert!(made[0].starts_with("put /gone.pem where"), "{made:?}");
+        assert_eq!(made[1], "install -d -o nobody -g nogroup -m 700 /state");
     }
 
     #[test]

@@ -234,10 +234,12 @@ mod tests {
                 continue;
             };
             match (&key.default, &default_of(&row)) {
-                (Some(code), Some(told)) if compared(code) != compared(told) => {
-                    found.push(format!("the default of {name} is {code}, and in the manual {told}"));
+                (Some(code), Some(documented)) if compared(code) != compared(documented) => {
+                    found.push(format!("the default of {name} is {code}, and in the manual {documented}"));
                 }
-                (None, Some(told)) => found.push(format!("{name} has no default, and in the manual {told}")),
+                (None, Some(documented)) => {
+                    found.push(format!("{name} has no default, and in the manual {documented}"))
+                }
                 _ => {}
             }
             known.insert(name);
@@ -286,11 +288,11 @@ mod tests {
             let process = json!({ "properties": { "workers": { "default": "auto" }, "a": a, "http2": http2 } });
             json!({ "properties": { "process": process } })
         };
-        let told = |default: Value, key: &str| differences(&Manual::of_engine(TEXT), &table(default, key));
-        assert_eq!(told(json!("1000ms"), "on"), [""; 0]);
-        assert_eq!(told(json!("2s"), "on"), ["the default of process.a.b is \"2s\", and in the manual \"1s\""]);
+        let found = |default: Value, key: &str| differences(&Manual::of_engine(TEXT), &table(default, key));
+        assert_eq!(found(json!("1000ms"), "on"), [""; 0]);
+        assert_eq!(found(json!("2s"), "on"), ["the default of process.a.b is \"2s\", and in the manual \"1s\""]);
         let untold = "the manual has no row for process.http2.new, and no table around it names it";
-        assert_eq!(told(json!("1s"), "new"), [untold]);
+        assert_eq!(found(json!("1s"), "new"), [untold]);
         let gone = differences(&Manual::of_engine(TEXT), &json!({}));
         assert!(gone.len() == 4 && gone.contains(&"there is no key process.a.c".into()), "{gone:?}");
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
-use crate::command::admin_client::{Ask, ask};
+use crate::command::admin_client::{AdminRequest, ask};
 pub use attention::Condition;
 use value::{SECONDS_PER_DAY, list, number, text};
 
 /// How long the admin address may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Sample {
     at: Instant,
@@ -108,7 +108,7 @@ pub struct Certificate {
 impl Sample {
     /// Asks the admin address.
     pub fn take(admin: &AdminBind) -> Result<Sample, String> {
-        let asked = Ask { method: "GET", path: "/status.json", fields: "", body: "", patience: PATIENCE };
+        let asked = AdminRequest { method: "GET", path: "/status.json", fields: "", body: "", timeout: ADMIN_TIMEOUT };
         let stranger = || format!("what answers at {admin} is no propylon admin address");
         let (code, body) = ask(admin, &asked)?;
         if code != 200 {

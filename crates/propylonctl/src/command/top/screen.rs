@@ -190,13 +190,13 @@ fn title(figures: &Figures) -> Line<'static> {
 
 /// Predecessors that drain.
 fn predecessors(figures: &Figures) -> Line<'static> {
-    let told = figures.predecessors.iter().map(|one| {
+    let descriptions = figures.predecessors.iter().map(|one| {
         format!(
             "pid {} was succeeded, has drained for {} s, {} connections",
             one.pid, one.draining_seconds, one.connections
         )
     });
-    Line::from(told.collect::<Vec<String>>().join("; "))
+    Line::from(descriptions.collect::<Vec<String>>().join("; "))
 }
 
 fn certificates_name(figures: &Figures) -> String {

@@ -50,7 +50,7 @@ fn backends(status: &Value, now: f64) -> impl Iterator<Item = Condition> {
         let states = &backend["states"];
         number(&states["total"]) > 0.0 && number(&states["usable"]) == 0.0
     };
-    let told = move |backend: &Value| {
+    let condition_of = move |backend: &Value| {
         let (name, total) = (text(&backend["name"]), number(&backend["states"]["total"]));
         let words =
             format!("backend \"{name}\": none of its servers is usable, of {total}; bring servers back, or add some");
@@ -59,7 +59,7 @@ fn backends(status: &Value, now: f64) -> impl Iterator<Item = Condition> {
         let since = own.map(|server| number(&server["since"])).reduce(f64::max);
         Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) }
     };
-    list(&status["backends"]["list"]).filter(is_hopeless).take(BACKENDS_MAX).map(told)
+    list(&status["backends"]["list"]).filter(is_hopeless).take(BACKENDS_MAX).map(condition_of)
 }
 
 /// Servers that are down: as many as are named are among the list's first.
@@ -79,9 +79,10 @@ fn down(status: &Value, now: f64) -> Option<Condition> {
 
 /// Certificates, and what else has an end, by how near that is.
 fn certificates(status: &Value, now: f64) -> Vec<Condition> {
-    let told = &status["certificates"];
+    let certificates = &status["certificates"];
     let count = |names: &[&str]| {
-        let of = list(&told["by_days_left"]).filter(|pair| names.contains(&pair[0].as_str().unwrap_or_default()));
+        let of =
+            list(&certificates["by_days_left"]).filter(|pair| names.contains(&pair[0].as_str().unwrap_or_default()));
         of.map(|pair| number(&pair[1]) as usize).sum::<usize>()
     };
     let near = |[from, until]: [f64; 2]| {
@@ -93,15 +94,15 @@ fn certificates(status: &Value, now: f64) -> Vec<Condition> {
             name if name.is_empty() => text(&each["file"]),
             name => name,
         };
-        list(&told["list"]).filter(left).map(name)
+        list(&certificates["list"]).filter(left).map(name)
     };
     // Since when the first of them is as near to its end: those that end first are listed first.
     let since = |[from, until]: [f64; 2]| {
         let days = |each: &Value| (number(&each["not_after"]) - now) / SECONDS_PER_DAY;
-        let first = list(&told["list"]).map(days).find(|days| (from..until).contains(days))?;
+        let first = list(&certificates["list"]).map(days).find(|days| (from..until).contains(days))?;
         Some((until - first) * SECONDS_PER_DAY)
     };
-    let others: Vec<&Value> = list(&told["others"]).filter(|other| number(&other["until"]) < now).collect();
+    let others: Vec<&Value> = list(&certificates["others"]).filter(|other| number(&other["until"]) < now).collect();
     let other = |other: &&Value| format!("{} of {}", text(&other["kind"]), text(&other["of"]));
     let row = |is_problem: bool, of: &[&str], what: &'static str, days: [f64; 2]| {
         (is_problem, count(of), what, named(count(of), near(days)), since(days))
@@ -161,9 +162,9 @@ mod tests {
                 "others": [{ "kind": "revocation-list", "of": "public", "until": 900 }],
             },
         });
-        let told = words(&status);
+        let found = words(&status);
         let starts = |at: usize, is_problem: bool, text: &str| {
-            assert!(told[at].0 == is_problem && told[at].1.starts_with(text), "{at}: {told:#?}");
+            assert!(found[at].0 == is_problem && found[at].1.starts_with(text), "{at}: {found:#?}");
         };
         starts(0, true, "backend \"app\": none of its servers is usable, of 5");
         starts(
@@ -171,13 +172,13 @@ mod tests {
             true,
             "5 of 5 servers down: 10.0.0.1:80 of app (refused), 10.0.0.2:80 of app (refused), 10.0.0.3:80 of app",
         );
-        assert!(told[1].1.contains(" and 2 more; "), "{}", told[1].1);
+        assert!(found[1].1.contains(" and 2 more; "), "{}", found[1].1);
         starts(2, true, "certificates have expired, 1: old;");
         starts(3, true, "certificates expire within a day, 1: urgent;");
         starts(4, true, "other files are out of date, 1: revocation-list of public;");
         starts(5, false, "attempts fail; look");
         starts(6, false, "certificates expire within 14 days, 2: a, b;");
-        assert_eq!(told.len(), 7);
+        assert_eq!(found.len(), 7);
         let seconds: Vec<Option<f64>> = all(&status).into_iter().map(|each| each.seconds).collect();
         let days = |days: f64| Some(days * SECONDS_PER_DAY);
         let [expired, urgent, soon] = [1.0, 0.5, 11.0].map(days);

@@ -1,4 +1,4 @@
-//! The demo's stage: a folder, and processes that do not outlive it.
+//! Environment of the demo: a folder, and processes that do not outlive it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,27 +23,27 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Lines kept of what a process says.
 const LINES_KEPT_MAX: usize = 200;
 /// Lines of those that a failure repeats.
-const LINES_TOLD: usize = 6;
+const LINES_SHOWN: usize = 6;
 
 /// Dropping it ends the processes and removes the folder.
-pub struct Stage {
+pub struct Environment {
     pub folder: PathBuf,
     own: PathBuf,
     propylon: PathBuf,
     bench: PathBuf,
-    actors: Vec<Actor>,
+    processes: Vec<Process>,
 }
 
-/// A process of the stage.
-pub struct Actor {
+/// A process of the environment.
+pub struct Process {
     name: &'static str,
     child: Child,
-    said: Said,
+    output: Output,
 }
 
 /// The last lines of a process's standard output and error.
 #[derive(Clone, Default)]
-struct Said(Arc<Mutex<VecDeque<String>>>);
+struct Output(Arc<Mutex<VecDeque<String>>>);
 
 #[derive(Clone, Copy)]
 pub enum Program {
@@ -51,9 +51,9 @@ pub enum Program {
     Bench,
 }
 
-impl Stage {
+impl Environment {
     /// Makes the folder, open to nobody else: private keys will lie in it.
-    pub fn new() -> Result<Stage, Failure> {
+    pub fn new() -> Result<Environment, Failure> {
         let own = std::env::current_exe().map_err(|error| Failure::new(format!("who am I? {error}")))?;
         let propylon = beside(&own, "propylon", "the demo starts it")?;
         let bench = beside(&own, "propylon-bench", "the demo takes its load and its servers from it")?;
@@ -61,7 +61,7 @@ impl Stage {
         let folder = std::env::temp_dir().join(name);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|error| Failure::new(format!("{} cannot be made: {error}", folder.display())))?;
-        Ok(Stage { folder, own, propylon, bench, actors: Vec::new() })
+        Ok(Environment { folder, own, propylon, bench, processes: Vec::new() })
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -75,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// Starts a process that stays until the stage goes; the number is for [`Stage::actor`].
+    /// Starts a process that stays until the environment goes; the number is for [`Environment::process`].
     pub fn start(&mut self, name: &'static str, program: Program, arguments: &[OsString]) -> Result<usize, Failure> {
         let mut command = Command::new(&self.own);
         let parent = std::process::id().to_string();
@@ -84,24 +84,24 @@ impl Stage {
         // A group of its own: Ctrl-C is for us, and we end the others in order.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| Failure::new(format!("{name} cannot be started: {error}")))?;
-        let said = Said::default();
-        said.listen(child.stdout.take());
-        said.listen(child.stderr.take());
-        self.actors.push(Actor { name, child, said });
-        Ok(self.actors.len() - 1)
+        let output = Output::default();
+        output.listen(child.stdout.take());
+        output.listen(child.stderr.take());
+        self.processes.push(Process { name, child, output });
+        Ok(self.processes.len() - 1)
     }
 
-    pub fn actor(&mut self, index: usize) -> &mut Actor {
-        &mut self.actors[index]
+    pub fn process(&mut self, index: usize) -> &mut Process {
+        &mut self.processes[index]
     }
 
     /// Fails once one of these has ended.
     pub fn check(&mut self, lasting: &[usize]) -> Result<(), Failure> {
         lasting.iter().try_for_each(|index| {
-            let actor = &mut self.actors[*index];
-            match actor.ended() {
+            let process = &mut self.processes[*index];
+            match process.ended() {
                 None => Ok(()),
-                Some(status) => Err(actor.failure(&format!("ended by itself ({status})"))),
+                Some(status) => Err(process.failure(&format!("ended by itself ({status})"))),
             }
         })
     }
@@ -118,7 +118,7 @@ fn beside(own: &Path, name: &str, why: &str) -> Result<PathBuf, Failure> {
     Err(Failure::new(format!("{program} is not there; {why}.\nBuild it: cargo build {release}-p {name}")))
 }
 
-impl Actor {
+impl Process {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -142,7 +142,7 @@ impl Actor {
         let due = Instant::now() + READY_TIME;
         loop {
             let ended = self.ended();
-            if let Some(rest) = self.said.find(start) {
+            if let Some(rest) = self.output.find(start) {
                 return Ok(rest);
             }
             if let Some(status) = ended {
@@ -157,7 +157,7 @@ impl Actor {
 
     /// A failure with the last that was heard of the process.
     pub fn failure(&self, what: &str) -> Failure {
-        let lines = self.said.last(LINES_TOLD);
+        let lines = self.output.last(LINES_SHOWN);
         let said = if lines.is_empty() { String::new() } else { format!(":\n  {}", lines.join("\n  ")) };
         Failure::new(format!("{} {what}{said}", self.name))
     }
@@ -170,7 +170,7 @@ impl Actor {
     }
 }
 
-impl Said {
+impl Output {
     fn listen(&self, pipe: Option<impl Read + Send + 'static>) {
         let Some(pipe) = pipe else { return };
         let lines = Arc::clone(&self.0);
@@ -197,22 +197,22 @@ impl Said {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Environment {
     fn drop(&mut self) {
         // The load goes first and the origins last: nobody is left to complain of the other's absence.
-        for actor in self.actors.iter_mut().rev() {
-            if actor.ended().is_none() {
-                actor.signal(Signal::TERM);
+        for process in self.processes.iter_mut().rev() {
+            if process.ended().is_none() {
+                process.signal(Signal::TERM);
             }
         }
         let due = Instant::now() + END_TIME;
-        for actor in self.actors.iter_mut().rev() {
-            while actor.ended().is_none() && Instant::now() < due {
+        for process in self.processes.iter_mut().rev() {
+            while process.ended().is_none() && Instant::now() < due {
                 std::thread::sleep(LOOK_INTERVAL);
             }
-            if actor.ended().is_none() {
-                let _ = actor.child.kill();
-                let _ = actor.child.wait();
+            if process.ended().is_none() {
+                let _ = process.child.kill();
+                let _ = process.child.wait();
             }
         }
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
