@@ -96,7 +96,7 @@ impl KeyType {
 }
 
 /// One file to be: its place and its text.
-struct Sheet {
+struct PemFile {
     path: PathBuf,
     text: String,
 }
@@ -122,23 +122,23 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 /// Makes everything in memory first, so that a name that cannot be certified leaves no half of a set behind.
 pub fn write(arguments: &Arguments) -> Outcome<Written> {
     let (authority, ca_pem, ca_key_pem) = make_authority(arguments.days, arguments.count.is_some())?;
-    let mut sheets = vec![Sheet { path: arguments.out.join("ca.pem"), text: ca_pem }];
+    let mut files = vec![PemFile { path: arguments.out.join("ca.pem"), text: ca_pem }];
     if arguments.keep_ca_key {
-        sheets.push(Sheet { path: arguments.out.join("ca.key.pem"), text: ca_key_pem });
+        files.push(PemFile { path: arguments.out.join("ca.key.pem"), text: ca_key_pem });
     }
     // "--keys ec,ec" is one file.
     let keys: BTreeSet<KeyType> = arguments.keys.iter().copied().collect();
     for name in &arguments.names {
         let Some(count) = arguments.count else {
             for &key_type in &keys {
-                sheets.extend(certify(arguments, &authority, name, key_type, &LOCAL_NAMES)?);
+                files.extend(certify(arguments, &authority, name, key_type, &LOCAL_NAMES)?);
             }
             continue;
         };
         for index in 0..count {
             let types = if index % FURTHER_TYPES_EVERY == 0 { keys.len() } else { 1 };
             for &key_type in keys.iter().take(types) {
-                sheets.extend(certify(arguments, &authority, &format!("{index}.{name}"), key_type, &[])?);
+                files.extend(certify(arguments, &authority, &format!("{index}.{name}"), key_type, &[])?);
             }
         }
     }
@@ -148,12 +148,12 @@ pub fn write(arguments: &Arguments) -> Outcome<Written> {
         .create(&arguments.out)
         .when(format_args!("making {}", arguments.out.display()))?;
     if !arguments.force {
-        refuse_to_overwrite(&sheets)?;
+        refuse_to_overwrite(&files)?;
     }
-    for sheet in &sheets {
-        save(sheet)?;
+    for file in &files {
+        save(file)?;
     }
-    Ok(Written { ca: sheets[0].path.clone(), files: sheets.into_iter().map(|sheet| sheet.path).collect() })
+    Ok(Written { ca: files[0].path.clone(), files: files.into_iter().map(|file| file.path).collect() })
 }
 
 /// With its certificate and its key.
@@ -187,7 +187,7 @@ fn certify(
     name: &str,
     key_type: KeyType,
     beside: &[&str],
-) -> Outcome<Vec<Sheet>> {
+) -> Outcome<Vec<PemFile>> {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Failure::new(format!("--name \"{name}\": not a host name")));
     }
@@ -208,12 +208,12 @@ fn certify(
     // "*.shop.test" is a fine name and an awkward file.
     let stem = name.replace('*', "_");
     let place = |tail: &str| arguments.out.join(format!("{stem}.{suffix}{tail}.pem"));
-    let mut sheets = vec![Sheet { path: place(""), text: format!("{chain}{key}") }];
+    let mut files = vec![PemFile { path: place(""), text: format!("{chain}{key}") }];
     if arguments.split {
-        sheets.push(Sheet { path: place(".cert"), text: chain });
-        sheets.push(Sheet { path: place(".key"), text: key });
+        files.push(PemFile { path: place(".cert"), text: chain });
+        files.push(PemFile { path: place(".key"), text: key });
     }
-    Ok(sheets)
+    Ok(files)
 }
 
 fn set_validity(params: &mut CertificateParams, days: u32) {
@@ -223,23 +223,23 @@ fn set_validity(params: &mut CertificateParams, days: u32) {
     params.not_after = now + Duration::days(i64::from(days));
 }
 
-fn refuse_to_overwrite(sheets: &[Sheet]) -> Outcome<()> {
-    match sheets.iter().find(|sheet| sheet.path.exists()) {
-        Some(sheet) => {
-            Err(Failure::new(format!("{} is there already; use --force to overwrite it", sheet.path.display())))
+fn refuse_to_overwrite(files: &[PemFile]) -> Outcome<()> {
+    match files.iter().find(|file| file.path.exists()) {
+        Some(file) => {
+            Err(Failure::new(format!("{} is there already; use --force to overwrite it", file.path.display())))
         }
         None => Ok(()),
     }
 }
 
 /// Written aside and renamed into place: mode 0600 from its first byte on, and never half a file.
-fn save(sheet: &Sheet) -> Outcome<()> {
-    let aside = aside(&sheet.path);
-    let doing = format!("writing {}", sheet.path.display());
+fn save(pem: &PemFile) -> Outcome<()> {
+    let aside = aside(&pem.path);
+    let doing = format!("writing {}", pem.path.display());
     let _ = fs::remove_file(&aside);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).when(&doing)?;
-    file.write_all(sheet.text.as_bytes()).when(&doing)?;
-    fs::rename(&aside, &sheet.path).when(&doing)
+    file.write_all(pem.text.as_bytes()).when(&doing)?;
+    fs::rename(&aside, &pem.path).when(&doing)
 }
 
 fn aside(path: &Path) -> PathBuf {

@@ -5,7 +5,7 @@
 //! `agents` spreads load commands over machines). Modules that they share: `target` (the server that is asked, and
 //! how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
 //! (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
-//! and `client_group` (many clients that are slow), `stage` (a server to be asked), `stats` (the results), `cpu` and
+//! and `client_group` (many clients that are slow), `testbed` (a server to be asked), `stats` (the results), `cpu` and
 //! `memory` (the cost to the server), `pressure` (resources that ran short), `report` (how results are told),
 //! `provenance` (the place and the programs of a measurement).
 //!
@@ -50,11 +50,11 @@ mod response;
 mod results;
 pub mod scratch;
 mod search;
-mod stage;
 mod stats;
 mod stream;
 mod sweep;
 mod target;
+mod testbed;
 mod throughput;
 pub mod units;
 

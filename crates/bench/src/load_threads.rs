@@ -131,7 +131,7 @@ impl LoadThreads<'_> {
         pressure.server_cores_allowed = self.server_cores_allowed.filter(|_| known);
         let waited = pressure::waited(self.server_pids).saturating_sub(waited) as f64 / 1e9;
         pressure.server_waiting = known.then(|| waited / stats.elapsed.as_secs_f64().max(1e-9));
-        pressure.settle();
+        pressure.subtract_own_shares();
         let cpu_each = (known && stats.done > 0).then(|| usage.cpu.as_secs_f64() / stats.done as f64);
         Ok(RunResult { stats, pressure, cpu_each, cpu_source: known.then_some(usage.source) })
     }

@@ -101,7 +101,7 @@ impl Counters {
         let per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
         let cores = |now: u64, then: u64| now.saturating_sub(then) as f64 / per_second / seconds.max(1e-9);
         Pressure {
-            // For now everyone's; `settle` takes away the server's and the load's.
+            // For now everyone's; `subtract_own_shares` takes away the server's and the load's.
             other_cores: (self.total > earlier.total).then(|| cores(self.busy, earlier.busy)),
             stolen_cores: cores(self.stolen, earlier.stolen),
             listen_overflows: self.listen_overflows.saturating_sub(earlier.listen_overflows),
@@ -114,7 +114,7 @@ impl Counters {
 
 impl Pressure {
     /// Takes the load's and the server's share from what all cores did.
-    pub fn settle(&mut self) {
+    pub fn subtract_own_shares(&mut self) {
         let load: f64 = self.load_threads.iter().map(|thread| thread.busy).sum();
         self.other_cores =
             self.server_cores.and_then(|server| self.other_cores.map(|all| (all - load - server).max(0.0)));

@@ -253,7 +253,7 @@ impl<'t> ClientGroup<'t> {
             return self.take_leave(index);
         }
         match client.state {
-            State::Handshaking(since) if link.is_established() => self.settle(index, since),
+            State::Handshaking(since) if link.is_established() => self.note_answer(index, since),
             State::Requesting(since) if link.response.is_complete() => {
                 // An answer before all of the request was sent leaves a connection that is of no more use.
                 let closes = link.response.closes() || !link.is_request_sent(&self.behaviour.request);
@@ -336,7 +336,7 @@ impl<'t> ClientGroup<'t> {
     fn take_answer(&mut self, index: usize, since: Instant) {
         let status = self.clients[index].link.as_ref().map_or(0, |link| link.response.status());
         if (200..400).contains(&status) {
-            return self.settle(index, since);
+            return self.note_answer(index, since);
         }
         self.answers.record_error(ErrorKind::BadStatus, || format!("status {status}"));
         self.clients[index].state = State::Idle;
@@ -344,7 +344,7 @@ impl<'t> ClientGroup<'t> {
         self.plan_next(index, since, false);
     }
 
-    fn settle(&mut self, index: usize, since: Instant) {
+    fn note_answer(&mut self, index: usize, since: Instant) {
         self.answers.done += 1;
         self.answers.record_latency(since.elapsed());
         let is_first = !self.clients[index].served;

@@ -42,8 +42,8 @@ pub struct Bench<'a> {
     pub tls_origin: Option<&'a OriginProcess>,
 }
 
-/// The course of measurements: rows, and which program cannot do which, and why.
-pub struct Course {
+/// Matrix of measurements: rows, and which program cannot do which, and why.
+pub struct Matrix {
     pub rows: Vec<Row>,
     /// Reason why a program cannot do a row, by row and program.
     pub unsupported: BTreeMap<(usize, usize), String>,
@@ -193,12 +193,12 @@ impl Bench<'_> {
     }
 }
 
-impl Course {
+impl Matrix {
     /// Asks each program about the rows that not everyone is expected to know. Such a row is left out, unless it was
     /// named: then it shows who cannot do it.
     pub fn survey(bench: &Bench, programs: &[Program]) -> Outcome<Self> {
         let named = &bench.arguments.rows;
-        let mut course = Self { rows: Vec::new(), unsupported: BTreeMap::new() };
+        let mut matrix = Self { rows: Vec::new(), unsupported: BTreeMap::new() };
         for row in bench.arguments.candidates() {
             let mut objections = Vec::new();
             for (index, program) in programs.iter().enumerate() {
@@ -216,11 +216,11 @@ impl Course {
                 progress(format_args!("{}: left out; name it with --rows to see those who can", row.name()));
                 continue;
             }
-            let row_index = course.rows.len();
-            course.rows.push(row);
-            course.unsupported.extend(objections.into_iter().map(|(index, why)| ((row_index, index), why)));
+            let row_index = matrix.rows.len();
+            matrix.rows.push(row);
+            matrix.unsupported.extend(objections.into_iter().map(|(index, why)| ((row_index, index), why)));
         }
-        Ok(course)
+        Ok(matrix)
     }
 }
 

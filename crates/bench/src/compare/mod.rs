@@ -20,7 +20,7 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::{machine, report};
 pub use arguments::Arguments;
-use bench::{Bench, Course, OriginProcess};
+use bench::{Bench, Matrix, OriginProcess};
 pub use peers::Peer;
 use peers::Program;
 use rows::Sample;
@@ -62,11 +62,11 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Verdict>
     }
     machine::pin_to_core(arguments.load_core)?;
 
-    let course = Course::survey(&bench, &programs)?;
-    let samples = take_samples(&bench, &programs, &course)?;
+    let matrix = Matrix::survey(&bench, &programs)?;
+    let samples = take_samples(&bench, &programs, &matrix)?;
     drop((plain_origin, tls_origin));
     let interrupted = interrupt.is_raised();
-    Ok(Verdict { interrupted, ..Verdict::new(arguments, &programs, &course, &samples) })
+    Ok(Verdict { interrupted, ..Verdict::new(arguments, &programs, &matrix, &samples) })
 }
 
 /// Row by row, and within a row turn by turn (A B A B ...), so that a slow minute of the machine falls on everyone. One
@@ -76,18 +76,18 @@ fn turns(rows: usize, rounds: usize, programs: usize) -> impl Iterator<Item = (u
         .flat_map(move |row| (0..rounds).flat_map(move |round| (0..programs).map(move |program| (row, round, program))))
 }
 
-fn take_samples(bench: &Bench, programs: &[Program], course: &Course) -> Outcome<Samples> {
+fn take_samples(bench: &Bench, programs: &[Program], matrix: &Matrix) -> Outcome<Samples> {
     let names: Vec<&str> = [Peer::Propylon].iter().chain(&Peer::PEERS).map(|peer| peer.name()).collect();
     let mut samples = Samples::new();
     let mut taken = 0;
-    for (row_index, round, index) in turns(course.rows.len(), bench.arguments.rounds as usize, programs.len()) {
-        if course.unsupported.contains_key(&(row_index, index)) {
+    for (row_index, round, index) in turns(matrix.rows.len(), bench.arguments.rounds as usize, programs.len()) {
+        if matrix.unsupported.contains_key(&(row_index, index)) {
             continue;
         }
         if bench.interrupt.is_raised() {
             break;
         }
-        let (row, program) = (course.rows[row_index], &programs[index]);
+        let (row, program) = (matrix.rows[row_index], &programs[index]);
         // Before our own is started, so whatever is found is not ours.
         let other_proxies = other_proxies(&names);
         let measured = match bench.measure(program, row) {

@@ -1,7 +1,7 @@
 //! The evaluation of the samples: medians with their spread, and each program's ratio to the best peer.
 
 use super::arguments::Arguments;
-use super::bench::Course;
+use super::bench::Matrix;
 use super::peers::{Peer, Program};
 use super::rows::{Row, Sample, Unit};
 use crate::failure::{Failure, Outcome};
@@ -75,12 +75,12 @@ pub struct Cell {
 }
 
 impl Verdict {
-    pub fn new(arguments: &Arguments, programs: &[Program], course: &Course, samples: &Samples) -> Self {
+    pub fn new(arguments: &Arguments, programs: &[Program], matrix: &Matrix, samples: &Samples) -> Self {
         let row = |(index, row): (usize, &Row)| {
             let cells = programs.iter().enumerate().map(|(program_index, program)| {
                 let place = (index, program_index);
                 let cell = Cell::new(program, samples.get(&place).map_or(&[][..], Vec::as_slice));
-                Cell { unsupported: course.unsupported.get(&place).cloned(), ..cell }
+                Cell { unsupported: matrix.unsupported.get(&place).cloned(), ..cell }
             });
             let mut cells: Vec<Cell> = cells.collect();
             relate_to_best_peer(&mut cells);
@@ -95,7 +95,7 @@ impl Verdict {
         };
         Self {
             programs: programs.iter().map(program).collect(),
-            rows: course.rows.iter().enumerate().map(row).collect(),
+            rows: matrix.rows.iter().enumerate().map(row).collect(),
             rounds: arguments.rounds,
             duration_seconds: arguments.duration.as_secs_f64(),
             other_proxies: samples.values().flatten().flat_map(|sample| sample.other_proxies.iter().cloned()).collect(),

@@ -63,7 +63,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> 
     let before = cpu::Reading::of(&arguments.server_pids)?;
     let load_busy = pipeline.run(until, "keyserver")?;
     let usage = cpu::Reading::of(&arguments.server_pids)?.since(&before);
-    let summary = pipeline.settle()?.summary();
+    let summary = pipeline.finish()?.summary();
 
     Ok(Report {
         target: arguments.target.clone(),
@@ -84,7 +84,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> 
 /// A wrong signature is one too many, whenever it comes.
 fn warm_up(pipeline: &mut Pipeline<'_>, duration: Duration) -> Outcome<()> {
     pipeline.run(Until::Elapsed(duration), "warm-up")?;
-    let summary = pipeline.settle()?.summary();
+    let summary = pipeline.finish()?.summary();
     if summary.errors.contains_key("wrong-signature") || summary.errors.contains_key("wrong-answer") {
         return Err(Failure::new(format!("warm-up: errors: {}", summary.show_errors())));
     }

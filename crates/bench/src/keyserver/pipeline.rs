@@ -86,7 +86,7 @@ impl<'t> Pipeline<'t> {
     }
 
     /// Loads the key server until then and returns the share of its thread that the load used. What came of it is
-    /// known once it is verified: see `settle`.
+    /// known once it is verified: see `finish`.
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<f64> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
@@ -134,7 +134,7 @@ impl<'t> Pipeline<'t> {
 
     /// Waits for what is outstanding, verifies, and gives the stats of the last run. Answers that come now are not in
     /// it, so that none is counted whose time was not; their errors are.
-    pub fn settle(&mut self) -> Outcome<LoadStats> {
+    pub fn finish(&mut self) -> Outcome<LoadStats> {
         self.verifier.counting = false;
         self.allowed = 0;
         if let Some(arrivals) = &mut self.arrivals {
@@ -146,7 +146,7 @@ impl<'t> Pipeline<'t> {
             self.turn(LOOK_INTERVAL, now)?;
             self.sweep(now)?;
         }
-        self.verifier.settle(&self.interrupt)
+        self.verifier.verify_kept(&self.interrupt)
     }
 
     /// Signatures verified so far.

@@ -99,7 +99,7 @@ impl Verifier {
     }
 
     /// Verifies what was kept, on all cores that this thread may use, and gives its stats away.
-    pub fn settle(&mut self, interrupt: &Interrupt) -> Outcome<LoadStats> {
+    pub fn verify_kept(&mut self, interrupt: &Interrupt) -> Outcome<LoadStats> {
         let kept = std::mem::take(&mut self.kept);
         let threads = machine::cores_allowed().len().clamp(1, THREADS_MAX);
         let (examiner, signatures) = (&self.examiner, &self.signatures);

@@ -1,7 +1,7 @@
 //! Costs of TLS to the origin: on the origin itself, and without any behind a balancer that has taken it over.
 
-use super::stage::{Scene, Setup, Spent, Stage};
 use super::steps::slow_clients;
+use super::testbed::{Servers, Setup, Spent, Testbed};
 use crate::client_group::phase::LoadPhase;
 use crate::client_group::processes::{ClientProcesses, Endpoint};
 use crate::compare::site::SITE_NAME;
@@ -75,7 +75,7 @@ impl Secured {
     }
 }
 
-pub fn compare(stage: &Stage) -> Outcome<Vec<Secured>> {
+pub fn compare(testbed: &Testbed) -> Outcome<Vec<Secured>> {
     use ClientPattern as H;
     use TlsEnd as P;
     let (ec, rsa) = (Some(Key::Ec), Some(Key::Rsa));
@@ -90,19 +90,19 @@ pub fn compare(stage: &Stage) -> Outcome<Vec<Secured>> {
     ];
     let mut found = Vec::new();
     for (pattern, tls_end, key) in runs {
-        stage.interrupt.check()?;
-        let secured = measure(stage, pattern, tls_end, key)?;
+        testbed.interrupt.check()?;
+        let secured = measure(testbed, pattern, tls_end, key)?;
         progress(secured.show());
         found.push(secured);
     }
     Ok(found)
 }
 
-fn measure(stage: &Stage, pattern: ClientPattern, tls_end: TlsEnd, key: Option<Key>) -> Outcome<Secured> {
+fn measure(testbed: &Testbed, pattern: ClientPattern, tls_end: TlsEnd, key: Option<Key>) -> Outcome<Secured> {
     let setup = if tls_end == TlsEnd::OnBalancer { Setup::Through } else { Setup::Direct };
-    let scene = stage.scene(setup, key.filter(|_| tls_end == TlsEnd::OnOrigin))?;
+    let servers = testbed.servers(setup, key.filter(|_| tls_end == TlsEnd::OnOrigin))?;
     let endpoint = Endpoint {
-        address: if key.is_some() { scene.tls } else { scene.plain },
+        address: if key.is_some() { servers.tls } else { servers.plain },
         name: SITE_NAME.to_owned(),
         tls: key.map(offer),
         sources: Vec::new(),
@@ -118,8 +118,8 @@ fn measure(stage: &Stage, pattern: ClientPattern, tls_end: TlsEnd, key: Option<K
         spent,
     };
     match pattern {
-        ClientPattern::NewConnections => measure_new(stage, &scene, &endpoint, blank),
-        ClientPattern::KeepAlive => measure_kept(stage, &scene, &endpoint, blank),
+        ClientPattern::NewConnections => measure_new(testbed, &servers, &endpoint, blank),
+        ClientPattern::KeepAlive => measure_kept(testbed, &servers, &endpoint, blank),
     }
 }
 
@@ -136,8 +136,8 @@ fn offer(key: Key) -> TlsOffer {
 }
 
 fn measure_new(
-    stage: &Stage,
-    scene: &Scene,
+    testbed: &Testbed,
+    servers: &Servers,
     endpoint: &Endpoint,
     blank: impl Fn(Spent) -> Secured,
 ) -> Outcome<Secured> {
@@ -146,17 +146,17 @@ fn measure_new(
         kind: Kind::NewConnections,
         connections: IN_FLIGHT,
         request: Request::new("GET", "/", SITE_NAME, "Connection: close\r\n", 0),
-        timeout: stage.arguments.timeout,
-        rate: Some(f64::from(stage.arguments.tls_rate)),
+        timeout: testbed.arguments.timeout,
+        rate: Some(f64::from(testbed.arguments.tls_rate)),
     };
-    let (before, measured) = machine::on_cores(&[stage.arguments.load_core], || {
-        let mut load = Load::new(&target, plan, stage.interrupt)?;
+    let (before, measured) = machine::on_cores(&[testbed.arguments.load_core], || {
+        let mut load = Load::new(&target, plan, testbed.interrupt)?;
         let warmup = load.run(Until::Elapsed(WARMUP), "")?.stats;
         if warmup.done == 0 {
             return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
         }
-        let before = scene.gauge()?;
-        Ok((before, load.run(Until::Elapsed(stage.arguments.duration), "")?))
+        let before = servers.gauge()?;
+        Ok((before, load.run(Until::Elapsed(testbed.arguments.duration), "")?))
     })?;
     let summary = measured.stats.summary();
     Ok(Secured {
@@ -164,7 +164,7 @@ fn measure_new(
         requests_per_second: summary.per_second.0,
         failures: summary.errors_total(),
         first_error: summary.first_error,
-        ..blank(scene.spent_since(&before)?)
+        ..blank(servers.spent_since(&before)?)
     })
 }
 
@@ -178,16 +178,16 @@ fn failures_of(grown: &LoadPhase, held: &LoadPhase) -> (u64, Option<String>) {
 }
 
 fn measure_kept(
-    stage: &Stage,
-    scene: &Scene,
+    testbed: &Testbed,
+    servers: &Servers,
     endpoint: &Endpoint,
     blank: impl Fn(Spent) -> Secured,
 ) -> Outcome<Secured> {
-    let arguments = stage.arguments;
-    let (behaviour, core) = (slow_clients(stage), Some(arguments.load_core));
-    let mut group = ClientProcesses::start(endpoint, &behaviour, arguments.processes as usize, core, stage.interrupt)?;
+    let Testbed { arguments, interrupt, .. } = testbed;
+    let (behaviour, core) = (slow_clients(testbed), Some(arguments.load_core));
+    let mut group = ClientProcesses::start(endpoint, &behaviour, arguments.processes as usize, core, interrupt)?;
     let grown = group.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
-    let before = scene.gauge()?;
+    let before = servers.gauge()?;
     let held = group.hold(arguments.duration)?;
     let (failures, first_error) = failures_of(&grown, &held);
     Ok(Secured {
@@ -195,7 +195,7 @@ fn measure_kept(
         requests_per_second: held.per_second(),
         failures,
         first_error,
-        ..blank(scene.spent_since(&before)?)
+        ..blank(servers.spent_since(&before)?)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Ever more slow clients, until there are as many as were asked for or some are not served.
 
 use super::sockets::Established;
-use super::stage::{Scene, Setup, Spent, Stage};
+use super::testbed::{Servers, Setup, Spent, Testbed};
 use crate::client_group::phase::LoadPhase;
 use crate::client_group::processes::{ClientProcesses, Endpoint};
 use crate::client_group::{ClientBehaviour, RequestPattern};
@@ -73,24 +73,24 @@ impl Step {
     }
 }
 
-pub fn climb(stage: &Stage, setup: Setup) -> Outcome<Vec<Step>> {
-    let arguments = stage.arguments;
-    let scene = stage.scene(setup, None)?;
-    stage.interrupt.sleep(REST)?;
-    let endpoint = Endpoint { address: scene.plain, name: SITE_NAME.to_owned(), tls: None, sources: Vec::new() };
+pub fn climb(testbed: &Testbed, setup: Setup) -> Outcome<Vec<Step>> {
+    let Testbed { arguments, interrupt, .. } = testbed;
+    let servers = testbed.servers(setup, None)?;
+    interrupt.sleep(REST)?;
+    let endpoint = Endpoint { address: servers.plain, name: SITE_NAME.to_owned(), tls: None, sources: Vec::new() };
     let core = Some(arguments.load_core);
-    let behaviour = slow_clients(stage);
-    let mut group = ClientProcesses::start(&endpoint, &behaviour, arguments.processes as usize, core, stage.interrupt)?;
+    let behaviour = slow_clients(testbed);
+    let mut group = ClientProcesses::start(&endpoint, &behaviour, arguments.processes as usize, core, interrupt)?;
     let mut steps: Vec<Step> = Vec::new();
     for &clients in &arguments.clients {
         let name = setup.name();
         let come = clients - steps.last().map_or(0, |step| step.clients);
         let arriving = Duration::from_secs_f64(come as f64 / f64::from(arguments.arrivals));
         let growing = group.grow(clients, arriving + arguments.timeout * 2, name)?;
-        let gauge = scene.gauge()?;
+        let gauge = servers.gauge()?;
         let holding = group.hold(arguments.duration)?;
-        let spent = scene.spent_since(&gauge)?;
-        let sides = look_at_connections(stage, &scene)?;
+        let spent = servers.spent_since(&gauge)?;
+        let sides = look_at_connections(testbed, &servers)?;
         let step = Step::new((setup, clients), growing, holding, spent, sides);
         progress(format_args!("{name}: {}", step.show()));
         steps.push(step);
@@ -104,23 +104,23 @@ pub fn climb(stage: &Stage, setup: Setup) -> Outcome<Vec<Step>> {
 
 /// The most of several looks, as a balancer may open and close a connection for each request. The clients go on
 /// meanwhile.
-fn look_at_connections(stage: &Stage, scene: &Scene) -> Outcome<(Established, Established)> {
+fn look_at_connections(testbed: &Testbed, servers: &Servers) -> Outcome<(Established, Established)> {
     let (mut client_side, mut origin_side) = (Established::default(), Established::default());
     for _ in 0..LOOKS {
-        client_side = client_side.most(Established::at(scene.plain.port()));
-        origin_side = origin_side.most(Established::at(scene.origin_address.port()));
-        stage.interrupt.sleep(LOOK_PAUSE)?;
+        client_side = client_side.most(Established::at(servers.plain.port()));
+        origin_side = origin_side.most(Established::at(servers.origin_address.port()));
+        testbed.interrupt.sleep(LOOK_PAUSE)?;
     }
     Ok((client_side, origin_side))
 }
 
-pub fn slow_clients(stage: &Stage) -> ClientBehaviour {
+pub fn slow_clients(testbed: &Testbed) -> ClientBehaviour {
     ClientBehaviour {
-        pattern: RequestPattern::Every(stage.arguments.every),
+        pattern: RequestPattern::Every(testbed.arguments.every),
         request: Request::new("GET", "/", SITE_NAME, "", 0),
-        timeout: stage.arguments.timeout,
+        timeout: testbed.arguments.timeout,
         opening_max: usize::MAX,
-        arrivals_max: Some(f64::from(stage.arguments.arrivals) / stage.arguments.processes as f64),
+        arrivals_max: Some(f64::from(testbed.arguments.arrivals) / testbed.arguments.processes as f64),
     }
 }
 

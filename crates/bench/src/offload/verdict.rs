@@ -2,8 +2,8 @@
 
 use super::arguments::Arguments;
 use super::secure::{ClientPattern, Secured, TlsEnd};
-use super::stage::Setup;
 use super::steps::Step;
+use super::testbed::Setup;
 use crate::failure::{Failure, Outcome};
 use crate::report::Table;
 use crate::target::Key;
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::client_group::phase::Latencies;
     use crate::offload::sockets::Established;
-    use crate::offload::stage::Spent;
+    use crate::offload::testbed::Spent;
     use crate::quantity::PerSecond;
 
     fn spent(origin_cpu: f64, origin_rss_kib: u64) -> Spent {

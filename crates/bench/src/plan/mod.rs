@@ -19,7 +19,7 @@ use crate::units::parse_duration;
 use figures::{Figures, Kind};
 use requirements::{Engine, Refusal, Requirements, Traffic, key_title};
 use serde::{Deserialize, Serialize};
-use size::{Answer, ScaleOut, Sheet, exact, show_bytes};
+use size::{Answer, Calculation, ScaleOut, exact, show_bytes};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -122,10 +122,10 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let requirements = arguments.requirements();
     // Before minutes of measuring, what no measurement can mend.
     let mut outcome = requirements.check().map(|()| None);
-    let mut sheet = Sheet::default();
+    let mut calculation = Calculation::default();
     if outcome.is_ok() {
         let figures = arguments.figures(&requirements)?;
-        outcome = sheet.size(&requirements, &figures).map(Some);
+        outcome = calculation.size(&requirements, &figures).map(Some);
     }
     let assumptions = assumptions(&requirements, arguments.measure || !arguments.from.is_empty());
     let plan = Plan {
@@ -133,8 +133,8 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         refusal: outcome.as_ref().err().cloned(),
         answer: outcome.ok().flatten(),
         requirements,
-        figures: sheet.figures_used,
-        steps: sheet.steps,
+        figures: calculation.figures_used,
+        steps: calculation.steps,
         assumptions,
     };
     plan.print();

@@ -59,7 +59,7 @@ pub struct KeyServers {
 
 /// The steps so far; also of a plan that came to nothing.
 #[derive(Default)]
-pub struct Sheet {
+pub struct Calculation {
     pub steps: Vec<Step>,
     pub figures_used: Vec<(Kind, Figure)>,
 }
@@ -72,7 +72,7 @@ struct Need {
     ports: f64,
 }
 
-impl Sheet {
+impl Calculation {
     /// The whole plan.
     pub fn size(&mut self, requirements: &Requirements, figures: &Figures) -> Result<Answer, Refusal> {
         requirements.check()?;
@@ -390,7 +390,7 @@ mod tests {
     }
 
     fn size(requirements: &Requirements) -> Result<Answer, Refusal> {
-        Sheet::default().size(requirements, &Figures::of_the_documents())
+        Calculation::default().size(requirements, &Figures::of_the_documents())
     }
 
     /// The documents' worked example: 20,000 EC transactions/s and 5 Gb/s are 15 cores.

@@ -1,8 +1,8 @@
 //! The flags of `search`.
 
 use super::rate_search::Goal;
-use crate::stage::{Stage, StageArguments, Subject};
 use crate::target::{Cipher, TlsOffer, Version};
+use crate::testbed::{Subject, Testbed, TestbedArguments};
 use crate::units::parse_duration;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use std::time::Duration;
     reported as a lower bound.")]
 pub struct Arguments {
     #[command(flatten)]
-    pub stage: StageArguments,
+    pub testbed: TestbedArguments,
     /// TLS version to offer
     #[arg(long, value_name = "VERSION", default_value = "1.3")]
     pub tls: Version,
@@ -62,8 +62,8 @@ impl Arguments {
         }
     }
 
-    pub fn offer(&self, stage: &Stage, subject: &Subject) -> TlsOffer {
-        TlsOffer { version: self.tls, cipher: Some(self.cipher), ..stage.offer(subject.family) }
+    pub fn offer(&self, testbed: &Testbed, subject: &Subject) -> TlsOffer {
+        TlsOffer { version: self.tls, cipher: Some(self.cipher), ..testbed.offer(subject.family) }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::load_threads::{Length, RunResult, TargetSpec};
 use crate::report::{self, progress};
-use crate::stage::{Served, Stage, Subject};
+use crate::testbed::{Served, Subject, Testbed};
 pub use arguments::Arguments;
 use case::{Case, Sustained, TrialReport};
 use rate_search::{RateSearch, Step, Trial};
@@ -20,14 +20,14 @@ use std::time::Duration;
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
-    let stage = Stage::new(&arguments.stage, &interrupt)?;
+    let testbed = Testbed::new(&arguments.testbed, &interrupt)?;
     let mut cases = Vec::new();
-    for subject in &stage.subjects()? {
-        for workers in stage.workers() {
-            cases.push(Search::start(&stage, arguments, subject, workers)?.run(workers)?);
+    for subject in &testbed.subjects()? {
+        for workers in testbed.workers() {
+            cases.push(Search::start(&testbed, arguments, subject, workers)?.run(workers)?);
         }
     }
-    let verdict = verdict::Verdict::new(arguments, &stage, cases);
+    let verdict = verdict::Verdict::new(arguments, &testbed, cases);
     verdict.print();
     report::save_result(arguments.json.as_deref(), "search", &verdict)?;
     verdict.outcome()
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 
 /// The search of one case: one type of key at one number of workers, on a server that was started for it.
 struct Search<'a> {
-    stage: &'a Stage<'a>,
+    testbed: &'a Testbed<'a>,
     arguments: &'a Arguments,
     subject: &'a Subject,
     served: Served,
@@ -44,30 +44,30 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn start(
-        stage: &'a Stage,
+        testbed: &'a Testbed,
         arguments: &'a Arguments,
         subject: &'a Subject,
         workers: Option<usize>,
     ) -> Outcome<Self> {
-        let served = stage.serve(&[subject], workers)?;
+        let served = testbed.serve(&[subject], workers)?;
         let label = match workers {
             Some(workers) => format!("{} x {workers}", subject.name),
             None => subject.name.clone(),
         };
-        Ok(Self { stage, arguments, subject, served, label })
+        Ok(Self { testbed, arguments, subject, served, label })
     }
 
     /// Searches from the first step of the climb to the confirmation.
     fn run(&self, workers: Option<usize>) -> Outcome<Case> {
-        let Self { stage, served, label, .. } = self;
-        let handshake = stage.handshake(&self.target_spec())?;
+        let Self { testbed, served, label, .. } = self;
+        let handshake = testbed.handshake(&self.target_spec())?;
         let suite = handshake.suite.as_str().unwrap_or("an unknown suite");
         let cores = served.load_cores();
         progress(format_args!("{label}: {suite}, {} key, load on cores {cores:?}", handshake.key.name()));
         let mut rate_search = RateSearch::new(self.arguments.goal());
         let mut trials: Vec<TrialReport> = Vec::new();
         let gave_up = loop {
-            stage.interrupt.check()?;
+            testbed.interrupt.check()?;
             let step = rate_search.step();
             match step {
                 Step::Sustained => break None,
@@ -97,7 +97,7 @@ impl<'a> Search<'a> {
     }
 
     fn target_spec(&self) -> TargetSpec {
-        self.stage.target_spec(self.served.address, self.arguments.offer(self.stage, self.subject))
+        self.testbed.target_spec(self.served.address, self.arguments.offer(self.testbed, self.subject))
     }
 
     fn try_step(&self, step: Step) -> Outcome<RunResult> {
@@ -110,9 +110,9 @@ impl<'a> Search<'a> {
             Step::Confirm { rate } => (goal.in_flight_max, Some(rate), goal.duration),
             Step::Sustained | Step::GaveUp(_) => return Err(Failure::new("a search that is over was continued")),
         };
-        let plan = self.stage.plan(in_flight, timeout, rate);
+        let plan = self.testbed.plan(in_flight, timeout, rate);
         let length = Length { warmup: self.arguments.warmup, duration };
-        self.served.load_threads(self.stage.interrupt).run(&self.target_spec(), &plan, length, &self.label)
+        self.served.load_threads(self.testbed.interrupt).run(&self.target_spec(), &plan, length, &self.label)
     }
 }
 

@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::case::{Case, TrialReport, lowest_unsustained};
 use crate::failure::{Failure, Outcome};
 use crate::report::Table;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 use crate::units::{show_nanoseconds, show_number};
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +33,9 @@ pub struct Scaling {
 }
 
 impl Verdict {
-    pub fn new(arguments: &Arguments, stage: &Stage, cases: Vec<Case>) -> Self {
+    pub fn new(arguments: &Arguments, testbed: &Testbed, cases: Vec<Case>) -> Self {
         Self {
-            server: stage.server_name(),
+            server: testbed.server_name(),
             duration_seconds: arguments.duration.as_secs_f64(),
             limit_seconds: arguments.limit.as_secs_f64(),
             precision: arguments.precision,

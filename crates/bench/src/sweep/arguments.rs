@@ -1,7 +1,7 @@
 //! The flags of `sweep`.
 
-use crate::stage::StageArguments;
 use crate::target::{Cipher, Version};
+use crate::testbed::TestbedArguments;
 use crate::units::parse_duration;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
     where it is installed; what the server says to them is in the second table.")]
 pub struct Arguments {
     #[command(flatten)]
-    pub stage: StageArguments,
+    pub testbed: TestbedArguments,
     /// Also measure resumed sessions
     #[arg(long)]
     pub resumed: bool,

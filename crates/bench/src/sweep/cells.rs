@@ -63,7 +63,7 @@ impl Samples {
     }
 
     /// Medians, once all rounds are in.
-    pub fn settle(&mut self) {
+    pub fn summarize(&mut self) {
         let median_of = |of: fn(&Sample) -> Option<f64>| {
             let mut values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
             values.sort_by(f64::total_cmp);

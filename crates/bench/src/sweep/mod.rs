@@ -11,8 +11,8 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::load_threads::{Length, RunResult};
 use crate::report::{self, progress};
-use crate::stage::{Served, Stage, Subject};
 use crate::target::{Cipher, Key, TlsOffer, Version};
+use crate::testbed::{Served, Subject, Testbed};
 use crate::units::{show_nanoseconds, show_number};
 pub use arguments::Arguments;
 use cells::{Cell, Row, Samples};
@@ -33,18 +33,18 @@ struct Suite {
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
-    let stage = Stage::new(&arguments.stage, &interrupt)?;
-    let subjects = stage.subjects()?;
+    let testbed = Testbed::new(&arguments.testbed, &interrupt)?;
+    let subjects = testbed.subjects()?;
     let mut rows = Vec::new();
     for subject in &subjects {
-        rows.extend(measure_subject(&stage, arguments, subject)?);
+        rows.extend(measure_subject(&testbed, arguments, subject)?);
     }
     if rows.is_empty() {
         return Err(Failure::new("no suite fits --tls and --ciphers together"));
     }
-    let refused = if arguments.without_refused { Ok(Vec::new()) } else { ask_refused(&stage, &subjects) };
+    let refused = if arguments.without_refused { Ok(Vec::new()) } else { ask_refused(&testbed, &subjects) };
     interrupt.check()?;
-    let sweep = table::Sweep::new(arguments, &stage, rows, refused);
+    let sweep = table::Sweep::new(arguments, &testbed, rows, refused);
     sweep.print();
     report::save_result(arguments.json.as_deref(), "sweep", &sweep)?;
     sweep.outcome()
@@ -102,7 +102,7 @@ impl Suite {
 }
 
 /// All suites of one key, at each number of workers; the server is started once for each number.
-fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> Outcome<Vec<Row>> {
+fn measure_subject(testbed: &Testbed, arguments: &Arguments, subject: &Subject) -> Outcome<Vec<Row>> {
     let wanted = |suite: &Suite| {
         arguments.ciphers.contains(&suite.cipher) && (arguments.tls == Version::Any || arguments.tls == suite.version)
     };
@@ -117,8 +117,8 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
     if suites.is_empty() {
         return Ok(rows);
     }
-    for workers in stage.workers() {
-        let served = stage.serve(&[subject], workers)?;
+    for workers in testbed.workers() {
+        let served = testbed.serve(&[subject], workers)?;
         let cell = || Cell {
             workers,
             shares_cores: served.shares_cores,
@@ -127,7 +127,7 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
         };
         let mut cells: Vec<Cell> = suites.iter().map(|_| cell()).collect();
         // Suite by suite within a round, so that a slow minute of the machine falls on all of them.
-        let turn = Turn { stage, arguments, subject, served: &served };
+        let turn = Turn { testbed, arguments, subject, served: &served };
         let times = workers.map_or(String::new(), |workers| format!(" x {workers}"));
         for _ in 0..arguments.rounds {
             for (suite, cell) in suites.iter().zip(&mut cells) {
@@ -139,8 +139,8 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
             }
         }
         for (row, mut cell) in rows.iter_mut().zip(cells) {
-            cell.full.settle();
-            cell.resumed.iter_mut().for_each(Samples::settle);
+            cell.full.summarize();
+            cell.resumed.iter_mut().for_each(Samples::summarize);
             row.cells.push(cell);
         }
     }
@@ -149,7 +149,7 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
 
 /// One key at one number of workers: what all its suites share.
 struct Turn<'a> {
-    stage: &'a Stage<'a>,
+    testbed: &'a Testbed<'a>,
     arguments: &'a Arguments,
     subject: &'a Subject,
     served: &'a Served,
@@ -159,7 +159,7 @@ impl Turn<'_> {
     /// One round of one cell, full or resumed. What goes wrong is the cell's own; only an interrupt ends
     /// the sweep.
     fn measure(&self, suite: Suite, resume: bool, samples: &mut Samples, label: &str) -> Outcome<()> {
-        self.stage.interrupt.check()?;
+        self.testbed.interrupt.check()?;
         let mode = if resume { "resumed" } else { "full" };
         match self.measure_once(suite, resume).map_err(|failure| self.served.explain(failure)) {
             Ok(result) => {
@@ -171,7 +171,7 @@ impl Turn<'_> {
                 }
                 Ok(())
             }
-            Err(failure) if self.stage.interrupt.is_raised() => Err(failure),
+            Err(failure) if self.testbed.interrupt.is_raised() => Err(failure),
             Err(failure) => {
                 progress(format_args!("{label} {mode}: {failure}"));
                 samples.errors += 1;
@@ -182,19 +182,19 @@ impl Turn<'_> {
     }
 
     fn measure_once(&self, suite: Suite, resume: bool) -> Outcome<RunResult> {
-        let Self { stage, arguments, subject, served } = *self;
+        let Self { testbed, arguments, subject, served } = *self;
         let offer =
-            TlsOffer { version: suite.version, cipher: Some(suite.cipher), resume, ..stage.offer(subject.family) };
-        let target_spec = stage.target_spec(served.address, offer);
-        let handshake = stage.handshake(&target_spec)?;
+            TlsOffer { version: suite.version, cipher: Some(suite.cipher), resume, ..testbed.offer(subject.family) };
+        let target_spec = testbed.target_spec(served.address, offer);
+        let handshake = testbed.handshake(&target_spec)?;
         if handshake.suite != suite.code || handshake.key.name() != subject.name {
             let was = handshake.suite.as_str().unwrap_or("an unknown suite");
             let key = handshake.key.name();
             return Err(Failure::new(format!("the server answered with {was} and a key {key} instead")));
         }
         let in_flight = arguments.in_flight * served.load_cores().len();
-        let plan = stage.plan(in_flight, TIMEOUT, None);
-        let load_threads = served.load_threads(stage.interrupt);
+        let plan = testbed.plan(in_flight, TIMEOUT, None);
+        let load_threads = served.load_threads(testbed.interrupt);
         let result = load_threads.run(
             &target_spec,
             &plan,
@@ -219,11 +219,11 @@ fn show(result: &RunResult) -> String {
 }
 
 /// Asks a server that has a key of each family at once, where it can.
-fn ask_refused(stage: &Stage, subjects: &[Subject]) -> Outcome<Vec<refused::Verdict>> {
+fn ask_refused(testbed: &Testbed, subjects: &[Subject]) -> Outcome<Vec<refused::Verdict>> {
     let first_of = |family| subjects.iter().find(|subject| subject.family == family);
     let both: Vec<&Subject> = [Key::Ec, Key::Rsa].into_iter().filter_map(first_of).collect();
     let families: Vec<Key> = both.iter().map(|subject| subject.family).collect();
-    let served = stage.serve(&both, stage.workers().first().copied().flatten())?;
+    let served = testbed.serve(&both, testbed.workers().first().copied().flatten())?;
     progress("offering the suites of older tables");
-    refused::ask(served.address, stage.name(), &families, stage.scratch(), stage.interrupt)
+    refused::ask(served.address, testbed.name(), &families, testbed.scratch(), testbed.interrupt)
 }

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use crate::pressure::{Shortage, count};
 use crate::quantity::Label;
 use crate::report::Table;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 use crate::units::show_number;
 use serde::{Deserialize, Serialize};
 
@@ -30,19 +30,19 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    pub fn new(arguments: &Arguments, stage: &Stage, rows: Vec<Row>, refused: Outcome<Vec<Verdict>>) -> Self {
+    pub fn new(arguments: &Arguments, testbed: &Testbed, rows: Vec<Row>, refused: Outcome<Vec<Verdict>>) -> Self {
         let (refused, refused_failure) = match refused {
             Ok(verdicts) => (verdicts, None),
             Err(failure) => (Vec::new(), Some(failure.to_string())),
         };
         Self {
-            server: stage.server_name(),
+            server: testbed.server_name(),
             duration_seconds: arguments.duration.as_secs_f64(),
             rounds: arguments.rounds,
             in_flight_per_load_thread: arguments.in_flight,
             rows,
             refused,
-            refused_by: stage.program().map(|peer| {
+            refused_by: testbed.program().map(|peer| {
                 Label::from(match peer {
                     Peer::Propylon => {
                         "its TLS library, rustls, which has none of these; no configuration brings them back"

@@ -35,7 +35,7 @@ impl Setup {
     }
 }
 
-pub struct Stage<'a> {
+pub struct Testbed<'a> {
     pub arguments: &'a Arguments,
     pub interrupt: &'a Interrupt,
     scratch: ScratchDir,
@@ -43,7 +43,7 @@ pub struct Stage<'a> {
 }
 
 /// An origin, perhaps with a balancer before it.
-pub struct Scene {
+pub struct Servers {
     // The balancer goes first, so that it does not see its origin fail.
     balancer: Option<Running>,
     origin: Running,
@@ -54,7 +54,7 @@ pub struct Scene {
     pub tls: SocketAddr,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Testbed<'a> {
     pub fn new(arguments: &'a Arguments, interrupt: &'a Interrupt) -> Outcome<Self> {
         let program = match &arguments.balancer {
             Some(_) => None,
@@ -62,9 +62,9 @@ impl<'a> Stage<'a> {
         };
         let scratch = ScratchDir::new()?;
         write_certificates(&scratch)?;
-        let stage = Self { arguments, interrupt, scratch, program };
-        progress(format_args!("balancer: {}", stage.balancer_name()));
-        Ok(stage)
+        let testbed = Self { arguments, interrupt, scratch, program };
+        progress(format_args!("balancer: {}", testbed.balancer_name()));
+        Ok(testbed)
     }
 
     pub fn balancer_name(&self) -> String {
@@ -75,9 +75,9 @@ impl<'a> Stage<'a> {
     }
 
     /// `key`: the origin speaks TLS itself, with that certificate.
-    pub fn scene(&self, setup: Setup, key: Option<Key>) -> Outcome<Scene> {
+    pub fn servers(&self, setup: Setup, key: Option<Key>) -> Outcome<Servers> {
         let (origin, origin_address) = self.start_origin(key)?;
-        let mut scene = Scene {
+        let mut servers = Servers {
             balancer: None,
             origin,
             balancer_pids: Vec::new(),
@@ -86,9 +86,9 @@ impl<'a> Stage<'a> {
             tls: origin_address,
         };
         if setup == Setup::Through {
-            self.add_balancer(&mut scene)?;
+            self.add_balancer(&mut servers)?;
         }
-        Ok(scene)
+        Ok(servers)
     }
 
     fn start_origin(&self, key: Option<Key>) -> Outcome<(Running, SocketAddr)> {
@@ -127,21 +127,21 @@ impl<'a> Stage<'a> {
         self.scratch.path().join(format!("{SITE_NAME}.{kind}.pem"))
     }
 
-    fn add_balancer(&self, scene: &mut Scene) -> Outcome<()> {
+    fn add_balancer(&self, servers: &mut Servers) -> Outcome<()> {
         let Some(program) = &self.program else {
             let resolve = |address: &Option<String>| address.as_deref().map(target::resolve).transpose();
-            scene.plain = resolve(&self.arguments.balancer)?.unwrap_or(scene.plain);
-            scene.tls = resolve(&self.arguments.balancer_tls)?.unwrap_or(scene.tls);
-            scene.balancer_pids.clone_from(&self.arguments.balancer_pids);
+            servers.plain = resolve(&self.arguments.balancer)?.unwrap_or(servers.plain);
+            servers.tls = resolve(&self.arguments.balancer_tls)?.unwrap_or(servers.tls);
+            servers.balancer_pids.clone_from(&self.arguments.balancer_pids);
             return Ok(());
         };
-        let site = Site::at(self.scratch.path(), scene.origin_address)?;
+        let site = Site::at(self.scratch.path(), servers.origin_address)?;
         let log = self.scratch.path().join("balancer.log");
         let mut running = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
         running.wait_until_answering(site.plain, "/", self.interrupt)?;
-        (scene.plain, scene.tls) = (site.plain, site.tls);
-        scene.balancer_pids = vec![running.pid()];
-        scene.balancer = Some(running);
+        (servers.plain, servers.tls) = (site.plain, site.tls);
+        servers.balancer_pids = vec![running.pid()];
+        servers.balancer = Some(running);
         Ok(())
     }
 }
@@ -164,7 +164,7 @@ pub struct Spent {
     pub balancer_rss_kib: u64,
 }
 
-impl Scene {
+impl Servers {
     pub fn gauge(&self) -> Outcome<Gauge> {
         Ok(Gauge {
             origin_cpu: cpu::Reading::of(&[self.origin.pid()])?,

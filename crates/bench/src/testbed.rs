@@ -25,7 +25,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The server to ask and the cores of the load: the flags that `search` and `sweep` have in common.
 #[derive(clap::Args, Clone)]
-pub struct StageArguments {
+pub struct TestbedArguments {
     /// Endpoint to ask; without it a server is started here
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["program", "workers", "certificates"])]
     pub target: Option<String>,
@@ -68,8 +68,8 @@ pub struct StageArguments {
 }
 
 /// Everything that outlives one server.
-pub struct Stage<'a> {
-    pub arguments: &'a StageArguments,
+pub struct Testbed<'a> {
+    pub arguments: &'a TestbedArguments,
     pub interrupt: &'a Interrupt,
     scratch: ScratchDir,
     program: Option<Program>,
@@ -106,8 +106,8 @@ pub struct ServerHandshake {
     pub key: KeyKind,
 }
 
-impl<'a> Stage<'a> {
-    pub fn new(arguments: &'a StageArguments, interrupt: &'a Interrupt) -> Outcome<Self> {
+impl<'a> Testbed<'a> {
+    pub fn new(arguments: &'a TestbedArguments, interrupt: &'a Interrupt) -> Outcome<Self> {
         let cores = machine::cores_allowed();
         for workers in &arguments.workers {
             if *workers > cores.len() {
