@@ -1,4 +1,4 @@
-//! Carrying out the plan: troubles each in a thread of their own, changes of the configuration one after the other.
+//! Carrying out the plan: faults each in a thread of their own, changes of the configuration one after the other.
 
 use crate::clock::{micros, now};
 use crate::engine::Engine;
@@ -7,7 +7,7 @@ use crate::operator::Operator;
 use crate::origin::Behaviour;
 use crate::plan::{Action, Configure, SERVERS, Step};
 use crate::server_processes::{ServerProcesses, SharedTimeline, lock};
-use crate::timeline::{ServerId, Trouble, Window};
+use crate::timeline::{Fault, ServerId, Window};
 use propylon_bench::failure::{Failure, Outcome};
 use propylon_bench::interrupt::Interrupt;
 use rustix::process::Signal;
@@ -50,7 +50,7 @@ pub fn carry_out(
     let start = lock(&testbed.timeline).start;
     let (changes, waiting) = mpsc::channel::<Configure>();
     let operating = operate(testbed, operator, waiting);
-    let mut troubles = Vec::new();
+    let mut faults = Vec::new();
     let mut done = Done::new();
     for step in steps {
         let due = start + step.at * 1_000;
@@ -65,15 +65,15 @@ pub fn carry_out(
             continue;
         }
         let (testbed, action) = (Arc::clone(testbed), step.action.clone());
-        troubles.push(std::thread::spawn(move || {
-            if let Err(failure) = testbed.trouble(&action) {
+        faults.push(std::thread::spawn(move || {
+            if let Err(failure) = testbed.fault(&action) {
                 lock(&testbed.failures).push(failure);
             }
         }));
     }
     drop(changes);
-    for trouble in troubles {
-        trouble.join().map_err(|_| Failure::new("a thread of the run panicked"))?;
+    for fault in faults {
+        fault.join().map_err(|_| Failure::new("a thread of the run panicked"))?;
     }
     let operator = operating.join().map_err(|_| Failure::new("the operator's thread panicked"))?;
     Ok((done, operator))
@@ -97,7 +97,7 @@ fn operate(
 }
 
 impl Testbed {
-    fn trouble(&self, action: &Action) -> Outcome<()> {
+    fn fault(&self, action: &Action) -> Outcome<()> {
         let pause = |milliseconds| std::thread::sleep(Duration::from_millis(milliseconds));
         let calm = Behaviour::default();
         match *action {
@@ -117,19 +117,19 @@ impl Testbed {
             Action::Stop { server, lasts } => {
                 let episode = self.server_processes.stop(server)?;
                 self.wait_and_see(server, Duration::from_millis(lasts), KNOWN_STOPPED_AFTER)?;
-                self.server_processes.go_on(server, episode)
+                self.server_processes.resume(server, episode)
             }
             Action::Slow { server, delay, lasts } => {
-                self.behave(server, Trouble::Slow, Behaviour { slow_ms: delay, ..calm }, lasts)
+                self.behave(server, Fault::Slow, Behaviour { slow_ms: delay, ..calm }, lasts)
             }
             Action::Fail { server, percent, lasts } => {
-                self.behave(server, Trouble::Failing, Behaviour { fail_percent: percent, ..calm }, lasts)
+                self.behave(server, Fault::Failing, Behaviour { fail_percent: percent, ..calm }, lasts)
             }
             Action::Cut { server, percent, lasts } => {
-                self.behave(server, Trouble::Cutting, Behaviour { cut_percent: percent, ..calm }, lasts)
+                self.behave(server, Fault::Cutting, Behaviour { cut_percent: percent, ..calm }, lasts)
             }
             Action::Deafen { server, lasts } => {
-                self.behave(server, Trouble::Deaf, Behaviour { deaf: true, ..calm }, lasts)
+                self.behave(server, Fault::Deaf, Behaviour { deaf: true, ..calm }, lasts)
             }
             Action::Flap { server, times, period } => (0..times).try_for_each(|_| {
                 let episode = self.server_processes.kill(server)?;
@@ -152,8 +152,8 @@ impl Testbed {
         }
     }
 
-    fn behave(&self, server: ServerId, trouble: Trouble, behaviour: Behaviour, lasts: u64) -> Outcome<()> {
-        let episode = self.server_processes.behave(server, trouble, behaviour)?;
+    fn behave(&self, server: ServerId, fault: Fault, behaviour: Behaviour, lasts: u64) -> Outcome<()> {
+        let episode = self.server_processes.behave(server, fault, behaviour)?;
         std::thread::sleep(Duration::from_millis(lasts));
         self.server_processes.behave_again(server, episode)
     }

@@ -66,14 +66,14 @@ impl Checker<'_> {
                 Verdict::Allowed(excuse) => *tally.allowed.entry(excuse).or_default() += 1,
                 Verdict::Violation(what) => {
                     tally.violations += 1;
-                    violations.push(self.tell(record, arrivals, &what, engine));
+                    violations.push(self.describe(record, arrivals, &what, engine));
                 }
             }
         }
         (tallies, violations)
     }
 
-    fn tell(&self, record: &RequestRecord, arrivals: &[Arrival], what: &str, engine: &Engine) -> String {
+    fn describe(&self, record: &RequestRecord, arrivals: &[Arrival], what: &str, engine: &Engine) -> String {
         let at = |moment| since(self.timeline.start, moment);
         let mut lines =
             vec![format!("{what}\n  {record}"), format!("  begun {}, ended {}", at(record.begun), at(record.ended))];

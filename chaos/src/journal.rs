@@ -160,8 +160,8 @@ mod tests {
         let protocols = BTreeMap::from([(Protocol::Http1, 1), (Protocol::Http2OverTls, 1)]);
         assert_eq!(all.protocols, protocols);
         let all = all.arrivals;
-        let told: Vec<_> = all[&7].iter().map(|arrival| (arrival.server, arrival.run, arrival.progress)).collect();
-        assert_eq!(told, [(a, 1, Progress::Head), (b, 3, Progress::Head), (b, 3, Progress::Done)]);
+        let read: Vec<_> = all[&7].iter().map(|arrival| (arrival.server, arrival.run, arrival.progress)).collect();
+        assert_eq!(read, [(a, 1, Progress::Head), (b, 3, Progress::Head), (b, 3, Progress::Done)]);
         assert_eq!((all.len(), all[&8][0].progress), (2, Progress::Damaged));
     }
 

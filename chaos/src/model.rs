@@ -8,13 +8,13 @@ mod tests;
 
 use crate::clock::Micros;
 use crate::journal::{Arrival, Progress};
-use crate::timeline::{Run, ServerId, Timeline, Trouble, Window};
+use crate::timeline::{Fault, Run, ServerId, Timeline, Window};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// A connection that was cut may lie in a pool for so long before somebody finds out.
 pub const CUT_ECHO: Micros = 1_500_000;
-/// So long after its last trouble a server may still be held for down, or be ejected.
+/// So long after its last fault a server may still be held for down, or be ejected.
 pub const WELL_AFTER: Micros = 6_000_000;
 /// Tolerance at the edge of a moment: something sent just before it may arrive just after it, by two clocks'
 /// readings on one machine.
@@ -170,7 +170,7 @@ pub struct RequestRecord {
 pub enum Excuse {
     /// The server was cut, and had a request that may not be repeated.
     CutNotRepeatable,
-    /// The request could be repeated, and every repeat may have met trouble as well.
+    /// The request could be repeated, and every repeat may have met a fault as well.
     CutEverywhere,
     /// The answer had begun when its server was cut.
     CutAnswering,
@@ -252,7 +252,7 @@ impl Case<'_> {
         };
         match excuse {
             Some(excuse) => Verdict::Allowed(excuse),
-            None => Verdict::Violation(format!("{}: nothing allows that", told(&self.record.outcome))),
+            None => Verdict::Violation(format!("{}: nothing allows that", outcome_text(&self.record.outcome))),
         }
     }
 
@@ -302,7 +302,7 @@ impl Case<'_> {
 
     fn excuse_failed(&self, status: u16) -> Option<Excuse> {
         let (server, _) = self.record.server?;
-        let fails = self.timeline.is_troubled(server, self.window, |trouble| trouble == Trouble::Failing);
+        let fails = self.timeline.has_fault(server, self.window, |fault| fault == Fault::Failing);
         (status == 500 && fails).then_some(Excuse::ServerFails)
     }
 
@@ -310,7 +310,7 @@ impl Case<'_> {
         match (status, reason) {
             (502, "connect-refused" | "connect-failed" | "tls-handshake-failed" | "no-http2")
             | (504, "connect-timeout" | "tls-timeout") => {
-                self.may_all_be(Trouble::refuses).then_some(Excuse::NobodyToConnectTo).or(self.out_of_repeats())
+                self.may_all_be(Fault::refuses).then_some(Excuse::NobodyToConnectTo).or(self.out_of_repeats())
             }
             (502, "closed-before-response" | "closed-during-request" | "write-failed") => self.excuse_cut(),
             (504, "first-byte-timeout" | "body-timeout") => self.excuse_hang(),
@@ -346,7 +346,7 @@ impl Case<'_> {
             (Stage::Answering, _) => {
                 let (server, _) = self.record.server?;
                 let window = self.window.since_before(EDGE);
-                if self.timeline.is_troubled(server, window, Trouble::cuts) {
+                if self.timeline.has_fault(server, window, Fault::cuts) {
                     return Some(Excuse::CutAnswering);
                 }
                 self.hang_of(server).then_some(Excuse::ServerHangs)
@@ -357,10 +357,10 @@ impl Case<'_> {
     /// A relay whose server never spoke.
     fn excuse_relay(&self) -> Option<Excuse> {
         let window = self.window.since_before(CUT_ECHO);
-        if !self.troubled(window, Trouble::cuts).is_empty() {
+        if !self.faulty(window, Fault::cuts).is_empty() {
             return Some(Excuse::CutNotRepeatable);
         }
-        if self.may_all_be(Trouble::refuses) {
+        if self.may_all_be(Fault::refuses) {
             return Some(Excuse::NobodyToConnectTo);
         }
         (!self.timeline.always_some_well(self.window, WELL_AFTER)).then_some(Excuse::NobodyOpen)
@@ -369,14 +369,14 @@ impl Case<'_> {
     fn excuse_cut(&self) -> Option<Excuse> {
         if self.record.kind.is_idempotent() {
             // Each attempt goes to another server while there is one.
-            let everywhere = self.may_all_be(|trouble| trouble.cuts() || trouble.refuses());
+            let everywhere = self.may_all_be(|fault| fault.cuts() || fault.refuses());
             return everywhere.then_some(Excuse::CutEverywhere).or(self.out_of_repeats());
         }
         let window = self.window.since_before(CUT_ECHO);
         let met = self.arrivals.iter().find(|arrival| arrival.progress == Progress::Head);
         let is_cut = match met {
-            Some(arrival) => self.timeline.is_troubled(arrival.server, window, Trouble::cuts),
-            None => !self.troubled(window, Trouble::cuts).is_empty(),
+            Some(arrival) => self.timeline.has_fault(arrival.server, window, Fault::cuts),
+            None => !self.faulty(window, Fault::cuts).is_empty(),
         };
         is_cut.then_some(Excuse::CutNotRepeatable)
     }
@@ -385,7 +385,7 @@ impl Case<'_> {
         // One that is stopped has taken the request all the same, and writes it down when it goes on, if ever.
         let hung = match self.arrivals.iter().rfind(|arrival| arrival.progress == Progress::Head) {
             Some(arrival) => self.hang_of(arrival.server),
-            None => !self.troubled(self.window, Trouble::hangs).is_empty(),
+            None => !self.faulty(self.window, Fault::hangs).is_empty(),
         };
         if hung {
             return Some(Excuse::ServerHangs);
@@ -394,24 +394,24 @@ impl Case<'_> {
     }
 
     fn hang_of(&self, server: ServerId) -> bool {
-        self.timeline.is_troubled(server, self.window, Trouble::hangs)
+        self.timeline.has_fault(server, self.window, Fault::hangs)
     }
 
-    /// As many servers had such trouble as there may be attempts, or all there were to choose from.
-    fn may_all_be(&self, kind: impl Fn(Trouble) -> bool) -> bool {
+    /// As many servers had such a fault as there may be attempts, or all there were to choose from.
+    fn may_all_be(&self, kind: impl Fn(Fault) -> bool) -> bool {
         let window = self.window.since_before(CUT_ECHO);
-        let troubled = self.troubled(window, kind);
+        let faulty = self.faulty(window, kind);
         let attempts = self.promises.retries + 1;
-        troubled.len() >= attempts.min(self.timeline.fewest_open(window)).max(1)
+        faulty.len() >= attempts.min(self.timeline.fewest_open(window)).max(1)
     }
 
-    /// Servers that it may have met in such trouble. Drains and removals are for those of HTTP alone.
-    fn troubled(&self, window: Window, kind: impl Fn(Trouble) -> bool) -> BTreeSet<ServerId> {
-        let mut troubled = self.timeline.troubled(window, kind);
+    /// Servers that it may have met with such a fault. Drains and removals are for those of HTTP alone.
+    fn faulty(&self, window: Window, kind: impl Fn(Fault) -> bool) -> BTreeSet<ServerId> {
+        let mut faulty = self.timeline.faulty(window, kind);
         if self.record.kind.is_http() {
-            troubled = &troubled & &self.timeline.possibly_open(window);
+            faulty = &faulty & &self.timeline.possibly_open(window);
         }
-        troubled
+        faulty
     }
 
     fn out_of_repeats(&self) -> Option<Excuse> {
@@ -419,7 +419,7 @@ impl Case<'_> {
     }
 }
 
-fn told(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Served => "served".to_owned(),
         Outcome::Failed(status) => format!("the server's own {status}"),
@@ -433,7 +433,7 @@ fn told(outcome: &Outcome) -> String {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&told(self))
+        out.write_str(&outcome_text(self))
     }
 }
 

@@ -95,7 +95,7 @@ impl Operator {
 
     fn change_to(&mut self, next: Settings, pushed: bool) -> Outcome<()> {
         let how = if pushed { "PUT" } else { "SIGHUP" };
-        let what = format!("configuration by {how}: {}", next.told());
+        let what = format!("configuration by {how}: {}", next.summary());
         let from = now();
         match pushed {
             true => {

@@ -1,7 +1,7 @@
 //! The plan of a run, drawn from a seed before anything begins: what will be done to which server, and when.
 //!
 //! A round is a busy stretch, one in which a server is gone, and a calm one. In the busy one each server has one
-//! trouble at a time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every sixth
+//! fault at a time, at most `FAULTY_MAX` of them together, so that there is somebody for repeats; in every sixth
 //! round all are killed at once first. In the second stretch the configuration rests and one server is killed or
 //! stopped for longer than the engine needs to find out, so that it can be seen whether the server is then left alone.
 
@@ -15,20 +15,20 @@ pub const SPARES: u8 = 2;
 /// Key servers of a run.
 pub const KEY_SERVERS: usize = 2;
 /// Together: fewer than a request has attempts, so that a GET never fails for want of a good server.
-const TROUBLED_MAX: usize = 2;
+const FAULTY_MAX: usize = 2;
 
 const BUSY: u64 = 15_000;
 /// Without changes of the configuration; one server is gone for the last part of it.
 const GONE: u64 = 16_000;
 /// A change must be over for so long before a server goes that its being new to the engine is no excuse.
 const GONE_LEAD: u64 = 6_000;
-/// Longer than a server's last trouble is felt, so that some of it is calm by the model's count.
+/// Longer than a server's last fault is felt, so that some of it is calm by the model's count.
 const CALM: u64 = 10_000;
 const ROUND: u64 = BUSY + GONE + CALM;
 const BLACKOUT_EVERY: u64 = 6;
-/// Between two troubles of key servers: links are made anew, and a server that was passed over has answered a trial.
+/// Between two faults of key servers: links are made anew, and a server that was passed over has answered a trial.
 const KEY_SERVER_PAUSE: u64 = 6_000;
-/// Before the first trouble, in which the load and the engine's memory come to their level.
+/// Before the first fault, in which the load and the engine's memory come to their level.
 pub const WARM_UP: u64 = 4_000;
 
 /// One thing that is done. Times are in milliseconds.
@@ -149,7 +149,7 @@ pub fn draw(seed: u64, duration: Duration) -> Vec<Step> {
     for round in 0..rounds {
         let from = WARM_UP + round * ROUND;
         let busy = (from + BUSY).min(end.saturating_sub(CALM / 2));
-        let free_at = draw_troubles(&mut random, round, from, busy, &mut steps);
+        let free_at = draw_faults(&mut random, round, from, busy, &mut steps);
         draw_changes(&mut random, from, busy, &mut steps);
         if busy + GONE + CALM / 2 <= end {
             steps.push(draw_gone(&mut random, round, busy, &free_at));
@@ -181,9 +181,9 @@ fn draw_key_servers(seed: u64, to: u64, steps: &mut Vec<Step>) {
     }
 }
 
-/// Draws the troubles of a round. Each server is free again a moment after its trouble, so that two of one server
+/// Draws the faults of a round. Each server is free again a moment after its fault, so that two of one server
 /// cannot be taken for each other. Returns when each is, in milliseconds after the start.
-fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) -> [u64; SERVERS as usize] {
+fn draw_faults(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) -> [u64; SERVERS as usize] {
     let mut free_at = [from; SERVERS as usize];
     let mut at = from;
     if round % BLACKOUT_EVERY == BLACKOUT_EVERY - 1 {
@@ -194,16 +194,16 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
     }
     loop {
         at += random.u64(150..1_800);
-        let troubled = free_at.iter().filter(|free| **free > at).count();
+        let faulty = free_at.iter().filter(|free| **free > at).count();
         let idle: Vec<u8> = (0..SERVERS).filter(|server| free_at[usize::from(*server)] <= at).collect();
         if at >= to {
             return free_at;
         }
-        if troubled >= TROUBLED_MAX || idle.is_empty() {
+        if faulty >= FAULTY_MAX || idle.is_empty() {
             continue;
         }
         let server = idle[random.usize(..idle.len())];
-        let (action, lasts) = draw_trouble(random, ServerId(server), to - at);
+        let (action, lasts) = draw_fault(random, ServerId(server), to - at);
         free_at[usize::from(server)] = at + lasts + 1_500;
         steps.push(Step { at, action });
     }
@@ -220,7 +220,7 @@ fn draw_gone(random: &mut Rng, round: u64, from: u64, free_at: &[u64; SERVERS as
     Step { at, action }
 }
 
-fn draw_trouble(random: &mut Rng, server: ServerId, room: u64) -> (Action, u64) {
+fn draw_fault(random: &mut Rng, server: ServerId, room: u64) -> (Action, u64) {
     let lasts = random.u64(600..6_000).min(room);
     let percent = random.u8(10..=70);
     let action = match random.u8(..9) {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_one_trouble_at_a_time_and_few_have_any() {
+    fn a_server_has_one_fault_at_a_time_and_few_have_any() {
         for seed in 0..200 {
             let steps = draw(seed, Duration::from_secs(300));
             let spans: Vec<_> = steps
@@ -301,7 +301,7 @@ mod tests {
                 let others = spans[index + 1..].iter().filter(|(_, from, _)| *from < at + lasts);
                 assert!(others.clone().all(|(other, ..)| other != server), "seed {seed}");
                 let beginning = spans.iter().filter(|(_, from, lasts)| (*from..from + lasts).contains(at)).count();
-                assert!(beginning <= TROUBLED_MAX, "seed {seed}: {beginning}");
+                assert!(beginning <= FAULTY_MAX, "seed {seed}: {beginning}");
             }
         }
     }

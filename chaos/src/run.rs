@@ -262,10 +262,10 @@ struct Sampler {
 impl Sampler {
     fn start(testbed: &Arc<Testbed>) -> Self {
         let over = Interrupt::default();
-        let (told, testbed) = (over.clone(), Arc::clone(testbed));
+        let (ended, testbed) = (over.clone(), Arc::clone(testbed));
         let thread = std::thread::spawn(move || {
             let mut samples = Vec::new();
-            while !told.is_raised() {
+            while !ended.is_raised() {
                 // While somebody waits for the engine there is nothing to be missed.
                 if let Ok(engine) = testbed.engine.try_lock() {
                     samples.push(engine.rss_kib());

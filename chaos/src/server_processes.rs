@@ -5,7 +5,7 @@ use crate::clock::now;
 use crate::journal;
 use crate::origin::Behaviour;
 use crate::plan::{SERVERS, SPARES};
-use crate::timeline::{Run, ServerId, Timeline, Trouble};
+use crate::timeline::{Fault, Run, ServerId, Timeline};
 use propylon_bench::failure::{Failure, Outcome, While};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
@@ -91,9 +91,9 @@ impl ServerProcesses {
         servers.filter_map(|server| Some(server.process.as_ref()?.child.id())).collect()
     }
 
-    /// Begins a trouble; `done` is what makes it true, between two looks at the clock.
-    fn begin(&self, server: ServerId, trouble: Trouble, done: impl FnOnce() -> Outcome<()>) -> Outcome<usize> {
-        let episode = lock(&self.timeline).begins(server, trouble, now());
+    /// Begins a fault; `done` is what makes it true, between two looks at the clock.
+    fn begin(&self, server: ServerId, fault: Fault, done: impl FnOnce() -> Outcome<()>) -> Outcome<usize> {
+        let episode = lock(&self.timeline).begins(server, fault, now());
         done()?;
         Ok(episode)
     }
@@ -107,7 +107,7 @@ impl ServerProcesses {
     }
 
     pub fn kill(&self, id: ServerId) -> Outcome<usize> {
-        self.begin(id, Trouble::Dead, || {
+        self.begin(id, Fault::Dead, || {
             self.server(id).process = None;
             Ok(())
         })
@@ -120,17 +120,17 @@ impl ServerProcesses {
     }
 
     pub fn stop(&self, id: ServerId) -> Outcome<usize> {
-        self.begin(id, Trouble::Stopped, || self.server(id).signal(Signal::STOP))
+        self.begin(id, Fault::Stopped, || self.server(id).signal(Signal::STOP))
     }
 
-    pub fn go_on(&self, id: ServerId, episode: usize) -> Outcome<()> {
+    pub fn resume(&self, id: ServerId, episode: usize) -> Outcome<()> {
         self.server(id).signal(Signal::CONT)?;
         self.end(episode);
         Ok(())
     }
 
-    pub fn behave(&self, id: ServerId, trouble: Trouble, behaviour: Behaviour) -> Outcome<usize> {
-        self.begin(id, trouble, || self.server(id).order(behaviour))
+    pub fn behave(&self, id: ServerId, fault: Fault, behaviour: Behaviour) -> Outcome<usize> {
+        self.begin(id, fault, || self.server(id).order(behaviour))
     }
 
     pub fn behave_again(&self, id: ServerId, episode: usize) -> Outcome<()> {

@@ -104,7 +104,7 @@ impl Settings {
     }
 
     /// Another one: sometimes a little different, sometimes in everything. Never with fewer than three servers, so that
-    /// the plan's troubles leave one.
+    /// the plan's faults leave one.
     pub fn drawn(&self, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut next = Self { serial: self.serial + 1, ..self.clone() };
@@ -150,7 +150,7 @@ impl Settings {
     }
 
     /// One word, for the summary.
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(|(server, weight)| format!("{server}*{weight}")).collect();
         let Self { extra_route, balance, reuse, streams_max, protocol, .. } = self;
         let limit = self.connections_max.map_or("no limit".to_owned(), |max| format!("{max} connections"));
@@ -347,7 +347,7 @@ mod tests {
         for seed in 0..500 {
             let next = settings.drawn(seed);
             assert_ne!(next, settings);
-            assert!(next.servers.len() >= 3, "{}", next.told());
+            assert!(next.servers.len() >= 3, "{}", next.summary());
             settings = next;
         }
         assert_eq!(Settings::first(2).drawn(9), Settings::first(2).drawn(9));

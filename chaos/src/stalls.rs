@@ -33,8 +33,8 @@ impl StallWatch {
             let (over, timeline) = (over.clone(), timeline.clone());
             threads.push(std::thread::spawn(move || watch_core(core, &timeline, &over)));
         }
-        let (told, timeline) = (over.clone(), timeline.clone());
-        threads.push(std::thread::spawn(move || watch_threads(processes, &timeline, &told)));
+        let (ended, timeline) = (over.clone(), timeline.clone());
+        threads.push(std::thread::spawn(move || watch_threads(processes, &timeline, &ended)));
         Self { over, threads }
     }
 

@@ -27,9 +27,9 @@ pub fn parse_server(text: &str) -> Option<(ServerId, Run)> {
     Some((ServerId(letter - b'a'), run.parse().ok()?))
 }
 
-/// The trouble of a server.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub enum Fault {
     /// Killed, and not yet there again.
     Dead,
     /// The server takes no connections; open ones go on.
@@ -44,7 +44,7 @@ pub enum Trouble {
     Cutting,
 }
 
-impl Trouble {
+impl Fault {
     pub fn name(self) -> &'static str {
         match self {
             Self::Dead => "dead",
@@ -80,7 +80,7 @@ impl Trouble {
 #[derive(Clone, Copy, Debug)]
 pub struct Episode {
     pub server: ServerId,
-    pub trouble: Trouble,
+    pub fault: Fault,
     pub from: Micros,
     /// `Micros::MAX` while it lasts.
     pub to: Micros,
@@ -146,8 +146,8 @@ impl Timeline {
     }
 
     /// The number of the episode, for its end.
-    pub fn begins(&mut self, server: ServerId, trouble: Trouble, from: Micros) -> usize {
-        self.episodes.push(Episode { server, trouble, from, to: Micros::MAX });
+    pub fn begins(&mut self, server: ServerId, fault: Fault, from: Micros) -> usize {
+        self.episodes.push(Episode { server, fault, from, to: Micros::MAX });
         self.episodes.len() - 1
     }
 
@@ -155,16 +155,16 @@ impl Timeline {
         self.episodes[episode].to = to;
     }
 
-    pub fn is_troubled(&self, server: ServerId, window: Window, kind: impl Fn(Trouble) -> bool) -> bool {
-        self.troubles(window).any(|episode| episode.server == server && kind(episode.trouble))
+    pub fn has_fault(&self, server: ServerId, window: Window, kind: impl Fn(Fault) -> bool) -> bool {
+        self.faults(window).any(|episode| episode.server == server && kind(episode.fault))
     }
 
-    /// Servers that had such trouble then.
-    pub fn troubled(&self, window: Window, kind: impl Fn(Trouble) -> bool) -> BTreeSet<ServerId> {
-        self.troubles(window).filter(|episode| kind(episode.trouble)).map(|episode| episode.server).collect()
+    /// Servers that had such a fault then.
+    pub fn faulty(&self, window: Window, kind: impl Fn(Fault) -> bool) -> BTreeSet<ServerId> {
+        self.faults(window).filter(|episode| kind(episode.fault)).map(|episode| episode.server).collect()
     }
 
-    fn troubles(&self, window: Window) -> impl Iterator<Item = &Episode> {
+    fn faults(&self, window: Window) -> impl Iterator<Item = &Episode> {
         self.episodes.iter().filter(move |episode| window.touches(episode.from, episode.to))
     }
 
@@ -207,12 +207,12 @@ impl Timeline {
         let mut setups = self.setups(past);
         let Some(first) = setups.next() else { return false };
         let certain = setups.fold(first.open.clone(), |certain, setup| &certain & &setup.open);
-        certain.into_iter().any(|server| !self.is_troubled(server, past, Trouble::closes))
+        certain.into_iter().any(|server| !self.has_fault(server, past, Fault::closes))
     }
 
     /// Nothing was done to anybody, and the machine did its work.
     pub fn is_calm(&self, window: Window) -> bool {
-        self.troubles(window).next().is_none()
+        self.faults(window).next().is_none()
             && !self.changes[1..].iter().any(|change| window.touches(change.from, change.to))
             && !self.is_stalled(window)
     }
@@ -228,19 +228,19 @@ impl Timeline {
     /// Everything that was going on around a request, in the order in which it began.
     pub fn around(&self, window: Window) -> Vec<String> {
         let at = |moment| since(self.start, moment);
-        let mut told: Vec<(Micros, String)> = Vec::new();
-        for episode in self.troubles(window) {
-            let Episode { server, trouble, from, to } = episode;
-            told.push((*from, format!("{}: {server} is {} until {}", at(*from), trouble.name(), at(*to))));
+        let mut lines: Vec<(Micros, String)> = Vec::new();
+        for episode in self.faults(window) {
+            let Episode { server, fault, from, to } = episode;
+            lines.push((*from, format!("{}: {server} is {} until {}", at(*from), fault.name(), at(*to))));
         }
         for change in self.changes[1..].iter().filter(|change| window.touches(change.from, change.to)) {
-            told.push((change.from, format!("{}: {}, in force at {}", at(change.from), change.what, at(change.to))));
+            lines.push((change.from, format!("{}: {}, in force at {}", at(change.from), change.what, at(change.to))));
         }
         for stall in self.stalls.iter().filter(|stall| window.touches(stall.from, stall.to)) {
-            told.push((stall.from, format!("{}: the machine stalls until {}", at(stall.from), at(stall.to))));
+            lines.push((stall.from, format!("{}: the machine stalls until {}", at(stall.from), at(stall.to))));
         }
-        told.sort();
-        told.into_iter().map(|(_, line)| line).collect()
+        lines.sort();
+        lines.into_iter().map(|(_, line)| line).collect()
     }
 }
 
@@ -260,17 +260,17 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_counts_from_its_beginning_to_its_end_and_no_longer() {
+    fn a_fault_counts_from_its_beginning_to_its_end_and_no_longer() {
         let mut timeline = Timeline::new(0, setup(&[A, B]));
-        let episode = timeline.begins(A, Trouble::Dead, 100);
-        assert!(timeline.is_troubled(A, window(150, 160), Trouble::cuts), "it lasts");
+        let episode = timeline.begins(A, Fault::Dead, 100);
+        assert!(timeline.has_fault(A, window(150, 160), Fault::cuts), "it lasts");
         timeline.ends(episode, 200);
-        assert!(timeline.is_troubled(A, window(0, 100), Trouble::cuts));
-        assert!(!timeline.is_troubled(A, window(0, 99), Trouble::cuts));
-        assert!(timeline.is_troubled(A, window(200, 300), Trouble::refuses));
-        assert!(!timeline.is_troubled(A, window(201, 300), Trouble::refuses));
-        assert!(!timeline.is_troubled(A, window(150, 160), Trouble::hangs));
-        assert!(!timeline.is_troubled(B, window(150, 160), Trouble::cuts));
+        assert!(timeline.has_fault(A, window(0, 100), Fault::cuts));
+        assert!(!timeline.has_fault(A, window(0, 99), Fault::cuts));
+        assert!(timeline.has_fault(A, window(200, 300), Fault::refuses));
+        assert!(!timeline.has_fault(A, window(201, 300), Fault::refuses));
+        assert!(!timeline.has_fault(A, window(150, 160), Fault::hangs));
+        assert!(!timeline.has_fault(B, window(150, 160), Fault::cuts));
         assert!(timeline.is_calm(window(0, 99)) && !timeline.is_calm(window(0, 100)));
     }
 
@@ -284,17 +284,17 @@ mod tests {
     }
 
     #[test]
-    fn somebody_is_well_only_if_it_was_configured_and_without_trouble_for_long_enough() {
+    fn somebody_is_well_only_if_it_was_configured_and_without_a_fault_for_long_enough() {
         let mut timeline = Timeline::new(0, setup(&[A, B]));
-        timeline.begins(A, Trouble::Dead, 100);
+        timeline.begins(A, Fault::Dead, 100);
         assert!(timeline.always_some_well(window(50, 1_000), 10), "the other is");
-        let episode = timeline.begins(B, Trouble::Failing, 500);
+        let episode = timeline.begins(B, Fault::Failing, 500);
         timeline.ends(episode, 600);
         assert!(timeline.always_some_well(window(50, 499), 10));
         assert!(!timeline.always_some_well(window(50, 500), 10));
         assert!(!timeline.always_some_well(window(610, 610), 10), "it has just come back");
         assert!(timeline.always_some_well(window(611, 700), 10));
-        let episode = timeline.begins(B, Trouble::Slow, 800);
+        let episode = timeline.begins(B, Fault::Slow, 800);
         timeline.ends(episode, 900);
         assert!(timeline.always_some_well(window(700, 1_000), 10), "slow is well enough");
     }
@@ -303,7 +303,7 @@ mod tests {
     fn a_server_that_has_just_been_added_is_nobody_to_count_on() {
         let mut timeline = Timeline::new(0, setup(&[A]));
         timeline.changes.push(Change { from: 100, to: 110, what: String::new(), setup: setup(&[A, B]) });
-        timeline.begins(A, Trouble::Dead, 115);
+        timeline.begins(A, Fault::Dead, 115);
         assert!(!timeline.always_some_well(window(115, 118), 10));
         assert!(timeline.always_some_well(window(130, 200), 10));
     }

@@ -32,23 +32,23 @@ fn reason_of(body: &[u8]) -> String {
 /// An answer as its head and its body tell it: whose it is, and whether it is the right one.
 pub fn ending_of(id: u64, head: &AnswerHead, body: &BodyCheck, wanted: u64) -> RequestEnd {
     let status = head.status;
-    let told = |outcome| RequestEnd { outcome, status: Some(status), server: head.server };
+    let ended = |outcome| RequestEnd { outcome, status: Some(status), server: head.server };
     if head.server.is_none() {
-        return told(Outcome::Refused(status, reason_of(&body.start)));
+        return ended(Outcome::Refused(status, reason_of(&body.start)));
     }
     if head.id != Some(id) {
-        return told(Outcome::Wrong(format!("the answer is to request {:?}", head.id)));
+        return ended(Outcome::Wrong(format!("the answer is to request {:?}", head.id)));
     }
     if status != 200 {
-        return told(Outcome::Failed(status));
+        return ended(Outcome::Failed(status));
     }
     if let Some(at) = body.wrong_at {
-        return told(Outcome::Wrong(format!("byte {at} of the body is wrong")));
+        return ended(Outcome::Wrong(format!("byte {at} of the body is wrong")));
     }
     if body.bytes != wanted {
-        return told(Outcome::Wrong(format!("a proper end after {} of {wanted} bytes", body.bytes)));
+        return ended(Outcome::Wrong(format!("a proper end after {} of {wanted} bytes", body.bytes)));
     }
-    told(Outcome::Served)
+    ended(Outcome::Served)
 }
 
 /// The facts that are read of an answer's head.

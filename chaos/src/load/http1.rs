@@ -52,7 +52,7 @@ enum Framing {
     UntilClose,
 }
 
-pub async fn go_on(context: &LoadContext, kind: Kind, index: usize) {
+pub async fn run_client(context: &LoadContext, kind: Kind, index: usize) {
     // Every third client of most kinds does without TLS.
     let endpoint = match kind {
         Kind::Keyed => Endpoint::Keyed,

@@ -40,7 +40,7 @@ struct Ask {
     wanted: u64,
 }
 
-pub async fn go_on(context: &LoadContext, kind: Kind, connection: &H2Connection) {
+pub async fn run_client(context: &LoadContext, kind: Kind, connection: &H2Connection) {
     while !context.is_over() {
         let mut pending = context.pending(kind);
         let ask = ask_of(context, &pending);

@@ -15,7 +15,7 @@ const STALL: Duration = Duration::from_millis(5_500);
 /// With a single step.
 const STEP_MAX: Duration = Duration::from_secs(10);
 
-pub async fn go_on(context: &LoadContext, kind: Kind) {
+pub async fn run_client(context: &LoadContext, kind: Kind) {
     while !context.is_over() {
         let mut pending = context.pending(kind);
         let endpoint = if context.draw(0..2) == 0 { Endpoint::Plain } else { Endpoint::Secure };

@@ -50,8 +50,8 @@ impl Load {
     /// `scale`: so many times the usual number of clients.
     pub fn start(endpoints: Endpoints, ca: &Path, scale: usize, seed: u64) -> failure::Outcome<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, ca) = (Arc::clone(&stop), ca.to_owned());
-        let work = move || run(endpoints, ca, scale, seed, told);
+        let (stopped, ca) = (Arc::clone(&stop), ca.to_owned());
+        let work = move || run(endpoints, ca, scale, seed, stopped);
         let thread = std::thread::Builder::new().name("load".to_owned()).spawn(work).when("starting the load")?;
         Ok(Self { stop, thread })
     }
@@ -83,7 +83,7 @@ fn run(
         for (kind, count) in MIX {
             for index in 0..count * scale {
                 let (context, connection) = (Rc::clone(&context), Rc::clone(&connections[index % H2_CONNECTIONS]));
-                clients.push(spawn_local(async move { go_on(&context, kind, index, &connection).await }));
+                clients.push(spawn_local(async move { run_client(&context, kind, index, &connection).await }));
             }
         }
         for client in clients {
@@ -97,13 +97,13 @@ fn run(
     Ok(context.load_results.take())
 }
 
-async fn go_on(context: &LoadContext, kind: Kind, index: usize, connection: &Rc<http2::H2Connection>) {
+async fn run_client(context: &LoadContext, kind: Kind, index: usize, connection: &Rc<http2::H2Connection>) {
     match kind {
         Kind::Fresh | Kind::Keyed | Kind::Kept | Kind::Post | Kind::Route | Kind::Download | Kind::Upload => {
-            http1::go_on(context, kind, index).await;
+            http1::run_client(context, kind, index).await;
         }
-        Kind::Stream | Kind::StreamPost => http2::go_on(context, kind, connection).await,
-        Kind::WebSocket | Kind::Relay => tunnel::go_on(context, kind, index).await,
-        Kind::Misbehaving | Kind::MisbehavingPost => misbehaving::go_on(context, kind).await,
+        Kind::Stream | Kind::StreamPost => http2::run_client(context, kind, connection).await,
+        Kind::WebSocket | Kind::Relay => tunnel::run_client(context, kind, index).await,
+        Kind::Misbehaving | Kind::MisbehavingPost => misbehaving::run_client(context, kind).await,
     }
 }

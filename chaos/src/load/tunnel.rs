@@ -21,7 +21,7 @@ const WEBSOCKET_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 /// A server's name and a line feed.
 const BANNER_BYTES_MAX: usize = 16;
 
-pub async fn go_on(context: &LoadContext, kind: Kind, index: usize) {
+pub async fn run_client(context: &LoadContext, kind: Kind, index: usize) {
     while !context.is_over() {
         let mut pending = context.pending(kind);
         let ending = match kind {
@@ -53,15 +53,15 @@ async fn upgrade(context: &LoadContext, pending: &mut PendingRequest, index: usi
         Ok(Err(ending)) => return ending,
         Err(_) => return RequestEnd::of(Outcome::Late),
     };
-    let told = |outcome| RequestEnd { outcome, status: Some(101), server: head.server };
+    let ended = |outcome| RequestEnd { outcome, status: Some(101), server: head.server };
     if head.id != Some(pending.id) || head.server.is_none() {
-        return told(Outcome::Wrong(format!("an upgrade for request {:?} by {:?}", head.id, head.server)));
+        return ended(Outcome::Wrong(format!("an upgrade for request {:?} by {:?}", head.id, head.server)));
     }
     let early = connection.rest();
     if !early.is_empty() {
-        return told(Outcome::Wrong(format!("{} bytes that nobody has sent", early.len())));
+        return ended(Outcome::Wrong(format!("{} bytes that nobody has sent", early.len())));
     }
-    told(talk(context, pending.id, &mut connection.wire).await)
+    ended(talk(context, pending.id, &mut connection.wire).await)
 }
 
 async fn relay(context: &LoadContext, pending: &mut PendingRequest, index: usize) -> RequestEnd {

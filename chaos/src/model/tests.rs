@@ -40,8 +40,8 @@ fn world(kind: Kind, outcome: Outcome) -> World {
 }
 
 impl World {
-    fn trouble(mut self, server: ServerId, trouble: Trouble, from: Micros, to: Micros) -> Self {
-        let episode = self.timeline.begins(server, trouble, from);
+    fn fault(mut self, server: ServerId, fault: Fault, from: Micros, to: Micros) -> Self {
+        let episode = self.timeline.begins(server, fault, from);
         self.timeline.ends(episode, to);
         self
     }
@@ -99,7 +99,7 @@ fn closed() -> Outcome {
 
 #[test]
 fn a_post_at_a_server_that_was_killed_may_fail_and_at_another_it_may_not() {
-    let post = || world(Kind::Post, closed()).trouble(A, Trouble::Dead, T + 50_000, T + SECOND);
+    let post = || world(Kind::Post, closed()).fault(A, Fault::Dead, T + 50_000, T + SECOND);
     post().at(A, HEAD).may(Excuse::CutNotRepeatable);
     post().at(B, HEAD).may_not();
     world(Kind::Post, closed()).at(A, HEAD).may_not();
@@ -107,7 +107,7 @@ fn a_post_at_a_server_that_was_killed_may_fail_and_at_another_it_may_not() {
 
 #[test]
 fn a_post_that_nobody_has_seen_may_fail_if_anybody_was_cut_and_not_much_later() {
-    let post = |from, to| world(Kind::Post, closed()).trouble(A, Trouble::Cutting, from, to);
+    let post = |from, to| world(Kind::Post, closed()).fault(A, Fault::Cutting, from, to);
     post(T - SECOND, T - SECOND / 2).may(Excuse::CutNotRepeatable);
     post(T - 9 * SECOND, T - 2 * SECOND).may_not();
     post(T + SECOND, T + 2 * SECOND).may_not();
@@ -117,15 +117,15 @@ fn a_post_that_nobody_has_seen_may_fail_if_anybody_was_cut_and_not_much_later() 
 }
 
 #[test]
-fn a_get_is_repeated_elsewhere_unless_there_was_trouble_at_every_attempt() {
+fn a_get_is_repeated_elsewhere_unless_there_was_a_fault_at_every_attempt() {
     let get = || {
-        let two = world(Kind::Kept, closed()).trouble(A, Trouble::Dead, T, T + SECOND);
-        two.trouble(B, Trouble::Cutting, T, T + SECOND)
+        let two = world(Kind::Kept, closed()).fault(A, Fault::Dead, T, T + SECOND);
+        two.fault(B, Fault::Cutting, T, T + SECOND)
     };
     get().at(A, HEAD).may_not();
-    get().at(A, HEAD).trouble(C, Trouble::Deaf, T, T + SECOND).may(Excuse::CutEverywhere);
-    get().at(A, HEAD).trouble(C, Trouble::Slow, T, T + SECOND).may_not();
-    // The setup has two servers, and both have trouble.
+    get().at(A, HEAD).fault(C, Fault::Deaf, T, T + SECOND).may(Excuse::CutEverywhere);
+    get().at(A, HEAD).fault(C, Fault::Slow, T, T + SECOND).may_not();
+    // The setup has two servers, and both have a fault.
     get().with(|world| world.timeline.changes[0].setup = setup(&[A, B])).may(Excuse::CutEverywhere);
     get().with(|world| world.timeline.changes[0].setup = setup(&[A, B, C])).may_not();
 }
@@ -143,22 +143,22 @@ fn a_connect_is_tried_at_as_many_servers_as_there_are_attempts_whatever_the_meth
     let reasons = [(502, "connect-refused"), (502, "tls-handshake-failed"), (504, "tls-timeout"), (502, "no-http2")];
     for (kind, (status, reason)) in [Kind::Post, Kind::Fresh, Kind::Upload, Kind::WebSocket].into_iter().zip(reasons) {
         let connect = || {
-            let two = world(kind, refused(status, reason)).trouble(A, Trouble::Dead, T, T + SECOND);
-            two.trouble(B, Trouble::Deaf, T, T + SECOND)
+            let two = world(kind, refused(status, reason)).fault(A, Fault::Dead, T, T + SECOND);
+            two.fault(B, Fault::Deaf, T, T + SECOND)
         };
         connect().may_not();
-        connect().trouble(C, Trouble::Stopped, T, T + SECOND).may(Excuse::NobodyToConnectTo);
-        connect().trouble(C, Trouble::Failing, T, T + SECOND).may_not();
+        connect().fault(C, Fault::Stopped, T, T + SECOND).may(Excuse::NobodyToConnectTo);
+        connect().fault(C, Fault::Failing, T, T + SECOND).may_not();
     }
 }
 
 #[test]
 fn a_timeout_needs_a_server_that_was_stopped_and_slow_is_not_stopped() {
-    let late = |trouble| world(Kind::Kept, refused(504, "first-byte-timeout")).trouble(A, trouble, T, T + SECOND);
-    late(Trouble::Stopped).may(Excuse::ServerHangs);
-    late(Trouble::Slow).may_not();
-    late(Trouble::Stopped).at(B, HEAD).may_not();
-    let stalled = late(Trouble::Slow).with(|world| world.timeline.stalls.push(Window::new(T, T + 1)));
+    let late = |fault| world(Kind::Kept, refused(504, "first-byte-timeout")).fault(A, fault, T, T + SECOND);
+    late(Fault::Stopped).may(Excuse::ServerHangs);
+    late(Fault::Slow).may_not();
+    late(Fault::Stopped).at(B, HEAD).may_not();
+    let stalled = late(Fault::Slow).with(|world| world.timeline.stalls.push(Window::new(T, T + 1)));
     stalled.may(Excuse::MachineStalled);
 }
 
@@ -166,12 +166,12 @@ fn a_timeout_needs_a_server_that_was_stopped_and_slow_is_not_stopped() {
 fn nobody_is_open_only_if_nobody_was_well_for_long_enough() {
     let none = || {
         let world = world(Kind::Kept, refused(503, "no-healthy-server"));
-        [A, B, C].into_iter().fold(world, |world, server| world.trouble(server, Trouble::Dead, T - SECOND, T + SECOND))
+        [A, B, C].into_iter().fold(world, |world, server| world.fault(server, Fault::Dead, T - SECOND, T + SECOND))
     };
     none().may_not();
-    none().trouble(D, Trouble::Failing, T - WELL_AFTER, T - WELL_AFTER / 2).may(Excuse::NobodyOpen);
-    none().trouble(D, Trouble::Failing, T - 3 * WELL_AFTER, T - 2 * WELL_AFTER).may_not();
-    none().trouble(D, Trouble::Slow, T - SECOND, T).may_not();
+    none().fault(D, Fault::Failing, T - WELL_AFTER, T - WELL_AFTER / 2).may(Excuse::NobodyOpen);
+    none().fault(D, Fault::Failing, T - 3 * WELL_AFTER, T - 2 * WELL_AFTER).may_not();
+    none().fault(D, Fault::Slow, T - SECOND, T).may_not();
     none().change(T - SECOND, T - SECOND / 2, setup(&[A, B, C])).may(Excuse::NobodyOpen);
     let stalled = |from| none().with(move |world| world.timeline.stalls.push(Window::new(from, from + 1)));
     stalled(T - SECOND).may(Excuse::MachineStalled);
@@ -184,24 +184,24 @@ fn an_answer_may_be_cut_short_with_its_server_and_only_with_it() {
         let world = world(Kind::Download, Outcome::Broken(Stage::Answering, How::Reset)).at(A, HEAD).answered_by(A);
         world.with(|world| world.record.status = Some(200))
     };
-    cut().trouble(A, Trouble::Dead, T + 1_000, T + SECOND).may(Excuse::CutAnswering);
-    cut().trouble(B, Trouble::Dead, T + 1_000, T + SECOND).may_not();
-    cut().trouble(A, Trouble::Stopped, T + 1_000, T + SECOND).may(Excuse::ServerHangs);
-    cut().trouble(A, Trouble::Slow, T + 1_000, T + SECOND).may_not();
-    cut().trouble(A, Trouble::Dead, T - 5 * SECOND, T - SECOND).may_not();
+    cut().fault(A, Fault::Dead, T + 1_000, T + SECOND).may(Excuse::CutAnswering);
+    cut().fault(B, Fault::Dead, T + 1_000, T + SECOND).may_not();
+    cut().fault(A, Fault::Stopped, T + 1_000, T + SECOND).may(Excuse::ServerHangs);
+    cut().fault(A, Fault::Slow, T + 1_000, T + SECOND).may_not();
+    cut().fault(A, Fault::Dead, T - 5 * SECOND, T - SECOND).may_not();
 }
 
 #[test]
 fn a_part_that_passes_for_the_whole_is_never_allowed() {
     let short = world(Kind::Download, Outcome::Wrong("7 of 9 bytes and a proper end".to_owned()));
-    short.at(A, HEAD).answered_by(A).trouble(A, Trouble::Dead, T, T + SECOND).may_not();
+    short.at(A, HEAD).answered_by(A).fault(A, Fault::Dead, T, T + SECOND).may_not();
 }
 
 #[test]
 fn a_kept_connection_may_end_without_an_answer_to_a_post_and_a_new_one_may_not() {
     let end = |kind, ordinal| {
         let world = world(kind, Outcome::Broken(Stage::Unanswered, How::Closed)).at(A, HEAD);
-        world.trouble(A, Trouble::Cutting, T, T + SECOND).with(|world| world.record.ordinal = ordinal)
+        world.fault(A, Fault::Cutting, T, T + SECOND).with(|world| world.record.ordinal = ordinal)
     };
     end(Kind::Post, 1).may(Excuse::CutNotRepeatable);
     end(Kind::Post, 0).may_not();
@@ -215,7 +215,7 @@ fn nothing_excuses_a_client_that_cannot_come_in() {
     for stage in [Stage::Connect, Stage::Handshake] {
         let world = world(Kind::Fresh, Outcome::Broken(stage, How::Reset));
         let dead = [A, B, C, D].into_iter();
-        dead.fold(world, |world, server| world.trouble(server, Trouble::Dead, T - SECOND, T + SECOND)).may_not();
+        dead.fold(world, |world, server| world.fault(server, Fault::Dead, T - SECOND, T + SECOND)).may_not();
     }
 }
 
@@ -230,7 +230,7 @@ fn goaway_is_for_changes_and_for_streams_that_reached_nobody() {
 
 #[test]
 fn what_may_not_be_repeated_is_carried_out_once_at_most_whatever_its_client_saw() {
-    let post = |outcome| world(Kind::Post, outcome).trouble(A, Trouble::Dead, T, T + SECOND);
+    let post = |outcome| world(Kind::Post, outcome).fault(A, Fault::Dead, T, T + SECOND);
     post(closed()).at(A, DONE).may(Excuse::CutNotRepeatable);
     post(closed()).at(A, HEAD).at(B, HEAD).may_not();
     post(Outcome::Served).at(B, DONE).answered_by(B).has_to_be_right();
@@ -269,14 +269,14 @@ fn a_server_that_was_drained_gets_nothing_that_began_after_the_answer_to_it() {
 
 #[test]
 fn a_500_is_the_servers_own_and_of_one_that_gives_them() {
-    let failed = |trouble| {
+    let failed = |fault| {
         let world = world(Kind::Kept, Outcome::Failed(500)).at(A, DONE).answered_by(A);
-        world.trouble(A, trouble, T, T + SECOND)
+        world.fault(A, fault, T, T + SECOND)
     };
-    failed(Trouble::Failing).may(Excuse::ServerFails);
-    failed(Trouble::Slow).may_not();
-    failed(Trouble::Failing).answered_by(B).may_not();
-    failed(Trouble::Failing).with(|world| world.record.outcome = Outcome::Failed(503)).may_not();
+    failed(Fault::Failing).may(Excuse::ServerFails);
+    failed(Fault::Slow).may_not();
+    failed(Fault::Failing).answered_by(B).may_not();
+    failed(Fault::Failing).with(|world| world.record.outcome = Outcome::Failed(503)).may_not();
 }
 
 #[test]
@@ -299,15 +299,15 @@ fn time_counts_only_while_nothing_is_the_matter() {
         world.with(|world| world.record.ended = T + 3 * SECOND)
     };
     slow().may_not();
-    slow().trouble(B, Trouble::Slow, T - 2 * SECOND, T - SECOND).has_to_be_right();
-    slow().trouble(B, Trouble::Slow, T - 9 * SECOND, T - 8 * SECOND).may_not();
+    slow().fault(B, Fault::Slow, T - 2 * SECOND, T - SECOND).has_to_be_right();
+    slow().fault(B, Fault::Slow, T - 9 * SECOND, T - 8 * SECOND).may_not();
     slow().with(|world| world.timeline.stalls.push(Window::new(T, T + 1))).has_to_be_right();
     slow().with(|world| world.record.kind = Kind::Download).has_to_be_right();
 }
 
 #[test]
 fn who_waits_for_ever_has_found_a_defect() {
-    let late = world(Kind::Kept, Outcome::Late).trouble(A, Trouble::Stopped, T, T + SECOND);
+    let late = world(Kind::Kept, Outcome::Late).fault(A, Fault::Stopped, T, T + SECOND);
     late.may_not();
 }
 
@@ -315,6 +315,6 @@ fn who_waits_for_ever_has_found_a_defect() {
 fn a_relay_may_end_unopened_where_servers_are_cut_and_nowhere_else() {
     let relay = || world(Kind::Relay, Outcome::Broken(Stage::Unanswered, How::Closed));
     relay().may_not();
-    relay().trouble(A, Trouble::Dead, T, T + SECOND).may(Excuse::CutNotRepeatable);
-    relay().trouble(A, Trouble::Slow, T, T + SECOND).may_not();
+    relay().fault(A, Fault::Dead, T, T + SECOND).may(Excuse::CutNotRepeatable);
+    relay().fault(A, Fault::Slow, T, T + SECOND).may_not();
 }
