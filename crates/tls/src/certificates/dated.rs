@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_out_of_reach_are_no_trouble() {
+    fn dates_out_of_reach_are_no_problem() {
         assert_eq!(step_between(Some(i64::MIN), i64::MAX, 0, 1), None);
         assert_eq!(step_between(Some(i64::MAX), i64::MIN, 0, 1), None);
     }

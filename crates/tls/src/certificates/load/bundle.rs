@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::chain::{self, Leaf, Parsed};
 use super::pem::{self, FoundKey};
-use super::trouble::{SUPPORTED_KEYS, Trouble, no_certificate, unsupported};
+use super::problem::{Problem, SUPPORTED_KEYS, no_certificate, unsupported};
 use crate::certificates::credential::{Chain, CredentialKey, FileStamps, Interner, Material};
 
 /// Contents of the files that should be one chain and its key.
@@ -25,28 +25,28 @@ pub(super) fn bundle(
     chain_path: &Path,
     key_path: &Path,
     allow_world_readable: bool,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Bundle> {
-    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, allow_world_readable, troubles)
+    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, allow_world_readable, problems)
 }
 
 /// Bundle of an ordered certificate, whose key may be in the key process.
-pub(super) fn ordered_bundle(path: &Path, allow_world_readable: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
-    bundle_of(pem::read_ordered(path), path, path, allow_world_readable, troubles)
+pub(super) fn ordered_bundle(path: &Path, allow_world_readable: bool, problems: &mut Vec<Problem>) -> Option<Bundle> {
+    bundle_of(pem::read_ordered(path), path, path, allow_world_readable, problems)
 }
 
 fn bundle_of(
-    chain_file: Result<pem::Contents, Trouble>,
+    chain_file: Result<pem::Contents, Problem>,
     chain_path: &Path,
     key_path: &Path,
     allow_world_readable: bool,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Bundle> {
     let together = chain_path == key_path;
-    let chain_file = chain_file.map_err(|trouble| troubles.push(trouble));
+    let chain_file = chain_file.map_err(|problem| problems.push(problem));
     let key_file = match together {
         true => None,
-        false => Some(pem::read_with_keys(key_path).map_err(|trouble| troubles.push(trouble))),
+        false => Some(pem::read_with_keys(key_path).map_err(|problem| problems.push(problem))),
     };
     let chain_file = chain_file.ok();
     let chain_stamp = chain_file.as_ref().and_then(|file| file.file_stamp);
@@ -55,7 +55,7 @@ fn bundle_of(
         (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
         _ => return None,
     };
-    if !may_be_used(&key_file, key_path, allow_world_readable, troubles) {
+    if !may_be_used(&key_file, key_path, allow_world_readable, problems) {
         return None;
     }
     let stamps = match together {
@@ -70,18 +70,18 @@ pub(super) fn may_be_used(
     file: &pem::Contents,
     path: &Path,
     allow_world_readable: bool,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> bool {
     if !file.open_to_all || file.keys.is_empty() {
         return true;
     }
     let close = format!("chmod o= {}", path.display());
     if allow_world_readable {
-        troubles.push(Trouble::warning(path, OPEN_TO_ALL, close));
+        problems.push(Problem::warning(path, OPEN_TO_ALL, close));
         return true;
     }
     let fix = format!("{close}, or set `allow_world_readable_keys` in [process] if that is meant");
-    troubles.push(Trouble::error(path, OPEN_TO_ALL, fix));
+    problems.push(Problem::error(path, OPEN_TO_ALL, fix));
     false
 }
 
@@ -90,16 +90,16 @@ pub(super) fn assemble(
     bundle: Bundle,
     signer: Option<SignerId>,
     interner: &Interner,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Material> {
     let checked = match signer {
-        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, interner, troubles),
-        _ => check(bundle, interner, troubles),
+        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, interner, problems),
+        _ => check(bundle, interner, problems),
     };
-    checked.map_err(|trouble| troubles.push(trouble)).ok()
+    checked.map_err(|problem| problems.push(problem)).ok()
 }
 
-fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Result<Material, Trouble> {
+fn check(bundle: Bundle, interner: &Interner, problems: &mut Vec<Problem>) -> Result<Material, Problem> {
     let Bundle { chain_path, key_path, chain, keys, stamps } = bundle;
     if chain.is_empty() {
         return Err(no_certificate(&chain_path));
@@ -110,20 +110,20 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
         // The certificate usually shows the reason.
         certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-        return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
+        return Err(Problem::error(&key_path, what, SUPPORTED_KEYS));
     };
     let order = certificates.order(&public.into(), &chain_path, &key_path)?;
     let leaf = certificates.leaf(&order);
     let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
-    troubles.extend(repaired);
+    problems.extend(repaired);
     let key_path = (key_path != chain_path).then_some(key_path);
     material(
         leaf,
         Chain::new(chain, interner),
         credential_key(key)
-            .ok_or_else(|| Trouble::error(&chain_path, "the private key cannot be used", SUPPORTED_KEYS))?,
+            .ok_or_else(|| Problem::error(&chain_path, "the private key cannot be used", SUPPORTED_KEYS))?,
         Origin { chain_path, key_path, stamps },
-        troubles,
+        problems,
     )
 }
 
@@ -140,8 +140,8 @@ fn check_remote(
     bundle: Bundle,
     signer: SignerId,
     interner: &Interner,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Material, Trouble> {
+    problems: &mut Vec<Problem>,
+) -> Result<Material, Problem> {
     let Bundle { chain_path, chain, stamps, .. } = bundle;
     let certificates = Parsed::new(&chain, &chain_path)?;
     // The certificate usually shows why a key cannot be used.
@@ -153,9 +153,9 @@ fn check_remote(
     let order = certificates.order(&public_key, &chain_path, &chain_path)?;
     let leaf = certificates.leaf(&order);
     let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
-    troubles.extend(repaired);
+    problems.extend(repaired);
     let origin = Origin { chain_path, key_path: None, stamps };
-    material(leaf, Chain::new(chain, interner), CredentialKey::Remote(key), origin, troubles)
+    material(leaf, Chain::new(chain, interner), CredentialKey::Remote(key), origin, problems)
 }
 
 struct Origin {
@@ -169,26 +169,26 @@ fn material(
     chain: Chain,
     key: CredentialKey,
     origin: Origin,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Material, Trouble> {
+    problems: &mut Vec<Problem>,
+) -> Result<Material, Problem> {
     let Origin { chain_path: path, key_path, stamps } = origin;
-    troubles.extend(leaf.worries(&path));
+    problems.extend(leaf.worries(&path));
     let Leaf { kind, names, addresses, validity, must_staple, .. } = leaf;
     let kind = kind.map_err(|why| unsupported(&path, &why))?;
     let (names, addresses) = (names.into(), addresses.into());
     Ok(Material { chain, key, kind, names, addresses, validity, must_staple, path, key_path, stamps })
 }
 
-pub(super) fn only_key(mut keys: Vec<FoundKey>, path: &Path) -> Result<FoundKey, Trouble> {
+pub(super) fn only_key(mut keys: Vec<FoundKey>, path: &Path) -> Result<FoundKey, Problem> {
     match (keys.pop(), keys.len()) {
         (Some(key), 0) => Ok(key),
         (Some(_), others) => {
             let what = format!("there are {} private keys in this file", others + 1);
-            Err(Trouble::error(path, what, "keep the one that belongs to the first certificate"))
+            Err(Problem::error(path, what, "keep the one that belongs to the first certificate"))
         }
         (None, _) => {
             let fix = "append the key as PEM, name its file: { chain = \"...\", key = \"...\" }, or name a `signer` that has it";
-            Err(Trouble::error(path, "there is no private key in this file", fix))
+            Err(Problem::error(path, "there is no private key in this file", fix))
         }
     }
 }

@@ -14,7 +14,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::trouble::{Trouble, no_certificate};
+use super::problem::{Problem, no_certificate};
 use crate::certificates::credential::Validity;
 use crate::provider::signing::KeyKind;
 
@@ -37,7 +37,7 @@ pub(super) struct Leaf {
 pub(super) type Order = Option<Vec<usize>>;
 
 impl<'a> Parsed<'a> {
-    pub fn new(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Parsed<'a>, Trouble> {
+    pub fn new(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Parsed<'a>, Problem> {
         if chain.is_empty() {
             return Err(no_certificate(path));
         }
@@ -69,14 +69,14 @@ impl<'a> Parsed<'a> {
         public_key: &SubjectPublicKeyInfoDer<'_>,
         chain_path: &Path,
         key_path: &Path,
-    ) -> Result<Order, Trouble> {
+    ) -> Result<Order, Problem> {
         let parsed = &self.0;
         let ours = |index: &usize| parsed[*index].public_key().raw == public_key.as_ref();
         let mut leaves = (0..parsed.len()).filter(ours);
         let Some(leaf) = leaves.next() else {
             let what = "the private key does not belong to the certificate";
             let fix = format!("put the key of {} and its chain together", subject(&parsed[0]));
-            return Err(Trouble::error(key_path, what, fix));
+            return Err(Problem::error(key_path, what, fix));
         };
         if leaf == 0 && is_in_order(parsed) {
             Ok(None)
@@ -93,14 +93,14 @@ pub(super) fn put_in_order(
     chain: Vec<CertificateDer<'static>>,
     order: Order,
     path: &Path,
-) -> (Vec<CertificateDer<'static>>, Option<Trouble>) {
+) -> (Vec<CertificateDer<'static>>, Option<Problem>) {
     let Some(order) = order else {
         return (chain, None);
     };
     let repaired = order.iter().map(|&index| chain[index].clone()).collect();
     let what = "the certificates are not in order: the server's own must come first, then each one's issuer";
     let fix = "they are served in the right order; sort the file to be rid of this warning";
-    (repaired, Some(Trouble::warning(path, what, fix)))
+    (repaired, Some(Problem::warning(path, what, fix)))
 }
 
 /// Whether every certificate behind the first has issued an earlier one. A bundle with cross-signed intermediates is no
@@ -130,37 +130,37 @@ fn sort(parsed: &[X509Certificate<'_>], leaf: usize) -> Result<Vec<usize>, Strin
     Ok(order)
 }
 
-fn ambiguous(path: &Path, why: &str) -> Trouble {
+fn ambiguous(path: &Path, why: &str) -> Problem {
     let what = format!("the certificates do not make a chain: {why}");
-    Trouble::error(path, what, "keep the server's own certificate first, then each one's issuer, and nothing else")
+    Problem::error(path, what, "keep the server's own certificate first, then each one's issuer, and nothing else")
 }
 
 impl Leaf {
     /// Warnings about a leaf that can be served, but for its expiry.
-    pub fn worries(&self, path: &Path) -> Vec<Trouble> {
+    pub fn worries(&self, path: &Path) -> Vec<Problem> {
         let mut worries = Vec::new();
         if self.names.is_empty() {
             let what = "the certificate names no DNS name (subjectAltName)";
             let fix = "clients refuse it by name; it is served only where no other certificate fits";
-            worries.push(Trouble::warning(path, what, fix));
+            worries.push(Problem::warning(path, what, fix));
         }
         if self.signed_with_sha1 {
             let what = "the certificate is signed with SHA-1";
-            worries.push(Trouble::warning(path, what, "have it issued again: clients refuse it"));
+            worries.push(Problem::warning(path, what, "have it issued again: clients refuse it"));
         }
         worries
     }
 }
 
 /// Warning about the validity period of a leaf, where there is reason for one.
-pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<Trouble> {
+pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<Problem> {
     let invalid = invalidity(validity, now, path);
     if invalid.is_some() {
         return invalid;
     }
     let left = ends_soon(validity, now)?;
     let what = format!("the certificate expires on {}, in {}", date(validity.not_after), days(left));
-    Some(Trouble::warning(path, what, "renew it: it is read again at SIGHUP, or with `watch` by itself"))
+    Some(Problem::warning(path, what, "renew it: it is read again at SIGHUP, or with `watch` by itself"))
 }
 
 /// Whether this is the certificate of an authority, which is not meant to be served by itself.
@@ -194,18 +194,18 @@ fn validity(leaf: &X509Certificate<'_>) -> Validity {
     Validity { not_before: not_before.timestamp(), not_after: not_after.timestamp() }
 }
 
-fn invalidity(Validity { not_before, not_after }: Validity, now: SystemTime, path: &Path) -> Option<Trouble> {
+fn invalidity(Validity { not_before, not_after }: Validity, now: SystemTime, path: &Path) -> Option<Problem> {
     let now = seconds(now);
     if now > not_after {
         let ago = days(Duration::seconds(now - not_after));
         let what = format!("the certificate expired on {}, {ago} ago", date(not_after));
-        return Some(Trouble::warning(path, what, "renew it: it is refused by those who are shown it"));
+        return Some(Problem::warning(path, what, "renew it: it is refused by those who are shown it"));
     }
     if now < not_before {
         let ahead = days(Duration::seconds(not_before - now));
         let what = format!("the certificate is not valid before {}, in {ahead}", date(not_before));
         let fix = "wait, or check this machine's clock: it is refused by those who are shown it";
-        return Some(Trouble::warning(path, what, fix));
+        return Some(Problem::warning(path, what, fix));
     }
     None
 }
@@ -233,12 +233,12 @@ pub(super) fn days(span: Duration) -> String {
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-fn parse<'a>(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Vec<X509Certificate<'a>>, Trouble> {
+fn parse<'a>(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Vec<X509Certificate<'a>>, Problem> {
     let parse = |(index, der): (usize, &'a CertificateDer<'_>)| match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
         _ => {
             let what = format!("certificate {} in this file cannot be read", index + 1);
-            Err(Trouble::error(path, what, "export it again as X.509 in PEM"))
+            Err(Problem::error(path, what, "export it again as X.509 in PEM"))
         }
     };
     chain.iter().enumerate().map(parse).collect()

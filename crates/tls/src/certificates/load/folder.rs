@@ -10,7 +10,7 @@ use rustls_pki_types::CertificateDer;
 use super::bundle::Bundle;
 use super::chain;
 use super::pem::{Contents, FoundKey};
-use super::trouble::{SUPPORTED_KEYS, Trouble, unreadable};
+use super::problem::{Problem, SUPPORTED_KEYS, unreadable};
 
 /// Extensions of files that are read; a folder may hold a README and OCSP responses as well.
 const EXTENSIONS: [&str; 4] = ["pem", "crt", "cer", "key"];
@@ -30,7 +30,7 @@ struct Keys {
 }
 
 /// Pairs chains with keys from files that hold one of them alone. With a signer, chains without keys are good as well.
-pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
+pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, problems: &mut Vec<Problem>) -> Vec<Bundle> {
     let (mut bundles, mut chains, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for (path, file) in parts {
         match file.keys.is_empty() {
@@ -46,7 +46,7 @@ pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut
         }
     }
     for file in keys {
-        bundles.extend(with_chain(file, &mut chains, &by_key, troubles));
+        bundles.extend(with_chain(file, &mut chains, &by_key, problems));
     }
     chains.retain(|chain| !chain.claimed && !chain::is_authority(&chain.certificates[0]));
     if signer {
@@ -54,7 +54,7 @@ pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut
     }
     for chain in &chains {
         let fix = "add its key to the folder, or take the certificate out of it";
-        troubles.push(Trouble::error(&chain.path, "there is no private key for this certificate in the folder", fix));
+        problems.push(Problem::error(&chain.path, "there is no private key for this certificate in the folder", fix));
     }
     bundles
 }
@@ -65,30 +65,30 @@ pub(crate) struct Listing {
     pub responses: HashSet<PathBuf>,
 }
 
-pub(crate) fn list(directory: &Path, troubles: &mut Vec<Trouble>) -> Listing {
-    let all = named(directory, &[&EXTENSIONS[..], &["ocsp"]].concat(), troubles);
+pub(crate) fn list(directory: &Path, problems: &mut Vec<Problem>) -> Listing {
+    let all = named(directory, &[&EXTENSIONS[..], &["ocsp"]].concat(), problems);
     let is_response = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "ocsp");
     let (responses, files) = all.into_iter().partition::<Vec<_>, _>(is_response);
     Listing { files, responses: responses.into_iter().collect() }
 }
 
 /// The `*.pem` files of a folder of authorities or revocation lists.
-pub(crate) fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
-    let before = troubles.len();
-    let files = named(directory, &["pem"], troubles);
-    if files.is_empty() && troubles.len() == before {
+pub(crate) fn pem_files(directory: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let before = problems.len();
+    let files = named(directory, &["pem"], problems);
+    if files.is_empty() && problems.len() == before {
         let fix = "put files in it, their names ending in .pem";
-        troubles.push(Trouble::error(directory, "the directory has no .pem file", fix));
+        problems.push(Problem::error(directory, "the directory has no .pem file", fix));
     }
     files
 }
 
 /// Files with these extensions, sorted by name. Hidden files (`..data` of a mounted secret) are skipped.
-fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
+fn named(directory: &Path, extensions: &[&str], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
-            troubles.push(unreadable(directory, &error));
+            problems.push(unreadable(directory, &error));
             return Vec::new();
         }
     };
@@ -130,14 +130,14 @@ fn with_chain(
     file: Keys,
     chains: &mut [Chain],
     by_key: &HashMap<Vec<u8>, Vec<usize>>,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Bundle> {
     let Keys { path, keys } = file;
     let mut chain = None;
     if let [key] = keys.as_slice() {
         let Some(public) = key.public_info() else {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-            troubles.push(Trouble::error(&path, what, SUPPORTED_KEYS));
+            problems.push(Problem::error(&path, what, SUPPORTED_KEYS));
             return None;
         };
         for &index in by_key.get(&public).into_iter().flatten() {
@@ -153,7 +153,7 @@ fn with_chain(
             1 => "no certificate in the folder belongs to this private key".to_string(),
             many => format!("there are {many} private keys in this file and no certificate"),
         };
-        troubles.push(Trouble::error(&path, what, "put one key beside its chain"));
+        problems.push(Problem::error(&path, what, "put one key beside its chain"));
         return None;
     };
     Some(Bundle {

@@ -14,7 +14,7 @@ pub fn certificates(text: &[u8], response: &[u8]) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     let file = match pem::parse(text, false, path) {
         Ok(file) => file,
-        Err(trouble) => return assert!(!trouble.what.is_empty() && !trouble.fix.is_empty()),
+        Err(problem) => return assert!(!problem.what.is_empty() && !problem.fix.is_empty()),
     };
     let bundle = Bundle {
         chain_path: path.into(),
@@ -23,12 +23,12 @@ pub fn certificates(text: &[u8], response: &[u8]) {
         keys: file.keys,
         stamps: None,
     };
-    let mut troubles = Vec::new();
-    match assemble(bundle, None, &Interner::default(), &mut troubles) {
+    let mut problems = Vec::new();
+    match assemble(bundle, None, &Interner::default(), &mut problems) {
         Some(material) => used(&material, response, now),
-        None => assert!(!troubles.is_empty(), "refused without a reason"),
+        None => assert!(!problems.is_empty(), "refused without a reason"),
     }
-    assert!(troubles.iter().all(|trouble| !trouble.what.is_empty() && !trouble.fix.is_empty()));
+    assert!(problems.iter().all(|problem| !problem.what.is_empty() && !problem.fix.is_empty()));
 }
 
 fn used(material: &Material, response: &[u8], now: SystemTime) {

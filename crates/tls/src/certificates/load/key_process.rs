@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use propylon_crypto::key_process::{Failure, KeyFiles, Unread};
 
-use super::trouble::{self, Trouble};
+use super::problem::{self, Problem};
 
 /// Connection to the key process. Once set, nothing in this process reads a private key any more.
 static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
@@ -37,22 +37,22 @@ pub fn key_files() -> Option<&'static KeyFiles> {
 }
 
 /// Has the key process publish the keys that it has read, which are about to be used.
-pub(super) fn publish() -> Option<Trouble> {
+pub(super) fn publish() -> Option<Problem> {
     let failure = key_files()?.publish().err()?;
-    Some(trouble(Path::new(""), failure))
+    Some(problem(Path::new(""), failure))
 }
 
-pub(super) fn trouble(path: &Path, failure: Failure) -> Trouble {
+pub(super) fn problem(path: &Path, failure: Failure) -> Problem {
     match failure {
-        Failure::Unread(Unread::TooLong) => Trouble::error(path, trouble::TOO_LONG, trouble::ONE_CHAIN),
-        Failure::Unread(Unread::Encrypted) => trouble::encrypted(path),
-        Failure::Unread(Unread::Malformed(why)) => trouble::malformed(path, &why),
+        Failure::Unread(Unread::TooLong) => Problem::error(path, problem::TOO_LONG, problem::ONE_CHAIN),
+        Failure::Unread(Unread::Encrypted) => problem::encrypted(path),
+        Failure::Unread(Unread::Malformed(why)) => problem::malformed(path, &why),
         Failure::Unread(Unread::Denied) => {
             let fix = "with keys.isolate keys are read by the account of process.user from the start: give it, or a group of \
                        its, the right to read this file";
-            Trouble::error(path, "the key process may not read this file", fix)
+            Problem::error(path, "the key process may not read this file", fix)
         }
         // The error is the key process's, not one that this process met.
-        failure => Trouble { error: None, ..trouble::unreadable(path, &failure.into()) },
+        failure => Problem { error: None, ..problem::unreadable(path, &failure.into()) },
     }
 }

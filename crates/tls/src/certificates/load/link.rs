@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
 use super::bundle::{bundle, only_key};
 use super::pem::FoundKey;
-use super::trouble::{SUPPORTED_KEYS, Trouble};
+use super::problem::{Problem, SUPPORTED_KEYS};
 use super::trust::authorities;
 use super::{chain, key_process};
 use crate::certificates::credential::Validity;
@@ -30,11 +30,11 @@ use crate::provider::signing::CertificateKey;
 pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut roots = RootCertStore::empty();
-    let troubles = authorities(&signer.ca.path, now, &mut roots);
-    let mut findings: Vec<Finding> = troubles.into_iter().map(|trouble| trouble.at(signer.ca.at)).collect();
-    let mut troubles = Vec::new();
-    let identity = identity(&signer.identity.path, signer.allow_world_readable_keys, now, &mut troubles);
-    findings.extend(troubles.into_iter().map(|trouble| trouble.at(signer.identity.at)));
+    let problems = authorities(&signer.ca.path, now, &mut roots);
+    let mut findings: Vec<Finding> = problems.into_iter().map(|problem| problem.at(signer.ca.at)).collect();
+    let mut problems = Vec::new();
+    let identity = identity(&signer.identity.path, signer.allow_world_readable_keys, now, &mut problems);
+    findings.extend(problems.into_iter().map(|problem| problem.at(signer.identity.at)));
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return (None, findings);
     }
@@ -44,8 +44,8 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<LoadedLink>, Vec<Finding
     match config(roots, identity.chain, identity.key) {
         Ok(config) => (Some(LoadedLink { config, dated, key_process_ski }), findings),
         Err(error) => {
-            let trouble = Trouble::error(&signer.ca.path, error.to_string(), "export the authorities again");
-            findings.push(trouble.at(signer.ca.at));
+            let problem = Problem::error(&signer.ca.path, error.to_string(), "export the authorities again");
+            findings.push(problem.at(signer.ca.at));
             (None, findings)
         }
     }
@@ -95,37 +95,37 @@ impl Identity {
     }
 }
 
-/// Loads a client certificate with its key; none, with troubles, if it cannot be used. Its names do not matter: servers
+/// Loads a client certificate with its key; none, with problems, if it cannot be used. Its names do not matter: servers
 /// check who has signed it.
 pub(super) fn identity(
     path: &Path,
     allow_world_readable: bool,
     now: SystemTime,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Identity> {
-    let bundle = bundle(path, path, allow_world_readable, troubles)?;
+    let bundle = bundle(path, path, allow_world_readable, problems)?;
     let load = || {
         if bundle.chain.is_empty() {
             let fix = "put the engine's certificate, with its chain, before the key";
-            return Err(Trouble::error(path, "there is no certificate in this file", fix));
+            return Err(Problem::error(path, "there is no certificate in this file", fix));
         }
         let unusable = || {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
-            Trouble::error(path, what, SUPPORTED_KEYS)
+            Problem::error(path, what, SUPPORTED_KEYS)
         };
         let (key, public_key, key_process_ski) = signing_key(only_key(bundle.keys, path)?).ok_or_else(unusable)?;
         let order = chain::Parsed::new(&bundle.chain, path)?.order(&public_key, path, path)?;
         let (chain, repaired) = chain::put_in_order(bundle.chain, order, path);
-        troubles.extend(repaired);
+        problems.extend(repaired);
         let validity = chain::validity_of(&chain[0]);
-        troubles.extend(validity.and_then(|validity| chain::aging(validity, now, path)));
+        problems.extend(validity.and_then(|validity| chain::aging(validity, now, path)));
         Ok(Identity { chain, key, key_process_ski, validity })
     };
     let published = |identity: &Identity| identity.key_process_ski.and_then(|_| key_process::publish());
     match load().and_then(|identity| published(&identity).map_or(Ok(identity), Err)) {
         Ok(identity) => Some(identity),
-        Err(trouble) => {
-            troubles.push(trouble);
+        Err(problem) => {
+            problems.push(problem);
             None
         }
     }

@@ -9,9 +9,9 @@ mod key_process;
 mod link;
 mod ocsp;
 mod pem;
+mod problem;
 mod profile;
 mod side_by_side;
-mod trouble;
 mod trust;
 mod upstream;
 
@@ -26,9 +26,9 @@ pub use key_process::{find_ordered_keys_in, key_files, use_key_process};
 pub(crate) use link::config as link_config;
 pub(crate) use link::{LoadedLink, link_identity};
 pub(crate) use ocsp::ocsp_path;
+use problem::Problem;
 pub use profile::NOT_THERE_YET;
 use profile::{Entry, Item, Loading};
-use trouble::Trouble;
 pub use trust::KEY_AMONG_AUTHORITIES;
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
@@ -50,16 +50,16 @@ pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> 
     let mut candidates = Vec::new();
     for (entry, len) in entries.into_iter().zip(lens) {
         let at = entry.certificate.at;
-        let (found, troubles) = loading.conclude(entry, read.by_ref().take(len), cores);
+        let (found, problems) = loading.conclude(entry, read.by_ref().take(len), cores);
         candidates.extend(found);
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(at)));
+        findings.extend(problems.into_iter().map(|problem| problem.at(at)));
     }
     if profile.certificates.is_empty() {
         let what = "the profile has no certificates";
         let fix = "list at least one file under `certificates`";
-        findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
+        findings.push(Problem::error(Path::new(""), what, fix).at(profile.at));
     }
-    findings.extend(key_process::publish().map(|trouble| trouble.at(profile.at)));
+    findings.extend(key_process::publish().map(|problem| problem.at(profile.at)));
     let credentials = loading.admit(&candidates, &mut findings);
     findings.extend(idle_signer(profile, &credentials));
     let new = credentials.iter().filter(|credential| !loading.knows(credential));
@@ -117,5 +117,5 @@ fn idle_signer(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Option<
     }
     let what = format!("[tls.{}] has a signer, but every certificate has its key beside it", profile.name);
     let fix = "remove the keys that the signer holds, or remove `signer`";
-    Some(Trouble::warning(Path::new(""), what, fix).at(profile.at))
+    Some(Problem::warning(Path::new(""), what, fix).at(profile.at))
 }

@@ -14,7 +14,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::key_process;
-use super::trouble::{Trouble, unreadable};
+use super::problem::{Problem, unreadable};
 use crate::certificates::credential::Staple;
 use crate::certificates::finding::Severity;
 
@@ -36,24 +36,24 @@ pub(super) fn staple(
     named: bool,
     leaf: &CertificateDer<'_>,
     now: SystemTime,
-    troubles: &mut Vec<Trouble>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Staple> {
     const REFRESH: &str = "fetch it again (openssl ocsp -respout); until then none is stapled";
     let der = match read(path) {
         Ok(der) => der,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => return None,
         Err(error) => {
-            let trouble = unreadable(path, &error);
+            let problem = unreadable(path, &error);
             // A file that was found, not named in the configuration, is no reason to fail.
             let severity = if named { Severity::Error } else { Severity::Warning };
-            troubles.push(Trouble { severity, ..trouble });
+            problems.push(Problem { severity, ..problem });
             return None;
         }
     };
     match read_response(&der, leaf, now) {
         Ok(staple) => Some(staple),
         Err(what) => {
-            troubles.push(Trouble::warning(path, what, REFRESH));
+            problems.push(Problem::warning(path, what, REFRESH));
             None
         }
     }

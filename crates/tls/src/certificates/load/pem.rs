@@ -12,7 +12,7 @@ use propylon_crypto::{PrivateKey, RemoteKey, is_open_to_all};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::trouble::{ONE_CHAIN, TOO_LONG, Trouble, encrypted, malformed, unreadable, unsupported};
+use super::problem::{ONE_CHAIN, Problem, TOO_LONG, encrypted, malformed, unreadable, unsupported};
 use super::{chain, key_process};
 use crate::certificates::file_stamp::FileStamp;
 
@@ -47,7 +47,7 @@ impl FoundKey {
 /// Limit of a file with chain and key, which take some 10 KB: a longer one is another kind of file, or an endless
 /// device.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
+pub(super) fn read(path: &Path) -> Result<Contents, Problem> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
     let open_to_all = is_open_to_all(&metadata);
     let file_stamp = FileStamp::settled(&metadata, SystemTime::now());
@@ -55,9 +55,9 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
 }
 
 /// Reads a file that may hold keys, by the key process where there is one.
-pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
+pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Problem> {
     let Some(files) = key_process::key_files() else { return read(path) };
-    let file = files.read(path).map_err(|failure| key_process::trouble(path, failure))?;
+    let file = files.read(path).map_err(|failure| key_process::problem(path, failure))?;
     if file.keys.is_empty() && file.has_dsa {
         return Err(unsupported(path, "DSA"));
     }
@@ -71,7 +71,7 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
 
 /// Reads a file of an ordered certificate ([`Ordered`]): chain and key or, where a key process makes the keys, the
 /// chain alone.
-pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
+pub(super) fn read_ordered(path: &Path) -> Result<Contents, Problem> {
     const ANEW: &str = "it is set aside, and another ordered in its place";
     let (files, folder) = (key_process::key_files(), key_process::ordered_keys());
     let contents = read(path)?;
@@ -79,18 +79,18 @@ pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
         return Ok(contents);
     }
     if !contents.keys.is_empty() {
-        return Err(Trouble::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
+        return Err(Problem::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
     }
     let Some(kept) = kept_key(path, &contents) else { return Ok(contents) };
-    let lost = || Trouble {
+    let lost = || Problem {
         error: Some(io::ErrorKind::NotFound),
-        ..Trouble::error(path, "the key process does not have its key", ANEW)
+        ..Problem::error(path, "the key process does not have its key", ANEW)
     };
     let (keys, open_to_all) = match (files, folder) {
         (Some(files), _) => match files.read_kept(&kept) {
             Ok(file) => (file.keys.into_iter().map(found_in_key_process).collect(), file.open_to_all),
             Err(Failure::Unread(Unread::Missing)) => return Err(lost()),
-            Err(failure) => return Err(key_process::trouble(path, failure)),
+            Err(failure) => return Err(key_process::problem(path, failure)),
         },
         (None, folder) => {
             let file = folder.map(|folder| folder.join(kept.to_string())).unwrap_or_default();
@@ -116,10 +116,10 @@ fn found_in_key_process(public: Option<Vec<u8>>) -> FoundKey {
     key.map_or(FoundKey::Unusable, FoundKey::KeyProcess)
 }
 
-pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {
+pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Problem> {
     if text.len() as u64 > FILE_BYTES_MAX {
         let fix = ONE_CHAIN;
-        return Err(Trouble::error(path, TOO_LONG, fix));
+        return Err(Problem::error(path, TOO_LONG, fix));
     }
     if has_encrypted_key(text) {
         return Err(encrypted(path));
@@ -152,13 +152,13 @@ fn private_key(mut section: PemSection) -> Option<FoundKey> {
 }
 
 /// Reads a file without secrets.
-pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
+pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes));
     read.map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > max {
         let what = format!("this file is longer than {} MiB", max >> 20);
-        return Err(Trouble::error(path, what, "name a file with one revocation list"));
+        return Err(Problem::error(path, what, "name a file with one revocation list"));
     }
     Ok(bytes)
 }

@@ -13,7 +13,7 @@ use propylon_config::{Certificate, CertificateSource, Ordered, SignerId, TlsProf
 use super::bundle::{Bundle, assemble, bundle, may_be_used, ordered_bundle};
 use super::ocsp::{self, ocsp_path};
 use super::pem::{self, Contents};
-use super::trouble::Trouble;
+use super::problem::Problem;
 use super::{folder, side_by_side};
 use crate::certificates::credential::{Credential, FileStamps, Interner, Material, Staple};
 use crate::certificates::file_stamp::FileStamp;
@@ -41,8 +41,8 @@ const STAND_INS_MAX: usize = 1000;
 /// One entry of `certificates`.
 pub(super) struct Entry<'a> {
     pub certificate: &'a Certificate,
-    /// The entry's folder, and troubles with the folder itself.
-    folder: Option<(&'a Path, Vec<Trouble>)>,
+    /// The entry's folder, and problems with the folder itself.
+    folder: Option<(&'a Path, Vec<Problem>)>,
 }
 
 /// A file, or pair of files, to read.
@@ -56,8 +56,8 @@ pub(super) struct Item<'a> {
     response: bool,
 }
 
-/// Result of reading an item, with its troubles.
-pub(super) type Outcome = (Read, Vec<Trouble>);
+/// Result of reading an item, with its problems.
+pub(super) type Outcome = (Read, Vec<Problem>);
 
 pub(super) enum Read {
     Whole(Candidate),
@@ -91,14 +91,14 @@ impl<'a> Entry<'a> {
             }
             CertificateSource::Path(path) if !path.is_dir() => alone(item(path.clone(), None)),
             CertificateSource::Path(path) => {
-                let mut troubles = Vec::new();
-                let folder::Listing { files, responses } = folder::list(path, &mut troubles);
+                let mut problems = Vec::new();
+                let folder::Listing { files, responses } = folder::list(path, &mut problems);
                 let in_folder = |file: PathBuf| {
                     let response = certificate.ocsp.is_some() || responses.contains(&ocsp_path(certificate, &file));
                     Item { in_folder: true, response, ..item(file, None) }
                 };
                 let items = files.into_iter().map(in_folder).collect();
-                (Entry { certificate, folder: Some((path, troubles)) }, items)
+                (Entry { certificate, folder: Some((path, problems)) }, items)
             }
         }
     }
@@ -143,9 +143,9 @@ impl<'a> Loading<'a> {
             Some(material) => format!("it is ordered; until it is there, {} stands in", material.path.display()),
             None => "it is ordered; until it is there, clients get another certificate, or none".to_string(),
         };
-        let mut troubles = vec![Trouble::warning(&item.chain, NOT_THERE_YET, fix)];
-        let whole = |material| Read::Whole(self.candidate(item.certificate, material, item.response, &mut troubles));
-        (stand_in.map_or(Read::Nothing, whole), troubles)
+        let mut problems = vec![Problem::warning(&item.chain, NOT_THERE_YET, fix)];
+        let whole = |material| Read::Whole(self.candidate(item.certificate, material, item.response, &mut problems));
+        (stand_in.map_or(Read::Nothing, whole), problems)
     }
 
     /// The unexpired certificate for most of the names, among the files beside the missing one with the same key type.
@@ -169,42 +169,42 @@ impl<'a> Loading<'a> {
     }
 
     fn read_what_is_there(&self, item: Item<'_>) -> Outcome {
-        let mut troubles = Vec::new();
+        let mut problems = Vec::new();
         let material = match self.unchanged(&item) {
             Some(material) => Some(material),
             None if item.in_folder => match pem::read_with_keys(&item.chain) {
                 Ok(file) => {
-                    if !may_be_used(&file, &item.chain, self.allow_world_readable, &mut troubles) {
-                        return (Read::Nothing, troubles);
+                    if !may_be_used(&file, &item.chain, self.allow_world_readable, &mut problems) {
+                        return (Read::Nothing, problems);
                     }
                     match (file.certificates.is_empty(), file.keys.is_empty()) {
-                        (false, true) | (true, false) => return (Read::Part(item.chain, file), troubles),
-                        (_, _) => self.material(together(item.chain.clone(), file), &mut troubles),
+                        (false, true) | (true, false) => return (Read::Part(item.chain, file), problems),
+                        (_, _) => self.material(together(item.chain.clone(), file), &mut problems),
                     }
                 }
-                Err(trouble) => {
-                    troubles.push(trouble);
+                Err(problem) => {
+                    problems.push(problem);
                     None
                 }
             },
             None => {
                 let bundle = match item.certificate.source {
                     CertificateSource::Ordered(_) => {
-                        ordered_bundle(&item.chain, self.allow_world_readable, &mut troubles)
+                        ordered_bundle(&item.chain, self.allow_world_readable, &mut problems)
                     }
-                    _ => bundle(&item.chain, item.key.unwrap_or(&item.chain), self.allow_world_readable, &mut troubles),
+                    _ => bundle(&item.chain, item.key.unwrap_or(&item.chain), self.allow_world_readable, &mut problems),
                 };
-                bundle.and_then(|bundle| self.material(bundle, &mut troubles))
+                bundle.and_then(|bundle| self.material(bundle, &mut problems))
             }
         };
         let read = material.map_or(Read::Nothing, |material| {
-            Read::Whole(self.candidate(item.certificate, material, item.response, &mut troubles))
+            Read::Whole(self.candidate(item.certificate, material, item.response, &mut problems))
         });
-        (read, troubles)
+        (read, problems)
     }
 
-    fn material(&self, bundle: Bundle, troubles: &mut Vec<Trouble>) -> Option<Arc<Material>> {
-        assemble(bundle, self.signer, &self.interner, troubles).map(Arc::new)
+    fn material(&self, bundle: Bundle, problems: &mut Vec<Problem>) -> Option<Arc<Material>> {
+        assemble(bundle, self.signer, &self.interner, problems).map(Arc::new)
     }
 
     /// Content of the item's files from an earlier load, if their metadata is unchanged.
@@ -228,16 +228,16 @@ impl<'a> Loading<'a> {
         certificate: &Certificate,
         material: Arc<Material>,
         response: bool,
-        troubles: &mut Vec<Trouble>,
+        problems: &mut Vec<Problem>,
     ) -> Candidate {
         let path = ocsp_path(certificate, &material.path);
         let staple = match response {
-            true => ocsp::staple(&path, certificate.ocsp.is_some(), &material.chain.leaf, self.now, troubles),
+            true => ocsp::staple(&path, certificate.ocsp.is_some(), &material.chain.leaf, self.now, problems),
             false => None,
         };
         if staple.is_none() && material.must_staple {
             let what = "the certificate demands a stapled OCSP response (RFC 7633), and there is none";
-            troubles.push(Trouble::warning(&path, what, "put one there: some clients refuse it without"));
+            problems.push(Problem::warning(&path, what, "put one there: some clients refuse it without"));
         }
         Candidate { certificate: Place { default: certificate.default, at: certificate.at }, material, staple }
     }
@@ -249,52 +249,52 @@ impl<'a> Loading<'a> {
         entry: Entry<'_>,
         read: impl Iterator<Item = Outcome>,
         cores: usize,
-    ) -> (Vec<Candidate>, Vec<Trouble>) {
+    ) -> (Vec<Candidate>, Vec<Problem>) {
         let Entry { certificate, folder } = entry;
         let (mut candidates, mut parts, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        for (read, troubles) in read {
-            found.extend(troubles);
+        for (read, problems) in read {
+            found.extend(problems);
             match read {
                 Read::Whole(candidate) => candidates.push(candidate),
                 Read::Part(path, contents) => parts.push((path, contents)),
                 Read::Nothing => {}
             }
         }
-        if let Some((path, mut troubles)) = folder {
-            troubles.append(&mut found);
-            let bundles = folder::pair(parts, self.signer.is_some(), &mut troubles);
-            if candidates.is_empty() && bundles.is_empty() && troubles.is_empty() {
+        if let Some((path, mut problems)) = folder {
+            problems.append(&mut found);
+            let bundles = folder::pair(parts, self.signer.is_some(), &mut problems);
+            if candidates.is_empty() && bundles.is_empty() && problems.is_empty() {
                 let fix = "add one, as .pem, or as .crt and .key";
-                troubles.push(Trouble::error(path, "the directory has no certificate with its private key", fix));
+                problems.push(Problem::error(path, "the directory has no certificate with its private key", fix));
             }
             let pairs = side_by_side::map(bundles, cores, |bundle| {
-                let mut troubles = Vec::new();
-                let material = self.material(bundle, &mut troubles);
-                let whole = |material| self.candidate(certificate, material, true, &mut troubles);
-                (material.map(whole), troubles)
+                let mut problems = Vec::new();
+                let material = self.material(bundle, &mut problems);
+                let whole = |material| self.candidate(certificate, material, true, &mut problems);
+                (material.map(whole), problems)
             });
             for (candidate, more) in pairs {
                 candidates.extend(candidate);
-                troubles.extend(more);
+                problems.extend(more);
             }
-            found = troubles;
+            found = problems;
         }
         self.keep_what_was_good(certificate, &mut candidates, &found);
         if let CertificateSource::Ordered(_) = certificate.source {
             // Troubles with an ordered certificate are only warnings: it is set aside, and another is ordered.
-            for trouble in found.iter_mut().filter(|trouble| trouble.severity == Severity::Error) {
-                trouble.severity = Severity::Warning;
-                if self.by_path.contains_key(trouble.path.as_path()) {
-                    trouble.fix = "what was read before stays in use; put back what is missing".into();
+            for problem in found.iter_mut().filter(|problem| problem.severity == Severity::Error) {
+                problem.severity = Severity::Warning;
+                if self.by_path.contains_key(problem.path.as_path()) {
+                    problem.fix = "what was read before stays in use; put back what is missing".into();
                 }
             }
         }
         (candidates, found)
     }
 
-    fn keep_what_was_good(&self, certificate: &Certificate, candidates: &mut Vec<Candidate>, troubles: &[Trouble]) {
-        let errors = troubles.iter().filter(|trouble| trouble.severity == Severity::Error);
-        let broken: HashSet<&Path> = errors.map(|trouble| trouble.path.as_path()).collect();
+    fn keep_what_was_good(&self, certificate: &Certificate, candidates: &mut Vec<Candidate>, problems: &[Problem]) {
+        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+        let broken: HashSet<&Path> = errors.map(|problem| problem.path.as_path()).collect();
         if broken.is_empty() || self.earlier.is_empty() {
             return;
         }
@@ -337,7 +337,7 @@ impl<'a> Loading<'a> {
                 let kind = material.kind.name();
                 let what = format!("an earlier {kind} certificate already stands for {}", hidden.join(", "));
                 let fix = "the later one is ignored for these names; remove one of the two";
-                findings.push(Trouble::warning(&material.path, what, fix).at(certificate.at));
+                findings.push(Problem::warning(&material.path, what, fix).at(certificate.at));
             }
             let useless = !hidden.is_empty() && hidden.len() == material.names.len();
             if !useless {

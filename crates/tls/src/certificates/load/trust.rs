@@ -14,7 +14,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Version;
 
-use super::trouble::Trouble;
+use super::problem::Problem;
 use super::{chain, folder, key_process, pem};
 use crate::certificates::client_auth::ClientTrust;
 use crate::certificates::dated::{Dated, DatedKind};
@@ -32,19 +32,19 @@ pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Findi
     let mut findings = Vec::new();
     let mut roots = RootCertStore::empty();
     for trust in &auth.ca {
-        let troubles = authorities(&trust.path, now, &mut roots);
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+        let problems = authorities(&trust.path, now, &mut roots);
+        findings.extend(problems.into_iter().map(|problem| problem.at(trust.at)));
     }
     let (mut crls, mut dated) = (Vec::new(), Vec::new());
     let mut fresh_until = None;
     for trust in &auth.crl {
-        let (lists, troubles) = revocation_lists(trust, auth.crl_expired, now);
+        let (lists, problems) = revocation_lists(trust, auth.crl_expired, now);
         for List { der, updates, path } in lists {
             fresh_until = fresh_until.into_iter().chain(updates.next).min();
             dated.extend(updates.dated(path, trust.at));
             crls.push(der);
         }
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+        findings.extend(problems.into_iter().map(|problem| problem.at(trust.at)));
     }
     // An empty list has been told of with the configuration.
     if auth.ca.is_empty() || findings.iter().any(|finding| finding.severity == Severity::Error) {
@@ -54,65 +54,65 @@ pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Findi
     match ClientTrust::new(auth, roots, crls, dated, fresh_until) {
         Ok(trust) => (Some(trust), findings),
         Err(error) => {
-            let trouble = Trouble::error(Path::new(""), error.to_string(), "export authorities and lists again");
-            findings.push(trouble.at(auth.at));
+            let problem = Problem::error(Path::new(""), error.to_string(), "export authorities and lists again");
+            findings.push(problem.at(auth.at));
             (None, findings)
         }
     }
 }
 
-pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStore) -> Vec<Trouble> {
-    let mut troubles = Vec::new();
-    for file in files(path, &mut troubles) {
+pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStore) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for file in files(path, &mut problems) {
         let contents = match pem::read(&file) {
             Ok(contents) => contents,
-            Err(trouble) => {
-                troubles.push(trouble);
+            Err(problem) => {
+                problems.push(problem);
                 continue;
             }
         };
         if contents.certificates.is_empty() {
             let fix = "add the certificates of the authorities as PEM";
-            troubles.push(Trouble::error(&file, "there is no certificate in this file", fix));
+            problems.push(Problem::error(&file, "there is no certificate in this file", fix));
         }
         if !contents.keys.is_empty() {
             let fix = "keep an authority's private key away from servers";
             let what = KEY_AMONG_AUTHORITIES;
             // With a key process, this process must have no key.
-            troubles.push(match key_process::key_files() {
-                None => Trouble::warning(&file, what, fix),
-                Some(_) => Trouble::error(&file, what, fix),
+            problems.push(match key_process::key_files() {
+                None => Problem::warning(&file, what, fix),
+                Some(_) => Problem::error(&file, what, fix),
             });
         }
         for der in contents.certificates {
-            troubles.extend(authority(&der, now, &file));
+            problems.extend(authority(&der, now, &file));
             if let Err(error) = roots.add(der) {
                 let what = format!("this authority cannot be used: {}", wording::of(&error));
-                troubles.push(Trouble::error(&file, what, "export it again as X.509 version 3 in PEM"));
+                problems.push(Problem::error(&file, what, "export it again as X.509 version 3 in PEM"));
             }
         }
     }
-    troubles
+    problems
 }
 
 /// Warning about an authority. Its own dates do not matter: trust in it is configured (RFC 5280 §6.1.1).
-fn authority(der: &CertificateDer<'_>, now: SystemTime, file: &Path) -> Option<Trouble> {
+fn authority(der: &CertificateDer<'_>, now: SystemTime, file: &Path) -> Option<Problem> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let name = certificate.subject();
     let not_after = certificate.validity().not_after.to_datetime();
     if OffsetDateTime::from(now) > not_after {
         let what = format!("the authority {name} expired on {}, and is trusted all the same", not_after.date());
-        return Some(Trouble::warning(file, what, "remove it if it should not be"));
+        return Some(Problem::warning(file, what, "remove it if it should not be"));
     }
     if !certificate.is_ca() {
         let what = format!("{name} is not an authority: it may sign no other certificates");
-        return Some(Trouble::warning(file, what, "name the certificate of the authority that signed it"));
+        return Some(Problem::warning(file, what, "name the certificate of the authority that signed it"));
     }
     None
 }
 
-fn files(path: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
-    if path.is_dir() { folder::pem_files(path, troubles) } else { vec![path.to_path_buf()] }
+fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    if path.is_dir() { folder::pem_files(path, problems) } else { vec![path.to_path_buf()] }
 }
 
 struct List {
@@ -135,29 +135,29 @@ impl Updates {
 }
 
 /// Revocation lists of a file or folder, each with the time of its next update.
-fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<List>, Vec<Trouble>) {
-    let mut troubles = Vec::new();
+fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<List>, Vec<Problem>) {
+    let mut problems = Vec::new();
     let mut lists = Vec::new();
-    for file in files(&trust.path, &mut troubles) {
+    for file in files(&trust.path, &mut problems) {
         match read(&file) {
             Ok(ders) => {
                 for der in ders {
                     match updates(&der, &file) {
                         Ok(updates) => {
-                            troubles.extend(overdue(updates.next, expired, now, &file));
+                            problems.extend(overdue(updates.next, expired, now, &file));
                             lists.push(List { der, updates, path: file.clone() });
                         }
-                        Err(trouble) => troubles.push(trouble),
+                        Err(problem) => problems.push(problem),
                     }
                 }
             }
-            Err(trouble) => troubles.push(trouble),
+            Err(problem) => problems.push(problem),
         }
     }
-    (lists, troubles)
+    (lists, problems)
 }
 
-fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Trouble> {
+fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Problem> {
     const SEQUENCE: u8 = 0x30;
     let text = pem::bytes(file, CRL_BYTES_MAX)?;
     if text.first() == Some(&SEQUENCE) {
@@ -168,19 +168,19 @@ fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Troub
         Ok(lists) if !lists.is_empty() => Ok(lists),
         _ => {
             let what = "there is no revocation list in this file";
-            Err(Trouble::error(file, what, "export it as PEM (\"BEGIN X509 CRL\") or as DER"))
+            Err(Problem::error(file, what, "export it as PEM (\"BEGIN X509 CRL\") or as DER"))
         }
     }
 }
 
-fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Updates, Trouble> {
+fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Updates, Problem> {
     let unusable = |why: &str| {
-        Trouble::error(file, format!("this revocation list cannot be used: {why}"), "get another from its authority")
+        Problem::error(file, format!("this revocation list cannot be used: {why}"), "get another from its authority")
     };
     let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| unusable("it is damaged"))?;
     if list.version() != Some(X509Version::V2) || list.extensions().is_empty() {
         let what = "this revocation list is of version 1, without the extensions that one must have (RFC 5280 §5.2)";
-        return Err(Trouble::error(file, what, VERSION_2));
+        return Err(Problem::error(file, what, VERSION_2));
     }
     let Some(next) = list.next_update() else {
         return Err(unusable("it does not say when the next one is due (RFC 5280 §5.1.2.5)"));
@@ -198,12 +198,12 @@ fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Update
 const VERSION_2: &str = "make it again as version 2: with openssl, name a `crlnumber` file in the authority's section, \
                          with `echo 01` in it, or add `crl_extensions`, and run `openssl ca -gencrl` once more";
 
-fn overdue(next: Option<Duration>, expired: Leniency, now: SystemTime, file: &Path) -> Option<Trouble> {
+fn overdue(next: Option<Duration>, expired: Leniency, now: SystemTime, file: &Path) -> Option<Problem> {
     let (next, now) = (next?, now.duration_since(SystemTime::UNIX_EPOCH).ok()?);
     let ago = chain::days(time::Duration::try_from(now.checked_sub(next)?).ok()?);
     let (effect, fix) = match expired {
         Leniency::Refuse => ("every client it speaks of is refused", "get the authority's present list"),
         Leniency::Allow => ("it is heeded all the same", "get the authority's present list"),
     };
-    Some(Trouble::warning(file, format!("the next revocation list was due {ago} ago; {effect}"), fix))
+    Some(Problem::warning(file, format!("the next revocation list was due {ago} ago; {effect}"), fix))
 }

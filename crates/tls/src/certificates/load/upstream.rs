@@ -11,7 +11,7 @@ use rustls::sign::SigningKey;
 use rustls_pki_types::CertificateDer;
 
 use super::link::identity;
-use super::trouble::Trouble;
+use super::problem::Problem;
 use super::trust::authorities;
 use crate::certificates::dated::{Dated, DatedKind};
 use crate::certificates::finding::{Finding, Severity};
@@ -35,27 +35,27 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     let mut loaded =
         Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, key_process_ski: None, dated: None };
     for trust in tls.ca.iter().filter(|_| tls.verify) {
-        let troubles = authorities(&trust.path, now, &mut loaded.roots);
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+        let problems = authorities(&trust.path, now, &mut loaded.roots);
+        findings.extend(problems.into_iter().map(|problem| problem.at(trust.at)));
     }
     if tls.ca.is_empty() && tls.verify {
-        findings.extend(system_authorities(&mut loaded.roots).map(|trouble| trouble.at(tls.at)));
+        findings.extend(system_authorities(&mut loaded.roots).map(|problem| problem.at(tls.at)));
     }
     if let Some(certificate) = &tls.certificate {
-        let mut troubles = Vec::new();
-        if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut troubles) {
+        let mut problems = Vec::new();
+        if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut problems) {
             loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
             loaded.key_process_ski = identity.key_process_ski;
             (loaded.chain, loaded.key) = (identity.chain, Some(identity.key));
         }
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
+        findings.extend(problems.into_iter().map(|problem| problem.at(certificate.at)));
     }
     let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
     ((!failed).then_some(loaded), findings)
 }
 
 /// Adds the system's authorities. Single ones that cannot be read are skipped.
-fn system_authorities(roots: &mut RootCertStore) -> Option<Trouble> {
+fn system_authorities(roots: &mut RootCertStore) -> Option<Problem> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if !roots.is_empty() {
@@ -64,5 +64,5 @@ fn system_authorities(roots: &mut RootCertStore) -> Option<Trouble> {
     let why = found.errors.first().map_or(String::new(), |error| format!(" ({error})"));
     let what = format!("no authorities are installed on this system{why}, and `ca` names none");
     let fix = "install the package ca-certificates, or name the servers' authority in `ca`";
-    Some(Trouble::error(Path::new(""), what, fix))
+    Some(Problem::error(Path::new(""), what, fix))
 }
