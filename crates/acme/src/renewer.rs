@@ -304,7 +304,7 @@ impl Account {
         let now = now();
         if self.lock.is_none() && self.ticks.is_multiple_of(LOCK_TICKS) {
             let taken = self.take_over(now);
-            self.note_trouble(taken);
+            self.note_failure(taken);
         }
         for wanted in self.issuer.wanted.clone() {
             self.check_file(&wanted, now);
@@ -367,7 +367,7 @@ impl Account {
     }
 
     /// Trouble is told when it begins.
-    fn note_trouble(&mut self, result: Result<(), String>) {
+    fn note_failure(&mut self, result: Result<(), String>) {
         let trouble = result.err();
         if let Some(trouble) = &trouble
             && self.trouble.as_ref() != Some(trouble)
@@ -394,7 +394,7 @@ impl Account {
             Err(error) => {
                 // A file that cannot be read now is not ours to judge: it may be readable later.
                 let trouble = Err(format!("{} cannot be read: {error}", wanted.file.display()));
-                return self.note_trouble(trouble);
+                return self.note_failure(trouble);
             }
         };
         let name = &self.issuer.acme.name;
@@ -404,9 +404,9 @@ impl Account {
                 let own = match keys.kept(name) {
                     Ok(own) => own,
                     // The key process may be there later.
-                    Err(Failure::Unavailable) => return self.note_trouble(Err(AWAY.into())),
+                    Err(Failure::Unavailable) => return self.note_failure(Err(AWAY.into())),
                     Err(failure) => {
-                        return self.note_trouble(Err(format!("{UNREAD}{}", std::io::Error::from(failure))));
+                        return self.note_failure(Err(format!("{UNREAD}{}", std::io::Error::from(failure))));
                     }
                 };
                 if self.trouble.as_deref().is_some_and(|trouble| trouble == AWAY || trouble.starts_with(UNREAD)) {
@@ -452,7 +452,7 @@ impl Account {
         // them again.
         if let Err(error) = self.folder.write_record(&self.record) {
             let why = format!("{}/orders.json cannot be written: {error}; nothing is ordered", acme.state.display());
-            return self.note_trouble(Err(why));
+            return self.note_failure(Err(why));
         }
         self.trouble = None;
         log::info!(
@@ -485,7 +485,7 @@ impl Account {
             }
         }
         let written = self.folder.write_record(&self.record);
-        self.note_trouble(
+        self.note_failure(
             written.map_err(|error| format!("{}/orders.json cannot be written: {error}", acme.state.display())),
         );
     }

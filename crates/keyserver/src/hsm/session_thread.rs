@@ -11,7 +11,7 @@ use propylon_metrics::Column;
 
 use super::operation::{self, Failure};
 use super::queue::Next;
-use super::token::{Open, Token, Trouble};
+use super::token::{Open, Token, TokenError};
 use crate::task::{Signature, Task};
 use crate::telemetry::{TokenMetrics, TokenOutcome, micros};
 
@@ -175,17 +175,17 @@ impl SessionThread {
                     self.open = Some(open);
                     self.opened();
                 }
-                Err(trouble) => self.failed(&trouble),
+                Err(error) => self.failed(&error),
             }
         }
         self.open.as_mut()
     }
 
-    fn failed(&mut self, trouble: &Trouble) {
+    fn failed(&mut self, error: &TokenError) {
         self.column.increment(self.metrics.failures);
         // The first of a row is told; those that follow are only counted.
         if self.pause == PAUSE_MIN {
-            log::error!("token \"{}\": no session: {trouble}; {}", self.token.name, trouble.fix());
+            log::error!("token \"{}\": no session: {error}; {}", self.token.name, error.fix());
         }
         self.retry_at = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);

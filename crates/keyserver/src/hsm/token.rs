@@ -68,7 +68,7 @@ pub struct Open {
 
 /// The reason why there is no session.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum TokenError {
     Module(Error),
     NoToken(String),
     PinFile(String),
@@ -97,7 +97,7 @@ pub fn check(config: &Pkcs11) -> Result<(), TokenFault> {
         return Err(fault(module.at, what, "correct `module`, or install the maker's library"));
     }
     let Some(file) = &config.pin_file else { return Ok(()) };
-    pin(file).map(drop).map_err(|trouble| fault(file.at, trouble.to_string(), trouble.fix()))
+    pin(file).map(drop).map_err(|error| fault(file.at, error.to_string(), error.fix()))
 }
 
 impl Modules {
@@ -166,13 +166,13 @@ impl Token {
             first: Mutex::new(None),
             config: config.clone(),
         };
-        let described = |trouble: Trouble| {
+        let described = |error: TokenError| {
             let at =
-                if matches!(trouble, Trouble::PinRefused) { config.pin_file.as_ref().map(|pin| pin.at) } else { None };
-            fault(at.unwrap_or(config.at), format!("token \"{}\": {trouble}", token.name), trouble.fix())
+                if matches!(error, TokenError::PinRefused) { config.pin_file.as_ref().map(|pin| pin.at) } else { None };
+            fault(at.unwrap_or(config.at), format!("token \"{}\": {error}", token.name), error.fix())
         };
         let open = token.connect();
-        if matches!(open, Ok(_) | Err(Trouble::NoKey(_))) {
+        if matches!(open, Ok(_) | Err(TokenError::NoKey(_))) {
             token.named_are_there().map_err(described)?;
         }
         let open = open.map_err(described)?;
@@ -200,25 +200,26 @@ impl Token {
     }
 
     /// A new session, logged in.
-    pub fn connect(&self) -> Result<Open, Trouble> {
+    pub fn connect(&self) -> Result<Open, TokenError> {
         let slot = self.slot()?;
         // Closed by whoever knows that it is still the same: see `Open::close`.
-        let session = self.module.client.open_ro_session_no_drop(slot).map_err(Trouble::Module)?;
+        let session = self.module.client.open_ro_session_no_drop(slot).map_err(TokenError::Module)?;
         let mut open = Open { session, life: self.module.life(), handles: HashMap::new(), seen: Vec::new() };
-        let ready = self.log_in(&open.session, slot).and_then(|()| self.scan(&mut open, true).map_err(Trouble::Module));
         let ready =
-            ready.and_then(|()| if open.handles.is_empty() { Err(Trouble::NoKey(NO_KEYS.into())) } else { Ok(()) });
+            self.log_in(&open.session, slot).and_then(|()| self.scan(&mut open, true).map_err(TokenError::Module));
+        let ready =
+            ready.and_then(|()| if open.handles.is_empty() { Err(TokenError::NoKey(NO_KEYS.into())) } else { Ok(()) });
         match ready {
             Ok(()) => Ok(open),
-            Err(trouble) => {
+            Err(error) => {
                 open.close();
-                Err(trouble)
+                Err(error)
             }
         }
     }
 
-    fn slot(&self) -> Result<Slot, Trouble> {
-        let slots = self.module.client.get_slots_with_token().map_err(Trouble::Module)?;
+    fn slot(&self) -> Result<Slot, TokenError> {
+        let slots = self.module.client.get_slots_with_token().map_err(TokenError::Module)?;
         let wanted = |slot: &Slot| match &self.config.token {
             Which::Slot(number) => slot.id() == *number,
             Which::Label(label) => {
@@ -233,14 +234,14 @@ impl Token {
             Some(format!("\"{}\" in slot {}", info.label().trim_end(), slot.id()))
         });
         let there = there.collect::<Vec<_>>().join(", ");
-        Err(Trouble::NoToken(if there.is_empty() { "no token".into() } else { there }))
+        Err(TokenError::NoToken(if there.is_empty() { "no token".into() } else { there }))
     }
 
     /// A session of the process that is logged in has logged in all of them. One thread at a time tries.
-    fn log_in(&self, session: &Session, slot: Slot) -> Result<(), Trouble> {
+    fn log_in(&self, session: &Session, slot: Slot) -> Result<(), TokenError> {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &self.config.pin_file else {
-            let info = self.module.client.get_token_info(slot).map_err(Trouble::Module)?;
+            let info = self.module.client.get_token_info(slot).map_err(TokenError::Module)?;
             if !info.login_required() {
                 return Ok(());
             }
@@ -249,10 +250,10 @@ impl Token {
         };
         let stamp = Stamp::at(&file.path);
         if refused.is_some() && *refused == stamp {
-            return Err(Trouble::PinRefused);
+            return Err(TokenError::PinRefused);
         }
         let result = accepted(session.login_with_raw(UserType::User, &pin(file)?));
-        *refused = if matches!(result, Err(Trouble::PinRefused)) { stamp } else { None };
+        *refused = if matches!(result, Err(TokenError::PinRefused)) { stamp } else { None };
         result
     }
 
@@ -325,12 +326,12 @@ impl Token {
         }
     }
 
-    fn named_are_there(&self) -> Result<(), Trouble> {
+    fn named_are_there(&self) -> Result<(), TokenError> {
         let found = self.found.load();
         for name in self.config.keys.iter().flatten() {
             let KeyName::Label(label) = name else { continue };
             if !found.iter().any(|found| found.name == format!("{}/{label}", self.name)) {
-                return Err(Trouble::NoKey(label.clone()));
+                return Err(TokenError::NoKey(label.clone()));
             }
         }
         Ok(())
@@ -345,7 +346,7 @@ impl Open {
     }
 }
 
-fn accepted(result: Result<(), Error>) -> Result<(), Trouble> {
+fn accepted(result: Result<(), Error>) -> Result<(), TokenError> {
     match result {
         Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => Ok(()),
         Err(Error::Pkcs11(
@@ -355,15 +356,15 @@ fn accepted(result: Result<(), Error>) -> Result<(), Trouble> {
             | RvError::PinExpired
             | RvError::PinLocked,
             _,
-        )) => Err(Trouble::PinRefused),
-        Err(error) => Err(Trouble::Module(error)),
+        )) => Err(TokenError::PinRefused),
+        Err(error) => Err(TokenError::Module(error)),
     }
 }
 
 /// Wiped when it is dropped, with all the room that it had.
-fn pin(file: &NamedPath) -> Result<RawAuthPin, Trouble> {
+fn pin(file: &NamedPath) -> Result<RawAuthPin, TokenError> {
     const OTHERS: u32 = 0o007;
-    let wrong = |what: String| Trouble::PinFile(format!("{}: {what}", file.path.display()));
+    let wrong = |what: String| TokenError::PinFile(format!("{}: {what}", file.path.display()));
     let opened = File::open(&file.path).map_err(|error| wrong(format!("it cannot be read: {error}")))?;
     let metadata = opened.metadata().map_err(|error| wrong(format!("it cannot be read: {error}")))?;
     if metadata.mode() & OTHERS != 0 {
@@ -384,32 +385,32 @@ fn pin(file: &NamedPath) -> Result<RawAuthPin, Trouble> {
     if is_empty { Err(wrong("it is empty".into())) } else { Ok(pin) }
 }
 
-impl Trouble {
+impl TokenError {
     pub fn fix(&self) -> &'static str {
         match self {
-            Trouble::Module(_) => "see that the token is there and that its maker's tools can use it",
-            Trouble::NoToken(_) => "correct `token` or `slot`",
-            Trouble::PinFile(_) => {
+            TokenError::Module(_) => "see that the token is there and that its maker's tools can use it",
+            TokenError::NoToken(_) => "correct `token` or `slot`",
+            TokenError::PinFile(_) => {
                 "write the user's PIN to a file of the account that runs the server, and chmod 400 it"
             }
-            Trouble::PinRefused => {
+            TokenError::PinRefused => {
                 "write the right PIN to `pin_file`; this one is not tried again, because a few wrong ones lock a token"
             }
-            Trouble::NoKey(_) => {
+            TokenError::NoKey(_) => {
                 "correct `keys`, or make the key; its public key or certificate must be there with the same ID"
             }
         }
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for TokenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Trouble::Module(error) => write!(f, "{error}"),
-            Trouble::NoToken(there) => write!(f, "the module does not have it; there is {there}"),
-            Trouble::PinFile(what) => f.write_str(what),
-            Trouble::PinRefused => f.write_str("the token refuses the PIN"),
-            Trouble::NoKey(what) => write!(f, "it has no {what}"),
+            TokenError::Module(error) => write!(f, "{error}"),
+            TokenError::NoToken(there) => write!(f, "the module does not have it; there is {there}"),
+            TokenError::PinFile(what) => f.write_str(what),
+            TokenError::PinRefused => f.write_str("the token refuses the PIN"),
+            TokenError::NoKey(what) => write!(f, "it has no {what}"),
         }
     }
 }
@@ -428,7 +429,7 @@ mod tests {
         let said = |mode, text: &str| {
             fs::write(&path, text).expect("a file");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
-            pin(&file).map(drop).map_err(|trouble| trouble.to_string())
+            pin(&file).map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(said(0o600, "1234\n"), Ok(()));
         assert!(
