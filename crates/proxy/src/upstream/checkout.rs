@@ -388,6 +388,7 @@ fn granted(
     };
     let metrics = backend.server_metrics(server);
     if let Found::Connection(mut handed) = found {
+        handed.key.server = server;
         let home = backend.services.metrics.index();
         let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.stream.is_quiet();
         // The other core's event loop may know less than the kernel.

@@ -17,7 +17,7 @@ pub type ServerLimiter = ConnectionLimiter<Box<ServerConnection>>;
 /// Everything that makes two connections differ: a request goes out on a connection of its own key only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolKey {
-    /// Index of the server.
+    /// Index of the server in the configuration of the request.
     pub server: usize,
     /// The client connection that it belongs to, on this core; none where connections are shared.
     pub owner: Option<NonZeroU64>,
@@ -44,6 +44,7 @@ impl Drop for Permit {
 pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub stream: ServerStream,
+    /// Key of the request that has the connection, or had it last: for the next one the server's index may be another.
     pub key: PoolKey,
     /// Address that the connection leads to.
     pub way: EndpointAddress,

@@ -16,6 +16,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
 use propylon_http::fault::Fault;
+use propylon_metrics::{Counter, Gauge};
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::SEAL_BYTES_MAX;
@@ -114,56 +115,49 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link =
         Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, way), &services));
+    let metrics = backend.server_metrics(server);
+    let (open, close_timeouts) = (metrics.open, metrics.close_timeouts);
     let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
-    let life = Life {
-        upstreams: Rc::clone(&upstreams),
-        id,
-        server,
-        h2_pool: Rc::clone(&h2_pool),
-        link: Rc::clone(&link),
-        permit,
-    };
+    let life = Life { upstreams, id, open, h2_pool, link, permit };
     making.made();
-    h2_pool.opened(&services, &link);
+    life.h2_pool.opened(&services, &life.link);
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
-    note_links(&upstreams, id, server);
-    let mut driver = Driver {
-        upstreams,
-        id,
-        link,
-        h2_pool,
-        connection,
-        wire,
-        pings: None,
-        pinged: None,
-        ending: None,
-        server,
-        window,
-    };
+    life.note_links();
+    let (pings, pinged, ending) = (None, None, None);
+    let mut driver = Driver { connection, wire, pings, pinged, ending, close_timeouts, window, life };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
-    drop((driver, life));
 }
 
 /// A connection that was made, until its end: whatever ends it, its pool counts it no more, and its permit is free.
 struct Life {
     upstreams: Rc<Upstreams>,
     id: BackendId,
-    server: usize,
+    /// Connections that its server has open.
+    open: Gauge,
     h2_pool: Rc<H2Pool>,
     link: Rc<H2Connection>,
     permit: Option<Permit>,
 }
 
+impl Life {
+    /// Says to other cores what they could have of this one's, by the configuration in effect.
+    fn note_links(&self) {
+        let Some(backend) = self.upstreams.get(self.id) else { return };
+        let pool = &backend.state.pool;
+        self.h2_pool.index_in(&pool.h2_pools).into_iter().for_each(|server| pool.note(server));
+    }
+}
+
 impl Drop for Life {
     fn drop(&mut self) {
         let services = Rc::clone(&self.upstreams.services);
-        services.metrics.lower(services.telemetry.backends[self.id.0].servers[self.server].open);
+        services.metrics.lower(self.open);
         // A request that waits for a permit may have this one now.
         drop(self.permit.take());
         self.h2_pool.ended(&services, &self.link);
-        note_links(&self.upstreams, self.id, self.server);
+        self.note_links();
     }
 }
 
@@ -179,13 +173,6 @@ async fn keep(backend: &Backend, h2_pool: &Rc<H2Pool>, made: Box<ServerConnectio
         sleep(Duration::from_millis(LATECOMER_MILLIS)).await;
         backend.count_closed(server, pool.take_back(server));
         backend.report_idle(server);
-    }
-}
-
-/// Says to other cores what they could have of this one's, by the configuration in effect.
-fn note_links(upstreams: &Upstreams, id: BackendId, server: usize) {
-    if let Some(backend) = upstreams.get(id) {
-        backend.state.pool.note(server);
     }
 }
 
@@ -247,10 +234,6 @@ async fn greet(
 }
 
 struct Driver {
-    upstreams: Rc<Upstreams>,
-    id: BackendId,
-    link: Rc<H2Connection>,
-    h2_pool: Rc<H2Pool>,
     connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
@@ -258,19 +241,21 @@ struct Driver {
     pinged: Option<u64>,
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
-    server: usize,
+    close_timeouts: Counter,
     /// Window of each stream in bytes, as the server has been told.
     window: u32,
+    /// Dropped last: its permit stands for the connection until that is closed.
+    life: Life,
 }
 
 impl Driver {
     /// Ready when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>, deadline: &propylon_net::timers::Deadline) -> Poll<()> {
-        *self.link.driver.borrow_mut() = Some(context.waker().clone());
+        *self.life.link.driver.borrow_mut() = Some(context.waker().clone());
         self.wire.turn.set(0);
         // The window is set ahead of streams that have just begun, since the server must hear of it before them. While
         // the last change has not been acknowledged the library takes no other; then it is polled again.
-        let window = self.upstreams.services.windows.width();
+        let window = self.life.upstreams.services.windows.width();
         if window != self.window && self.connection.set_initial_window_size(window).is_ok() {
             self.window = window;
         }
@@ -282,41 +267,40 @@ impl Driver {
             if over || self.wire.responses.has_failed() || matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
-            if self.link.allows_more() {
-                self.h2_pool.serve(&self.upstreams.services);
+            if self.life.link.allows_more() {
+                self.life.h2_pool.serve(&self.life.upstreams.services);
             }
             if !(flushed.is_ready() && self.wire.blocked.take()) {
                 break;
             }
         }
-        if self.link.is_open() && self.wire.stream.borrow().is_wearing() {
-            self.link.close();
+        if self.life.link.is_open() && self.wire.stream.borrow().is_wearing() {
+            self.life.link.close();
         }
-        let now = self.upstreams.services.timers.now();
+        let now = self.life.upstreams.services.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.
-        let Some(backend) = self.upstreams.get(self.id) else { return Poll::Ready(()) };
+        let Some(backend) = self.life.upstreams.get(self.life.id) else { return Poll::Ready(()) };
         let config = backend.config();
         // A pool that only earlier configurations know has nobody to make way for.
         let pool = &backend.state.pool;
-        let is_ours = pool.h2_pools.get(self.server).is_some_and(|h2_pool| Rc::ptr_eq(h2_pool, &self.h2_pool));
-        let others = pool.limiter.as_ref().filter(|_| is_ours).and_then(|limiter| limiter.ends(self.server));
+        let server = self.life.h2_pool.index_in(&pool.h2_pools);
+        let others = pool.limiter.as_ref().zip(server).and_then(|(limiter, server)| limiter.ends(server));
         let (idle, close) = (config.timeouts.idle.as_millis() as u64, config.timeouts.close.as_millis() as u64);
         let ping = config.http2.ping.as_millis() as u64;
-        if self.link.streams.get() == 0 && !self.link.is_open() {
+        if self.life.link.streams.get() == 0 && !self.life.link.is_open() {
             // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
-                let metrics = backend.server_metrics(self.server);
-                self.upstreams.services.metrics.increment(metrics.close_timeouts);
+                self.life.upstreams.services.metrics.increment(self.close_timeouts);
                 let _ = self.wire.stream.borrow().reset_on_close();
                 return Poll::Ready(());
             }
-        } else if self.link.streams.get() == 0 {
-            let patience = if self.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
-            let quiet = self.link.left.get() + patience;
-            if now >= quiet || self.upstreams.services.draining.get() {
-                self.link.dismiss();
+        } else if self.life.link.streams.get() == 0 {
+            let patience = if self.life.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
+            let quiet = self.life.link.left.get() + patience;
+            if now >= quiet || self.life.upstreams.services.draining.get() {
+                self.life.link.dismiss();
             }
             due = quiet.max(now + 1);
         } else {
@@ -326,9 +310,9 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if let Some(others) = others.filter(|_| self.link.is_open()) {
-            match self.h2_pool.make_way(&self.link, others, now) {
-                Ok(()) => self.link.dismiss(),
+        if let Some(others) = others.filter(|_| self.life.link.is_open()) {
+            match self.life.h2_pool.make_way(&self.life.link, others, now) {
+                Ok(()) => self.life.link.dismiss(),
                 Err(later) => due = due.min(later),
             }
         }

@@ -54,6 +54,8 @@ pub struct Terms {
 /// The connections to one server.
 #[derive(Default)]
 pub struct H2Pool {
+    /// Index of the server in the last configuration that has the pool.
+    server: Cell<usize>,
     terms: Cell<Terms>,
     links: RefCell<Vec<Rc<H2Connection>>>,
     /// Connections being made.
@@ -544,13 +546,21 @@ impl H2Connection {
 }
 
 impl H2Pool {
-    pub fn new(terms: Terms, roamers: &Rc<Roamers>) -> H2Pool {
-        H2Pool { terms: Cell::new(terms), roamers: Rc::clone(roamers), ..H2Pool::default() }
+    pub fn new(server: usize, terms: Terms, roamers: &Rc<Roamers>) -> H2Pool {
+        let (server, terms) = (Cell::new(server), Cell::new(terms));
+        H2Pool { server, terms, roamers: Rc::clone(roamers), ..H2Pool::default() }
     }
 
     /// Another configuration has it.
-    pub fn renew(&self, terms: Terms) {
+    pub fn renew(&self, server: usize, terms: Terms) {
+        self.server.set(server);
         self.terms.set(terms);
+    }
+
+    /// Index of the server among these pools of the configuration in effect; none where only earlier ones know it.
+    pub fn index_in(self: &Rc<H2Pool>, h2_pools: &[Rc<H2Pool>]) -> Option<usize> {
+        let server = self.server.get();
+        h2_pools.get(server).is_some_and(|h2_pool| Rc::ptr_eq(h2_pool, self)).then_some(server)
     }
 
     /// A stream for somebody who has just come, behind those who wait.

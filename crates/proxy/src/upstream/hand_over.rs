@@ -9,7 +9,7 @@ use super::connection::ServerLimiter;
 
 /// Hands this core's idle connections to requests of others whenever it is called, for as long as the limiter of the
 /// backend in effect is this one.
-pub async fn hand_over_idle(backend: Rc<Backend>, limiter: Arc<ServerLimiter>) {
+pub async fn hand_over_idle(backend: Rc<Backend>, mut limiter: Arc<ServerLimiter>) {
     let upstreams = Rc::clone(&backend.upstreams);
     let id = backend.id;
     drop(backend);
@@ -17,16 +17,15 @@ pub async fn hand_over_idle(backend: Rc<Backend>, limiter: Arc<ServerLimiter>) {
         poll_fn(|context| limiter.poll_called(upstreams.services.metrics.index(), context)).await;
         let Some(backend) = upstreams.get(id) else { return };
         let pool = &backend.state.pool;
-        if pool.limiter.as_ref().is_none_or(|current| !current.is_kin(&limiter)) {
-            return;
-        }
+        let Some(current) = pool.limiter.as_ref().filter(|current| current.is_kin(&limiter)) else { return };
         for server in 0..pool.servers() {
             if pool.give_away(server) > 0 {
                 backend.report_idle(server);
             }
-            if pool.limiter.as_ref().is_some_and(|limiter| limiter.is_wanted(server)) {
+            if current.is_wanted(server) {
                 pool.h2_pools[server].call();
             }
         }
+        limiter = Arc::clone(current);
     }
 }

@@ -112,7 +112,7 @@ impl Pool {
             core,
             endpoints,
             limiter,
-            h2_pools: (0..servers).map(|_| Rc::new(H2Pool::new(terms(backend), &roamers))).collect(),
+            h2_pools: (0..servers).map(|server| Rc::new(H2Pool::new(server, terms(backend), &roamers))).collect(),
             roamers,
             streams_max: terms(backend).streams_max,
             warming: vec![Cell::new(0); servers],
@@ -140,7 +140,7 @@ impl Pool {
             pool.kept[server] = Rc::clone(&earlier.kept[before]);
             if !earlier.h2_pools[before].is_abandoned() {
                 pool.h2_pools[server] = Rc::clone(&earlier.h2_pools[before]);
-                pool.h2_pools[server].renew(terms(backend));
+                pool.h2_pools[server].renew(server, terms(backend));
             }
         }
         pool
@@ -238,7 +238,7 @@ impl Pool {
         }
         let found = loop {
             let mut all = self.idle[key.server].borrow_mut();
-            let fits = |idle: &Idle| idle.connection.key == key && idle.connection.suits(fit);
+            let fits = |idle: &Idle| idle.connection.key.owner == key.owner && idle.connection.suits(fit);
             // The last one, nearly always.
             let found = match all.last() {
                 None => None,
@@ -247,6 +247,7 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
+            idle.connection.key = key;
             let current = self.endpoints[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
             if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
@@ -419,3 +420,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
