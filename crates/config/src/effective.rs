@@ -24,7 +24,7 @@ pub fn config(config: &Config) -> Value {
         ("tls", config.tls.iter().map(|each| (each.name.clone(), tls(config, each))).collect()),
         ("signer", config.signers.iter().map(|each| (each.name.clone(), signer(each))).collect()),
         ("acme", config.acmes.iter().map(|each| (each.name.clone(), acme(each))).collect()),
-        ("backend", config.live_backends().map(|(_, each)| (each.name.clone(), backend(each))).collect()),
+        ("backend", config.backends.iter().map(|each| (each.name.clone(), backend(each))).collect()),
     ];
     for (kind, sections) in named.into_iter().filter(|(_, sections)| !sections.is_empty()) {
         root[kind] = sections.into();
@@ -165,7 +165,7 @@ fn template(pieces: &[Piece]) -> String {
 
 fn backend(backend: &Backend) -> Value {
     let mut value = shown(backend);
-    value["servers"] = backend.servers_as_written().map(|(_, each)| shown(each)).collect();
+    value["servers"] = backend.servers.iter().map(shown).collect();
     value["balance"] = json!(backend.balance.name());
     match &backend.balance {
         Balance::P2cEwma { decay } => value["ewma_decay"] = json!(units::duration_text(decay)),

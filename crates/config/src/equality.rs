@@ -21,25 +21,23 @@ impl TlsProfile {
 }
 
 impl Backend {
-    /// Whether both backends say the same of the same servers in the same order. Retired servers make no difference,
-    /// and neither does who has asked for a drain.
+    /// Whether both backends say the same of the same servers in the same order. Who has asked for a drain makes no
+    /// difference.
     pub fn says_the_same(&self, other: &Backend) -> bool {
-        let server = |(_, server): (usize, &Server)| Server {
+        let server = |server: &Server| Server {
             drain: server.drain.map(|_| Drain::Written),
             at: At::default(),
             ..server.clone()
         };
         let rest = |backend: &Backend| Backend {
             servers: Vec::new(),
-            order: Vec::new(),
-            retired: None,
             tls: backend.tls.as_ref().map(upstream),
             sticky: backend.sticky.clone().map(|sticky| crate::Sticky { at: At::default(), ..sticky }),
             at: At::default(),
             ..backend.clone()
         };
-        let (own, others) = (self.servers_as_written(), other.servers_as_written());
-        own.map(server).eq(others.map(server)) && rest(self) == rest(other)
+        let same_servers = self.servers.iter().map(server).eq(other.servers.iter().map(server));
+        same_servers && rest(self) == rest(other)
     }
 }
 

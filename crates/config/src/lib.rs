@@ -34,8 +34,8 @@ mod report;
 mod resolve;
 mod schema;
 mod shown;
+mod signer_ids;
 mod source;
-mod succession;
 mod text;
 mod tree;
 mod units;
@@ -49,4 +49,3 @@ pub use parse::{
 };
 pub use problem::{PUSHED, PUSHED_JSON, Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};
-pub use succession::FreePlaces;

@@ -136,8 +136,8 @@ impl Certificates {
     pub fn forget_load_failures(&self, earlier: &Snapshot, later: &Snapshot) {
         let profile = |of: &Snapshot, name: &str| of.profiles.iter().find(|profile| profile.name() == name).cloned();
         let upstream = |of: &Snapshot, name: &str| {
-            let (place, _) = of.config.live_backends().find(|(_, backend)| backend.name == name)?;
-            of.upstreams[place].clone()
+            let index = of.config.backends.iter().position(|backend| backend.name == name)?;
+            of.upstreams[index].clone()
         };
         let signer = |of: &Snapshot, name: &str| of.signers.iter().find(|signer| signer.config.name == name).cloned();
         let stays = |kind: &str, name: &str| match kind {
@@ -193,7 +193,7 @@ impl Certificates {
         let watched = |backend: &Backend| {
             let before =
                 known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
-            let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
+            let interval = backend.tls.as_ref().and_then(|tls| tls.watch);
             before.unwrap_or_else(|| Watched::unread(now)).called(&backend.name, interval)
         };
         self.towards = snapshot.config.backends.iter().map(watched).collect();

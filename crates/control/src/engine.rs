@@ -174,7 +174,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let runtime = runtime.map_err(StartError::Threads)?;
     let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
     let (phase, watched) = watch::channel(first);
-    let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+    let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &telemetry));
     let (publish, published) = watch::channel(Arc::clone(&publication));
     let log = log.start(sandbox::explained).map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);

@@ -121,8 +121,8 @@ fn of_profile(profile: &Profile) -> String {
 
 /// Certificates shown to servers and key servers, each with its owner.
 fn links(snapshot: &Snapshot) -> Vec<(String, Dated)> {
-    let upstreams = snapshot.config.live_backends().filter_map(|(place, backend)| {
-        let dated = snapshot.upstreams[place].as_ref()?.dated()?.clone();
+    let upstreams = snapshot.config.backends.iter().zip(&snapshot.upstreams).filter_map(|(backend, upstream)| {
+        let dated = upstream.as_ref()?.dated()?.clone();
         Some((format!("backend \"{}\"", backend.name), dated))
     });
     let signers = snapshot.signers.iter();

@@ -13,7 +13,7 @@ mod probe_limiter;
 pub(crate) mod stream;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use failure::Failure;
 use probe::probe;
 use probe_limiter::{Kind, ProbeLimiter};
 use propylon_observe::telemetry::{
-    PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
+    BackendHandles, PROBE_NOT_MADE, PROBE_RESULTS, PROBE_SUCCEEDED, ServerHealthMetrics, ServerMetrics, Telemetry,
 };
 use propylon_proxy::alpn::server_alpn;
-use propylon_proxy::endpoint::{Availability, Target};
+use propylon_proxy::endpoint::{Availability, Endpoint, Target};
 use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
@@ -59,8 +59,8 @@ pub struct Health(Rc<Inner>);
 struct Inner {
     /// The table of the configuration in effect.
     table: RefCell<Rc<HealthTable>>,
-    /// Tasks by the places of backend and server.
-    tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
+    /// Tasks by their servers' endpoints, which the table holds.
+    tasks: RefCell<HashMap<*const Endpoint, Tasks>>,
     limiter: ProbeLimiter,
     random: RefCell<fastrand::Rng>,
     /// The key process, which signs for client certificates shown to servers; `None` without `keys.isolate`.
@@ -94,6 +94,10 @@ struct HealthTable {
     began_at: SystemTime,
     /// TLS connectors for probes, by backend; `None` for plaintext, and for a backend without probes.
     connectors: Vec<Option<Connector>>,
+    /// Metrics by backend.
+    metrics: Vec<BackendHandles>,
+    /// Indexes of backend and server by endpoint.
+    indexes: HashMap<*const Endpoint, (usize, usize)>,
     backends: RefCell<Vec<Watched>>,
 }
 
@@ -206,9 +210,9 @@ impl Health {
         let table = self.table();
         let backends = table.backends.borrow();
         let mut all = Vec::new();
-        for (place, backend) in table.snapshot.config.live_backends() {
-            for (server, configured) in backend.live_servers() {
-                let down = match backends[place].servers.found(server) {
+        for (index, backend) in table.snapshot.config.backends.iter().enumerate() {
+            for (server, configured) in backend.servers.iter().enumerate() {
+                let down = match backends[index].servers.found(server) {
                     None => continue,
                     Some(found) => found.err().map(|reason| reason.to_string()),
                 };
@@ -227,38 +231,45 @@ impl Health {
         let table = self.table();
         let config = &table.snapshot.config;
         let mut tasks = self.0.tasks.borrow_mut();
-        let is_live = |(backend, server): &(usize, usize)| {
-            let backend = &config.backends[*backend];
-            backend.retired.is_none() && backend.servers[*server].retired.is_none()
+        tasks.retain(|endpoint, _| table.indexes.contains_key(endpoint));
+        // Backends of before by name.
+        let before = |old: &'_ HealthTable| {
+            old.snapshot.config.backends.iter().map(|backend| backend.name.clone()).zip(0..).collect::<HashMap<_, _>>()
         };
-        tasks.retain(|place, _| is_live(place));
-        for (index, backend) in config.live_backends() {
+        let before: HashMap<String, usize> = old.map(before).unwrap_or_default();
+        for (index, backend) in config.backends.iter().enumerate() {
             table.review(index);
             // Once for all servers: it is a look at the whole backend.
-            let probes_alike = old.is_some_and(|old| old.knows(index) && old.probes_alike(&table, index));
-            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&table, index));
-            for (server, configured) in backend.live_servers() {
+            let known = old.and_then(|old| Some((old, *before.get(&backend.name)?)));
+            let probes_alike = known.is_some_and(|(old, known)| old.probes_alike(known, &table, index));
+            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&table));
+            for (server, configured) in backend.servers.iter().enumerate() {
                 table.announce(index, server);
-                let tasks = tasks.entry((index, server)).or_default();
-                let is_same = old.is_some_and(|old| old.has_same(&table, index, server));
+                let endpoint = &table.snapshot.servers[index][server].endpoint;
+                let tasks = tasks.entry(Arc::as_ptr(endpoint)).or_default();
+                let is_same = old.is_some_and(|old| old.indexes.contains_key(&Arc::as_ptr(endpoint)));
                 if backend.health.is_none() {
                     tasks.probing = None;
                 } else if tasks.probing.is_none() || !(is_same && probes_alike) {
-                    tasks.probing = Some(Task(spawn_local(self.clone().watch(index, server))));
+                    tasks.probing = Some(Task(spawn_local(self.clone().watch(Arc::clone(endpoint)))));
                 }
                 let is_name = !matches!(configured.address, ServerAddress::Ip(_));
                 if is_name && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
                     // Other name servers may know better at once. How long a first answer holds was not kept.
                     let wait = if is_same { Duration::ZERO } else { config.process.resolver.ttl_min };
-                    tasks.following = Some(Task(spawn_local(self.clone().resolve_name(index, server, wait))));
+                    tasks.following = Some(Task(spawn_local(self.clone().resolve_name(Arc::clone(endpoint), wait))));
                 }
             }
         }
     }
 
-    /// A server's state; the arguments are positions in the configuration.
-    pub fn state(&self, backend: usize, server: usize) -> State {
+    /// The state of the server with this endpoint. One that the configuration in effect does not have is unknown.
+    pub fn state(&self, endpoint: &Arc<Endpoint>) -> State {
         let table = self.table();
+        let Some((backend, server)) = table.indexes_of(endpoint) else {
+            let (verdict, since) = (Verdict::Unknown, table.began_at);
+            return State { verdict, admitted: true, since, until: None, lookup_failed: None };
+        };
         let backends = table.backends.borrow();
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(table.time(*until)) } else { None };
@@ -268,14 +279,17 @@ impl Health {
     }
 
     /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
-    pub fn is_panic(&self, backend: usize) -> bool {
-        self.table().backends.borrow()[backend].servers.is_panic()
+    pub fn is_panic(&self, backend: &str) -> bool {
+        let table = self.table();
+        let index = table.snapshot.config.backends.iter().position(|known| known.name == backend);
+        index.is_some_and(|index| table.backends.borrow()[index].servers.is_panic())
     }
 
     /// Probes a server for as long as it is there and probed like this.
-    async fn watch(self, backend: usize, server: usize) {
+    async fn watch(self, endpoint: Arc<Endpoint>) {
         loop {
             let table = self.table();
+            let Some((backend, server)) = table.indexes_of(&endpoint) else { return };
             if table.snapshot.config.backends[backend].health.is_none() {
                 return;
             }
@@ -289,6 +303,7 @@ impl Health {
             drop(table);
             let found = probes.join_all().await;
             let table = self.table();
+            let Some((backend, server)) = table.indexes_of(&endpoint) else { return };
             table.conclude(backend, server, &found);
             let Some(check) = &table.snapshot.config.backends[backend].health else { return };
             let every = table.interval(check, backend, server).as_millis() as u64;
@@ -308,7 +323,7 @@ impl Health {
         let config = &table.snapshot.config.backends[backend];
         let Some(check) = &config.health else { return Err(Failure::new(PROBE_NOT_MADE, "")) };
         let due = Instant::now();
-        let _permit = self.0.limiter.take(backend, table.kind(backend, server)).await;
+        let _permit = self.0.limiter.take(table.number(backend), table.kind(backend, server)).await;
         table.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
@@ -316,8 +331,8 @@ impl Health {
         let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
         let place = PROBE_RESULTS.iter().position(|known| *known == word);
-        if let (Some(place), Some(probes)) = (place, table.metrics(backend, server).probes.get()) {
-            table.column().increment(probes[place]);
+        if let (Some(place), Some(probes)) = (place, &table.metrics[backend].probes[server]) {
+            table.column().increment(probes.0[place]);
         }
         found
     }
@@ -328,7 +343,7 @@ impl Health {
         loop {
             looks.tick().await;
             let table = self.table();
-            for (index, backend) in table.snapshot.config.live_backends() {
+            for (index, backend) in table.snapshot.config.backends.iter().enumerate() {
                 if backend.outlier.is_some() {
                     table.look_at_backend(index);
                 }
@@ -337,21 +352,24 @@ impl Health {
     }
 
     /// Looks a name up again whenever its answer is too old.
-    async fn resolve_name(self, backend: usize, server: usize, mut wait: Duration) {
+    async fn resolve_name(self, endpoint: Arc<Endpoint>, mut wait: Duration) {
         loop {
             sleep(wait).await;
             let table = self.table();
+            let Some((backend, server)) = table.indexes_of(&endpoint) else { return };
             let question = table.snapshot.config.backends[backend].servers[server].address.clone();
             let (names, again) = (table.names.clone(), table.snapshot.config.process.resolver.ttl_min);
             drop(table);
             let found = names.look_up(&question).await;
+            let table = self.table();
+            let Some((backend, server)) = table.indexes_of(&endpoint) else { return };
             wait = match found {
                 Ok(found) => {
-                    self.table().found(backend, server, found.targets);
+                    table.found(backend, server, found.targets);
                     found.valid
                 }
                 Err(error) => {
-                    self.table().not_found(backend, server, error);
+                    table.not_found(backend, server, error);
                     again
                 }
             };
@@ -420,18 +438,22 @@ impl HealthTable {
         (began, began_at): (Instant, SystemTime),
     ) -> HealthTable {
         let now = began.elapsed().as_millis() as u64;
-        let watched = |(place, (backend, servers)): (usize, (&Backend, &Arc<Vec<Server>>))| {
+        let metrics = telemetry.configured(&snapshot.config).backends;
+        let watched = |((backend, servers), metrics): ((&Backend, &Arc<Vec<Server>>), &BackendHandles)| {
             let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
-            let gone = |server: &usize| backend.retired.is_some() || backend.servers[*server].retired.is_some();
-            (0..servers.len()).filter(gone).for_each(|server| judged.retire(server));
             let nowhere = servers.iter().enumerate().filter(|(_, server)| server.endpoint.targets().is_empty());
             nowhere.for_each(|(server, _)| judged.set_nowhere(server, Some(NOWHERE.into())));
-            let known = servers.iter().zip(telemetry.backends[place].servers.iter());
+            let known = servers.iter().zip(&metrics.servers);
             let known = known.map(|(server, metrics)| Known::of(server, store, metrics)).collect();
             Watched { servers: judged, known }
         };
         let config = &snapshot.config;
         let connectors = config.backends.iter().zip(&snapshot.upstreams);
+        let indexes = snapshot.servers.iter().enumerate().flat_map(|(backend, servers)| {
+            let servers = servers.iter().enumerate();
+            servers.map(move |(server, each)| (Arc::as_ptr(&each.endpoint), (backend, server)))
+        });
+        let backends = config.backends.iter().zip(&snapshot.servers).zip(&metrics).map(watched).collect();
         HealthTable {
             snapshot: Arc::clone(snapshot),
             store: Arc::clone(store),
@@ -440,15 +462,17 @@ impl HealthTable {
             began,
             began_at,
             connectors: connectors.map(|(backend, upstream)| connector(backend, upstream.as_ref(), parking)).collect(),
-            backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
+            indexes: indexes.collect(),
+            metrics,
+            backends: RefCell::new(backends),
         }
     }
 
     /// Takes over the predecessor process's results of probes.
     fn inherit(&mut self, known: &[KnownServer]) {
-        for (place, backend) in self.snapshot.config.live_backends() {
-            let servers = &mut self.backends.get_mut()[place].servers;
-            for (server, configured) in backend.live_servers() {
+        for (index, backend) in self.snapshot.config.backends.iter().enumerate() {
+            let servers = &mut self.backends.get_mut()[index].servers;
+            for (server, configured) in backend.servers.iter().enumerate() {
                 let label = configured.address.to_string();
                 if let Some(known) = known.iter().find(|known| known.backend == backend.name && known.server == label) {
                     servers.inherit(server, known.down.as_deref().map(Into::into));
@@ -460,21 +484,14 @@ impl HealthTable {
     /// Takes over the observations of servers that are in both configurations.
     fn take_over(&mut self, old: &HealthTable) {
         let mut before = old.backends.borrow_mut();
-        for (place, Watched { servers, known }) in self.backends.get_mut().iter_mut().enumerate() {
-            let (Some(before), Some(configured)) = (before.get_mut(place), old.snapshot.config.backends.get(place))
-            else {
-                continue;
-            };
-            let backend = &self.snapshot.config.backends[place];
-            for (server, _) in backend.live_servers().filter(|_| backend.retired.is_none()) {
-                let endpoint = &self.snapshot.servers[place][server].endpoint;
-                if !old.snapshot.servers[place].get(server).is_some_and(|old| Arc::ptr_eq(&old.endpoint, endpoint)) {
-                    continue;
-                }
-                servers.adopt(server, &before.servers, server);
+        for (Watched { servers, known }, endpoints) in self.backends.get_mut().iter_mut().zip(&self.snapshot.servers) {
+            for (server, Server { endpoint, .. }) in endpoints.iter().enumerate() {
+                let Some((old_backend, old_server)) = old.indexes_of(endpoint) else { continue };
+                let before = &mut before[old_backend];
+                servers.adopt(server, &before.servers, old_server);
                 let now = (known[server].successes, known[server].failures);
-                known[server] = std::mem::take(&mut before.known[server]);
-                if configured.outlier.is_none() {
+                known[server] = std::mem::take(&mut before.known[old_server]);
+                if old.snapshot.config.backends[old_backend].outlier.is_none() {
                     // Nobody has looked at outcomes: only those to come count.
                     (known[server].successes, known[server].failures) = now;
                 }
@@ -482,34 +499,20 @@ impl HealthTable {
         }
     }
 
-    /// Whether a server of this configuration is there in the later one as well.
-    fn has_same(&self, later: &HealthTable, backend: usize, server: usize) -> bool {
-        let of = |table: &HealthTable| {
-            table.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.endpoint))
-        };
-        of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
-    }
-
-    /// Whether this configuration has such a place.
-    fn knows(&self, backend: usize) -> bool {
-        backend < self.snapshot.config.backends.len()
-    }
-
-    /// Whether servers of a backend are probed in the same way in the later one.
-    fn probes_alike(&self, later: &HealthTable, backend: usize) -> bool {
-        let of = |table: &HealthTable| {
+    /// Whether servers of a backend are probed in the same way in the later table, where the backend has this index.
+    fn probes_alike(&self, backend: usize, later: &HealthTable, index: usize) -> bool {
+        let of = |table: &HealthTable, backend: usize| {
             let backend = &table.snapshot.config.backends[backend];
             (backend.health.clone(), backend.protocol)
         };
-        let upstream = |table: &HealthTable| table.snapshot.upstreams[backend].clone();
-        let same_tls = match (upstream(self), upstream(later)) {
-            (Some(one), Some(two)) => Arc::ptr_eq(&one, &two),
+        let same_tls = match (&self.snapshot.upstreams[backend], &later.snapshot.upstreams[index]) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
             (one, two) => one.is_none() && two.is_none(),
         };
-        of(self) == of(later) && same_tls
+        of(self, backend) == of(later, index) && same_tls
     }
 
-    fn looks_up_alike(&self, later: &HealthTable, _: usize) -> bool {
+    fn looks_up_alike(&self, later: &HealthTable) -> bool {
         let of = |table: &HealthTable| table.snapshot.config.process.resolver.clone();
         of(self) == of(later)
     }
@@ -517,7 +520,7 @@ impl HealthTable {
     /// Judges by the rules of this configuration, and by who is to be drained.
     fn review(&self, backend: usize) {
         self.change(backend, |servers, now| {
-            for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
+            for (server, configured) in self.snapshot.config.backends[backend].servers.iter().enumerate() {
                 servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
                 servers.set_backup(server, configured.backup);
             }
@@ -588,7 +591,7 @@ impl HealthTable {
 
     /// Counts how long a probe waited for its permit, and whether that was too long.
     fn count_wait(&self, backend: usize, waited: Duration, interval: Duration) {
-        let metrics = &self.telemetry.backends[backend];
+        let metrics = &self.metrics[backend].backend;
         self.column().observe(metrics.probe_wait, waited.as_micros() as u64);
         if waited > interval {
             self.column().increment(metrics.probes_late);
@@ -603,7 +606,7 @@ impl HealthTable {
 
     /// Tells the policy what came of a server's requests since the last time.
     fn count_outcomes(&self, backend: usize, server: usize) {
-        let metrics = &self.telemetry.backends[backend].servers[server];
+        let metrics = &self.metrics[backend].servers[server];
         let now = (self.store.count(metrics.successes), self.store.count(metrics.failures));
         let Watched { servers, known } = &mut self.backends.borrow_mut()[backend];
         let known = &mut known[server];
@@ -681,7 +684,7 @@ impl HealthTable {
         if changes.is_empty() && panics == panicked {
             return;
         }
-        let (open, all) = (servers.open(), servers.present());
+        let (open, all) = (servers.open(), servers.len());
         drop(backends);
         for Change { server, from, to } in changes {
             self.set_availability(backend, server);
@@ -734,9 +737,9 @@ impl HealthTable {
     /// The verdicts are not believed from now on, or are again.
     fn log_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
         let configured = &self.snapshot.config.backends[backend];
-        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        let (column, metrics) = (self.column(), &self.metrics[backend].backend);
         column.set(metrics.panic, i64::from(panic));
-        configured.live_servers().for_each(|(server, _)| self.set_availability(backend, server));
+        (0..configured.servers.len()).for_each(|server| self.set_availability(backend, server));
         let (name, percent) = (&configured.name, configured.min_healthy);
         if panic {
             column.increment(metrics.panics);
@@ -755,7 +758,17 @@ impl HealthTable {
     }
 
     fn metrics(&self, backend: usize, server: usize) -> &ServerHealthMetrics {
-        &self.telemetry.backends[backend].servers[server].health
+        &self.metrics[backend].servers[server].health
+    }
+
+    /// Indexes of backend and server; `None` if the configuration does not have the server.
+    fn indexes_of(&self, endpoint: &Arc<Endpoint>) -> Option<(usize, usize)> {
+        self.indexes.get(&Arc::as_ptr(endpoint)).copied()
+    }
+
+    /// Number that a backend has in each configuration.
+    fn number(&self, backend: usize) -> usize {
+        Arc::as_ptr(&self.metrics[backend].backend) as usize
     }
 
     fn place(&self, backend: usize, server: usize) -> String {

@@ -7,17 +7,16 @@
 //! and every worker adopts it.
 
 mod file;
-mod places;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Renewer;
-use propylon_config::{Config, FreePlaces, Problem, ServerAddress, Source};
+use propylon_config::{Config, Problem, ServerAddress, Source};
 use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
@@ -44,7 +43,6 @@ use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Upl
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
-use places::Places;
 use propylon_config::effective;
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
@@ -62,7 +60,6 @@ pub struct Reloader {
     file: WatchedFile,
     config_status: Rc<RefCell<ConfigStatus>>,
     older: Vec<SupersededSnapshot>,
-    places: Places,
     certificates: Certificates,
     /// Renewer of ordered certificates, on a thread of its own.
     orders: Arc<Renewer>,
@@ -92,7 +89,6 @@ pub struct InitialState {
 /// A snapshot that has been succeeded by a later one.
 struct SupersededSnapshot {
     snapshot: Weak<Snapshot>,
-    generation: u64,
     since: Instant,
 }
 
@@ -118,7 +114,6 @@ impl Reloader {
         let file = WatchedFile::new(merged.file.text.clone());
         let config_status = Rc::new(RefCell::new(config_status));
         let older = Vec::new();
-        let places = Places::new(&config_status.borrow().snapshot.config, config_status.borrow().snapshot.generation);
         let leftovers = match merged.uploads() {
             Some(Uploads::Beside(_)) => Leftovers::of(&merged.state.unused),
             _ => Leftovers::default(),
@@ -129,7 +124,6 @@ impl Reloader {
             file,
             config_status,
             older,
-            places,
             certificates,
             orders,
             leftovers,
@@ -412,9 +406,9 @@ impl Reloader {
 
     /// Compiles a configuration to a snapshot. With thousands of servers this takes long: another thread does it.
     async fn prepare(&mut self, sources: Sources, files: Files) -> Result<PreparedSnapshot, Refused> {
-        let (earlier, before, free) = (self.snapshot(), self.merged.config.clone(), self.free_places());
+        let (earlier, before) = (self.snapshot(), self.merged.config.clone());
         let sandbox = Arc::clone(&self.sandbox);
-        let parsed = beside(move || ParsedConfig::new(sources, &before, earlier, &free, &sandbox)).await??;
+        let parsed = beside(move || ParsedConfig::new(sources, &before, earlier, &sandbox)).await??;
         let found = look_up(parsed.earlier.unknown_names(&parsed.config), &parsed.config).await;
         beside(move || parsed.compile(files, &found)).await?
     }
@@ -438,10 +432,9 @@ impl Reloader {
         listen::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
         self.certificates.reload(&snapshot, Instant::now());
-        self.places.reload(&earlier.config, &snapshot.config, snapshot.generation);
         let snapshot = Arc::new(snapshot);
         self.health.reload(&snapshot);
-        let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+        let publication = Arc::new(Publication::new(Arc::clone(&snapshot), &self.telemetry));
         publication.prepare();
         start_resolver(&snapshot, Some(&earlier));
         if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
@@ -453,11 +446,7 @@ impl Reloader {
         if timeout(ADOPTION_WAIT, publication.adopted_by(workers)).await.is_err() {
             log::warn!("not every worker goes by generation {} yet", snapshot.generation);
         }
-        let older = SupersededSnapshot {
-            generation: earlier.generation,
-            since: Instant::now(),
-            snapshot: Arc::downgrade(&earlier),
-        };
+        let older = SupersededSnapshot { since: Instant::now(), snapshot: Arc::downgrade(&earlier) };
         self.older.push(older);
         self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
         self.config_status.borrow_mut().snapshot = snapshot;
@@ -491,28 +480,18 @@ impl Reloader {
         self.config_status.borrow_mut().last = Some((now, result));
     }
 
-    /// Reports earlier snapshots and withdraws series of their places: once a second, and after every change.
+    /// Reports earlier snapshots and withdraws series that nobody uses: once a second, and after every change.
     fn look_after(&mut self) {
         self.older.retain(|older| older.snapshot.strong_count() > 0);
         let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
         column.set(metrics.old, self.older.len() as i64);
         column.set(metrics.oldest_age, age.as_secs() as i64);
-        for (gauge, count) in metrics.places.iter().zip(self.places.counts()) {
-            column.set(*gauge, count as i64);
-        }
         column.set(self.telemetry.process.unusable_files, self.certificates.unusable_files() as i64);
         let mut config_status = self.config_status.borrow_mut();
         (config_status.older, config_status.oldest_age) = (self.older.len(), age);
         drop(config_status);
-        self.telemetry.withdraw(&self.store, &self.free_places());
-    }
-
-    /// Retired places that no snapshot in use refers to any more.
-    fn free_places(&self) -> FreePlaces {
-        let alive = self.older.iter().filter(|older| older.snapshot.strong_count() > 0);
-        let alive: Vec<u64> = alive.map(|older| older.generation).collect();
-        self.places.free(&self.snapshot().config, &alive, &self.telemetry, &self.store)
+        self.telemetry.withdraw_unused(&self.store);
     }
 
     /// Reads file and certificates again, for SIGHUP or the admin API's reload: log and metrics are the same for both.
@@ -773,10 +752,10 @@ struct Sources {
 /// A configuration that has been parsed and is to be compiled to a snapshot.
 struct ParsedConfig {
     merged: MergedConfig,
-    /// The configuration with a place for each listener, backend, server and signer.
+    /// The same, with the numbers that signers have.
     config: Config,
     earlier: Arc<Snapshot>,
-    /// Effective configurations in the order as written; in use, lists are in the order of places.
+    /// Effective configurations.
     before: Value,
     after: Value,
     problems: Vec<Problem>,
@@ -787,7 +766,6 @@ impl ParsedConfig {
         Sources { file, state, server, is_pushed }: Sources,
         in_use: &Config,
         earlier: Arc<Snapshot>,
-        free: &FreePlaces,
         sandbox: &Sandbox,
     ) -> Result<ParsedConfig, Refused> {
         let merged =
@@ -806,7 +784,7 @@ impl ParsedConfig {
             problems.sort_by_key(|problem| problem.at);
             return Err(Refused::Problems(problems));
         }
-        let config = merged.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
+        let config = merged.config.clone().with_signers_of(&earlier.config);
         Ok(ParsedConfig { merged, config, earlier, before, after, problems })
     }
 
@@ -889,11 +867,12 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
             changes.push(json!({ "path": format!("tls.{}", tls.name), "certificates": "read again" }));
         }
     }
-    for (place, backend) in later.config.live_backends() {
-        let Some(known) = earlier.config.backends.get(place).filter(|known| known.name == backend.name) else {
-            continue;
-        };
-        let same = match (&earlier.upstreams[place], &later.upstreams[place]) {
+    let before: HashMap<&str, usize> =
+        earlier.config.backends.iter().map(|backend| backend.name.as_str()).zip(0..).collect();
+    for (backend, upstream) in later.config.backends.iter().zip(&later.upstreams) {
+        let Some(index) = before.get(backend.name.as_str()) else { continue };
+        let known = &earlier.config.backends[*index];
+        let same = match (&earlier.upstreams[*index], upstream) {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after) || before.same_files(after),
             (before, after) => before.is_none() == after.is_none(),
         };

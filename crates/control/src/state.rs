@@ -332,8 +332,7 @@ fn lay_over_all(servers: &mut Vec<Server>, changes: &BTreeMap<String, ServerChan
         }
         let Ok(address) = propylon_config::server_address(address) else { continue };
         let weight = NonZeroU16::MIN;
-        let mut server =
-            Server { address, weight, max_connections: None, drain: None, backup: false, retired: None, at };
+        let mut server = Server { address, weight, max_connections: None, drain: None, backup: false, at };
         change.lay_over(&mut server);
         servers.push(server);
     }

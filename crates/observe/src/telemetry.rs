@@ -1,13 +1,13 @@
 //! Every number that the engine keeps: names, labels, and the ids by which a core writes them.
 //!
 //! Everything a configuration names is registered before that configuration is published, so that the request path only
-//! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
+//! adds to a slot. Whoever counts holds the metrics, whose series are shown as long.
 
 mod acme;
 mod backend;
 mod batches;
 mod by_reason;
-mod ledger;
+mod configured;
 mod listener;
 mod overload;
 mod reasons;
@@ -18,11 +18,11 @@ mod traces;
 mod upgrades;
 mod waits;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use propylon_config::Config;
 use propylon_crypto::JobKind;
-use propylon_metrics::{Counter, Gauge, Growing, Histogram, Registry, Store};
+use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 
 pub use acme::AcmeMetrics;
@@ -30,16 +30,15 @@ pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
-use ledger::{BackendEntries, Entry, Ledger, register_servers};
+pub use configured::{BackendHandles, ConfiguredMetrics, ListenerHandles};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
-use series::Registrar;
-pub use series::SeriesTable;
-pub use server_health::ServerHealthMetrics;
+use series::{Registrar, SeriesTable};
 use server_health::probe_metrics;
+pub use server_health::{ProbeMetrics, ServerHealthMetrics};
 pub use signers::{BESIDE_NAME, BESIDE_SERVER, CONCLUSIONS, LOOKUPS, OUTCOMES, SignerMetrics};
 use signers::{KeyServerMetrics, SignerTotals};
 pub use traces::{ExportCounts, TraceMetrics};
@@ -48,13 +47,17 @@ pub use waits::{DURATION_BOUNDS, WAITS, Wait};
 
 pub struct Telemetry {
     /// Metrics by a listener's name.
-    pub listeners: SeriesTable<ListenerMetrics>,
+    listeners: SeriesTable<ListenerMetrics>,
     /// Metrics of relayed connections, by the name of a listener that relays.
-    pub relays: SeriesTable<RelayMetrics>,
+    relays: SeriesTable<RelayMetrics>,
     /// Refused PROXY headers by reason, by the name of a listener that reads the PROXY protocol.
-    pub proxy_refusals: SeriesTable<ByReason>,
-    /// Metrics by a backend's place.
-    pub backends: Growing<BackendMetrics>,
+    proxy_refusals: SeriesTable<ByReason>,
+    /// Metrics by a backend's name, and of its servers by [`series::within`]: see [`Telemetry::backend`].
+    backends: SeriesTable<BackendMetrics>,
+    server_tls: SeriesTable<ServerTlsMetrics>,
+    sticky: SeriesTable<ByReason>,
+    servers: SeriesTable<ServerMetrics>,
+    probes: SeriesTable<ProbeMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
@@ -69,7 +72,6 @@ pub struct Telemetry {
     pub traces: TraceMetrics,
     pub acme: AcmeMetrics,
     pub upgrades: UpgradeMetrics,
-    ledger: Mutex<Ledger>,
 }
 
 /// Metrics of pipes that relays and tunnels splice through.
@@ -155,14 +157,9 @@ pub struct ReloadMetrics {
     pub last_failed: Gauge,
     pub old: Gauge,
     pub oldest_age: Gauge,
-    /// Counts of places in the order of `PLACES`.
-    pub places: [Gauge; 2],
     /// Refused changes in the order of `ADMIN_REFUSALS`.
     refused: Vec<Counter>,
 }
-
-/// Objects that have places in a configuration.
-pub const PLACES: [&str; 2] = ["backend", "server"];
 
 /// Reasons for which the admin API refuses a change.
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
@@ -178,11 +175,6 @@ impl ReloadMetrics {
             applied,
             unchanged,
             failed,
-            places: PLACES.map(|kind| {
-                let help =
-                    "Places of the configuration in effect, those that are kept for earlier ones or free among them.";
-                r.gauge("propylon_config_places", help, &[("kind", kind)])
-            }),
             generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
             last: r.gauge(
                 "propylon_config_last_reload_timestamp_seconds",
@@ -272,17 +264,6 @@ impl Telemetry {
         let r = &mut registry;
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
-        let mut ledger = Ledger::default();
-        let backends = config.backends.iter().map(|backend| {
-            let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
-            let mut entries = Vec::new();
-            let servers = register_servers(r, backend, &metrics, &mut entries);
-            let mut all = BackendEntries { all: Entry::new(&backend.name, group), tls: None, sticky: None };
-            all.register_more(r, backend, &metrics);
-            ledger.backends.push((all, entries));
-            BackendMetrics { servers: servers.into_iter().collect(), ..metrics }
-        });
-        let backends = backends.collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let relay = pipe_metrics(r);
@@ -293,12 +274,15 @@ impl Telemetry {
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
-        let ledger = Mutex::new(ledger);
         let telemetry = Telemetry {
             listeners: SeriesTable::default(),
             relays: SeriesTable::default(),
             proxy_refusals: SeriesTable::default(),
-            backends,
+            backends: SeriesTable::default(),
+            server_tls: SeriesTable::default(),
+            sticky: SeriesTable::default(),
+            servers: SeriesTable::default(),
+            probes: SeriesTable::default(),
             process,
             parking,
             relay,
@@ -311,13 +295,16 @@ impl Telemetry {
             traces,
             acme,
             upgrades,
-            ledger,
         };
-        telemetry.reload_listeners(&mut Registrar::First(&mut registry), config);
-        telemetry.reload_signers(&mut Registrar::First(&mut registry), config);
+        telemetry.show_configured(&mut Registrar::First(&mut registry), config);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         (telemetry, store)
+    }
+
+    /// The metrics of all listeners that are shown.
+    pub fn all_listeners(&self) -> Vec<Arc<ListenerMetrics>> {
+        self.listeners.all()
     }
 
     /// Client connections and requests in progress.

@@ -9,8 +9,6 @@ const JITTER_PERCENT: u64 = 10;
 /// Percentage points below the success rate of the others that eject a server, where servers are too few for a standard
 /// deviation.
 const FEW_GAP: f64 = 30.0;
-/// Reason of a place that has no server any more.
-const GONE: &str = "removed";
 /// Reason of a server that is down until its first probes succeed.
 const UNCHECKED: &str = "not checked yet";
 
@@ -105,8 +103,6 @@ pub struct Servers {
 /// Counts of servers by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// Places with a server.
-    present: usize,
     open: usize,
     ejected: usize,
     /// Servers that are no backups and that may get requests or might.
@@ -132,8 +128,6 @@ struct Server {
     draining: Option<Reason>,
     /// Reason why the server has no address; `None` while it has one.
     nowhere: Option<Reason>,
-    /// Whether the server is removed, and only its place is held.
-    gone: bool,
     /// Used only while no ordinary one is open.
     backup: bool,
     verdict: Verdict,
@@ -208,7 +202,6 @@ impl Servers {
             calm: true,
             draining: None,
             nowhere: None,
-            gone: false,
             backup: false,
             since: now,
         };
@@ -243,15 +236,7 @@ impl Servers {
         }
     }
 
-    /// Marks a server as removed: only its place is held from now on.
-    pub fn retire(&mut self, server: usize) {
-        self.change(server, |server| {
-            server.gone = true;
-            server.verdict = server.judged();
-        });
-    }
-
-    /// Takes over the state of a server from other rules, or another place. To be followed by [`Servers::review`].
+    /// Takes over the state of a server from other rules, or another index. To be followed by [`Servers::review`].
     pub fn adopt(&mut self, server: usize, from: &Servers, at: usize) {
         let known = from.all[at].clone();
         let checked = match self.rules.probes {
@@ -315,7 +300,7 @@ impl Servers {
     /// The order in which they ended is not known, so any success among them ends a row of failures.
     pub fn counted(&mut self, server: usize, successes: u64, failures: u64) {
         let state = &mut self.all[server];
-        if state.ejected.is_some() || state.gone {
+        if state.ejected.is_some() {
             // Results of requests that were in progress when the server was ejected do not count.
             return;
         }
@@ -394,9 +379,9 @@ impl Servers {
         too_few && !stood_in_for && doubted > 0
     }
 
-    /// Places with a server.
-    pub fn present(&self) -> usize {
-        self.tally.present
+    /// All servers.
+    pub fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Counts anew.
@@ -454,7 +439,7 @@ impl Servers {
     /// Ejects a server, if that leaves enough of the others.
     fn eject(&mut self, server: usize, outliers: &Outliers, reason: Reason, now: u64) {
         let ejected = self.all.iter().filter(|server| server.ejected.is_some()).count();
-        let allowed = (self.present() * outliers.ejected_percent_max as usize / 100).max(1);
+        let allowed = (self.len() * outliers.ejected_percent_max as usize / 100).max(1);
         let others = self.all.iter().enumerate().filter(|(index, _)| *index != server);
         let left = others.filter(|(_, other)| other.judged().is_open()).count();
         let state = &mut self.all[server];
@@ -524,7 +509,6 @@ impl Server {
     /// Adds what it counts for to a tally, or takes it off.
     fn add_to(&self, tally: &mut Tally, add: impl Fn(&mut usize, usize)) {
         let is_open = usize::from(self.verdict.is_open());
-        add(&mut tally.present, usize::from(!self.gone));
         add(&mut tally.open, is_open);
         add(&mut tally.ejected, usize::from(self.ejected.is_some()));
         if matches!(self.verdict, Verdict::Draining(_)) {
@@ -554,9 +538,6 @@ impl Server {
     fn judged(&self) -> Verdict {
         #[cfg(test)]
         tests::LOOKS.set(tests::LOOKS.get() + 1);
-        if self.gone {
-            return Verdict::Draining(GONE.into());
-        }
         if let Some(reason) = &self.draining {
             return Verdict::Draining(Arc::clone(reason));
         }

@@ -1,12 +1,13 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_observe::telemetry::Reason;
+use propylon_observe::telemetry::{BackendMetrics, Reason};
 use propylon_policy::memory::part_of;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -17,7 +18,8 @@ use crate::services::{ListenerHandle, Services};
 use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
-use crate::upstream::backend::Upstreams;
+use crate::upstream::backend::{Backend, Upstreams};
+use crate::upstream::connection::ServerLimiter;
 use crate::upstream::hand_over::hand_over_idle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
@@ -74,16 +76,20 @@ impl Core {
         self.reload_tracer();
         self.reload_signers(&earlier);
         self.watch_queues(Some(&earlier));
-        for (place, backend) in next.backends.iter().enumerate() {
-            let known = earlier.backends.get(place);
-            if known.is_some_and(|known| Rc::ptr_eq(&known.state, &backend.state)) {
+        for known in &earlier.backends {
+            let current = self.upstreams.get(known.metrics());
+            if current.as_ref().is_some_and(|current| Rc::ptr_eq(&known.state, &current.state)) {
                 continue;
             }
-            let pool = &backend.state.pool;
-            if let Some(known) = known {
-                known.state.pool.abandon_for(pool, |server, closed| known.count_closed(server, closed));
-            }
-            pool.commit(|server, closed| backend.count_closed(server, closed));
+            let later = current.as_ref().map(|current| &current.state.pool);
+            known.state.pool.abandon_for(later, |server, closed| known.count_closed(server, closed));
+            known.report_all_idle();
+            known.report_nothing_passed_over();
+        }
+        let is_known =
+            |backend: &&Rc<Backend>| earlier.backends.iter().any(|known| Rc::ptr_eq(&known.state, &backend.state));
+        for backend in next.backends.iter().filter(|backend| !is_known(backend)) {
+            backend.state.pool.commit(|server, closed| backend.count_closed(server, closed));
             backend.report_all_idle();
         }
         // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
@@ -155,14 +161,13 @@ impl Core {
         let snapshot = self.snapshot();
         let config = &snapshot.shared.config;
         let mut signers = self.signers.borrow_mut();
-        for profile in &snapshot.shared.signers {
+        for (profile, metrics) in snapshot.shared.signers.iter().zip(&snapshot.signer_metrics) {
             if signers.iter().any(|known| known.is_of(profile)) {
                 continue;
             }
-            let metrics = self.telemetry.signer(&profile.config).expect("what is published is registered");
             let jobs_max = config.process.handshakes.in_progress;
             let new =
-                Signer::new(profile, self.beside.get().cloned(), self.metrics.clone(), &metrics, jobs_max, self.seed);
+                Signer::new(profile, self.beside.get().cloned(), self.metrics.clone(), metrics, jobs_max, self.seed);
             new.start();
             signers.push(new);
         }
@@ -184,16 +189,25 @@ impl Core {
 
     /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
     fn watch_queues(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
-        for (place, backend) in self.snapshot().backends.iter().enumerate() {
-            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.state.pool.limiter.as_ref());
-            let current = backend.state.pool.limiter.as_ref();
-            let goes_on = known.zip(current).is_some_and(|(known, current)| known.is_kin(current));
-            if goes_on {
-                continue;
+        fn limiter(backend: &Backend) -> Option<&Arc<ServerLimiter>> {
+            backend.state.pool.limiter.as_ref()
+        }
+        let snapshot = self.snapshot();
+        let mut served: HashSet<*const BackendMetrics> = HashSet::new();
+        for known in earlier.iter().flat_map(|earlier| &earlier.backends) {
+            let Some(before) = limiter(known) else { continue };
+            let current = self.upstreams.get(known.metrics());
+            if current.as_ref().and_then(|current| limiter(current)).is_some_and(|current| before.is_kin(current)) {
+                served.insert(Arc::as_ptr(known.metrics()));
+            } else {
+                // The task that serves the earlier limiter looks again, and finds that it has ended.
+                before.call(self.metrics.index());
             }
-            // The task that serves the earlier limiter looks again, and finds that it has ended.
-            known.iter().for_each(|known| known.call(self.metrics.index()));
-            if let Some(limiter) = current {
+        }
+        for backend in &snapshot.backends {
+            if let Some(limiter) = limiter(backend)
+                && !served.contains(&Arc::as_ptr(backend.metrics()))
+            {
                 spawn_local(hand_over_idle(Rc::clone(backend), Arc::clone(limiter)));
             }
         }

@@ -129,8 +129,9 @@ async fn find_server(
     // Relays have no other routes: the configuration is checked for it.
     let Action::Backend(backend) = route.action else { return Err(Refusal::silent(Fault::NoRoute)) };
     note.backend = Some(backend.0 as u32);
-    connection.note_backend(backend);
-    let dialled = dial::dial(connection, &snapshot.backends[backend.0], note).await.map_err(Refusal::silent)?;
+    let backend = &snapshot.backends[backend.0];
+    connection.note_backend(backend.metrics());
+    let dialled = dial::dial(connection, backend, note).await.map_err(Refusal::silent)?;
     connection.forget_introduction_of_relay();
     Ok(dialled)
 }
@@ -166,7 +167,7 @@ impl Relay {
         drop((duplex, turn));
         let core = Rc::clone(&connection.core);
         if let (Some(backend), Some(server)) = (note.backend, note.server) {
-            core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
+            core.metrics.lower(snapshot.backends[backend as usize].server_metrics(server as usize).open);
         }
         if fault.is_none() && is_broken || fault == Some(Fault::KeysExhausted) {
             // The server has closed with bytes of the client's unread, or its answer is too long for the session's key:

@@ -23,7 +23,9 @@ use propylon_config::{
     At, Backend, BackendId, CertificateSource, Config, HostPattern, KeyType, Listener, PathPattern, Route,
     ServerAddress, Signer, TlsProfile,
 };
+use propylon_observe::telemetry::{BackendHandles, ConfiguredMetrics, Telemetry};
 use propylon_policy::balance::Loads;
+use propylon_policy::predecessors::Predecessors;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, Severity, Tickets, UpstreamProfile};
 use tokio::sync::Notify;
@@ -115,6 +117,7 @@ impl Terms {
 /// A snapshot on its way to the cores.
 pub struct Publication {
     pub snapshot: Arc<Snapshot>,
+    pub metrics: ConfiguredMetrics,
     /// Cores that go by it.
     adopted: AtomicUsize,
     adopting: Notify,
@@ -155,8 +158,7 @@ impl Snapshot {
         Ok((built.snapshot, [built.warnings, built.kept].concat()))
     }
 
-    /// Names of servers in a configuration whose places are this snapshot's, that have to be looked up before it is
-    /// compiled. What is known stays known: it is looked up by those who follow it.
+    /// Names of servers that have to be looked up before a configuration is compiled that follows this one. What is known stays known: it is looked up by those who follow it.
     pub fn unknown_names(&self, config: &Config) -> Vec<ServerAddress> {
         names_of(config, Some(self))
     }
@@ -173,7 +175,7 @@ impl Snapshot {
         self.tickets.shared().to_bytes()
     }
 
-    /// Compiles the snapshot that follows this one, for a configuration whose places are this one's. As
+    /// Compiles the snapshot that follows this one, for the configuration that is to follow. As
     /// [`Snapshot::compile`], and with new addresses bound. `found` answers [`Snapshot::unknown_names`].
     pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
         let sets = self.tickets.succeeded_by(&config.tls);
@@ -207,31 +209,23 @@ impl Snapshot {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let (mut findings, mut kept) = (Vec::new(), Vec::new());
         let profiles = reload_profiles(&config, earlier, (files, unfound), &mut findings, &mut kept);
-        let upstreams = reload_upstreams(&config, earlier, files, &mut findings);
+        let before = Before::new(earlier);
+        let upstreams = reload_upstreams(&config, &before, files, &mut findings);
         let links = reload_links(&config, earlier, files, &mut findings);
         let known = earlier.and_then(|earlier| Some((&*earlier.config, earlier.collector.as_ref()?)));
         let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
         let signers = reload_signers(&config, earlier, unfound, &mut findings);
-        let servers = reload_servers(&config, earlier, found, unfound, &mut findings);
+        let servers = reload_servers(&config, &before, found, unfound, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
-        let versions = versions(&config, &servers, earlier, generation);
+        let versions = versions(&config, &servers, &before, generation);
         findings.extend(sticky::check(&config.backends));
-        let balance = reload_balance(&config, &servers, earlier, &versions, &mut findings);
+        let balance = reload_balance(&config, &servers, &before, &versions, &mut findings);
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
-        let limiter = |(place, backend): (usize, &Backend)| {
-            let before = earlier.filter(|earlier| is_known(earlier, place, backend));
-            if let Some(before) = before.filter(|before| versions[place] == before.versions[place]) {
-                return before.limiters[place].clone();
-            }
-            let stay = |before: &Snapshot| predecessors(&servers[place], &before.servers[place]);
-            let known = before.and_then(|before| Some((before.limiters[place].as_ref()?, stay(before))));
-            limiter(backend, worker_count(&config), known)
-        };
-        let limiters = config.backends.iter().enumerate().map(limiter).collect();
+        let limiters = reload_limiters(&config, &servers, &before, &versions);
         let terms = reload_terms(&config, &profiles, &sets, earlier);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
@@ -266,13 +260,9 @@ impl Snapshot {
 
     /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
     pub fn commit(&self, earlier: &Snapshot) {
-        for (place, limiter) in self.limiters.iter().enumerate() {
-            let known = earlier.limiters.get(place).and_then(Option::as_ref);
-            if let Some(limiter) = limiter
-                && known.is_none_or(|known| !Arc::ptr_eq(known, limiter))
-            {
-                limiter.commit(coarse_millis());
-            }
+        let known: HashSet<_> = earlier.limiters.iter().flatten().map(Arc::as_ptr).collect();
+        for limiter in self.limiters.iter().flatten().filter(|limiter| !known.contains(&Arc::as_ptr(limiter))) {
+            limiter.commit(coarse_millis());
         }
     }
 
@@ -289,14 +279,15 @@ impl Snapshot {
         }
     }
 
-    fn backend_parts(&self, place: usize) -> BackendParts<'_> {
+    fn backend_parts<'a>(&'a self, index: usize, metrics: &'a BackendHandles) -> BackendParts<'a> {
         BackendParts {
-            id: BackendId(place),
+            id: BackendId(index),
             config: &self.config,
-            servers: &self.servers[place],
-            balance: &self.balance[place],
-            limiter: self.limiters[place].as_ref(),
-            version: self.versions[place],
+            servers: &self.servers[index],
+            balance: &self.balance[index],
+            limiter: self.limiters[index].as_ref(),
+            version: self.versions[index],
+            metrics,
         }
     }
 
@@ -424,20 +415,42 @@ fn uploads(config: &Config) -> HashSet<&path::Path> {
     .collect()
 }
 
-/// Keeps the upstream profiles of before where nothing about them has changed, and for retired backends.
+/// Backends of the snapshot before, by their names.
+#[derive(Default)]
+struct Before<'s> {
+    backends: HashMap<&'s str, (&'s Snapshot, usize)>,
+}
+
+impl<'s> Before<'s> {
+    fn new(earlier: Option<&'s Snapshot>) -> Before<'s> {
+        let of = |earlier: &'s Snapshot| {
+            let backends = earlier.config.backends.iter().enumerate();
+            backends.map(move |(index, backend)| (backend.name.as_str(), (earlier, index)))
+        };
+        Before { backends: earlier.into_iter().flat_map(of).collect() }
+    }
+
+    /// The snapshot before, and the index that this backend has there.
+    fn of(&self, backend: &Backend) -> Option<(&'s Snapshot, usize)> {
+        self.backends.get(backend.name.as_str()).copied()
+    }
+}
+
+/// Keeps the upstream profiles of before where nothing about them has changed.
 fn reload_upstreams(
     config: &Config,
-    earlier: Option<&Snapshot>,
+    before: &Before<'_>,
     files: Files,
     findings: &mut Vec<Finding>,
 ) -> Vec<Option<Arc<UpstreamProfile>>> {
     let mut upstreams = Vec::new();
-    for (place, backend) in config.backends.iter().enumerate() {
-        let known = earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.upstreams[place])));
-        let known = known.filter(|(known, _)| known.name == backend.name);
+    for backend in &config.backends {
+        let known = before.of(backend);
+        let known = known.map(|(earlier, index)| (&earlier.config.backends[index], &earlier.upstreams[index]));
         let is_same = known.is_some_and(|(known, _)| speaks_the_same(known, backend));
         if let Some((_, upstream)) = known
-            && (backend.retired.is_some() || is_same && files == Files::AsTheyWere)
+            && is_same
+            && files == Files::AsTheyWere
             && let Some(kept) = towards_its_servers(upstream.as_ref(), backend)
         {
             upstreams.push(kept);
@@ -457,8 +470,8 @@ fn reload_upstreams(
     upstreams
 }
 
-/// Turns what was read before to the servers that the backend has by now: places may be new, or another's. None where
-/// that has to be read and checked anew.
+/// Turns what was read before to the servers that the backend has by now; `None` where that has to be read and checked
+/// anew.
 fn towards_its_servers(
     known: Option<&Arc<UpstreamProfile>>,
     backend: &Backend,
@@ -528,10 +541,11 @@ fn reload_signers(
 /// Names that have to be looked up before this configuration is compiled, behind an earlier one or none.
 pub fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
-    for (place, backend) in config.live_backends() {
-        for (at, server) in backend.live_servers() {
+    let before = Before::new(earlier);
+    for backend in &config.backends {
+        for (server, known) in backend.servers.iter().zip(known_servers(&before, backend)) {
             let is_name = !matches!(server.address, ServerAddress::Ip(_));
-            if is_name && known_server(earlier, (place, at), server).is_none() && seen.insert(&server.address) {
+            if is_name && known.is_none() && seen.insert(&server.address) {
                 names.push(server.address.clone());
             }
         }
@@ -539,32 +553,29 @@ pub fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddres
     names
 }
 
-/// The same server in the earlier snapshot. One that comes back is another: what was known of it has not been kept up.
-fn known_server<'s>(
-    earlier: Option<&'s Snapshot>,
-    (place, at): (usize, usize),
-    server: &propylon_config::Server,
-) -> Option<&'s Server> {
-    let earlier = earlier?;
-    let before = earlier.config.backends.get(place)?.servers.get(at)?;
-    let goes_on = before.address == server.address && (before.retired.is_none() || server.retired.is_some());
-    goes_on.then(|| &earlier.servers[place][at])
+/// The same servers in the snapshot before, by index; `None` for those that are new.
+fn known_servers<'s>(before: &Before<'s>, backend: &Backend) -> Vec<Option<&'s Server>> {
+    let Some((earlier, index)) = before.of(backend) else { return vec![None; backend.servers.len()] };
+    let addresses =
+        |backend: &'_ Backend| backend.servers.iter().map(|server| server.address.clone()).collect::<Vec<_>>();
+    let stay = Predecessors::by_identity(&addresses(backend), &addresses(&earlier.config.backends[index]));
+    (0..backend.servers.len()).map(|server| Some(&earlier.servers[index][stay.of(server)?])).collect()
 }
 
 /// Servers that are in both configurations are who they were. `unfound`: how bad it is that a name is not found.
 fn reload_servers(
     config: &Config,
-    earlier: Option<&Snapshot>,
+    before: &Before<'_>,
     found: &Answers,
     unfound: Severity,
     findings: &mut Vec<Finding>,
 ) -> Vec<Arc<Vec<Server>>> {
     let mut all = Vec::new();
-    for (place, backend) in config.backends.iter().enumerate() {
+    for backend in &config.backends {
         let mut servers = Vec::new();
-        for (at, server) in backend.servers.iter().enumerate() {
+        for (server, known) in backend.servers.iter().zip(known_servers(before, backend)) {
             let label = server.address.to_string();
-            if let Some(known) = known_server(earlier, (place, at), server) {
+            if let Some(known) = known {
                 servers.push(Server { label, endpoint: Arc::clone(&known.endpoint) });
                 continue;
             }
@@ -582,7 +593,7 @@ fn reload_servers(
                 }
             }
         }
-        let known = earlier.and_then(|earlier| earlier.servers.get(place));
+        let known = before.of(backend).map(|(earlier, index)| &earlier.servers[index]);
         let same = |known: &&Arc<Vec<Server>>| **known.as_ref() == servers;
         all.push(known.filter(same).cloned().unwrap_or_else(|| Arc::new(servers)));
     }
@@ -590,26 +601,17 @@ fn reload_servers(
 }
 
 /// A backend is what it was if it is written the same, with the same servers.
-fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snapshot>, generation: u64) -> Vec<u64> {
-    let version = |(place, backend): (usize, &Backend)| {
-        let known = earlier.and_then(|earlier| Some((earlier, earlier.config.backends.get(place)?)));
-        match known {
-            Some((earlier, known))
-                if known.name == backend.name
-                    && known.retired == backend.retired
-                    && Arc::ptr_eq(&earlier.servers[place], &servers[place])
-                    && known
-                        .live_servers()
-                        .map(|(place, _)| place)
-                        .eq(backend.live_servers().map(|(place, _)| place))
-                    && known.says_the_same(backend) =>
-            {
-                earlier.versions[place]
-            }
-            _ => generation,
+fn versions(config: &Config, servers: &[Arc<Vec<Server>>], before: &Before<'_>, generation: u64) -> Vec<u64> {
+    let version = |(backend, servers): (&Backend, &Arc<Vec<Server>>)| match before.of(backend) {
+        Some((earlier, index))
+            if Arc::ptr_eq(&earlier.servers[index], servers)
+                && earlier.config.backends[index].says_the_same(backend) =>
+        {
+            earlier.versions[index]
         }
+        _ => generation,
     };
-    config.backends.iter().enumerate().map(version).collect()
+    config.backends.iter().zip(servers).map(version).collect()
 }
 
 /// Keeps the terms of before where a listener's are the same.
@@ -717,25 +719,24 @@ pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<
 fn reload_balance(
     config: &Config,
     servers: &[Arc<Vec<Server>>],
-    earlier: Option<&Snapshot>,
+    before: &Before<'_>,
     versions: &[u64],
     findings: &mut Vec<Finding>,
 ) -> Vec<Arc<SharedBalance>> {
     let mut all = Vec::new();
-    for (place, (backend, servers)) in config.backends.iter().zip(servers).enumerate() {
-        let known = earlier.filter(|earlier| earlier.versions.get(place) == Some(&versions[place]));
-        if let Some(known) = known {
-            all.push(Arc::clone(&known.balance[place]));
+    for ((backend, servers), version) in config.backends.iter().zip(servers).zip(versions) {
+        let known = before.of(backend);
+        if let Some((earlier, index)) = known.filter(|(earlier, index)| earlier.versions[*index] == *version) {
+            all.push(Arc::clone(&earlier.balance[index]));
             continue;
         }
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                let before = earlier.filter(|earlier| is_known(earlier, place, backend));
                 // Requests in flight at servers that stay go on being counted.
-                let loads = match before {
-                    Some(before) => {
-                        before.balance[place].loads.succeeded_by(&predecessors(servers, &before.servers[place]))
+                let loads = match known {
+                    Some((earlier, index)) => {
+                        earlier.balance[index].loads.succeeded_by(&predecessors(servers, &earlier.servers[index]))
                     }
                     None => Loads::new(servers.len(), worker_count(config)),
                 };
@@ -747,9 +748,24 @@ fn reload_balance(
     all
 }
 
-/// Whether the earlier snapshot has this backend in the same place.
-fn is_known(earlier: &Snapshot, place: usize, backend: &Backend) -> bool {
-    earlier.config.backends.get(place).is_some_and(|known| known.name == backend.name)
+/// Keeps the limits that cores share where the backend is the same as before.
+fn reload_limiters(
+    config: &Config,
+    servers: &[Arc<Vec<Server>>],
+    before: &Before<'_>,
+    versions: &[u64],
+) -> Vec<Option<Arc<ServerLimiter>>> {
+    let limiter = |((backend, servers), version): ((&Backend, &Arc<Vec<Server>>), &u64)| {
+        let known = before.of(backend);
+        if let Some((earlier, index)) = known.filter(|(earlier, index)| earlier.versions[*index] == *version) {
+            return earlier.limiters[index].clone();
+        }
+        let known = known.and_then(|(earlier, index)| {
+            Some((earlier.limiters[index].as_ref()?, predecessors(servers, &earlier.servers[index])))
+        });
+        limiter(backend, worker_count(config), known)
+    };
+    config.backends.iter().zip(servers).zip(versions).map(limiter).collect()
 }
 
 fn not_found(label: &str, at: At, error: &str, severity: Severity) -> Finding {
@@ -780,8 +796,10 @@ pub fn rule(route: &propylon_config::Route) -> Rule {
 }
 
 impl Publication {
-    pub fn new(snapshot: Arc<Snapshot>) -> Publication {
-        Publication { snapshot, adopted: AtomicUsize::new(0), adopting: Notify::new() }
+    /// With the metrics of the snapshot's configuration, which are to be registered before.
+    pub fn new(snapshot: Arc<Snapshot>, telemetry: &Telemetry) -> Publication {
+        let metrics = telemetry.configured(&snapshot.config);
+        Publication { snapshot, metrics, adopted: AtomicUsize::new(0), adopting: Notify::new() }
     }
 
     /// A core goes by it from here on.

@@ -20,13 +20,9 @@ pub struct Backend {
     /// Balancing algorithm that spreads requests over the servers. Default round-robin.
     #[serde(skip)]
     pub balance: Balance,
-    /// Servers of the backend, at least one. A reload keeps the index of a server that stays, so this order is not the
-    /// file's.
+    /// Servers of the backend, at least one.
     #[serde(skip)]
     pub servers: Vec<Server>,
-    /// Indices into `servers` in the order of the file. Empty: `servers` is in the order of the file already.
-    #[serde(skip)]
-    pub order: Vec<usize>,
     /// HTTP version spoken to the servers. Default HTTP/1.1.
     pub protocol: ServerProtocol,
     /// HTTP/2 settings towards the servers.
@@ -55,9 +51,6 @@ pub struct Backend {
     /// Age after which a server connection gets no further request. Absent (default): no limit.
     #[serde(serialize_with = "shown::written")]
     pub max_lifetime: Option<Duration>,
-    /// Generation of the first configuration without this backend; absent while it is configured. A retired backend
-    /// only keeps its index valid for requests that still use it.
-    pub retired: Option<u64>,
     /// Active health checks. Absent: servers are not probed.
     pub health: Option<HealthCheck>,
     /// Outlier ejection: servers are left out for how they answer requests. Absent: no server is ejected.
@@ -267,9 +260,6 @@ pub struct Server {
     pub max_connections: Option<NonZeroU32>,
     /// Draining: the server gets no new requests, those in progress are finished. Absent (default): not draining.
     pub drain: Option<Drain>,
-    /// Generation of the first configuration without this server; absent while it is configured. A retired server only
-    /// keeps its index valid for requests that still use it.
-    pub retired: Option<u64>,
     /// Whether the server is a backup, used only while no other server is up. Default no.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub backup: bool,

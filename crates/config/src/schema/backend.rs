@@ -56,7 +56,6 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         name: name.to_string(),
         balance,
         servers,
-        order: Vec::new(),
         protocol,
         http2,
         reuse,
@@ -69,7 +68,6 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
-        retired: None,
         health,
         outlier,
         circuit,
@@ -176,7 +174,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     match parsed {
         Ok(value) => {
             let at = report.at(address.span);
-            Some(Server { address: value, weight, max_connections, drain, backup, retired: None, at })
+            Some(Server { address: value, weight, max_connections, drain, backup, at })
         }
         Err((what, fix)) => {
             report.error(address.span, what, fix);

@@ -4,10 +4,11 @@
 //! The status is bounded whatever the configuration holds: thousands of servers and certificates are counted here, and
 //! those that somebody should look at come first in lists of limited length. Who looks for others names them.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{Backend, Listener, Protocol};
-use propylon_observe::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
+use propylon_observe::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerHandles, ServerMetrics, WAITS};
 use propylon_policy::health::Verdict;
 use propylon_tls::Profile;
 use serde_json::{Map, Value, json};
@@ -84,6 +85,7 @@ struct Row {
     rank: u8,
     backend: usize,
     server: usize,
+    metrics: Arc<ServerMetrics>,
     state: State,
     slow_until: Option<SystemTime>,
 }
@@ -198,26 +200,27 @@ impl View {
         let snapshot = self.current();
         let (mut rows, mut states, mut faults) = (Vec::new(), States::default(), Vec::new());
         let mut backends = Vec::new();
-        for (place, backend) in snapshot.config.live_backends() {
-            let metrics = &self.telemetry.backends[place];
+        for (index, backend) in snapshot.config.backends.iter().enumerate() {
+            let Some(handles) = self.telemetry.backend(backend) else { continue };
+            let metrics = &handles.backend;
             let (mut own, mut sums) = (States::default(), Sums::default());
-            for (at, configured) in backend.live_servers() {
-                let server = &metrics.servers[at];
-                let state = self.health.state(place, at);
+            for (at, (configured, server)) in backend.servers.iter().zip(&handles.servers).enumerate() {
+                let state = self.health.state(&snapshot.servers[index][at].endpoint);
                 let slow_until = self.slow_until(backend, server, &state, now);
                 let row = Row {
                     rank: match self.store.level(server.passed_over) {
                         0 => rank(&state, slow_until, configured.backup),
                         _ => rank(&state, slow_until, configured.backup).min(PASSED_OVER_RANK),
                     },
-                    backend: place,
+                    backend: index,
                     server: at,
+                    metrics: Arc::clone(server),
                     state,
                     slow_until,
                 };
                 own.count(&row);
                 self.sum(&mut sums, server);
-                let label = &snapshot.servers[place][at].label;
+                let label = &snapshot.servers[index][at].label;
                 faults.extend(self.server_faults(&format!("{}: {label}", backend.name), server));
                 rows.push(row);
             }
@@ -304,7 +307,7 @@ impl View {
         let snapshot = self.current();
         let backend = &snapshot.config.backends[row.backend];
         let configured = &backend.servers[row.server];
-        let metrics = &self.telemetry.backends[row.backend].servers[row.server];
+        let metrics = &row.metrics;
         let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
         json!({
             "backend": backend.name,
@@ -339,9 +342,9 @@ impl View {
         let mut all = Clients::default();
         let (mut list, mut total) = (Vec::new(), 0);
         for (index, listener) in snapshot.config.listeners.iter().enumerate() {
-            let Some(metrics) = self.telemetry.listeners.get(&listener.name) else { continue };
+            let Some(metrics) = self.telemetry.listener(listener) else { continue };
             total += 1;
-            let clients = self.clients(&listener.name, &metrics);
+            let clients = self.clients(&metrics);
             if list.len() < LISTENERS_MAX {
                 list.push(self.listener_summary(index, listener, &clients));
             }
@@ -370,7 +373,8 @@ impl View {
         value
     }
 
-    fn clients(&self, listener: &str, metrics: &ListenerMetrics) -> Clients {
+    fn clients(&self, handles: &ListenerHandles) -> Clients {
+        let metrics = &handles.listener;
         let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
         Clients {
             open: level(metrics.open),
@@ -389,10 +393,9 @@ impl View {
                 .collect(),
             handshake_failures: metrics.handshake_failures.each().map(|(_, counter)| count(counter)).sum(),
             handshake_durations: self.store.counts(metrics.handshake_duration),
-            relays: self
-                .telemetry
-                .relays
-                .get(listener)
+            relays: handles
+                .relay
+                .as_ref()
                 .map(|relay| count(relay.closed) + relay.failed.each().map(|(_, counter)| count(counter)).sum::<u64>()),
         }
     }
@@ -451,7 +454,7 @@ impl View {
             }
         };
         for listener in &snapshot.config.listeners {
-            let Some(metrics) = self.telemetry.listeners.get(&listener.name) else { continue };
+            let Some(metrics) = self.telemetry.listener(listener).map(|handles| handles.listener) else { continue };
             let name = listener.name.as_str();
             metrics.rejected.each().for_each(|(why, counter)| report("request refused", name, why, count(counter)));
             metrics

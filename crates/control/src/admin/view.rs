@@ -92,7 +92,8 @@ impl View {
         let config = &snapshot.config;
         let listeners =
             config.listeners.iter().enumerate().filter_map(|(index, each)| self.listener(snapshot, index, each));
-        let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
+        let backends =
+            config.backends.iter().enumerate().filter_map(|(index, each)| self.backend(snapshot, index, each));
         let certificates = &snapshot.profiles;
         // The last column is the main thread's.
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
@@ -145,14 +146,14 @@ impl View {
     pub fn worker(&self, index: usize) -> Value {
         let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
             let levels =
-                self.telemetry.listeners.all().into_iter().map(|each| self.store.level_in(index, gauge(&each)));
+                self.telemetry.all_listeners().into_iter().map(|each| self.store.level_in(index, gauge(&each)));
             levels.sum::<i64>()
         };
         json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
     }
 
     fn listener(&self, snapshot: &Snapshot, index: usize, listener: &Listener) -> Option<Value> {
-        let metrics = self.telemetry.listeners.get(&listener.name)?;
+        let metrics = self.telemetry.listener(listener)?.listener;
         Some(json!({
             "name": listener.name,
             "addresses": snapshot.addresses(index),
@@ -173,19 +174,20 @@ impl View {
         snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
     }
 
-    fn backend(&self, snapshot: &Snapshot, place: usize, backend: &Backend) -> Value {
-        let metrics = &self.telemetry.backends[place];
-        let servers = backend.live_servers().map(|(at, configured)| {
-            let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
+    fn backend(&self, snapshot: &Snapshot, index: usize, backend: &Backend) -> Option<Value> {
+        let handles = self.telemetry.backend(backend)?;
+        let metrics = &handles.backend;
+        let servers = backend.servers.iter().zip(&handles.servers).enumerate().map(|(at, (configured, metrics))| {
+            let server = &snapshot.servers[index][at];
             json!({
                 "address": server.label,
                 "resolved": server.endpoint.addresses(),
-                "health": health(&self.health.state(place, at)),
+                "health": health(&self.health.state(&server.endpoint)),
                 "weight": configured.weight,
                 "draining": configured.drain.is_some(),
                 "backup": configured.backup,
                 "requests_in_flight": self.store.level(metrics.in_flight),
-                "latency_estimates_ms": View::latencies(snapshot, place, at),
+                "latency_estimates_ms": View::latencies(snapshot, index, at),
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),
@@ -198,10 +200,10 @@ impl View {
                 "made_ahead_total": self.store.count(metrics.warmed),
             })
         });
-        json!({
+        Some(json!({
             "name": backend.name,
             "balance": backend.balance.name(),
-            "panic": self.health.is_panic(place),
+            "panic": self.health.is_panic(&backend.name),
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),
@@ -210,7 +212,7 @@ impl View {
             "retries_refused_total": self.store.count(metrics.retries_refused),
             "unavailable_total": self.store.count(metrics.unavailable),
             "servers": servers.collect::<Vec<Value>>(),
-        })
+        }))
     }
 }
 

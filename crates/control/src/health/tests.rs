@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use propylon_config::{Config, FreePlaces, Source};
+use propylon_config::{Config, Source};
 use propylon_proxy::snapshot::{Answers, Files};
 use propylon_tls::Tickets;
 use tokio::runtime::{Builder, LocalOptions};
@@ -41,8 +41,7 @@ fn with_known(
         let current = RefCell::new(Arc::clone(&first));
         story(&health, &first, &|backend| {
             let earlier = Arc::clone(&current.borrow());
-            let config = config(backend).succeeding(&earlier.config, earlier.generation + 1, &FreePlaces::default());
-            let next = earlier.succeeded_by(config, Files::AsTheyWere, &Answers::new());
+            let next = earlier.succeeded_by(config(backend), Files::AsTheyWere, &Answers::new());
             let next = Arc::new(next.unwrap_or_else(|_| panic!("nothing to load")).snapshot);
             telemetry.reload(&store, &next.config);
             health.reload(&next);
@@ -63,7 +62,7 @@ fn a_server_that_is_drained_is_closed_to_the_cores_until_it_is_not() {
         assert_eq!(open(snapshot), [true, true]);
         let next = reload("servers = [\"127.0.0.1:9\", { address = \"127.0.0.2:9\", drain = true }]");
         assert_eq!((open(&next), open(snapshot)), (vec![true, false], vec![true, false]));
-        assert_eq!(health.state(0, 1).verdict.reason(), Some("drained in the configuration"));
+        assert_eq!(health.state(&next.servers[0][1].endpoint).verdict.reason(), Some("drained in the configuration"));
         assert_eq!(open(&reload(both)), [true, true]);
         assert_eq!(snapshot.servers[0][1].endpoint.reopened(), 1);
     });
@@ -74,7 +73,7 @@ fn a_server_that_starts_down_is_closed_from_the_first() {
     let backend = "servers = [\"127.0.0.1:9\"]\nhealth = { start = \"down\", interval = \"1h\" }";
     with_health(snapshot(backend), |health, snapshot, _| {
         assert_eq!(open(snapshot), [false]);
-        assert_eq!(health.state(0, 0).verdict.reason(), Some("not checked yet"));
+        assert_eq!(health.state(&snapshot.servers[0][0].endpoint).verdict.reason(), Some("not checked yet"));
     });
 }
 
@@ -92,7 +91,7 @@ fn what_a_predecessor_has_found_holds_from_the_first() {
     assert_eq!(parsed, known);
     with_known(snapshot(backend), &parsed, |health, snapshot, _| {
         assert_eq!(open(snapshot), [true, false, false]);
-        assert_eq!(health.state(0, 1).verdict.reason(), Some("status 500"));
+        assert_eq!(health.state(&snapshot.servers[0][1].endpoint).verdict.reason(), Some("status 500"));
         assert_eq!(health.hand_over()[..2], known[..2]);
     });
 }
@@ -101,18 +100,19 @@ fn what_a_predecessor_has_found_holds_from_the_first() {
 fn a_server_that_is_in_the_next_configuration_as_well_stays_what_it_is() {
     let drained = "{ address = \"127.0.0.2:9\", drain = true }";
     with_health(snapshot(&format!("servers = [\"127.0.0.1:9\", {drained}]")), |health, first, reload| {
-        let before = health.state(0, 1);
-        let next = reload(&format!("servers = [\"127.0.0.3:9\", {drained}]"));
-        // The first one holds its place for requests that know it.
-        assert_eq!(open(&next), [true, false, true]);
-        assert!(Arc::ptr_eq(&first.servers[0][1].endpoint, &next.servers[0][1].endpoint));
-        assert_eq!((health.state(0, 1).verdict, health.state(0, 1).since), (before.verdict, before.since));
-        assert_eq!(health.state(0, 0).verdict.reason(), Some("removed"));
-        assert_eq!(health.state(0, 2).verdict, Verdict::Unknown);
+        let [gone, stays] = [0, 1].map(|server| &first.servers[0][server].endpoint);
+        let before = health.state(stays);
+        let next = reload(&format!("servers = [{drained}, \"127.0.0.3:9\"]"));
+        assert_eq!(open(&next), [false, true]);
+        assert!(Arc::ptr_eq(stays, &next.servers[0][0].endpoint), "at another index");
+        assert_eq!((health.state(stays).verdict, health.state(stays).since), (before.verdict, before.since));
+        // Requests that know the one that is gone may finish there.
+        assert!(gone.is_open());
+        assert_eq!(health.state(&next.servers[0][1].endpoint).verdict, Verdict::Unknown);
         // One that comes back is another, about whom nothing is known.
         let back = reload("servers = [\"127.0.0.1:9\", \"127.0.0.3:9\"]");
-        assert!(!Arc::ptr_eq(&first.servers[0][0].endpoint, &back.servers[0][0].endpoint));
-        assert_eq!(health.state(0, 0).verdict, Verdict::Unknown);
+        assert!(!Arc::ptr_eq(gone, &back.servers[0][0].endpoint));
+        assert_eq!(health.state(&back.servers[0][0].endpoint).verdict, Verdict::Unknown);
     });
 }
 
@@ -122,8 +122,9 @@ fn probes_go_on_through_changes_that_do_not_concern_them() {
         let server = format!("{{ address = \"127.0.0.1:9\", weight = {weight} }}");
         format!("servers = [{server}]\nhealth = {{ interval = \"{interval}\" }}")
     };
-    with_health(snapshot(&probed("1h", 1)), |health, _, reload| {
-        let task = || health.0.tasks.borrow()[&(0, 0)].probing.as_ref().map(|task| task.0.id());
+    with_health(snapshot(&probed("1h", 1)), |health, first, reload| {
+        let endpoint = Arc::as_ptr(&first.servers[0][0].endpoint);
+        let task = || health.0.tasks.borrow()[&endpoint].probing.as_ref().map(|task| task.0.id());
         let first = task();
         assert!(first.is_some());
         reload(&probed("1h", 2));

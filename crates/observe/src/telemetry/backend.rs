@@ -1,9 +1,7 @@
 //! Metrics of a backend and of its servers.
 
-use std::sync::{Arc, OnceLock};
-
 use propylon_http::fault::{Family, Fault};
-use propylon_metrics::{Counter, Gauge, Growing, Histogram, Registry};
+use propylon_metrics::{Counter, Gauge, Histogram, Registry};
 
 use super::by_reason::{ByFault, ByReason};
 use super::reasons::{STICKY_OUTCOMES, UNUSUAL_PICKS};
@@ -11,8 +9,6 @@ use super::server_health::{ServerHealthMetrics, server_health_metrics};
 use super::waits::DURATION_BOUNDS;
 
 pub struct BackendMetrics {
-    /// Metrics by a server's place.
-    pub servers: Growing<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
     pub stale_retries: Counter,
@@ -29,12 +25,8 @@ pub struct BackendMetrics {
     pub queue_refused: ByFault,
     /// Picks of a server that is not an ordinary one which is up.
     pub unusual_picks: ByReason,
-    /// Outcomes of session cookies; unset if the backend has no `sticky`.
-    pub sticky: OnceLock<ByReason>,
     pub faults: ByFault,
     pub connect_duration: Histogram,
-    /// Metrics of TLS with servers; unset if servers are reached in plaintext.
-    pub tls: OnceLock<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
 }
 
@@ -42,7 +34,6 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
     let label = ("backend", name);
     let by = &[label];
     BackendMetrics {
-        servers: Growing::new([]),
         retries: r.counter("propylon_retries_total", "Requests tried again on another connection or server.", by),
         retries_refused: r.counter(
             "propylon_retries_refused_total",
@@ -85,7 +76,6 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             label,
             UNUSUAL_PICKS,
         ),
-        sticky: OnceLock::new(),
         panic: r.gauge(
             "propylon_backend_panic",
             "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",
@@ -118,7 +108,6 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
-        tls: OnceLock::new(),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",
@@ -164,7 +153,6 @@ impl ServerTlsMetrics {
     }
 }
 
-#[derive(Clone)]
 pub struct ServerMetrics {
     pub requests: Counter,
     pub connections: Counter,
@@ -184,7 +172,7 @@ pub struct ServerMetrics {
     /// Successful requests, by which ejections are decided, as by `failures`.
     pub successes: Counter,
     pub failures: Counter,
-    pub health: Arc<ServerHealthMetrics>,
+    pub health: ServerHealthMetrics,
 }
 
 pub(super) fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
@@ -237,7 +225,7 @@ pub(super) fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> S
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
         successes: outcome(r, "success"),
         failures: outcome(r, "failure"),
-        health: Arc::new(server_health_metrics(r, by)),
+        health: server_health_metrics(r, by),
     }
 }
 

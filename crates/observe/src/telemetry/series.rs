@@ -13,14 +13,13 @@ pub struct SeriesTable<T> {
 
 struct Inner<T> {
     entries: HashMap<String, Entry<T>>,
-    /// Groups of slots whose series are shown no more, with their `size`.
-    spare: Vec<(usize, Group)>,
+    /// Groups of slots whose series are shown no more.
+    spare: Vec<Group>,
 }
 
 struct Entry<T> {
     metrics: Arc<T>,
     group: Group,
-    size: usize,
     /// The configuration in effect has it.
     is_configured: bool,
 }
@@ -72,23 +71,15 @@ impl<T> SeriesTable<T> {
     }
 
     /// Has the series with this label shown: those that are, or new ones from 0 on. `describe` registers the same kinds
-    /// in the same order whenever `size` is the same.
-    pub(super) fn show(
-        &self,
-        registrar: &mut Registrar<'_>,
-        label: &str,
-        size: usize,
-        describe: impl FnOnce(&mut Registry) -> T,
-    ) {
+    /// in the same order for every label.
+    pub(super) fn show(&self, registrar: &mut Registrar<'_>, label: &str, describe: impl FnOnce(&mut Registry) -> T) {
         let inner = &mut *self.inner();
         if let Some(entry) = inner.entries.get_mut(label) {
             entry.is_configured = true;
             return;
         }
-        let spare = inner.spare.iter().position(|(spare, _)| *spare == size);
-        let spare = spare.map(|spare| inner.spare.swap_remove(spare).1);
-        let (metrics, group) = registrar.register(spare, describe);
-        let entry = Entry { metrics: Arc::new(metrics), group, size, is_configured: true };
+        let (metrics, group) = registrar.register(inner.spare.pop(), describe);
+        let entry = Entry { metrics: Arc::new(metrics), group, is_configured: true };
         inner.entries.insert(label.to_owned(), entry);
     }
 
@@ -99,7 +90,7 @@ impl<T> SeriesTable<T> {
         let is_unused = |entry: &Entry<T>| !entry.is_configured && Arc::strong_count(&entry.metrics) == 1;
         for (_, entry) in entries.extract_if(|_, entry| is_unused(entry)) {
             withdrawn.push(entry.group.clone());
-            spare.push((entry.size, entry.group));
+            spare.push(entry.group);
         }
     }
 
@@ -118,7 +109,7 @@ mod tests {
         let column = Store::column(&store, 0);
         let table = SeriesTable::default();
         let show = |label: &str| {
-            table.show(&mut Registrar::Later(&store), label, 1, |r| r.gauge("open", "Open.", &[("at", label)]));
+            table.show(&mut Registrar::Later(&store), label, |r| r.gauge("open", "Open.", &[("at", label)]));
         };
         let sweep = || {
             let mut groups = Vec::new();

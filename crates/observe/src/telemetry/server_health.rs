@@ -1,7 +1,5 @@
 //! Series of what is known of a server's health: written by the main thread.
 
-use std::sync::OnceLock;
-
 use propylon_metrics::{Counter, Gauge, Registry};
 
 use super::reasons::PROBE_RESULTS;
@@ -14,14 +12,10 @@ pub struct ServerHealthMetrics {
     pub addresses: Gauge,
     pub lookup_failures: Counter,
     pub lookup_failing: Gauge,
-    /// Probes by result in the order of `PROBE_RESULTS`; set from the first configuration on that has the server
-    /// probed.
-    pub probes: OnceLock<Vec<Counter>>,
 }
 
 pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
     ServerHealthMetrics {
-        probes: OnceLock::new(),
         up: r.gauge(
             "propylon_server_up",
             "1 while requests may go to a server; 0 while it is down, ejected or drained.",
@@ -44,12 +38,15 @@ pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> Server
     }
 }
 
+/// Probes of a server by result, in the order of `PROBE_RESULTS`.
+pub struct ProbeMetrics(pub Vec<Counter>);
+
 /// Registers the counters of a server that is probed.
-pub fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
+pub fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> ProbeMetrics {
     let mut probes = |result: &str| {
         let help = "Health checks that have ended, by what they found.";
         let by = [("backend", backend), ("server", server), ("result", result)];
         r.counter("propylon_health_checks_total", help, &by)
     };
-    PROBE_RESULTS.iter().map(|result| probes(result)).collect()
+    ProbeMetrics(PROBE_RESULTS.iter().map(|result| probes(result)).collect())
 }

@@ -294,23 +294,8 @@ fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
 }
 
 #[test]
-fn a_place_whose_server_is_gone_counts_for_nothing() {
-    let mut servers = ejecting(4, Outliers { ejected_percent_max: 50, ..OUTLIERS });
-    servers.retire(2);
-    servers.retire(3);
-    assert_eq!(servers.open(), 2);
-    servers.counted(2, 0, 50);
-    servers.counted(0, 0, 50);
-    let changes = servers.tick(1);
-    assert_eq!(changes.iter().map(|change| change.server).collect::<Vec<_>>(), [0]);
-    servers.counted(1, 0, 50);
-    assert!(servers.tick(2).is_empty(), "the last server there is");
-}
-
-#[test]
 fn the_share_that_may_be_ejected_is_one_of_the_servers_that_are_there() {
-    let mut servers = ejecting(10, Outliers { ejected_percent_max: 40, ..OUTLIERS });
-    (3..10).for_each(|place| servers.retire(place));
+    let mut servers = ejecting(3, Outliers { ejected_percent_max: 40, ..OUTLIERS });
     (0..2).for_each(|server| servers.counted(server, 0, 50));
     assert_eq!(servers.tick(1).len(), 1, "40 % of three is one");
     let mut servers = ejecting(10, Outliers { ejected_percent_max: 40, ..OUTLIERS });
@@ -408,7 +393,7 @@ fn with_too_few_open_verdicts_are_not_believed_and_drains_are() {
 
 /// Servers fall, rise, are drained and removed as they like: who is admitted is exactly who may be.
 #[test]
-fn a_panic_begins_and_ends_with_the_share_and_admits_nobody_who_was_drained_or_removed() {
+fn a_panic_begins_and_ends_with_the_share_and_admits_nobody_who_was_drained() {
     let (mut panics, mut calm) = (0, 0);
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -417,7 +402,7 @@ fn a_panic_begins_and_ends_with_the_share_and_admits_nobody_who_was_drained_or_r
         let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: percent };
         let mut servers = Servers::new(rules, count, 0);
         let backups: Vec<bool> = (0..count).map(|_| random.u8(0..5) == 0).collect();
-        let (mut drained, mut gone) = (vec![false; count], vec![false; count]);
+        let mut drained = vec![false; count];
         backups.iter().enumerate().for_each(|(server, backup)| servers.set_backup(server, *backup));
         let sickness = random.u32(1..=10);
         for now in (0..100_000).step_by(1_000) {
@@ -427,15 +412,11 @@ fn a_panic_begins_and_ends_with_the_share_and_admits_nobody_who_was_drained_or_r
                     drained[server] = !drained[server];
                     servers.set_drain(server, drained[server].then(|| "moving house".into()));
                 }
-                1 if random.u8(0..10) == 0 => {
-                    gone[server] = true;
-                    servers.retire(server);
-                }
                 2 => servers.counted(server, 0, 10),
                 _ => drop(servers.probed(server, if random.u32(0..10) < sickness { bad() } else { Ok(()) }, now)),
             }
             servers.tick(now);
-            let is_used = |server: &usize| !drained[*server] && !gone[*server];
+            let is_used = |server: &usize| !drained[*server];
             let open = |server: &usize| servers.verdict(*server).0.is_open();
             let ordinary: Vec<usize> = (0..count).filter(is_used).filter(|server| !backups[*server]).collect();
             let up = ordinary.iter().filter(|server| open(server)).count();
@@ -558,7 +539,7 @@ fn a_probe_costs_no_look_at_the_other_servers() {
                 probes += 1;
             }
         }
-        assert_eq!((servers.open(), servers.present()), (count, count));
+        assert_eq!((servers.open(), servers.len()), (count, count));
         assert!(LOOKS.get() <= 2 * probes, "{} looks for {probes} probes of {count} servers", LOOKS.get());
     }
 }

@@ -1,21 +1,23 @@
 //! A client's connection: its socket and TLS session, what is known of the client, and its end.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_config::{BackendId, Listener};
+use propylon_config::Listener;
 use propylon_http::fault::Fault;
 use propylon_http::proxy_protocol::Ends;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::ClientStream;
 use propylon_net::socket::{Departure, Socket};
 use propylon_net::timers::Deadline;
-use propylon_observe::telemetry::{ListenerMetrics, Wait};
+use propylon_observe::telemetry::{BackendMetrics, ListenerMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts, Failure};
 
 use super::facts::is_told_again;
@@ -51,8 +53,8 @@ pub struct Connection {
     pub requests: u32,
     /// State that few connections have; `None` for nearly all.
     pub(crate) rare: Option<Box<Rare>>,
-    /// Backends that its requests went to, a bit for each of the first 64.
-    pub(crate) backends: u64,
+    /// The first backend that its requests went to.
+    pub(crate) backend: Option<Arc<BackendMetrics>>,
     /// Whether the connection's handshake counts among those in progress.
     pub(crate) handshaking: bool,
 }
@@ -71,8 +73,8 @@ pub(crate) struct Rare {
     pub(crate) counted: bool,
     /// A head has begun to come at that time, and the rest of it is waited for.
     pub(crate) head_began: Option<Instant>,
-    /// Backends after the first 64 that the connection's requests went to, a bit for each, by 64.
-    pub(crate) more_backends: Vec<u64>,
+    /// Further backends that the connection's requests went to, by the addresses of their metrics.
+    pub(crate) more_backends: BTreeMap<usize, Arc<BackendMetrics>>,
 }
 
 impl Connection {
@@ -109,7 +111,7 @@ impl Connection {
             requests: 0,
             rare,
             handshaking,
-            backends: 0,
+            backend: None,
         }
     }
 
@@ -139,56 +141,42 @@ impl Connection {
     }
 
     /// A request goes to this backend.
-    pub fn note_backend(&mut self, backend: BackendId) {
-        let bit = 1 << (backend.0 % 64);
-        let noted = match (backend.0 / 64).checked_sub(1) {
-            None => &mut self.backends,
-            Some(place) => {
+    pub fn note_backend(&mut self, backend: &Arc<BackendMetrics>) {
+        match &self.backend {
+            Some(known) if Arc::ptr_eq(known, backend) => return,
+            Some(_) => {
                 let more = &mut self.rare.get_or_insert_default().more_backends;
-                if more.len() <= place {
-                    more.resize(place + 1, 0);
+                if more.insert(Arc::as_ptr(backend) as usize, Arc::clone(backend)).is_some() {
+                    return;
                 }
-                &mut more[place]
             }
-        };
-        if *noted & bit == 0 {
-            *noted |= bit;
-            let metrics = &self.core.telemetry.backends[backend.0];
-            self.core.metrics.increment(metrics.clients);
-            self.core.metrics.raise(metrics.clients_open);
-            self.forget_retired_backends();
+            None => self.backend = Some(Arc::clone(backend)),
         }
+        self.core.metrics.increment(backend.clients);
+        self.core.metrics.raise(backend.clients_open);
+        self.forget_removed_backends();
     }
 
     /// Stops being counted at backends that the configuration in effect does not have: a client that stays for long
-    /// and uses each new backend would keep all of them in memory.
-    fn forget_retired_backends(&mut self) {
-        let snapshot = self.core.snapshot();
-        let is_retired = |backend: &usize| {
-            snapshot.shared.config.backends.get(*backend).is_some_and(|backend| backend.retired.is_some())
-        };
-        let retired: Vec<usize> = self.noted_backends().filter(is_retired).collect();
-        for backend in retired {
-            let bit = !(1 << (backend % 64));
-            match (backend / 64).checked_sub(1) {
-                None => self.backends &= bit,
-                Some(place) => {
-                    if let Some(rare) = &mut self.rare {
-                        rare.more_backends[place] &= bit;
-                    }
-                }
+    /// and uses each new backend would keep the series of all of them.
+    fn forget_removed_backends(&mut self) {
+        let core = &self.core;
+        let is_removed = |backend: &Arc<BackendMetrics>| {
+            let is_removed = core.upstreams.get(backend).is_none();
+            if is_removed {
+                core.metrics.lower(backend.clients_open);
             }
-            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
+            is_removed
+        };
+        self.backend.take_if(|backend| is_removed(backend));
+        if let Some(rare) = &mut self.rare {
+            rare.more_backends.retain(|_, backend| !is_removed(backend));
         }
     }
 
     /// Backends that its requests went to.
-    pub fn noted_backends(&self) -> impl Iterator<Item = usize> {
-        let more = self.rare.iter().flat_map(|rare| &rare.more_backends);
-        let words = std::iter::once(&self.backends).chain(more).enumerate();
-        words.flat_map(|(place, word)| {
-            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| place * 64 + bit)
-        })
+    fn noted_backends(&self) -> impl Iterator<Item = &Arc<BackendMetrics>> {
+        self.backend.iter().chain(self.rare.iter().flat_map(|rare| rare.more_backends.values()))
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
@@ -330,7 +318,7 @@ impl Drop for Connection {
             self.core.upstreams.forget_owner(owner);
         }
         for backend in self.noted_backends() {
-            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
+            self.core.metrics.lower(backend.clients_open);
         }
         self.end_handshake();
         if let Some(sources) = self.core.overload.sources().filter(|_| self.is_counted()) {

@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use h2::Reason;
-use propylon_config::{BackendId, Http2, ProxyProtocol};
+use propylon_config::{Http2, ProxyProtocol};
 use propylon_net::buffer::Buffer;
-use propylon_observe::telemetry::Wait;
+use propylon_observe::telemetry::{BackendMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
 
 use super::connection::Connection;
@@ -98,7 +99,7 @@ impl ClientH2Connection {
         proxy_header::header(&self.connection.borrow(), version, None)
     }
 
-    pub fn note_backend(&self, backend: BackendId) {
+    pub fn note_backend(&self, backend: &Arc<BackendMetrics>) {
         self.connection.borrow_mut().note_backend(backend);
     }
 

@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use propylon_config::{BackendId, ProxyProtocol};
+use propylon_config::ProxyProtocol;
 use propylon_http::fault::Fault;
 use propylon_net::timers::Deadline;
-use propylon_observe::telemetry::{ListenerMetrics, Wait};
+use propylon_observe::telemetry::{BackendMetrics, ListenerMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
 
 use super::proxy_header;
@@ -86,7 +87,7 @@ impl ClientSide<'_> {
     }
 
     /// A request goes to this backend.
-    pub fn note_backend(&mut self, backend: BackendId) {
+    pub fn note_backend(&mut self, backend: &Arc<BackendMetrics>) {
         match self {
             ClientSide::Http1(connection) => connection.note_backend(backend),
             ClientSide::Http2(stream) => stream.link.note_backend(backend),

@@ -43,7 +43,7 @@ pub async fn forward(
     let backend = &snapshot.backends[backend.0];
     let (state, handle) = (&backend.state, Rc::clone(client.listener()));
     request.note.backend = Some(backend.id.0);
-    client.note_backend(backend.id);
+    client.note_backend(backend.metrics());
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
         let core = Rc::clone(client.core());
         core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
@@ -170,13 +170,13 @@ impl Forwarding<'_> {
         if cut_off {
             retry_state.cut_off += 1;
         } else if stale {
-            core.metrics.increment(metrics.servers[server].stale);
+            core.metrics.increment(backend.server_metrics(server).stale);
             retry_state.fresh = true;
             retry_state.kept = permit.map(|permit| (server, permit));
         } else {
             retry_state.failed(server);
             if is_servers {
-                core.metrics.increment(metrics.servers[server].failures);
+                core.metrics.increment(backend.server_metrics(server).failures);
             }
         }
         if retries == 0 || retry_state.failures > retries || !may_repeat(request, upload, &failed) {
@@ -266,7 +266,7 @@ fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend
     let config = backend.config();
     let (affinity, lead) = Affinity::of(client.peer().ip(), request, config, sticky);
     request.note.cookie_server = affinity.server;
-    if let Some(metrics) = backend.metrics().sticky.get() {
+    if let Some(metrics) = &backend.metrics.sticky {
         let reason = match lead {
             CookieTarget::Nowhere => "none",
             CookieTarget::Server(_) => return affinity,
@@ -282,7 +282,7 @@ fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend
 fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>) {
     let note = &request.note;
     if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
-        && let Some(metrics) = backend.metrics().sticky.get()
+        && let Some(metrics) = &backend.metrics.sticky
     {
         client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
     }

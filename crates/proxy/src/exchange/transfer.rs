@@ -126,6 +126,7 @@ impl<'a> Transfer<'a> {
         };
         let progress = Progress {
             core,
+            backend,
             request,
             upload,
             in_flight,
@@ -535,8 +536,7 @@ impl<'a> Transfer<'a> {
             return Ended::Failed(attempt.with_body_owed(owed), None);
         }
         progress.request.note.fault = Some(attempt.fault);
-        let backend = progress.request.note.backend.unwrap_or(0);
-        progress.core.metrics.increment(progress.core.telemetry.backends[backend].faults.of(attempt.fault));
+        progress.core.metrics.increment(progress.backend.metrics().faults.of(attempt.fault));
         Ended::Over(After::Abort)
     }
 

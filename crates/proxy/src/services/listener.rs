@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use propylon_config::{Config, Listener};
-use propylon_observe::telemetry::{ByReason, ListenerMetrics, RelayMetrics, Telemetry};
+use propylon_observe::telemetry::{ByReason, ListenerHandles, ListenerMetrics, RelayMetrics};
 
 /// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not
 /// at all.
@@ -21,10 +21,9 @@ pub struct ListenerHandle {
 }
 
 impl ListenerHandle {
-    /// A new handle. Panics if the listener's metrics were not registered before its configuration was published.
-    pub fn new(telemetry: &Telemetry, listener: &Listener) -> ListenerHandle {
+    pub fn new(metrics: &ListenerHandles) -> ListenerHandle {
         ListenerHandle {
-            metrics: telemetry.listeners.get(&listener.name).expect("what is published is registered"),
+            metrics: Arc::clone(&metrics.listener),
             relay: RefCell::default(),
             proxy_refused: RefCell::default(),
             newest: Cell::default(),
@@ -33,11 +32,10 @@ impl ListenerHandle {
     }
 
     /// Takes note of the newest configuration, which has the listener at this index.
-    pub fn reload(&self, telemetry: &Telemetry, (generation, index): (u64, usize), listener: &Listener) {
+    pub fn reload(&self, generation: u64, index: usize, metrics: &ListenerHandles) {
         self.newest.set((generation, index));
-        *self.relay.borrow_mut() = telemetry.relays.get(&listener.name).filter(|_| listener.protocol.is_relay());
-        let refused = telemetry.proxy_refusals.get(&listener.name);
-        *self.proxy_refused.borrow_mut() = refused.filter(|_| listener.accept_proxy_protocol);
+        self.relay.borrow_mut().clone_from(&metrics.relay);
+        self.proxy_refused.borrow_mut().clone_from(&metrics.proxy_refused);
     }
 
     /// Takes note that the newest configuration does not have the listener.

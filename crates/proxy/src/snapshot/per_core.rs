@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{Listener, Route};
-use propylon_observe::telemetry::Telemetry;
+use propylon_observe::telemetry::{ConfiguredMetrics, SignerMetrics};
 use propylon_tls::{Acceptor, Deferral, Parking};
 
 use super::{Publication, Snapshot, Terms};
@@ -21,6 +21,8 @@ pub struct CoreSnapshot {
     /// Acceptors by listener; `None` for plaintext.
     pub acceptors: Vec<Option<Rc<Acceptor>>>,
     pub backends: Vec<Rc<Backend>>,
+    /// Metrics of signers in the order of the configuration.
+    pub signer_metrics: Vec<SignerMetrics>,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -55,20 +57,32 @@ impl CoreSnapshot {
         let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
         let assemble = |terms: &Terms| Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
-        let (listeners, acceptors) = reload_listeners(&shared, &upstreams.services.telemetry, earlier, assemble);
-        // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
-        // with other certificates are forgotten.
-        let connector = |place: usize| {
-            let upstream = shared.upstreams[place].as_ref()?;
-            let known = earlier.and_then(|earlier| {
-                let same = Arc::ptr_eq(earlier.shared.upstreams.get(place)?.as_ref()?, upstream);
-                earlier.backends[place].connector.clone().filter(|_| same)
-            });
-            Some(known.unwrap_or_else(|| Rc::new(upstream.connector().deferring(parking))))
+        let (listeners, acceptors) = reload_listeners(&shared, &publication.metrics, earlier, assemble);
+        let names = |earlier: &'_ CoreSnapshot| {
+            earlier
+                .shared
+                .config
+                .backends
+                .iter()
+                .map(|backend| backend.name.clone())
+                .zip(0..)
+                .collect::<HashMap<_, _>>()
         };
-        let backends = (0..shared.config.backends.len()).map(|place| {
-            let known = earlier.and_then(|earlier| earlier.backends.get(place));
-            Backend::build(upstreams, &shared.backend_parts(place), connector(place), known.map(|known| &**known), now)
+        let names: HashMap<String, usize> = earlier.map(names).unwrap_or_default();
+        let backends = shared.config.backends.iter().enumerate().map(|(index, backend)| {
+            let known = earlier.and_then(|earlier| Some((earlier, *names.get(&backend.name)?)));
+            // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
+            // with other certificates are forgotten.
+            let connector = shared.upstreams[index].as_ref().map(|upstream| {
+                let known = known.and_then(|(earlier, known)| {
+                    let is_same = Arc::ptr_eq(earlier.shared.upstreams[known].as_ref()?, upstream);
+                    earlier.backends[known].connector.clone().filter(|_| is_same)
+                });
+                known.unwrap_or_else(|| Rc::new(upstream.connector().deferring(parking)))
+            });
+            let known = known.map(|(earlier, known)| &*earlier.backends[known]);
+            let parts = shared.backend_parts(index, &publication.metrics.backends[index]);
+            Backend::build(upstreams, &parts, connector, known, now)
         });
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
         Rc::new(CoreSnapshot {
@@ -76,6 +90,7 @@ impl CoreSnapshot {
             listeners,
             acceptors,
             backends,
+            signer_metrics: publication.metrics.signers.clone(),
             upstreams,
             deferral,
             parking: Rc::clone(parking),
@@ -133,7 +148,7 @@ type Listeners = (Vec<Rc<ListenerHandle>>, Vec<Option<Rc<Acceptor>>>);
 
 fn reload_listeners(
     shared: &Snapshot,
-    telemetry: &Telemetry,
+    metrics: &ConfiguredMetrics,
     earlier: Option<&CoreSnapshot>,
     assemble: impl Fn(&Terms) -> Rc<Acceptor>,
 ) -> Listeners {
@@ -145,8 +160,8 @@ fn reload_listeners(
     let handles = shared.config.listeners.iter().zip(&shared.terms).enumerate().map(|(index, (listener, terms))| {
         let known = earlier.and_then(|earlier| Some((earlier, *names.get(&listener.name)?)));
         let handle = known.map(|(earlier, known)| Rc::clone(&earlier.listeners[known]));
-        let handle = handle.unwrap_or_else(|| Rc::new(ListenerHandle::new(telemetry, listener)));
-        handle.reload(telemetry, (shared.generation, index), listener);
+        let handle = handle.unwrap_or_else(|| Rc::new(ListenerHandle::new(&metrics.listeners[index])));
+        handle.reload(shared.generation, index, &metrics.listeners[index]);
         let acceptor = terms.as_ref().map(|terms| {
             let known = known.and_then(|(earlier, known)| {
                 let is_same = Arc::ptr_eq(earlier.shared.terms[known].as_ref()?, terms);

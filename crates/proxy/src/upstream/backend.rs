@@ -1,12 +1,13 @@
 //! A backend as one core uses it: its configuration, servers, balancer, and connections to them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{self as config, BackendId, Config};
-use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
+use propylon_observe::telemetry::{BackendHandles, BackendMetrics, ServerMetrics};
 use propylon_policy::balance::{Balancer, Tier, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::predecessors::Predecessors;
@@ -27,16 +28,20 @@ const REST_AFTER: u64 = 1000;
 pub struct Upstreams {
     pub services: Rc<Services>,
     backends: RefCell<Vec<Rc<Backend>>>,
+    /// Indexes of backends by the addresses of their metrics.
+    indexes: RefCell<HashMap<*const BackendMetrics, usize>>,
 }
 
 impl Upstreams {
     pub fn new(services: &Rc<Services>) -> Rc<Upstreams> {
-        Rc::new(Upstreams { services: Rc::clone(services), backends: RefCell::default() })
+        Rc::new(Upstreams { services: Rc::clone(services), backends: RefCell::default(), indexes: RefCell::default() })
     }
 
-    /// The backend in this place, by the configuration in effect.
-    pub fn get(&self, id: BackendId) -> Option<Rc<Backend>> {
-        self.backends.borrow().get(id.0).cloned()
+    /// The backend that counts in these metrics, by the configuration in effect: metrics are one backend's over all
+    /// configurations.
+    pub fn get(&self, metrics: &Arc<BackendMetrics>) -> Option<Rc<Backend>> {
+        let index = *self.indexes.borrow().get(&Arc::as_ptr(metrics))?;
+        self.backends.borrow().get(index).cloned()
     }
 
     pub fn all(&self) -> Vec<Rc<Backend>> {
@@ -46,6 +51,8 @@ impl Upstreams {
     /// Puts other backends into effect.
     pub fn set(&self, backends: &[Rc<Backend>]) {
         *self.backends.borrow_mut() = backends.to_vec();
+        *self.indexes.borrow_mut() =
+            backends.iter().map(|backend| Arc::as_ptr(&backend.metrics.backend)).zip(0..).collect();
     }
 
     /// Looks after connections that nobody uses. To be called once a second.
@@ -98,6 +105,7 @@ pub struct Backend {
     pub shared: Arc<SharedBalance>,
     /// `None` for plaintext.
     pub connector: Option<Rc<Connector>>,
+    pub metrics: BackendHandles,
     pub state: Rc<BackendState>,
 }
 
@@ -111,6 +119,7 @@ pub struct BackendParts<'a> {
     pub limiter: Option<&'a Arc<ServerLimiter>>,
     /// Generation of the configuration since which the backend has been what it is.
     pub version: u64,
+    pub metrics: &'a BackendHandles,
 }
 
 impl BackendParts<'_> {
@@ -124,8 +133,8 @@ impl BackendParts<'_> {
 }
 
 impl Backend {
-    /// Builds a core's backend, with what the core knows of the `earlier` one in its place, if that is the same. `now`
-    /// is in milliseconds on the core's clock.
+    /// Builds a core's backend, with what the core knows of the `earlier` one of its name. `now` is in milliseconds on
+    /// the core's clock.
     pub fn build(
         upstreams: &Rc<Upstreams>,
         parts: &BackendParts<'_>,
@@ -136,8 +145,8 @@ impl Backend {
         let core = upstreams.services.metrics.index();
         let state = match earlier {
             Some(known) if known.state.version == parts.version => Rc::clone(&known.state),
-            Some(known) if known.config().name == parts.config().name => Rc::new(known.succeeded_by(parts, now)),
-            _ => Rc::new(BackendState::new(parts, core)),
+            Some(known) => Rc::new(known.succeeded_by(parts, now)),
+            None => Rc::new(BackendState::new(parts, core)),
         };
         Rc::new(Backend {
             id: parts.id,
@@ -147,6 +156,7 @@ impl Backend {
             servers: Arc::clone(parts.servers),
             shared: Arc::clone(parts.balance),
             connector,
+            metrics: parts.metrics.clone(),
             state,
         })
     }
@@ -155,12 +165,12 @@ impl Backend {
         &self.config.backends[self.id.0]
     }
 
-    pub fn metrics(&self) -> &BackendMetrics {
-        &self.services.telemetry.backends[self.id.0]
+    pub fn metrics(&self) -> &Arc<BackendMetrics> {
+        &self.metrics.backend
     }
 
-    pub fn server_metrics(&self, server: usize) -> &ServerMetrics {
-        &self.metrics().servers[server]
+    pub fn server_metrics(&self, server: usize) -> &Arc<ServerMetrics> {
+        &self.metrics.servers[server]
     }
 
     /// Reports how many connections to a server are idle.
@@ -183,14 +193,19 @@ impl Backend {
         self.count_closed(server, count as usize);
     }
 
+    /// Reports no more of a backend whose state another has succeeded, or none.
+    pub fn report_nothing_passed_over(&self) {
+        self.metrics.servers.iter().for_each(|server| self.services.metrics.set(server.passed_over, 0));
+    }
+
     /// Reports which servers this core passes over, for as long as the configuration in effect has them.
     fn report_passed_over(&self) {
         let (suspects, now) = (self.state.suspects.borrow(), self.services.timers.now());
         if !self.state.told_suspects.replace(suspects.any()) && !suspects.any() {
             return;
         }
-        for (server, configured) in self.config().servers.iter().enumerate() {
-            let passed_over = configured.retired.is_none() && suspects.is_passed_over(server, now);
+        for server in 0..self.servers.len() {
+            let passed_over = suspects.is_passed_over(server, now);
             self.services.metrics.set(self.server_metrics(server).passed_over, i64::from(passed_over));
         }
     }
@@ -222,7 +237,7 @@ impl Backend {
         };
         let next = BackendState::with(later, pool);
         let mut balancer = next.balancer.into_inner().succeeding(&state.balancer.borrow(), &stay);
-        for (server, _) in backend.live_servers().filter(|(server, _)| stay.of(*server).is_none()) {
+        for server in (0..backend.servers.len()).filter(|server| stay.of(*server).is_none()) {
             balancer.joined(server, now);
         }
         BackendState {
@@ -290,7 +305,7 @@ pub fn speaks_the_same(one: &config::Backend, two: &config::Backend) -> bool {
 }
 
 fn takes(server: &config::Server) -> bool {
-    server.retired.is_none() && server.drain.is_none()
+    server.drain.is_none()
 }
 
 impl BackendState {

@@ -46,9 +46,7 @@ impl SharedBalance {
             (Balance::Random, _) => Method::Random,
             (Balance::LeastConnections, _) => Method::LeastConnections,
             (Balance::P2cEwma { decay }, _) => Method::PeakEwma { decay_millis: decay.as_millis() as u64 },
-            (Balance::First, _) => {
-                Method::First { order: backend.servers_as_written().map(|(place, _)| place).collect() }
-            }
+            (Balance::First, _) => Method::First { order: (0..backend.servers.len()).collect() },
         };
         let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
         Balancer::new(method, &weights(backend), services as u64, slow_start, self.loads.for_core(services))
@@ -57,11 +55,7 @@ impl SharedBalance {
 
 pub fn tiers(backend: &Backend) -> Tiers {
     // Servers that get no new requests are no part of what there should be.
-    let backups: Vec<bool> = backend
-        .servers
-        .iter()
-        .map(|server| server.backup || server.drain.is_some() || server.retired.is_some())
-        .collect();
+    let backups: Vec<bool> = backend.servers.iter().map(|server| server.backup || server.drain.is_some()).collect();
     Tiers::new(&backups, backend.min_healthy)
 }
 

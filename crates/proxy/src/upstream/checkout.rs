@@ -249,7 +249,7 @@ pub async fn find(
         },
     };
     retry_state.arrived = None;
-    services.metrics.increment(metrics.servers[server].requests);
+    services.metrics.increment(backend.server_metrics(server).requests);
     Ok((server, found))
 }
 

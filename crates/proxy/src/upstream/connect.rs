@@ -57,13 +57,13 @@ pub fn commit(
     permit: Option<Permit>,
     made: Result<(ServerStream, EndpointAddress), Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
-    let metrics = backend.metrics();
+    let metrics = backend.server_metrics(key.server);
     let (config, state, services) = (backend.config(), &backend.state, &backend.services);
     match made {
         Ok((stream, way)) => {
             state.succeeded(key.server, services.timers.now());
-            services.metrics.increment(metrics.servers[key.server].connections);
-            services.metrics.raise(metrics.servers[key.server].open);
+            services.metrics.increment(metrics.connections);
+            services.metrics.raise(metrics.open);
             let expires = config
                 .max_lifetime
                 .map(|lifetime| Instant::now() + spread(lifetime, &mut services.random.borrow_mut()));
@@ -76,7 +76,7 @@ pub fn commit(
                 state.suspects.borrow_mut().failed(key.server, services.timers.now());
             }
             if failed.fault != Fault::ClientCertificateUnsigned {
-                services.metrics.increment(metrics.servers[key.server].connect_failures);
+                services.metrics.increment(metrics.connect_failures);
             }
             Err(failed)
         }
@@ -222,7 +222,7 @@ async fn greet(
 }
 
 fn account_greeting(backend: &Backend, server: usize, greeted: &Greeted) {
-    let Some(metrics) = backend.metrics().tls.get() else { return };
+    let Some(metrics) = &backend.metrics.tls else { return };
     let column = &backend.services.metrics;
     match greeted {
         Ok((stream, micros)) => {

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
-use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
+use propylon_config::{self as config, Http2Flood, ServerHttp2, ServerProtocol};
 use propylon_http::fault::Fault;
-use propylon_metrics::{Counter, Gauge};
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::SEAL_BYTES_MAX;
 use propylon_net::server_stream::ServerStream;
+use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
@@ -115,17 +115,16 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link =
         Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, way), &services));
-    let metrics = backend.server_metrics(server);
-    let (open, close_timeouts) = (metrics.open, metrics.close_timeouts);
-    let (upstreams, id) = (Rc::clone(&backend.upstreams), backend.id);
-    let life = Life { upstreams, id, open, h2_pool, link, permit };
+    let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
+    let life = Life { upstreams: Rc::clone(&backend.upstreams), backend: of, server, h2_pool, link, permit };
+    let patience = Patience::of(config);
     making.made();
     life.h2_pool.opened(&services, &life.link);
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     life.note_links();
     let (pings, pinged, ending) = (None, None, None);
-    let mut driver = Driver { connection, wire, pings, pinged, ending, close_timeouts, window, life };
+    let mut driver = Driver { connection, wire, pings, pinged, ending, patience, window, life };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
 }
@@ -133,9 +132,8 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
 /// A connection that was made, until its end: whatever ends it, its pool counts it no more, and its permit is free.
 struct Life {
     upstreams: Rc<Upstreams>,
-    id: BackendId,
-    /// Connections that its server has open.
-    open: Gauge,
+    backend: Arc<BackendMetrics>,
+    server: Arc<ServerMetrics>,
     h2_pool: Rc<H2Pool>,
     link: Rc<H2Connection>,
     permit: Option<Permit>,
@@ -144,7 +142,7 @@ struct Life {
 impl Life {
     /// Says to other cores what they could have of this one's, by the configuration in effect.
     fn note_links(&self) {
-        let Some(backend) = self.upstreams.get(self.id) else { return };
+        let Some(backend) = self.upstreams.get(&self.backend) else { return };
         let pool = &backend.state.pool;
         self.h2_pool.index_in(&pool.h2_pools).into_iter().for_each(|server| pool.note(server));
     }
@@ -153,7 +151,7 @@ impl Life {
 impl Drop for Life {
     fn drop(&mut self) {
         let services = Rc::clone(&self.upstreams.services);
-        services.metrics.lower(self.open);
+        services.metrics.lower(self.server.open);
         // A request that waits for a permit may have this one now.
         drop(self.permit.take());
         self.h2_pool.ended(&services, &self.link);
@@ -233,6 +231,25 @@ async fn greet(
     .await
 }
 
+/// How long is waited at a connection, in milliseconds: by the configuration in effect, or the last that had its backend.
+#[derive(Clone, Copy)]
+struct Patience {
+    idle: u64,
+    close: u64,
+    ping: u64,
+}
+
+impl Patience {
+    fn of(config: &config::Backend) -> Patience {
+        let millis = |time: Duration| time.as_millis() as u64;
+        Patience {
+            idle: millis(config.timeouts.idle),
+            close: millis(config.timeouts.close),
+            ping: millis(config.http2.ping),
+        }
+    }
+}
+
 struct Driver {
     connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
@@ -241,7 +258,7 @@ struct Driver {
     pinged: Option<u64>,
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
-    close_timeouts: Counter,
+    patience: Patience,
     /// Window of each stream in bytes, as the server has been told.
     window: u32,
     /// Dropped last: its permit stands for the connection until that is closed.
@@ -279,20 +296,21 @@ impl Driver {
         }
         let now = self.life.upstreams.services.timers.now();
         let mut due = u64::MAX;
-        // The place is this backend's for as long as the connection is counted as open.
-        let Some(backend) = self.life.upstreams.get(self.life.id) else { return Poll::Ready(()) };
-        let config = backend.config();
+        let backend = self.life.upstreams.get(&self.life.backend);
+        if let Some(backend) = &backend {
+            self.patience = Patience::of(backend.config());
+        }
+        let Patience { idle, close, ping } = self.patience;
         // A pool that only earlier configurations know has nobody to make way for.
-        let pool = &backend.state.pool;
-        let server = self.life.h2_pool.index_in(&pool.h2_pools);
-        let others = pool.limiter.as_ref().zip(server).and_then(|(limiter, server)| limiter.ends(server));
-        let (idle, close) = (config.timeouts.idle.as_millis() as u64, config.timeouts.close.as_millis() as u64);
-        let ping = config.http2.ping.as_millis() as u64;
+        let others = backend.and_then(|backend| {
+            let pool = &backend.state.pool;
+            pool.limiter.as_ref()?.ends(self.life.h2_pool.index_in(&pool.h2_pools)?)
+        });
         if self.life.link.streams.get() == 0 && !self.life.link.is_open() {
             // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
-                self.life.upstreams.services.metrics.increment(self.close_timeouts);
+                self.life.upstreams.services.metrics.increment(self.life.server.close_timeouts);
                 let _ = self.wire.stream.borrow().reset_on_close();
                 return Poll::Ready(());
             }

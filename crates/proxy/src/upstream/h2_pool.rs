@@ -19,6 +19,7 @@ use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use propylon_http::fault::Fault;
 use propylon_net::timers::coarse_millis;
+use propylon_observe::telemetry::BackendMetrics;
 use propylon_policy::queue::{Order, Queue, QueueTicket, Turns};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -205,8 +206,7 @@ pub struct Waiter {
     services: Rc<Services>,
     /// The turn by which it should have its stream.
     due: u64,
-    /// Index of the backend.
-    backend: usize,
+    backend: Arc<BackendMetrics>,
     limiter: Arc<ServerLimiter>,
     waker: RefCell<Option<Waker>>,
     answer: Cell<Option<Answer>>,
@@ -216,7 +216,7 @@ pub struct Waiter {
 /// One of those who wait at a backend, until it is dropped.
 struct Counted {
     services: Rc<Services>,
-    backend: usize,
+    backend: Arc<BackendMetrics>,
     limiter: Arc<ServerLimiter>,
     ticket: QueueTicket,
     began: Instant,
@@ -227,9 +227,8 @@ struct Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.limiter.leave(self.ticket);
-        let metrics = &self.services.telemetry.backends[self.backend];
-        self.services.metrics.lower(metrics.queue_depth);
-        self.services.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
+        self.services.metrics.lower(self.backend.queue_depth);
+        self.services.metrics.observe(self.backend.queue_wait, self.began.elapsed().as_micros() as u64);
     }
 }
 
@@ -239,11 +238,10 @@ impl Waiter {
         let none: Box<[usize]> = Box::default();
         let Ok(ticket) = self.limiter.join_again(none, since, coarse_millis()) else { return false };
         let services = Rc::clone(&self.services);
-        services.metrics.raise(services.telemetry.backends[self.backend].queue_depth);
+        services.metrics.raise(self.backend.queue_depth);
         let since = services.timers.now();
-        let limiter = Arc::clone(&self.limiter);
-        *self.counted.borrow_mut() =
-            Some(Counted { services, backend: self.backend, limiter, ticket, began: Instant::now(), since });
+        let (limiter, backend) = (Arc::clone(&self.limiter), Arc::clone(&self.backend));
+        *self.counted.borrow_mut() = Some(Counted { services, backend, limiter, ticket, began: Instant::now(), since });
         self.wake();
         true
     }
@@ -612,7 +610,7 @@ impl H2Pool {
     pub fn join(
         self: &Rc<H2Pool>,
         services: &Rc<Services>,
-        backend: usize,
+        backend: &Arc<BackendMetrics>,
         limiter: &Arc<ServerLimiter>,
         since: u64,
     ) -> Place {
@@ -621,7 +619,7 @@ impl H2Pool {
         let waiter = Rc::new(Waiter {
             services: Rc::clone(services),
             due: self.turns.borrow().due(self.queue.borrow().len()),
-            backend,
+            backend: Arc::clone(backend),
             limiter: Arc::clone(limiter),
             waker: RefCell::default(),
             answer: Cell::default(),

@@ -11,11 +11,11 @@ use super::connection::ServerLimiter;
 /// backend in effect is this one.
 pub async fn hand_over_idle(backend: Rc<Backend>, mut limiter: Arc<ServerLimiter>) {
     let upstreams = Rc::clone(&backend.upstreams);
-    let id = backend.id;
+    let metrics = Arc::clone(backend.metrics());
     drop(backend);
     loop {
         poll_fn(|context| limiter.poll_called(upstreams.services.metrics.index(), context)).await;
-        let Some(backend) = upstreams.get(id) else { return };
+        let Some(backend) = upstreams.get(&metrics) else { return };
         let pool = &backend.state.pool;
         let Some(current) = pool.limiter.as_ref().filter(|current| current.is_kin(&limiter)) else { return };
         for server in 0..pool.servers() {

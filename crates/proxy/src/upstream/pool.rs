@@ -106,7 +106,7 @@ impl Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| Rc::default()).collect(),
-            kept: backend.servers.iter().map(|server| Rc::new(Cell::new(server.retired.is_none()))).collect(),
+            kept: backend.servers.iter().map(|_| Rc::new(Cell::new(true))).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
@@ -147,10 +147,10 @@ impl Pool {
     }
 
     /// Closes what the pool that follows has not taken over, now and when it comes back.
-    pub fn abandon_for(&self, later: &Pool, mut closed: impl FnMut(usize, usize)) {
-        let taken: HashSet<_> = later.kept.iter().map(Rc::as_ptr).collect();
+    pub fn abandon_for(&self, later: Option<&Pool>, mut closed: impl FnMut(usize, usize)) {
+        let taken: HashSet<_> = later.iter().flat_map(|later| &later.kept).map(Rc::as_ptr).collect();
         self.kept.iter().filter(|kept| !taken.contains(&Rc::as_ptr(kept))).for_each(|kept| kept.set(false));
-        let taken: HashSet<_> = later.h2_pools.iter().map(Rc::as_ptr).collect();
+        let taken: HashSet<_> = later.iter().flat_map(|later| &later.h2_pools).map(Rc::as_ptr).collect();
         self.h2_pools
             .iter()
             .filter(|h2_pool| !taken.contains(&Rc::as_ptr(h2_pool)))

@@ -77,7 +77,7 @@ impl House {
         let shared = (Arc::new(Shared::new(None)), 1);
         let services = Services::new(limits, Rc::clone(&parking), column, Arc::new(telemetry), log, shared);
         let upstreams = Upstreams::new(&services);
-        let publication = Publication::new(Arc::new(snapshot));
+        let publication = Publication::new(Arc::new(snapshot), &services.telemetry);
         let core = Core::new(CoreSnapshot::new(&publication, 0, deferral, &parking, &upstreams), upstreams);
         spawn_local(Rc::clone(&core.gate).keep());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

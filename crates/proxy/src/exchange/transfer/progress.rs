@@ -33,6 +33,7 @@ pub struct Progress<'a> {
     pub request: &'a mut Request,
     pub upload: &'a mut Upload,
     pub core: Rc<Core>,
+    pub backend: &'a Backend,
     pub in_flight: Option<&'a InFlight>,
     pub sending: Sending,
     /// Trailers of the request are passed on.

@@ -190,7 +190,7 @@ async fn await_stream(
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
     let arrived = retry_state.arrived();
-    let mut place = h2_pool.join(&services, backend.id.0, limiter, arrived);
+    let mut place = h2_pool.join(&services, backend.metrics(), limiter, arrived);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
         client.read_ahead(context);

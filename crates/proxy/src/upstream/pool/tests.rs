@@ -100,7 +100,7 @@ fn what_the_later_pool_has_not_is_closed_and_told_by_the_index_that_it_had() {
     let mut closed = Vec::new();
     assert_eq!(earlier.check_in(a.connect(0, None), 0), Returned::Idle);
     assert_eq!(earlier.check_in(b.connect(1, None), 0), Returned::Idle);
-    earlier.abandon_for(&later, |server, count| closed.push((server, count)));
+    earlier.abandon_for(Some(&later), |server, count| closed.push((server, count)));
     assert_eq!((closed, idle(&earlier), idle(&later)), (vec![(1, 1)], [1, 0, 0], [0, 0, 1]));
     assert_eq!(earlier.check_in(b.connect(1, None), 0), Returned::Closed);
     assert_eq!(earlier.check_in(a.connect(0, None), 0), Returned::Idle);
@@ -152,6 +152,6 @@ fn the_pool_of_streams_follows_its_server_and_says_which_one_that_is() {
     let [a, b, c] = [0, 1, 2].map(|server| &earlier.h2_pools[server]);
     assert!(Rc::ptr_eq(c, &later.h2_pools[0]) && Rc::ptr_eq(a, &later.h2_pools[2]));
     assert_eq!([a, b, c].map(|h2_pool| h2_pool.index_in(&later.h2_pools)), [Some(2), None, Some(0)]);
-    earlier.abandon_for(&later, |_, _| {});
+    earlier.abandon_for(Some(&later), |_, _| {});
     assert_eq!([a, b, c].map(|h2_pool| h2_pool.is_abandoned()), [false, true, false]);
 }
