@@ -644,20 +644,24 @@ fn reload_terms(
 
 /// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.
 pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
-    let (mut loaded, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
-    for tls in profiles {
-        match load_profile(tls) {
-            Ok((profile, warnings)) => {
-                loaded.push(profile);
+    load_all(profiles, load_profile)
+}
+
+fn load_all<T, L>(
+    all: &[T],
+    load: impl Fn(&T) -> Result<(L, Vec<Finding>), Vec<Finding>>,
+) -> Result<(Vec<L>, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for each in all {
+        match load(each) {
+            Ok((each, warnings)) => {
+                loaded.push(each);
                 findings.extend(warnings);
             }
-            Err(errors) => {
-                failed = true;
-                findings.extend(errors);
-            }
+            Err(errors) => findings.extend(errors),
         }
     }
-    if failed { Err(findings) } else { Ok((loaded, findings)) }
+    if loaded.len() < all.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
 /// Loads the certificates of one profile. The findings beside it are warnings.
@@ -677,17 +681,7 @@ fn is_relay_route(config: &Config, route: &Route) -> bool {
 
 /// Loads what every signer's files hold; as [`load_profiles`].
 pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding>), Vec<Finding>> {
-    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
-    for signer in signers {
-        match LinkProfile::load(signer) {
-            Ok((profile, warnings)) => {
-                loaded.push(profile);
-                findings.extend(warnings);
-            }
-            Err(errors) => findings.extend(errors),
-        }
-    }
-    if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+    load_all(signers, LinkProfile::load)
 }
 
 /// Result of [`load_upstreams`], by backend; `None` for plaintext.
@@ -695,17 +689,7 @@ pub type Upstreams = Vec<Option<UpstreamProfile>>;
 
 /// Loads what every backend's `tls` names; as [`load_profiles`].
 pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>), Vec<Finding>> {
-    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
-    for backend in backends {
-        match load_upstream(backend) {
-            Ok((upstream, warnings)) => {
-                loaded.push(upstream);
-                findings.extend(warnings);
-            }
-            Err(errors) => findings.extend(errors),
-        }
-    }
-    if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
+    load_all(backends, load_upstream)
 }
 
 /// Loads the profile that a backend's `tls` names; `None` for plaintext.
