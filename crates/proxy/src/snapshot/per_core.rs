@@ -11,7 +11,7 @@ use propylon_tls::{Acceptor, Deferral, Parking};
 
 use super::{Publication, Snapshot, Terms};
 use crate::services::ListenerHandle;
-use crate::upstream::backend::{Backend, Upstreams};
+use crate::upstream::backend::{Backend, Upstreams, predecessors};
 
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
@@ -74,11 +74,18 @@ impl CoreSnapshot {
             // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
             // with other certificates are forgotten.
             let connector = shared.upstreams[index].as_ref().map(|upstream| {
+                let new = || upstream.connector().deferring(parking);
                 let known = known.and_then(|(earlier, known)| {
                     let is_same = Arc::ptr_eq(earlier.shared.upstreams[known].as_ref()?, upstream);
-                    earlier.backends[known].connector.clone().filter(|_| is_same)
+                    let (known, servers) = (&earlier.backends[known], &shared.servers[index]);
+                    let connector = known.connector.as_ref().filter(|_| is_same)?;
+                    if Arc::ptr_eq(servers, &known.servers) {
+                        return Some(Rc::clone(connector));
+                    }
+                    let stay = predecessors(servers, &known.servers);
+                    Some(Rc::new(new().succeeding(connector, |server| stay.of(server))))
                 });
-                known.unwrap_or_else(|| Rc::new(upstream.connector().deferring(parking)))
+                known.unwrap_or_else(|| Rc::new(new()))
             });
             let known = known.map(|(earlier, known)| &*earlier.backends[known]);
             let parts = shared.backend_parts(index, &publication.metrics.backends[index]);

@@ -198,6 +198,18 @@ impl Connector {
         self
     }
 
+    /// Takes over the sessions of an earlier connector of the same profile: `before` says which of its servers a server
+    /// is.
+    #[must_use]
+    pub fn succeeding(mut self, earlier: &Connector, before: impl Fn(usize) -> Option<usize>) -> Connector {
+        for (server, target) in self.servers.iter_mut().enumerate() {
+            if let Some(known) = before(server) {
+                target.config = Arc::clone(&earlier.servers[known].config);
+            }
+        }
+        self
+    }
+
     /// Begins the handshake of a new connection to this server of the backend.
     pub fn connect(&self, server: usize) -> Result<UpstreamHandshake, UpstreamFailure> {
         let target = &self.servers[server];

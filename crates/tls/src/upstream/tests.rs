@@ -264,3 +264,18 @@ fn a_handshake_that_is_given_up_while_it_waits_gives_its_place_back() {
         assert_eq!((room.counts().remote, room.counts().cancelled), (0, round));
     }
 }
+
+#[test]
+fn a_server_that_stays_keeps_its_sessions_wherever_it_is_listed() {
+    let holder = Holder::new(&PKCS_ECDSA_P256_SHA256);
+    let connector = || Connector {
+        servers: (0..3).flat_map(|_| holder.connector().servers).collect(),
+        remote: false,
+        routing: None,
+    };
+    let before = connector();
+    let now = connector().succeeding(&before, |server| [Some(2), None, Some(0)][server]);
+    let found =
+        |server: usize| before.servers.iter().position(|known| Arc::ptr_eq(&known.config, &now.servers[server].config));
+    assert_eq!([0, 1, 2].map(found), [Some(2), None, Some(0)]);
+}
