@@ -809,3 +809,6 @@ impl Publication {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
