@@ -1,6 +1,8 @@
 //! Names of fields: which are known, however they are written.
 
-use crate::h1::fields::Name;
+use std::collections::BTreeSet;
+
+use crate::h1::fields::{Name, claims};
 
 /// Every name that has a kind of its own, or goes on as it is.
 const KNOWN: [&str; 38] = [
@@ -71,5 +73,23 @@ fn a_known_name_is_known_in_any_case_and_with_no_other_character() {
             let same = KNOWN.iter().any(|known| known.as_bytes() == name);
             assert!(same || matches!(Name::of(name), Name::Other | Name::Claim | Name::XForwardedOther), "{known}");
         }
+    }
+}
+
+/// Names by which somebody may claim to be a proxy or a server; `*` stands for the rest of a name.
+pub fn every_claim() -> BTreeSet<&'static str> {
+    let begins = (0..=u8::MAX).flat_map(|first| (0..=u8::MAX).map(move |third| [first, b'-', third]));
+    begins.flat_map(|name| claims(&name)).copied().collect()
+}
+
+#[test]
+fn a_claim_is_one_in_any_case_and_whatever_follows_where_anything_may() {
+    for claim in every_claim() {
+        let name = claim.replace('*', "anything");
+        assert_eq!(Name::of(name.as_bytes()), Name::Claim, "{name}");
+        assert_eq!(Name::of(name.to_uppercase().as_bytes()), Name::Claim, "{name}");
+    }
+    for other in ["x", "x-", "x-origin", "x-request-id", "x-frame-options", "x-requested-with", "x-auth-token"] {
+        assert_eq!(Name::of(other.as_bytes()), Name::Other, "{other}");
     }
 }
