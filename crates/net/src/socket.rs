@@ -292,17 +292,26 @@ impl Socket {
     }
 
     /// The stream as the event loop knows it, made known to it if need be.
+    #[inline]
     fn registered(&mut self) -> io::Result<&mut tokio::net::TcpStream> {
+        if !matches!(self.0, State::Registered(_)) {
+            self.register()?;
+        }
+        match &mut self.0 {
+            State::Registered(stream) => Ok(stream),
+            _ => Err(gone()),
+        }
+    }
+
+    #[cold]
+    fn register(&mut self) -> io::Result<()> {
         self.unwatch();
         if let State::Fresh(_) = self.0
             && let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone)
         {
             self.0 = State::Registered(tokio::net::TcpStream::from_std(stream)?);
         }
-        match &mut self.0 {
-            State::Registered(stream) => Ok(stream),
-            _ => Err(gone()),
-        }
+        Ok(())
     }
 }
 
