@@ -221,7 +221,15 @@ impl BufferPool {
     }
 
     /// Takes a buffer back. Its memory is kept for the next borrower or freed, never both owned and idle.
+    #[inline]
     pub fn give_back(&self, buffer: &mut Buffer) {
+        // Most have none: whoever waits gives back what it may have.
+        if buffer.capacity() > 0 {
+            self.take_back(buffer);
+        }
+    }
+
+    fn take_back(&self, buffer: &mut Buffer) {
         let bytes = std::mem::take(buffer).bytes;
         match bytes.len() {
             SMALL_BYTES => self.small.put(bytes),
@@ -231,15 +239,19 @@ impl BufferPool {
     }
 
     /// Makes sure that `buffer` has memory.
+    #[inline]
     pub fn equip(&self, buffer: &mut Buffer) {
-        if buffer.bytes.is_empty() {
+        if buffer.capacity() == 0 {
             *buffer = self.small();
         }
     }
 
     /// Makes sure that `buffer` has at least a small buffer's memory, around what it holds.
+    #[inline]
     pub fn equip_small(&self, buffer: &mut Buffer) {
-        if buffer.bytes.len() < SMALL_BYTES {
+        if buffer.capacity() == 0 {
+            *buffer = self.small();
+        } else if buffer.capacity() < SMALL_BYTES {
             let mut small = self.small();
             small.take_over(buffer);
             *buffer = small;
