@@ -33,8 +33,6 @@ pub struct ServerStream {
     socket: Socket,
     /// Absent: what is on the wire is what was written.
     tls: Option<Box<Tls>>,
-    /// A write has met the server's reset, which the kernel tells once: what a read takes for an end then is none.
-    reset: bool,
 }
 
 /// A session, and what is on its way between it and the wire. Idle, it owns no buffer.
@@ -54,7 +52,7 @@ struct Tls {
 
 impl ServerStream {
     pub fn plain(socket: Socket) -> ServerStream {
-        ServerStream { socket, tls: None, reset: false }
+        ServerStream { socket, tls: None }
     }
 
     /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits. Returns
@@ -66,7 +64,7 @@ impl ServerStream {
         buffers: &BufferPool,
         answer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
-        let ServerStream { socket, tls, reset } = self;
+        let ServerStream { socket, tls } = self;
         if let Some(tls) = tls {
             return tls.poll_fill(socket, context, buffers, answer);
         }
@@ -78,7 +76,6 @@ impl ServerStream {
         // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
         let room = spare.len().min(SEAL_BYTES_MAX);
         match socket.poll_read(context, &mut spare[..room]) {
-            Poll::Ready(Ok(0)) if *reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
                 Poll::Ready(Ok(count))
@@ -110,12 +107,7 @@ impl ServerStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
-            None => {
-                let written = ready!(self.socket.poll_write_vectored(context, slices));
-                // Behind the server's end it would be a broken pipe (tcp(7)).
-                self.reset |= matches!(&written, Err(error) if error.kind() == io::ErrorKind::ConnectionReset);
-                Poll::Ready(written)
-            }
+            None => self.socket.poll_write_vectored(context, slices),
             Some(tls) => tls.poll_write(&mut self.socket, context, buffers, slices),
         }
     }
@@ -180,7 +172,7 @@ impl ServerStream {
 
     /// Moves the connection out; what stays behind answers with errors.
     pub fn take(&mut self) -> ServerStream {
-        ServerStream { socket: self.socket.take(), tls: self.tls.take(), reset: self.reset }
+        ServerStream { socket: self.socket.take(), tls: self.tls.take() }
     }
 
     /// The socket, if what is on the wire is what was written: for those who let the kernel move the bytes.
@@ -196,11 +188,6 @@ impl ServerStream {
     /// No further request is to begin here: see `UpstreamSession::is_wearing`.
     pub fn is_wearing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.session.is_wearing())
-    }
-
-    /// Whether a write has met the server's reset.
-    pub fn has_met_reset(&self) -> bool {
-        self.reset
     }
 
     pub fn is_tls(&self) -> bool {
@@ -570,6 +557,6 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
             }
         }
         buffers.give_back(&mut self.inbox);
-        Ok(ServerStream { socket, tls: Some(Box::new(tls)), reset: false })
+        Ok(ServerStream { socket, tls: Some(Box::new(tls)) })
     }
 }

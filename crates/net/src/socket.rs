@@ -50,6 +50,9 @@ impl Departure {
 enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
+    /// A write has met the peer's reset, which the kernel tells once: what a read takes for an end then is none. Behind
+    /// the peer's end it would have been a broken pipe (tcp(7)).
+    Reset(tokio::net::TcpStream),
     /// Nobody wants to read what has come, but the peer's departure is waited for.
     Watched(Box<Watch>),
     /// Only while moving from one to the other, and after a failed registration.
@@ -96,7 +99,7 @@ impl Socket {
         let mut into = ReadBuf::new(into);
         let read = Pin::new(self.registered()?).poll_read(context, &mut into);
         let read = read.map_ok(|()| into.filled().len());
-        budget::charged(context, read)
+        budget::charged(context, self.note_read(read))
     }
 
     /// As [`Socket::poll_read`], for when nothing can have come yet: the event loop says when to try.
@@ -112,12 +115,12 @@ impl Socket {
                 Err(error) if must_wait(&error) => {}
                 done => {
                     unit.made_progress();
-                    return budget::charged(context, Poll::Ready(done));
+                    return budget::charged(context, self.note_written(Poll::Ready(done)));
                 }
             }
         }
         let written = Pin::new(self.registered()?).poll_write(context, bytes);
-        budget::charged(context, written)
+        budget::charged(context, self.note_written(written))
     }
 
     pub fn poll_write_vectored(
@@ -134,12 +137,12 @@ impl Socket {
                 Err(error) if must_wait(&error) => {}
                 done => {
                     unit.made_progress();
-                    return budget::charged(context, Poll::Ready(done));
+                    return budget::charged(context, self.note_written(Poll::Ready(done)));
                 }
             }
         }
         let written = Pin::new(self.registered()?).poll_write_vectored(context, slices);
-        budget::charged(context, written)
+        budget::charged(context, self.note_written(written))
     }
 
     /// Moves up to `most` of what has come into an empty pipe, without a copy. 0 is the end.
@@ -154,7 +157,7 @@ impl Socket {
             ready!(stream.poll_read_ready(context))?;
             match stream.try_io(Interest::READABLE, || pipe.fill(stream.as_fd(), most)) {
                 Err(error) if must_wait(&error) => {}
-                done => return budget::charged(context, Poll::Ready(done)),
+                done => return budget::charged(context, self.note_read(Poll::Ready(done))),
             }
         }
     }
@@ -166,7 +169,7 @@ impl Socket {
             ready!(stream.poll_write_ready(context))?;
             match stream.try_io(Interest::WRITABLE, || pipe.drain(stream.as_fd())) {
                 Err(error) if must_wait(&error) => {}
-                done => return budget::charged(context, Poll::Ready(done)),
+                done => return budget::charged(context, self.note_written(Poll::Ready(done))),
             }
         }
     }
@@ -201,7 +204,7 @@ impl Socket {
             State::Registered(_) if budget::is_spent() => self.is_still_quiet(),
             State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
-            State::Watched(_) | State::Gone => false,
+            State::Reset(_) | State::Watched(_) | State::Gone => false,
         }
     }
 
@@ -210,7 +213,7 @@ impl Socket {
         match &self.0 {
             State::Registered(stream) => stream.try_io(Interest::READABLE, || Ok(())).is_err(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
-            State::Watched(_) | State::Gone => false,
+            State::Reset(_) | State::Watched(_) | State::Gone => false,
         }
     }
 
@@ -227,8 +230,10 @@ impl Socket {
 
     /// Ready when the peer has departed, whatever it has sent before. Nothing is read.
     pub fn poll_departed(&mut self, context: &mut Context<'_>, departure: Departure) -> Poll<()> {
-        if let State::Watched(watch) = &mut self.0 {
-            return watch.departed.as_mut().poll(context).map(drop);
+        match &mut self.0 {
+            State::Watched(watch) => return watch.departed.as_mut().poll(context).map(drop),
+            State::Reset(_) => return Poll::Ready(()),
+            _ => {}
         }
         let Ok(stream) = self.registered() else { return Poll::Ready(()) };
         match stream.poll_read_ready(context) {
@@ -254,6 +259,7 @@ impl Socket {
         self.unwatch();
         match std::mem::replace(&mut self.0, State::Gone) {
             State::Registered(stream) => self.0 = State::Fresh(stream.into_std()?),
+            State::Reset(_) => return Err(io::ErrorKind::ConnectionReset.into()),
             other => self.0 = other,
         }
         Ok(())
@@ -276,7 +282,7 @@ impl Socket {
     fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {
             State::Fresh(stream) => Ok(stream.as_fd()),
-            State::Registered(stream) => Ok(stream.as_fd()),
+            State::Registered(stream) | State::Reset(stream) => Ok(stream.as_fd()),
             State::Watched(watch) => Ok(watch.stream.as_fd()),
             State::Gone => Err(gone()),
         }
@@ -294,13 +300,43 @@ impl Socket {
     /// The stream as the event loop knows it, made known to it if need be.
     #[inline]
     fn registered(&mut self) -> io::Result<&mut tokio::net::TcpStream> {
-        if !matches!(self.0, State::Registered(_)) {
+        if !matches!(self.0, State::Registered(_) | State::Reset(_)) {
             self.register()?;
         }
         match &mut self.0 {
-            State::Registered(stream) => Ok(stream),
+            State::Registered(stream) | State::Reset(stream) => Ok(stream),
             _ => Err(gone()),
         }
+    }
+
+    /// Passes on the outcome of a read. An end behind a reset is the reset.
+    #[inline]
+    fn note_read(&self, read: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match (&read, &self.0) {
+            (Poll::Ready(Ok(0)), State::Reset(_)) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            _ => read,
+        }
+    }
+
+    /// Passes on the outcome of a write, and takes note of a reset.
+    #[inline]
+    fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Err(error)) = &written
+            && error.kind() == io::ErrorKind::ConnectionReset
+        {
+            self.meet_reset();
+        }
+        written
+    }
+
+    #[cold]
+    fn meet_reset(&mut self) {
+        // A socket that cannot be registered answers with errors from here on, as it should.
+        let _ = self.registered();
+        self.0 = match std::mem::replace(&mut self.0, State::Gone) {
+            State::Registered(stream) => State::Reset(stream),
+            other => other,
+        };
     }
 
     #[cold]
@@ -384,6 +420,34 @@ pub mod tests {
         other.write_all(&[0; 4096]).expect("room");
         let (times, _) = greed(Socket::new(one), |socket, context| socket.poll_read(context, &mut [0]));
         assert!((100..=128).contains(&times), "{times} reads");
+    }
+
+    #[test]
+    fn the_end_behind_a_reset_that_a_write_has_met_is_the_reset() {
+        for is_known in [false, true] {
+            let (one, mut other) = pair();
+            other.write_all(b"last words").expect("room");
+            propylon_sys::reset_on_close(&other).expect("a flag");
+            drop(other);
+            on_a_core(async move {
+                let mut socket = Socket::new(one);
+                if is_known {
+                    poll_fn(|context| socket.poll_readable(context)).await.expect("news");
+                }
+                let written = poll_fn(|context| socket.poll_write(context, b"bytes")).await;
+                assert_eq!(written.expect_err("a reset").kind(), io::ErrorKind::ConnectionReset);
+                assert!(!socket.is_still_quiet());
+                poll_fn(|context| socket.poll_reset(context)).await;
+                let mut heard = [0; 64];
+                let ended = loop {
+                    match poll_fn(|context| socket.poll_read(context, &mut heard)).await {
+                        Ok(count) => assert!(count > 0, "an end"),
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset);
+            });
+        }
     }
 
     #[test]

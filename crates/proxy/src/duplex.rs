@@ -56,16 +56,12 @@ pub struct Duplex {
 impl Duplex {
     /// Begins with bytes of the server's that have been read already. The client's are in its inbox.
     pub fn new(connection: &Connection, server: Box<ServerConnection>, answer: Buffer) -> Duplex {
-        let mut down = Direction::default();
-        if server.stream.has_met_reset() {
-            down.expect_reset();
-        }
         Duplex {
             is_resting: is_plain(connection, &server),
             server,
             answer,
             up: Direction::default(),
-            down,
+            down: Direction::default(),
             since: connection.core.timers.now(),
             down_first: false,
         }
@@ -165,10 +161,6 @@ impl Duplex {
             Poll::Ready(Err(_)) if self.server.stream.failure().is_some() => return Err(Fault::WriteFailed),
             // The server has closed, but what it said before that is still on its way to the client.
             Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
-            Poll::Ready(Err(Broken::Reset)) => {
-                self.up.give_up();
-                self.down.expect_reset();
-            }
         }
         Ok(())
     }
@@ -181,7 +173,7 @@ impl Duplex {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => self.down.end(),
             Poll::Ready(Err(Broken::Read)) => return Err(Fault::ServerReset),
-            Poll::Ready(Err(Broken::Write | Broken::Reset)) => return Err(fault::of_write(&connection.stream)),
+            Poll::Ready(Err(Broken::Write)) => return Err(fault::of_write(&connection.stream)),
         }
         Ok(())
     }

@@ -46,8 +46,6 @@ pub struct Direction {
     turn: u32,
     full_reads: u8,
     reach: Reach,
-    /// The side that is read has reset, which the kernel has told a write: what a read takes for an end is none.
-    is_reset: bool,
 }
 
 /// Which side of a direction has failed.
@@ -55,14 +53,6 @@ pub struct Direction {
 pub enum Broken {
     Read,
     Write,
-    /// The side that is written has reset. Behind its end it would be a broken pipe (tcp(7)).
-    Reset,
-}
-
-impl Broken {
-    fn of_write(error: &io::Error) -> Broken {
-        if error.kind() == io::ErrorKind::ConnectionReset { Broken::Reset } else { Broken::Write }
-    }
 }
 
 /// Passes an end on. The last one is passed on by the close that follows it.
@@ -96,23 +86,9 @@ impl Direction {
         self.reach = Reach::Ending;
     }
 
-    /// Takes note of an end that the kernel tells of: nothing else announces it.
-    fn ending_by_kernel(&mut self) -> io::Result<()> {
-        if self.is_reset {
-            return Err(io::ErrorKind::ConnectionReset.into());
-        }
-        self.ending();
-        Ok(())
-    }
-
     pub fn end(&mut self) {
         self.reach = Reach::Ended;
         self.release();
-    }
-
-    /// Takes the end of what is read for the reset that it is.
-    pub fn expect_reset(&mut self) {
-        self.is_reset = true;
     }
 
     /// Gives up bytes on their way, which cannot be delivered.
@@ -185,7 +161,7 @@ impl Direction {
         to: &mut Socket,
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
-            let count = ready!(to.poll_write(context, buffer.readable())).map_err(|error| Broken::of_write(&error))?;
+            let count = ready!(to.poll_write(context, buffer.readable())).map_err(|_| Broken::Write)?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
@@ -210,7 +186,7 @@ impl Direction {
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
             let slices = [IoSlice::new(buffer.readable())];
-            let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|error| Broken::of_write(&error))?;
+            let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|_| Broken::Write)?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
@@ -243,7 +219,7 @@ impl Direction {
     fn poll_drain(&mut self, context: &mut Context<'_>, to: &mut Socket) -> Poll<Result<(), Broken>> {
         let Some(pipe) = &mut self.pipe else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
-            let count = ready!(to.poll_drain_pipe(context, pipe)).map_err(|error| Broken::of_write(&error))?;
+            let count = ready!(to.poll_drain_pipe(context, pipe)).map_err(|_| Broken::Write)?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
             }
@@ -265,7 +241,7 @@ impl Direction {
         let count = count?;
         self.took(count);
         if count == 0 {
-            self.ending_by_kernel()?;
+            self.ending();
         }
         if count < SPLICE_BYTES_MIN {
             self.full_reads = 0;
@@ -301,7 +277,7 @@ impl Direction {
         self.took(count);
         self.full_reads = if count == most { self.full_reads.saturating_add(1) } else { 0 };
         if count == 0 {
-            self.ending_by_kernel()?;
+            self.ending();
         }
         Poll::Ready(Ok(()))
     }
