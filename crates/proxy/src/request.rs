@@ -43,6 +43,13 @@ pub struct Note {
     pub fault: Option<Fault>,
 }
 
+impl Note {
+    /// Whether the head of a server's response has come.
+    pub fn has_head(&self) -> bool {
+        self.first_byte_us.is_some()
+    }
+}
+
 impl Default for Request {
     fn default() -> Request {
         Request {

@@ -242,7 +242,7 @@ fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend
     let Some(server) = request.note.server else { return after };
     let status = request.response.status;
     // A status alone may be an answer of ours.
-    if request.note.first_byte_us.is_some() {
+    if request.note.has_head() {
         backend.state.succeeded(server, client.core().timers.now());
     }
     let is_whole = !matches!(after, After::Abort);

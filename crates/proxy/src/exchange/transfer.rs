@@ -490,7 +490,7 @@ impl<'a> Transfer<'a> {
         if client.is_paused() {
             progress.limits.excuse_client(now);
         }
-        let has_head = progress.request.note.first_byte_us.is_some();
+        let has_head = progress.request.note.has_head();
         match progress.limits.next(now, Phase { has_head, sent: progress.sent, tunnel: progress.tunnel }) {
             Ok(due) => {
                 client.deadline().set(due, context.waker());
@@ -572,7 +572,7 @@ impl<'a> Transfer<'a> {
         let clean = match &mut self.server {
             Upstream::Http2(_) => false,
             Upstream::Http1(server) => {
-                if is_over && progress.request.note.first_byte_us.is_some() && server.has_excess() {
+                if is_over && progress.request.note.has_head() && server.has_excess() {
                     note_excess(progress.request, backend);
                 }
                 if let Some(failure) = server.connection.stream.failure() {

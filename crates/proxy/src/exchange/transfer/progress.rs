@@ -120,7 +120,7 @@ impl Progress<'_> {
     pub fn note_request_sent(&mut self) {
         self.sent = true;
         // An answer that has begun is owed no more.
-        if !self.tunnel && self.request.note.first_byte_us.is_none() {
+        if !self.tunnel && !self.request.note.has_head() {
             self.sent_at = (!self.upload.is_whole()).then(Instant::now);
             if let Some(in_flight) = self.in_flight {
                 in_flight.sent();
