@@ -26,7 +26,7 @@ use propylon_net::buffer::Buffer;
 use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::body::Upload;
-use self::body::{Download, write_whole_chunked};
+use self::body::write_whole_chunked;
 use self::downstream::{Downstream, Head, Piece};
 use self::http1_pair::Http1Pair;
 use self::limits::{DirectionLimit, Limits, Phase, Side};
@@ -140,7 +140,6 @@ impl<'a> Transfer<'a> {
             server_spent: false,
             keeps: true,
             long: false,
-            done: false,
             passed: 0,
             outstanding: 0,
             tunnel: false,
@@ -360,7 +359,6 @@ impl<'a> Transfer<'a> {
         let (length, is_switch) = (response.length, response.status == 101);
         progress.long = matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
         let is_body = is_switch || server.begin_body(response);
-        progress.done = !is_body;
         // The rest of the request is not waited for, and its end is not known (RFC 9112 §9.6). Nor can be told whether
         // a client sends a body that waits for 100 when it gets this response instead.
         progress.keeps = is_switch || (progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving);
@@ -406,7 +404,7 @@ impl<'a> Transfer<'a> {
     /// Drives both directions until the response is with the client's side.
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         // A stream takes what is left of its response by itself.
-        if self.progress.done && self.client.is_stream() && !self.progress.is_tunnel_open() {
+        if self.server.is_read() && self.client.is_stream() && !self.progress.is_tunnel_open() {
             return Poll::Ready(Ok(()));
         }
         // The rest of the request is nothing to a response that is complete.
@@ -438,8 +436,7 @@ impl<'a> Transfer<'a> {
 
     /// Whether nothing more is to come of the response, though the client may still have to take some of it.
     fn is_complete(&self) -> bool {
-        let is_read = matches!(&self.server, Upstream::Http1(server) if matches!(server.download, Download::Done));
-        !self.progress.tunnel && (self.progress.done || is_read)
+        !self.progress.tunnel && self.server.is_read()
     }
 
     /// Passes the response's body on part by part. Ready when all of it is with the client's side.
@@ -447,7 +444,7 @@ impl<'a> Transfer<'a> {
         let Transfer { client, server, progress } = self;
         loop {
             // A client that does not read must not fill our memory. A stream takes what is left by itself.
-            let room = match progress.done && (progress.tunnel || client.is_stream()) {
+            let room = match server.is_read() && (progress.tunnel || client.is_stream()) {
                 true => Poll::Ready(Ok(())),
                 false => client.poll_room(context),
             };
@@ -458,7 +455,7 @@ impl<'a> Transfer<'a> {
                 return Poll::Pending;
             }
             ready!(room)?;
-            if progress.done {
+            if server.is_read() {
                 if progress.tunnel && !progress.ended {
                     ready!(client.poll_end(context))?;
                     progress.ended = true;
@@ -472,7 +469,6 @@ impl<'a> Transfer<'a> {
             };
             let part = part?;
             progress.limits.download.clear();
-            progress.done = part.end.is_some();
             let length = client.pass(progress.request, part)?;
             progress.passed += length as u64;
             progress.outstanding = client.outstanding();

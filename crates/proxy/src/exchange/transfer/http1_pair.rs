@@ -105,7 +105,7 @@ impl Http1Pair<'_, '_> {
     /// Passes the response's body on. Ready when the client has taken all of it.
     pub fn poll_download(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            if matches!(self.server.download, Download::Done) {
+            if self.server.is_read() {
                 return self.poll_client_flush(context);
             }
             if !self.server.answer.is_empty() {

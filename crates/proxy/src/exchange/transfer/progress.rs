@@ -53,8 +53,6 @@ pub struct Progress<'a> {
     pub keeps: bool,
     /// The response is long: it is moved in large pieces.
     pub long: bool,
-    /// The last piece of the response's body is with the client's side.
-    pub done: bool,
     /// Bytes of the response's body that have been handed on in pieces.
     pub passed: u64,
     /// Bytes that the client had still to take when that was last looked at.

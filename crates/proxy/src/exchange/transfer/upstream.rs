@@ -111,6 +111,14 @@ impl Upstream {
         }
     }
 
+    /// Whether nothing more is to come of the response's body.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Upstream::Http1(http1) => http1.is_read(),
+            Upstream::Http2(http2) => http2.is_read(),
+        }
+    }
+
     /// Takes the connection's bytes for something else than HTTP from here on.
     pub fn begin_tunnel(&mut self) {
         match self {

@@ -149,7 +149,12 @@ impl Http1 {
             ResponseBody::Chunked => Download::Chunked(Box::default()),
             ResponseBody::UntilClose => Download::UntilClose,
         };
-        !matches!(self.download, Download::Done)
+        !self.is_read()
+    }
+
+    /// Whether all of the response's body has been taken.
+    pub fn is_read(&self) -> bool {
+        matches!(self.download, Download::Done)
     }
 
     /// Takes from a body of known length what may go out with its head of `head_bytes`, and is behind it.
@@ -172,7 +177,7 @@ impl Http1 {
 
     pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, large: bool) -> Poll<Result<Part, Stop>> {
         loop {
-            if let Download::Done = self.download {
+            if self.is_read() {
                 return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
             }
             if !self.answer.is_empty() {
@@ -265,12 +270,12 @@ impl Http1 {
 
     /// Bytes have come behind the response.
     pub fn has_excess(&self) -> bool {
-        self.excess || (matches!(self.download, Download::Done) && !self.answer.is_empty())
+        self.excess || (self.is_read() && !self.answer.is_empty())
     }
 
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
     pub fn finish(&mut self, core: &Services) -> bool {
-        let clean = !self.spent && !self.excess && self.answer.is_idle() && matches!(self.download, Download::Done);
+        let clean = !self.spent && !self.excess && self.answer.is_idle() && self.is_read();
         core.buffers.give_back(&mut self.outbox);
         core.buffers.give_back(&mut self.answer);
         clean

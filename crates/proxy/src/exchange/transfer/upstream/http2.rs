@@ -34,6 +34,8 @@ pub struct Http2 {
     head: Option<http::Response<RecvStream>>,
     /// A stream's reset, for the client to hear of.
     pub reset: Option<Reason>,
+    /// The response may have no body, whether the stream has ended or not.
+    bodiless: bool,
     ended: bool,
 }
 
@@ -62,6 +64,7 @@ impl Http2 {
             text: Vec::new(),
             head: None,
             reset: None,
+            bodiless: false,
             ended: false,
         })
     }
@@ -93,7 +96,13 @@ impl Http2 {
         self.recv = self.head.take().map(http::Response::into_body);
         self.ended = self.recv.as_ref().is_none_or(RecvStream::is_end_stream);
         // A stream that goes on makes no body for a response that may have none (RFC 9110 §6.4.1).
-        !self.ended && body != ResponseBody::None
+        self.bodiless = body == ResponseBody::None;
+        !self.is_read()
+    }
+
+    /// Whether nothing more is to come of the response's body.
+    pub fn is_read(&self) -> bool {
+        self.ended || self.bodiless
     }
 
     pub fn begin_tunnel(&mut self) {
