@@ -52,13 +52,7 @@ pub async fn forward(
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(&handle);
     withhold_fields(request, listener);
-    let upload = match client {
-        ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
-        ClientSide::Http2(_) => Upload::of_stream(&request.head),
-    };
-    let affinity = affinity(client, request, backend);
-    let retry_state = RetryState { affinity, ..RetryState::default() };
-    let mut forwarding = Forwarding { backend, upload, retry_state };
+    let mut forwarding = Forwarding::new(client, request, listener, backend);
     loop {
         // Before another attempt, which is not to be for nobody.
         if request.note.attempts > 0
@@ -124,7 +118,18 @@ struct Forwarding<'s> {
     retry_state: RetryState,
 }
 
-impl Forwarding<'_> {
+impl<'s> Forwarding<'s> {
+    /// Inlined, so that it is built where it stays.
+    #[inline(always)]
+    fn new(client: &ClientSide<'_>, request: &mut Request, listener: &Listener, backend: &'s Rc<Backend>) -> Self {
+        let upload = match client {
+            ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
+            ClientSide::Http2(_) => Upload::of_stream(&request.head),
+        };
+        let affinity = affinity(client, request, backend);
+        Forwarding { backend, upload, retry_state: RetryState { affinity, ..RetryState::default() } }
+    }
+
     /// Counts another attempt. One of a request that is recorded has a span, which servers are told of.
     fn begin_attempt(&mut self, client: &ClientSide<'_>, request: &mut Request) -> Traits {
         request.note.attempts += 1;

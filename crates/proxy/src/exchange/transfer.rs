@@ -65,6 +65,20 @@ pub enum Ended {
     Failed(Attempt, Option<Permit>),
 }
 
+impl Ended {
+    /// The response is whole, as far as its client goes.
+    fn is_in_order(&self) -> bool {
+        matches!(self, Ended::Over(After::Next | After::Close | After::Linger))
+    }
+
+    fn with_permit(self, permit: Option<Permit>) -> Ended {
+        match self {
+            Ended::Failed(failed, _) => Ended::Failed(failed, permit),
+            ended => ended,
+        }
+    }
+}
+
 /// A connection to a server that is a tunnel now, and what it has sent already.
 pub struct Switched {
     pub server: Box<ServerConnection>,
@@ -106,7 +120,27 @@ impl<'a> Transfer<'a> {
                 transfer.relay().await
             }
         };
-        transfer.return_to_pool(ended, backend)
+        if let Ended::Switched(_) = ended {
+            return ended;
+        }
+        let is_clean = transfer.finish(&ended, backend);
+        // Not the transfer is moved, which is large, but what is needed of it.
+        let progress = &mut transfer.progress;
+        match transfer.server {
+            Upstream::Http1(Http1 { connection, .. }) => {
+                if !is_clean && is_unanswered(&ended, progress.request.note.fault) {
+                    closing::end(backend, connection);
+                    return ended;
+                }
+                ended.with_permit(give_back(backend, connection, is_clean))
+            }
+            Upstream::Http2(http2) => {
+                if ended.is_in_order() && progress.sent && http2.is_open() {
+                    see_out(http2, progress.request, backend);
+                }
+                ended
+            }
+        }
     }
 
     /// Inlined with what it calls, so that a transfer is built where it stays.
@@ -557,48 +591,21 @@ impl<'a> Transfer<'a> {
         Ended::Over(After::Abort)
     }
 
-    /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
+    /// Gives memory back. Whether the server's connection can carry another request; a stream has none to give.
     #[inline(always)]
-    fn return_to_pool(mut self, ended: Ended, backend: &Rc<Backend>) -> Ended {
-        if matches!(ended, Ended::Switched(_)) {
-            return ended;
+    fn finish(&mut self, ended: &Ended, backend: &Rc<Backend>) -> bool {
+        let Transfer { server: Upstream::Http1(server), progress, .. } = self else { return false };
+        if ended.is_in_order() && progress.request.note.has_head() && server.has_excess() {
+            note_excess(progress.request, backend);
         }
-        let progress = &mut self.progress;
-        let is_over = matches!(ended, Ended::Over(After::Next | After::Close | After::Linger));
-        let clean = match &mut self.server {
-            Upstream::Http2(_) => false,
-            Upstream::Http1(server) => {
-                if is_over && progress.request.note.has_head() && server.has_excess() {
-                    note_excess(progress.request, backend);
-                }
-                if let Some(failure) = server.connection.stream.failure() {
-                    log_tls_failure(backend, server.connection.key.server, failure);
-                }
-                server.finish(&progress.core)
-                    && matches!(ended, Ended::Over(After::Next | After::Close))
-                    && progress.sent
-                    && !progress.server_spent
-                    && progress.request.response.keep_alive
-            }
-        };
-        let connection = match self.server {
-            Upstream::Http1(Http1 { connection, .. }) => connection,
-            Upstream::Http2(http2) => {
-                if is_over && progress.sent && http2.is_open() {
-                    see_out(http2, progress.request, backend);
-                }
-                return ended;
-            }
-        };
-        if !clean && is_unanswered(&ended, progress.request.note.fault) {
-            closing::end(backend, connection);
-            return ended;
+        if let Some(failure) = server.connection.stream.failure() {
+            log_tls_failure(backend, server.connection.key.server, failure);
         }
-        let permit = give_back(backend, connection, clean);
-        match ended {
-            Ended::Failed(failed, _) => Ended::Failed(failed, permit),
-            ended => ended,
-        }
+        server.finish(&progress.core)
+            && matches!(ended, Ended::Over(After::Next | After::Close))
+            && progress.sent
+            && !progress.server_spent
+            && progress.request.response.keep_alive
     }
 }
 
