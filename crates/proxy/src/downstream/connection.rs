@@ -262,7 +262,6 @@ impl Connection {
             self.requests == 0 && listener.http2.enabled && self.facts.is_none_or(|facts| facts.alpn.is_none());
         let began = self.rare.as_mut().and_then(|rare| rare.head_began.take());
         request.begin(began.unwrap_or_else(Instant::now));
-        let due = self.head_due(request.started, listener.timeouts.request_head);
         // Never waits: a head that does not come whole is not worth a buffer and a request's memory meanwhile.
         let arrival = poll_fn(|context| match self.poll_head(context, request, &limits, may_be_http2) {
             Poll::Pending => Poll::Ready(Arrival::Quiet),
@@ -271,16 +270,16 @@ impl Connection {
         .await;
         match arrival {
             Arrival::Head => request.take_head(&mut self.inbox),
-            Arrival::Quiet if !self.inbox.is_idle() => return self.await_rest(request, due),
+            Arrival::Quiet if !self.inbox.is_idle() => return self.await_rest(request, listener.timeouts.request_head),
             _ => {}
         }
         arrival
     }
 
     /// A head has begun and is not whole.
-    fn await_rest(&mut self, request: &Request, due: u64) -> Arrival {
+    fn await_rest(&mut self, request: &Request, patience: Duration) -> Arrival {
         let core = &self.core;
-        if core.timers.now() >= due {
+        if core.timers.now() >= self.head_due(request.started, patience) {
             self.count_timeout(Wait::RequestHead);
             return Arrival::Refused(Reject::of(Fault::RequestHeadTimeout));
         }
@@ -520,9 +519,7 @@ impl Connection {
     /// out with it, but not in a whole buffer; nor may the begin of a head.
     fn rest(&mut self) {
         self.core.buffers.fold(&mut self.inbox);
-        let mut waiting = Buffer::exactly(self.wire.readable());
-        std::mem::swap(&mut waiting, &mut self.wire);
-        self.core.buffers.give_back(&mut waiting);
+        self.core.buffers.fold(&mut self.wire);
     }
 }
 
