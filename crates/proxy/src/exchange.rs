@@ -207,9 +207,10 @@ pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject
         ClientSide::Http1(connection) => {
             request.note.bytes_received = connection.inbox.len() as u64;
             request.note.head_us = request.started.elapsed().as_micros() as u64;
-            // The head is no guide any more: what it says of version or method may be what is wrong with it.
+            // The head is no guide any more: what it says of version or method may be what is wrong with it. Without
+            // either it is a GET in HTTP/1.1.
             request.head.clear();
-            stage_answer(connection, request, &answer, Version::Http11, false, false);
+            stage_answer(connection, request, &answer, false);
         }
         ClientSide::Http2(stream) => {
             request.head.clear();

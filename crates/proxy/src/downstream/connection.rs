@@ -389,8 +389,8 @@ impl Connection {
         }
         let mut answer = Vec::new();
         loop {
+            let progress = self.progress(context, handshake_wait, &mut answer);
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
-            let progress = progress(context, &self.core, session, &mut self.inbox, handshake_wait, &mut answer);
             if !answer.is_empty() {
                 // The client has to see it before it can answer.
                 handshake_wait.read_later();
@@ -439,6 +439,39 @@ impl Connection {
                 Poll::Ready(Ok(count)) => self.inbox.sealed_filled(count),
             }
         }
+    }
+
+    /// Takes the handshake on, with the outcome of its work or with bytes that the client sent; `None` if neither is
+    /// there, or if its turn has not come.
+    fn progress(
+        &mut self,
+        context: &mut Context<'_>,
+        handshake_wait: &mut HandshakeWait,
+        answer: &mut Vec<u8>,
+    ) -> Option<Result<Step, Failure>> {
+        let Connection { core, stream, inbox, .. } = self;
+        let session = stream.tls.as_mut()?;
+        let outcome = match handshake_wait {
+            HandshakeWait::Work(pending) => match Pin::new(pending).poll(context) {
+                Poll::Ready(outcome) => Some(outcome),
+                Poll::Pending => return None,
+            },
+            HandshakeWait::Read { .. } if inbox.sealed_len() == 0 => return None,
+            HandshakeWait::Read { .. } | HandshakeWait::Turn(_) => None,
+        };
+        if outcome.is_none() && pass_gate(context, core, session, inbox, handshake_wait).is_pending() {
+            return None;
+        }
+        if !matches!(handshake_wait, HandshakeWait::Read { .. }) {
+            *handshake_wait = HandshakeWait::Read { at_once: false };
+        }
+        let began = Instant::now();
+        let step = match outcome {
+            Some(outcome) => resume(session, outcome, inbox, answer),
+            None => advance(session, inbox, answer),
+        };
+        core.gate.charge(began.elapsed());
+        Some(step)
     }
 
     /// Flushes our last flight. In TLS 1.2 the client waits for our Finished before it sends its request, so nobody
@@ -556,39 +589,6 @@ impl HandshakeWait {
             *at_once = false;
         }
     }
-}
-
-/// Takes the handshake on, with the outcome of its work or with bytes that the client sent; `None` if neither is
-/// there, or if its turn has not come.
-fn progress(
-    context: &mut Context<'_>,
-    core: &Core,
-    session: &mut Session,
-    inbox: &mut Buffer,
-    handshake_wait: &mut HandshakeWait,
-    answer: &mut Vec<u8>,
-) -> Option<Result<Step, Failure>> {
-    let outcome = match handshake_wait {
-        HandshakeWait::Work(pending) => match Pin::new(pending).poll(context) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => return None,
-        },
-        HandshakeWait::Read { .. } if inbox.sealed_len() == 0 => return None,
-        HandshakeWait::Read { .. } | HandshakeWait::Turn(_) => None,
-    };
-    if outcome.is_none() && pass_gate(context, core, session, inbox, handshake_wait).is_pending() {
-        return None;
-    }
-    if !matches!(handshake_wait, HandshakeWait::Read { .. }) {
-        *handshake_wait = HandshakeWait::Read { at_once: false };
-    }
-    let began = Instant::now();
-    let step = match outcome {
-        Some(outcome) => resume(session, outcome, inbox, answer),
-        None => advance(session, inbox, answer),
-    };
-    core.gate.charge(began.elapsed());
-    Some(step)
 }
 
 /// Ready when the handshake may go on with what is in the inbox: at once, unless it is a whole hello and not its turn.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use propylon_http::fault::Fault;
-use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, Version, reason_phrase, whole_chunked};
+use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, reason_phrase, whole_chunked};
 use propylon_net::buffer::Buffer;
 
 use crate::answer::Answer;
@@ -24,8 +24,7 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
     let head = &request.head;
     let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
     let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(&connection.listener);
-    let (version, head_only) = (head.version, head.method == Method::Head);
-    stage_answer(connection, request, answer, version, head_only, keep_alive);
+    stage_answer(connection, request, answer, keep_alive);
     match (keep_alive, skipped) {
         (true, _) => After::Next,
         (false, true) if request.note.fault.is_none() => After::Close,
@@ -33,14 +32,8 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
     }
 }
 
-pub fn stage_answer(
-    connection: &mut Connection,
-    request: &mut Request,
-    answer: &Answer<'_>,
-    client: Version,
-    head_only: bool,
-    keep_alive: bool,
-) {
+/// Stages an answer as the request's head has it: for its version, and without a body for HEAD.
+pub fn stage_answer(connection: &mut Connection, request: &mut Request, answer: &Answer<'_>, keep_alive: bool) {
     let core = Rc::clone(&connection.core);
     let mut scratch = core.scratch.borrow_mut();
     scratch.clear();
@@ -50,9 +43,9 @@ pub fn stage_answer(
             fields: answer.fields,
             content_type: if answer.body.is_empty() { "" } else { answer.content_type },
             body: answer.body.as_bytes(),
-            client,
+            client: request.head.version,
             keep_alive,
-            head_only,
+            head_only: request.head.method == Method::Head,
             date: date.as_bytes(),
         };
         h1::write_own_response(&response, &mut scratch);

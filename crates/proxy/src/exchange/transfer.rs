@@ -165,7 +165,6 @@ impl<'a> Transfer<'a> {
             upload,
             in_flight,
             sending: if empty { Sending::End } else { Sending::Body },
-            takes_trailers: listener.request_headers.is_empty(),
             sent: false,
             sent_any: false,
             sent_at: None,
@@ -188,7 +187,7 @@ impl<'a> Transfer<'a> {
             download_first: false,
             cookie,
         };
-        Transfer { client: Downstream::new(client), server, progress }
+        Transfer { client: Downstream::new(client, listener.request_headers.is_empty()), server, progress }
     }
 
     /// The fast path, if both sides speak HTTP/1.
@@ -293,8 +292,7 @@ impl<'a> Transfer<'a> {
                     false => Poll::Ready(Ok(())),
                 };
             }
-            let piece = client.poll_piece(context, progress.upload, progress.request, progress.takes_trailers);
-            let Poll::Ready(piece) = piece else {
+            let Poll::Ready(piece) = client.poll_piece(context, progress.upload, progress.request) else {
                 progress.limits.upload.wait_for(Side::Client, &progress.core);
                 return Poll::Pending;
             };

@@ -85,13 +85,22 @@ pub struct Downstream<'a> {
     pub framing: Framing,
     announced: Announced,
     tunnel: bool,
+    pieces: Pieces,
+}
+
+/// Pieces of the request's body.
+struct Pieces {
+    /// Trailers are passed on.
+    takes_trailers: bool,
     /// A body that was whole when the request began has been taken a copy of.
     copied: bool,
 }
 
 impl<'a> Downstream<'a> {
-    pub fn new(client: ClientSide<'a>) -> Downstream<'a> {
-        Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, copied: false }
+    /// `takes_trailers`: trailers of the request are passed on.
+    pub fn new(client: ClientSide<'a>, takes_trailers: bool) -> Downstream<'a> {
+        let pieces = Pieces { takes_trailers, copied: false };
+        Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, pieces }
     }
 
     pub fn poll_piece(
@@ -99,14 +108,11 @@ impl<'a> Downstream<'a> {
         context: &mut Context<'_>,
         upload: &mut Upload,
         request: &mut Request,
-        takes_trailers: bool,
     ) -> Poll<Result<Piece, Stop>> {
         match &mut self.client {
-            ClientSide::Http2(stream) => poll_stream(stream, context, upload, takes_trailers),
+            ClientSide::Http2(stream) => poll_stream(stream, context, upload, self.pieces.takes_trailers),
             ClientSide::Http1(connection) if self.tunnel => poll_bytes(connection, context),
-            ClientSide::Http1(connection) => {
-                poll_connection(connection, context, upload, request, takes_trailers, &mut self.copied)
-            }
+            ClientSide::Http1(connection) => poll_connection(connection, context, upload, request, &mut self.pieces),
         }
     }
 
@@ -359,19 +365,19 @@ fn poll_connection(
     context: &mut Context<'_>,
     upload: &mut Upload,
     request: &mut Request,
-    takes_trailers: bool,
-    copied: &mut bool,
+    pieces: &mut Pieces,
 ) -> Poll<Result<Piece, Stop>> {
+    let takes_trailers = pieces.takes_trailers;
     loop {
         match upload {
-            Upload::Whole(length) if *copied => {
+            Upload::Whole(length) if pieces.copied => {
                 let body = &connection.inbox.readable()[..*length];
                 let has_trailers = takes_trailers && request.head.body == RequestBody::Chunked;
                 let lines = if has_trailers { decoded(body).1 } else { Vec::new() };
                 return Poll::Ready(Ok(Piece::End(lines)));
             }
             Upload::Whole(length) => {
-                *copied = true;
+                pieces.copied = true;
                 let body = &connection.inbox.readable()[..*length];
                 let piece = match request.head.body {
                     // Decoded once without an error when its end was looked for.

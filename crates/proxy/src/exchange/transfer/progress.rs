@@ -36,8 +36,6 @@ pub struct Progress<'a> {
     pub backend: &'a Backend,
     pub in_flight: Option<&'a InFlight>,
     pub sending: Sending,
-    /// Trailers of the request are passed on.
-    pub takes_trailers: bool,
     /// The request has been sent whole.
     pub sent: bool,
     /// At least one byte has been sent.
