@@ -25,8 +25,8 @@ use crate::core::Core;
 use crate::request::After;
 use crate::services::ListenerHandle;
 
-/// How long an answer that ends a connection may take to be accepted by the client's kernel.
-const FAREWELL_MILLIS: u64 = 5_000;
+/// How long our last words on a connection may take to be accepted by the client's kernel.
+pub const FAREWELL_MILLIS: u64 = 5_000;
 /// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
 const LINGER_MILLIS_MAX: u64 = 30_000;
 const LINGER_QUIET_MILLIS: u64 = 2_000;
@@ -242,41 +242,9 @@ impl Connection {
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
     pub async fn farewell(&mut self, after: After) {
-        self.deadline.work();
-        let core = Rc::clone(&self.core);
-        if self.facts.is_some() {
-            self.stream.stage_close(&mut self.wire);
-        }
-        let due = core.timers.now() + FAREWELL_MILLIS;
-        let sent = poll_fn(|context| {
-            if let Poll::Ready(done) = self.stream.poll_flush(context, &self.core.buffers, &mut self.wire) {
-                return Poll::Ready(done.is_ok());
-            }
-            if core.timers.now() >= due {
-                return Poll::Ready(false);
-            }
-            self.deadline.set(due, context.waker());
-            Poll::Pending
-        })
-        .await;
-        if sent && after == After::Linger && self.stream.socket.shutdown_write().is_ok() {
-            self.linger().await;
-        }
+        let mut farewell = Farewell::begin(self, after);
+        poll_fn(|context| farewell.poll(context, self)).await;
         self.give_buffers_back();
-    }
-
-    async fn linger(&mut self) {
-        let core = Rc::clone(&self.core);
-        let mut linger = Linger::begin(core.timers.now());
-        self.give_buffers_back();
-        poll_fn(|context| {
-            if linger.poll_end(context, &core, &mut self.stream.socket).is_ready() {
-                return Poll::Ready(());
-            }
-            self.deadline.set(linger.due(), context.waker());
-            Poll::Pending
-        })
-        .await;
     }
 
     pub fn give_buffers_back(&mut self) {
@@ -331,11 +299,55 @@ impl Drop for Connection {
     }
 }
 
+/// The orderly end of a connection, whatever version of HTTP it speaks.
+pub struct Farewell {
+    /// Milliseconds on the core's clock: by then the client's kernel is to have our last words.
+    due: u64,
+    /// The client is listened to behind them.
+    lingers: bool,
+    linger: Option<Linger>,
+}
+
+impl Farewell {
+    /// Begins it behind what is staged.
+    pub fn begin(connection: &mut Connection, after: After) -> Farewell {
+        connection.deadline.work();
+        if connection.facts.is_some() {
+            connection.stream.stage_close(&mut connection.wire);
+        }
+        let due = connection.core.timers.now() + FAREWELL_MILLIS;
+        Farewell { due, lingers: after == After::Linger, linger: None }
+    }
+
+    /// Ready when the connection can be closed.
+    pub fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<()> {
+        let core = Rc::clone(&connection.core);
+        if self.linger.is_none() {
+            let flushed = connection.stream.poll_flush(context, &core.buffers, &mut connection.wire);
+            if flushed.is_pending() && core.timers.now() < self.due {
+                connection.deadline.set(self.due, context.waker());
+                return Poll::Pending;
+            }
+            let is_sent = matches!(flushed, Poll::Ready(Ok(())));
+            if !is_sent || !self.lingers || connection.stream.socket.shutdown_write().is_err() {
+                return Poll::Ready(());
+            }
+            connection.give_buffers_back();
+        }
+        let linger = self.linger.get_or_insert_with(|| Linger::begin(core.timers.now()));
+        if linger.poll_end(context, &core, &mut connection.stream).is_ready() {
+            return Poll::Ready(());
+        }
+        connection.deadline.set(linger.due(), context.waker());
+        Poll::Pending
+    }
+}
+
 /// A client that may still be sending when all is said to it: its bytes are thrown away until it has ended, since a
 /// close with bytes unread is a reset, and a reset destroys our answer where the client has not read it yet (RFC 9112
 /// §9.6). Clients that send all of an upload before they read are common. Lingering is over when the client is quiet,
 /// slow, or at it for too long.
-pub struct Linger {
+struct Linger {
     /// Milliseconds on the core's clock: when it began, and when something came last.
     began: u64,
     heard_at: u64,
@@ -344,15 +356,18 @@ pub struct Linger {
 }
 
 impl Linger {
-    pub fn begin(now: u64) -> Linger {
+    fn begin(now: u64) -> Linger {
         Linger { began: now, heard_at: now, heard: 0 }
     }
 
     /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
-    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, socket: &mut Socket) -> Poll<()> {
+    fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, stream: &mut ClientStream) -> Poll<()> {
+        if stream.ended {
+            return Poll::Ready(());
+        }
         let mut buffer = core.buffers.small();
         let ended = loop {
-            match socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
+            match stream.socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
                 Poll::Pending => break false,
                 Poll::Ready(Ok(0) | Err(_)) => break true,
                 Poll::Ready(Ok(count)) => (self.heard, self.heard_at) = (self.heard + count as u64, core.timers.now()),
@@ -366,7 +381,7 @@ impl Linger {
     }
 
     /// When to look again.
-    pub fn due(&self) -> u64 {
+    fn due(&self) -> u64 {
         (self.heard_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
     }
 

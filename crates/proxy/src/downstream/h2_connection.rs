@@ -16,15 +16,14 @@ use tokio::task::spawn_local;
 
 use super::h2_stream;
 use super::h2_wire::{DATA_FRAME_BUDGET, Wire};
-use crate::client::connection::{Connection, Linger};
+use crate::client::connection::{Connection, FAREWELL_MILLIS, Farewell};
 use crate::client::h2_connection::ClientH2Connection;
 use crate::core::Core;
 use crate::fault;
 use crate::http2::{ConnectionFault, Piece};
+use crate::request::After;
 use crate::services::ListenerHandle;
 
-/// How long a connection that is to end may take for its last words.
-const FAREWELL_MILLIS: u64 = 5_000;
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
 const REST_AFTER_MILLIS: u64 = 1_000;
 /// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
@@ -451,55 +450,9 @@ enum Limit {
     Over(End),
 }
 
-/// For labels: a closed set.
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &ClientH2Connection) {
-    let core = &link.core;
-    let due = core.timers.now() + FAREWELL_MILLIS;
-    let mut is_closed = false;
-    if link.is_worn_out() {
-        let mut connection = link.connection.borrow_mut();
-        let Connection { stream, wire, .. } = &mut *connection;
-        stream.stage_close(wire);
-        is_closed = true;
-    }
-    let sent = poll_fn(|context| {
-        loop {
-            match link.poll_flush(context) {
-                Poll::Ready(Ok(())) if is_closed => return Poll::Ready(true),
-                Poll::Ready(Ok(())) => {
-                    let mut connection = link.connection.borrow_mut();
-                    let Connection { stream, wire, .. } = &mut *connection;
-                    stream.stage_close(wire);
-                    is_closed = true;
-                    continue;
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(false),
-                Poll::Pending => {}
-            }
-            if core.timers.now() >= due {
-                return Poll::Ready(false);
-            }
-            link.connection.borrow().deadline.set(due, context.waker());
-            return Poll::Pending;
-        }
-    })
-    .await;
-    if sent && link.connection.borrow().stream.socket.shutdown_write().is_ok() {
-        linger(link).await;
-    }
-}
-
-async fn linger(link: &ClientH2Connection) {
-    let core = &link.core;
-    let mut linger = Linger::begin(core.timers.now());
-    poll_fn(|context| {
-        let mut connection = link.connection.borrow_mut();
-        if connection.stream.ended || linger.poll_end(context, core, &mut connection.stream.socket).is_ready() {
-            return Poll::Ready(());
-        }
-        connection.deadline.set(linger.due(), context.waker());
-        Poll::Pending
-    })
-    .await;
+    link.seal();
+    let mut farewell = Farewell::begin(&mut link.connection.borrow_mut(), After::Linger);
+    poll_fn(|context| farewell.poll(context, &mut link.connection.borrow_mut())).await;
 }

@@ -139,4 +139,15 @@ impl ClientH2Connection {
             core.buffers.give_back(&mut staged);
         }
     }
+
+    /// Puts what has gathered behind what is on its way, for a connection that ends.
+    pub fn seal(&self) {
+        let mut connection = self.connection.borrow_mut();
+        let mut staged = self.staged.borrow_mut();
+        let Connection { stream, wire, core, .. } = &mut *connection;
+        if !staged.is_empty() {
+            stream.stage(staged.readable(), &core.buffers, wire);
+            core.buffers.give_back(&mut staged);
+        }
+    }
 }
