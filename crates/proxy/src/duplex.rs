@@ -190,7 +190,8 @@ impl Duplex {
                 self.up.ending();
             }
             let from = &mut connection.stream.socket;
-            return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
+            ready!(self.up.poll_plain(context, core, from, to, &mut connection.inbox))?;
+            return Poll::Ready(direction::shut(to, is_last));
         }
         let buffers = &core.buffers;
         loop {
@@ -223,7 +224,8 @@ impl Duplex {
             ready!(stream.poll_flush(context, &connection.core.buffers, &mut connection.wire))
                 .map_err(|_| Broken::Write)?;
             let to = &mut stream.socket;
-            return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
+            ready!(self.down.poll_plain(context, &connection.core, from, to, &mut self.answer))?;
+            return Poll::Ready(direction::shut(to, is_last));
         }
         let buffers = &connection.core.buffers;
         loop {

@@ -119,7 +119,7 @@ impl Direction {
         self.full_reads >= FULL_READS_MIN
     }
 
-    /// Moves bytes between two sockets. Ready when the end of `from` was passed on, or a side has failed.
+    /// Moves bytes between two sockets. Ready when `from` has ended and all is with `to`, or a side has failed.
     pub fn poll_plain(
         &mut self,
         context: &mut Context<'_>,
@@ -127,13 +127,12 @@ impl Direction {
         from: &mut Socket,
         to: &mut Socket,
         buffer: &mut Buffer,
-        is_last: bool,
     ) -> Poll<Result<(), Broken>> {
         loop {
             ready!(self.poll_deliver(context, &core.buffers, buffer, to))?;
             ready!(self.poll_drain(context, to))?;
             if self.is_ending() {
-                return Poll::Ready(shut(to, is_last));
+                return Poll::Ready(Ok(()));
             }
             if self.turn_is_over(context) {
                 return Poll::Pending;
