@@ -254,7 +254,8 @@ impl Connection {
     async fn read_head(&mut self, request: &mut Request) -> Arrival {
         let core = Rc::clone(&self.core);
         let snapshot = core.snapshot();
-        let listener = snapshot.listener(&self.listener);
+        let handle = Rc::clone(&self.listener);
+        let listener = snapshot.listener(&handle);
         let limits = h1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
         // A client that did not offer HTTP/2 where ALPN could have said so has another protocol in mind (RFC 9113
         // §3.3).

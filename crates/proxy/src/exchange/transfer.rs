@@ -147,7 +147,8 @@ impl<'a> Transfer<'a> {
     #[inline(always)]
     fn new(parts: Parts<'a>, snapshot: &'a CoreSnapshot, backend: &'a Rc<Backend>, opened: Opened) -> Transfer<'a> {
         let Parts { client, request, upload, in_flight } = parts;
-        let listener = snapshot.listener(client.listener());
+        let handle = Rc::clone(client.listener());
+        let listener = snapshot.listener(&handle);
         let timeouts = backend.config().timeouts;
         let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
