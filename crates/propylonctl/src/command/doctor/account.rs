@@ -116,14 +116,14 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
             Some(Refused { path, access: *access, error })
         })
         .collect();
-    let named = &refused[..refused.len().min(FILES_NAMED_MAX)];
+    let listed = &refused[..refused.len().min(FILES_NAMED_MAX)];
     let current = match refused.as_slice() {
         [] if named.is_empty() => return None,
         [] => format!("all {} can be", named.len()),
         refused => {
-            let all = named.iter().map(|file| format!("{}: {}", file.path.display(), file.error));
+            let all = listed.iter().map(|file| format!("{}: {}", file.path.display(), file.error));
             let all = all.collect::<Vec<String>>().join(", ");
-            match refused.len() - named.len() {
+            match refused.len() - listed.len() {
                 0 => all,
                 more => format!("{all} and {more} more"),
             }
@@ -135,7 +135,7 @@ fn files(config: &Config, owner: &Owner) -> Option<Finding> {
         Some(_) => " (a start by root reads some before it is that account, and no reload could)",
         None => "",
     };
-    Some(finding.fix(commands(named, owner).join("; ") + again))
+    Some(finding.fix(commands(listed, owner).join("; ") + again))
 }
 
 /// Whether others could do as they like in the folder that the key process keeps keys in: then it keeps none.
