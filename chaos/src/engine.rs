@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Patience with the engine's start, its end, and one answer of its admin address.
+/// Time limits of the engine's start, its end, and one answer of its admin address.
 const START_MAX: Duration = Duration::from_secs(20);
 const END_MAX: Duration = Duration::from_secs(30);
 const ANSWER_MAX: Duration = Duration::from_secs(20);

@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 
 use crate::scratch::Scratch;
-use crate::wait::PATIENCE;
+use crate::wait::WAIT_MAX;
 
 /// Names that every certificate stands for.
 pub const NAMES: &[&str] = &["localhost", "shop.test", "*.shop.test", "127.0.0.1"];
@@ -31,7 +31,7 @@ pub struct Certificates {
 /// The leaf that a new client gets that asks for this name, and verifies that it is for it.
 pub fn leaf(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_MAX))?;
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     let mut tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
     while tls.is_handshaking() {

@@ -11,7 +11,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::certificates::Certificates;
 use crate::http::{self, Body, Response, framing, head_end};
-use crate::wait::PATIENCE;
+use crate::wait::WAIT_MAX;
 
 pub struct Client {
     socket: TcpStream,
@@ -67,8 +67,8 @@ impl Client {
     }
 
     fn over(socket: TcpStream) -> Client {
-        socket.set_read_timeout(Some(PATIENCE)).expect("a read timeout");
-        socket.set_write_timeout(Some(PATIENCE)).expect("a write timeout");
+        socket.set_read_timeout(Some(WAIT_MAX)).expect("a read timeout");
+        socket.set_write_timeout(Some(WAIT_MAX)).expect("a write timeout");
         socket.set_nodelay(true).expect("no delay");
         Client { socket, tls: None, inbox: Vec::new() }
     }
@@ -92,7 +92,7 @@ impl Client {
     }
 
     /// How long reads wait from now on.
-    pub fn patience(&mut self, limit: Duration) -> &mut Client {
+    pub fn read_timeout(&mut self, limit: Duration) -> &mut Client {
         self.socket.set_read_timeout(Some(limit)).expect("a read timeout");
         self
     }
@@ -113,7 +113,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends as much as the engine takes within the read patience, which becomes that of writes; false when it has
+    /// Sends as much as the engine takes within the read timeout, which becomes that of writes; false when it has
     /// closed. On TLS what was not taken is kept for the next call.
     pub fn offer(&mut self, bytes: &[u8]) -> bool {
         let limit = self.socket.read_timeout().ok().flatten();
@@ -130,17 +130,17 @@ impl Client {
         sent.is_ok() || sent.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
-    /// Whether anything has come, an end included, within the patience of reads.
+    /// Whether anything has come, an end included, within the read timeout.
     pub fn has_something(&mut self) -> bool {
         !self.inbox.is_empty() || !matches!(self.fill(), Err(Ending::Open))
     }
 
     /// The same without any wait.
     pub fn has_something_now(&mut self) -> bool {
-        let patience = self.socket.read_timeout().ok().flatten().unwrap_or(PATIENCE);
-        self.patience(Duration::from_millis(1));
+        let wait_max = self.socket.read_timeout().ok().flatten().unwrap_or(WAIT_MAX);
+        self.read_timeout(Duration::from_millis(1));
         let has = self.has_something();
-        self.patience(patience);
+        self.read_timeout(wait_max);
         has
     }
 
@@ -334,6 +334,6 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
-    socket.connect_timeout(&address.into(), PATIENCE)?;
+    socket.connect_timeout(&address.into(), WAIT_MAX)?;
     Ok(socket.into())
 }

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::wait::eventually;
 
 /// A browser may take so long to start, or to answer, on a machine with other work.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// One page, in a browser of its own, which ends with it.
 pub struct Page {
@@ -91,7 +91,7 @@ impl Page {
         bytes.push(0);
         self.commands.write_all(&bytes).expect("a browser that listens");
         loop {
-            let message = self.messages.recv_timeout(PATIENCE);
+            let message = self.messages.recv_timeout(WAIT_MAX);
             let mut message = message.unwrap_or_else(|error| panic!("the browser did not answer {method}: {error}"));
             if message["id"] == self.last {
                 assert!(message.get("error").is_none(), "{method}: {message}");
@@ -127,7 +127,7 @@ impl Page {
     #[track_caller]
     pub fn eventually(&mut self, what: &str, expression: &str) -> Value {
         let guarded = format!("(() => {{ try {{ return {expression}; }} catch {{ return null; }} }})()");
-        eventually(PATIENCE, what, || {
+        eventually(WAIT_MAX, what, || {
             let value = self.evaluate(&guarded);
             let is_nothing = value.is_null() || value == false || value == "";
             (!is_nothing).then_some(value)

@@ -16,7 +16,7 @@ use crate::certificates::Certificates;
 use crate::client::Client;
 use crate::program::{finish, signal};
 use crate::scratch::Scratch;
-use crate::wait::{PATIENCE, eventually, holds};
+use crate::wait::{WAIT_MAX, eventually, holds};
 
 /// Every line that a stream has brought so far.
 type Lines = Arc<Mutex<Vec<String>>>;
@@ -173,7 +173,7 @@ impl Engine {
     /// The first line of the log that fits; it may still be on its way.
     #[track_caller]
     pub fn logged(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        eventually(PATIENCE, what, || self.log().into_iter().find(|line| fits(line)))
+        eventually(WAIT_MAX, what, || self.log().into_iter().find(|line| fits(line)))
     }
 
     /// The first line of the log about this path.
@@ -202,7 +202,7 @@ impl Engine {
     pub fn metric_reaches(&self, name: &str, labels: &[(&str, &str)], value: f64) {
         let mut last = f64::NAN;
         let started = std::time::Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < WAIT_MAX {
             last = self.metric(name, labels);
             if last == value {
                 return;
@@ -264,7 +264,7 @@ impl Engine {
         };
         let before = said().len();
         self.signal(Signal::HUP);
-        eventually(PATIENCE, "a word about the configuration", || said().into_iter().nth(before))
+        eventually(WAIT_MAX, "a word about the configuration", || said().into_iter().nth(before))
     }
 
     /// Files that it has open.

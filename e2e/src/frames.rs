@@ -245,7 +245,7 @@ impl Http2 {
     /// Reads up to GOAWAY.
     #[track_caller]
     pub fn goaway(&mut self) -> Frame {
-        self.client.patience(Duration::from_secs(10));
+        self.client.read_timeout(Duration::from_secs(10));
         loop {
             let frame = self.next_frame();
             if frame.kind == GOAWAY {

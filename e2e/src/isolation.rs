@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::binaries;
 use crate::program::{Said, run};
-use crate::wait::{PATIENCE, eventually};
+use crate::wait::{WAIT_MAX, eventually};
 
 /// What of a key may be in no memory: its numbers as files have them and as they are computed with, and its base64.
 pub fn traces(name: &str, pem: &str) -> Vec<(String, Vec<u8>)> {
@@ -84,7 +84,7 @@ fn parent_of(pid: u32) -> Option<u32> {
 #[track_caller]
 pub fn key_process(engine: u32) -> u32 {
     let supervisor = child(engine, "key-supervisor").expect("a supervisor");
-    eventually(PATIENCE, "a key process", || child(supervisor, "key-process"))
+    eventually(WAIT_MAX, "a key process", || child(supervisor, "key-process"))
 }
 
 /// The supervisor of keys of another engine than this one, with the same configuration.

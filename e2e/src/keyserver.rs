@@ -21,7 +21,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, Support
 use crate::binaries;
 use crate::program::{Said, finish, run, signal};
 use crate::scratch::Scratch;
-use crate::wait::{PATIENCE, holds};
+use crate::wait::{WAIT_MAX, holds};
 
 /// Keys that every key server of a story has, as `keys/NAME.pem`; `NAME.crt` beside the folder is a certificate of each.
 pub const KEYS: [&str; 4] = ["ec", "ec384", "ed", "rsa"];
@@ -69,7 +69,7 @@ impl KeyServer {
         let path = scratch.write("keyserver.toml", configuration(more));
         let mut command = program.command();
         command.arg("run").arg("-c").arg(path);
-        let said = run(command, b"", PATIENCE);
+        let said = run(command, b"", WAIT_MAX);
         assert!(!said.status.success(), "it started");
         said.stderr
     }
@@ -155,7 +155,7 @@ impl KeyServer {
     /// Waits for its end, which has to be a good one.
     #[track_caller]
     pub fn ends(&mut self) {
-        let status = finish(&mut self.child, PATIENCE, "the key server ends");
+        let status = finish(&mut self.child, WAIT_MAX, "the key server ends");
         assert!(status.success(), "{status}:\n{}", self.stderr().join("\n"));
     }
 
@@ -163,7 +163,7 @@ impl KeyServer {
     #[track_caller]
     pub fn admin(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.address_after("admin at http://")).expect("the admin address");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        stream.set_read_timeout(Some(WAIT_MAX)).expect("a limit");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request is sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
@@ -202,7 +202,7 @@ impl KeyServer {
     pub fn command(&self, name: &str, arguments: &[&str]) -> Said {
         let mut command = self.program.command();
         command.args([name, "-c"]).arg(self.scratch.join("keyserver.toml")).args(arguments);
-        run(command, b"", PATIENCE)
+        run(command, b"", WAIT_MAX)
     }
 
     /// `propylon-bench keyserver` with a key, every answer verified.
@@ -241,7 +241,7 @@ impl KeyServer {
         let name = ServerName::try_from("localhost").expect("a name");
         let tls = ClientConnection::new(config.into(), name).expect("a client");
         let socket = TcpStream::connect(self.address())?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(WAIT_MAX))?;
         socket.set_nodelay(true)?;
         let mut link = Link(StreamOwned::new(tls, socket));
         // In TLS 1.3 the server's verdict on our certificate comes after our handshake: a ping asks for it.

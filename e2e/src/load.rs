@@ -17,7 +17,7 @@ use crate::frames::{
 };
 use crate::http::{Body, framing, head_end};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Between two requests, so that a client is idle now and then.
 const THINKING: Duration = Duration::from_millis(2);
 
@@ -103,7 +103,7 @@ fn come(manner: Manner, address: SocketAddr, shared: &Shared) {
 fn visit(manner: Manner, address: SocketAddr, shared: &Shared) -> io::Result<()> {
     let named = |what: &'static str| move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
     let socket = connect(address, None).map_err(named("connect"))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_MAX))?;
     socket.set_nodelay(true)?;
     shared.connections.fetch_add(1, Ordering::SeqCst);
     match manner {

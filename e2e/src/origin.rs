@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::http::{self, Body, framing, head_end};
-use crate::wait::PATIENCE;
+use crate::wait::WAIT_MAX;
 
 pub struct Origin {
     address: SocketAddr,
@@ -137,7 +137,7 @@ impl Peer {
     fn new(socket: TcpStream, shared: Arc<Shared>) -> Peer {
         let socket = Arc::new(socket);
         let _ = socket.set_nodelay(true);
-        let _ = socket.set_read_timeout(Some(PATIENCE));
+        let _ = socket.set_read_timeout(Some(WAIT_MAX));
         let mut received = shared.received.lock().expect("no script panics with it");
         let number = received.len();
         received.push(Vec::new());

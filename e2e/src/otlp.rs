@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::http::head_end;
 use crate::origin::{Origin, Peer};
-use crate::wait::{PATIENCE, eventually};
+use crate::wait::{WAIT_MAX, eventually};
 
 /// What a collector says that takes a batch.
 pub const TAKEN: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n";
@@ -126,7 +126,7 @@ impl Collector {
 
     #[track_caller]
     pub fn found(&self, what: &str, fits: impl Fn(&Span) -> bool) -> Span {
-        eventually(PATIENCE, what, || self.spans().into_iter().find(|span| fits(span)))
+        eventually(WAIT_MAX, what, || self.spans().into_iter().find(|span| fits(span)))
     }
 
     /// The spans below this one, by their beginning. They are sent before it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::certificates::Certificates;
-use crate::wait::{PATIENCE, eventually};
+use crate::wait::{WAIT_MAX, eventually};
 
 /// How a program ended, and what it said.
 #[derive(Debug)]
@@ -106,5 +106,5 @@ pub fn websocket_accept(key: &str) -> String {
     let mut command = Command::new("sh");
     let pipe = "printf %s \"$1\" | openssl dgst -sha1 -binary | openssl base64 -A";
     command.args(["-c", pipe, "sh", &format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11")]);
-    run(command, b"", PATIENCE).ok().text()
+    run(command, b"", WAIT_MAX).ok().text()
 }

@@ -13,7 +13,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersi
 
 use crate::http::{Body, framing, head_end};
 use crate::program::finish;
-use crate::wait::{PATIENCE, holds};
+use crate::wait::{WAIT_MAX, holds};
 
 /// One connection to such an origin, its handshake still to come.
 pub type Secure = StreamOwned<ServerConnection, TcpStream>;
@@ -52,7 +52,7 @@ impl SecureOrigin {
                 let number = count.fetch_add(1, Ordering::SeqCst);
                 let (script, config) = (Arc::clone(&script), Arc::clone(&config));
                 std::thread::spawn(move || {
-                    let _ = socket.set_read_timeout(Some(PATIENCE));
+                    let _ = socket.set_read_timeout(Some(WAIT_MAX));
                     let connection = ServerConnection::new(config).expect("a connection");
                     script(number, &mut StreamOwned::new(connection, socket));
                 });

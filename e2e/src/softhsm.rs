@@ -11,7 +11,7 @@ use crate::binaries;
 use crate::keyserver::Program;
 use crate::program::{Said, run};
 use crate::scratch::Scratch;
-use crate::wait::PATIENCE;
+use crate::wait::WAIT_MAX;
 
 pub const PIN: &str = "271828";
 
@@ -95,14 +95,14 @@ impl SoftHsm {
                 command
             },
             b"",
-            PATIENCE,
+            WAIT_MAX,
         )
     }
 
     fn util(&self, arguments: &[&str]) -> Said {
         let mut command = Command::new("softhsm2-util");
         command.env("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf")).args(arguments);
-        run(command, b"", PATIENCE)
+        run(command, b"", WAIT_MAX)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Pause between two looks. Nothing relies on its length.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Long enough for a machine with other work, short enough to end a story that hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What `probe` finds, as soon as it finds something.
 ///
@@ -26,5 +26,5 @@ pub fn eventually<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Opt
 /// Waits until `condition` holds.
 #[track_caller]
 pub fn holds(what: &str, mut condition: impl FnMut() -> bool) {
-    eventually(PATIENCE, what, || condition().then_some(()));
+    eventually(WAIT_MAX, what, || condition().then_some(()));
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::admin::{admin, push};
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Client, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn with_state(scratch: &Scratch) -> (String, String) {
 fn change(admin: SocketAddr, method: &str, path: &str, token: &str, body: &str) -> Option<u16> {
     let length = body.len();
     let mut socket = TcpStream::connect(admin).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).ok()?;
+    socket.set_read_timeout(Some(WAIT_MAX)).ok()?;
     let head =
         format!("{method} {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Length: {length}\r\n");
     let fields = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\r\n{body}");
@@ -156,7 +156,7 @@ fn ten_thousand_open_connections_live_on_through_changes() {
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|_| {
             let client = TcpStream::connect(address).expect("a connection");
-            client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            client.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
             client
         })
         .collect();
@@ -338,7 +338,7 @@ fn death_in_the_middle_of_a_change_loses_nothing_that_was_answered() {
         holds("changes are made", || answered.load(Ordering::SeqCst) > found + death % 4);
         std::thread::sleep(Duration::from_micros(137 * death));
         engine.signal(Signal::KILL);
-        engine.wait(PATIENCE);
+        engine.wait(WAIT_MAX);
         writer.join().expect("a writer");
     }
     let engine = Engine::start(&text);

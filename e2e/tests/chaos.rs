@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Fixed, so that it is the same half minute each time; longer runs draw their own.
 const SEED: &str = "11";
 /// Whatever it meets, it ends: half a minute of load, the wait for the last connections, and a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_MAX: Duration = Duration::from_secs(180);
 
 #[test]
 #[ignore = "long: make test-long"]
@@ -25,7 +25,7 @@ fn half_a_minute_of_trouble_fails_no_request_that_need_not() {
     command.args(["--seed", SEED, "--duration", "28s", "--json"]).arg(result.join("chaos.json"));
     // Times are no test here: other tests run beside, unoptimised.
     command.args(["--calm-latency", "20s", "--growth", "128"]).env("TMPDIR", scratch.join("."));
-    run(command, b"", PATIENCE).ok();
+    run(command, b"", WAIT_MAX).ok();
     let text = std::fs::read_to_string(result.join("chaos.json")).expect("a result");
     let summary: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(summary["violations"], serde_json::json!([]));
@@ -62,9 +62,9 @@ fn a_run_that_is_ended_leaves_no_keys_behind() {
     command.args(["--seed", SEED, "--duration", "100s"]).env("TMPDIR", scratch.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a run");
     let key = || names(scratch.path()).iter().any(|name| name == "site.pem").then_some(());
-    eventually(PATIENCE, "there are keys", key);
+    eventually(WAIT_MAX, "there are keys", key);
     signal(child.id(), Signal::TERM);
-    let status = finish(&mut child, PATIENCE, "it ends");
+    let status = finish(&mut child, WAIT_MAX, "it ends");
     assert!(!status.success());
     assert_eq!(names(scratch.path()), [""; 0]);
 }
@@ -82,7 +82,7 @@ fn a_comparison_that_is_interrupted_tells_what_it_has() {
     // Its first samples are there.
     let words: Vec<String> = said.by_ref().take_while(|line| !line.contains(" round 2 ")).collect();
     signal(child.id(), Signal::INT);
-    let status = finish(&mut child, PATIENCE, "it ends");
+    let status = finish(&mut child, WAIT_MAX, "it ends");
     assert!(!status.success(), "{words:?}");
     let text = std::fs::read_to_string(&json).unwrap_or_else(|error| panic!("{error}: {words:?}"));
     let verdict: Value = serde_json::from_str(&text).expect("JSON");

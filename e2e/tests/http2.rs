@@ -805,7 +805,7 @@ fn the_drain_says_goaway_and_finishes_what_was_begun() {
 fn flood(engine: &Engine, reason: &str, bytes: &[u8], count: usize) {
     let before = (engine.metric("propylon_http2_floods_total", &[("reason", reason)]), engine.rss());
     let mut client = Http2::start(engine);
-    client.client.patience(Duration::from_secs(10));
+    client.client.read_timeout(Duration::from_secs(10));
     let burst = bytes.repeat(64);
     let began = Instant::now();
     for _ in 0..count.div_ceil(64) {

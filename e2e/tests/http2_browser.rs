@@ -14,7 +14,7 @@ use propylon_e2e::{Engine, Origin, Peer, holds};
 use serde_json::Value;
 
 /// A browser may take so long to start and to load, on a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Parts of each kind: style sheets, scripts, images, data.
 const PARTS: usize = 20;
 /// Bytes of the large part, and of the upload.
@@ -131,7 +131,7 @@ fn a_page_of_many_parts_comes_by_http_2_whole() {
     let origin = Origin::scripted(move |peer| serve(peer, &for_origin));
     let engine = Engine::start(&simple(&[origin.address()]));
     let browser = Browser::open(&format!("{}/", engine.url("web")));
-    let report = eventually(PATIENCE, "the page reports", || told.report.lock().unwrap().take());
+    let report = eventually(WAIT_MAX, "the page reports", || told.report.lock().unwrap().take());
     assert_eq!(report["problems"], serde_json::json!([]));
     let all = PARTS as u64;
     for kind in ["scripts", "styles", "images"] {
@@ -182,7 +182,7 @@ fn a_browsers_websocket_is_a_stream_of_http_2() {
     );
     let engine = Engine::start(&format!("{}{chat}", simple(&[origin.address()])));
     let browser = Browser::open(&format!("{}/", engine.url("web")));
-    let report = eventually(PATIENCE, "the page reports", || told.report.lock().unwrap().take());
+    let report = eventually(WAIT_MAX, "the page reports", || told.report.lock().unwrap().take());
     assert_eq!(report["heard"], serde_json::json!(["hello", 1_000_000]), "{report}");
     assert_eq!((&report["code"], &report["reason"]), (&4001.into(), &"enough".into()), "{report}");
     assert_eq!(report["clean"], true);

@@ -273,7 +273,7 @@ fn continuations_without_end() {
 fn a_header_block_that_drips_is_ended_by_time() {
     let siege = Siege::with("timeouts = { request_head = \"1s\", idle = \"1s\" }");
     let mut client = Http2::start(&siege.engine);
-    client.client.patience(Duration::from_millis(100));
+    client.client.read_timeout(Duration::from_millis(100));
     client.send(HEADERS, END_STREAM, 1, &block(&request("GET", "/honest")));
     // Byte by byte, or few frames with much in them would already be too many.
     let drip = frame(CONTINUATION, END_HEADERS, 1, &[0; 1_000]);

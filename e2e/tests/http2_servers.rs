@@ -267,7 +267,7 @@ fn a_clients_reset_reaches_the_server_and_a_servers_reset_the_client() {
     let mut tcp = chain.front.client("plain");
     tcp.send("GET /breaks HTTP/1.1\r\nHost: a\r\n\r\n");
     // A reset that overtakes the head leaves room for a status.
-    let (bytes, ending) = tcp.patience(Duration::from_secs(2)).read_to_end();
+    let (bytes, ending) = tcp.read_timeout(Duration::from_secs(2)).read_to_end();
     assert!(ending == Ending::Reset || bytes.starts_with(b"HTTP/1.1 502 "), "{ending:?}: {}", text(&bytes));
 }
 
@@ -968,7 +968,7 @@ fn requests_that_wait_are_served_when_the_server_allows_streams() {
         server.send(SETTINGS, 0, 0, &settings);
         answer_all(&mut server, &served);
     });
-    // Beyond a client's own patience: who is served is so because of the SETTINGS.
+    // Beyond a client's own wait: who is served is so because of the SETTINGS.
     let engine = Engine::start(&limited(origin.address(), 4, "queue = { timeout = \"10m\" }"));
     let mut clients: Vec<_> = (0..20).map(|_| engine.client("plain")).collect();
     for client in &mut clients {
@@ -1193,7 +1193,7 @@ fn a_connection_whose_server_reads_no_more_is_given_up_and_its_permit_is_free() 
     let engine = Engine::start(&limited(origin.address(), 1, timeouts));
     let mut client = engine.client("plain");
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
-    client.patience(Duration::from_millis(500));
+    client.read_timeout(Duration::from_millis(500));
     // Until nothing moves any more, all the way to the server.
     // Until hardly anything moves any more, all the way to the server.
     let moves = |client: &mut Client| {

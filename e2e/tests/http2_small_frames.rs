@@ -34,7 +34,7 @@ fn engine(origin: &Origin) -> Engine {
 }
 
 fn patient(mut client: Http2) -> Http2 {
-    client.client.patience(Duration::from_secs(20));
+    client.client.read_timeout(Duration::from_secs(20));
     client
 }
 

@@ -301,7 +301,7 @@ fn nobody_can_forge_what_servers_are_told() {
         assert!(head.contains("X-Honest: kept"), "{head}");
         assert!(!head.to_lowercase().replace(['_', '.'], "-").contains("client-cert"), "{head}");
         let start = format!("POST {path}/body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-        client.patience(Duration::from_secs(10)).ask(start + body);
+        client.read_timeout(Duration::from_secs(10)).ask(start + body);
     }
     let head = forwarded(&origin, "/optional");
     assert!(!head.contains("CN=forged") && !head.to_lowercase().contains("client-dn"), "{head}");

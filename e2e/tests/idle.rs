@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::simple;
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Client, Engine, Origin, holds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -78,7 +78,7 @@ fn thousands_of_idle_tls_connections_are_cheap_and_alive() {
     let allowed = before + before / 10;
     let started = Instant::now();
     // The last of the memory is given back a moment after the last of them.
-    while engine.rss() > allowed && started.elapsed() < PATIENCE {
+    while engine.rss() > allowed && started.elapsed() < WAIT_MAX {
         std::thread::sleep(Duration::from_millis(20));
     }
     let after = engine.rss();

@@ -18,7 +18,7 @@ use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, superviso
 use propylon_e2e::lineage::{How, Lineage, is_alive};
 use propylon_e2e::load::{Load, Manner};
 use propylon_e2e::program::{run, signal};
-use propylon_e2e::wait::{PATIENCE, eventually, holds};
+use propylon_e2e::wait::{WAIT_MAX, eventually, holds};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Response, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
 use rustix::process::{Signal, geteuid};
@@ -106,7 +106,7 @@ fn handshakes(engine: &Engine) {
             let mut command = Command::new("openssl");
             command.args(["s_client", "-connect", &format!("localhost:{port}"), flag, "-sigalgs", scheme, "-quiet"]);
             command.args(["-servername", "localhost", "-ign_eof"]);
-            let said = run(command, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", PATIENCE);
+            let said = run(command, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", WAIT_MAX);
             let log = || engine.stderr().join("\n");
             assert!(said.text().contains("200 OK"), "{flag} {scheme}: {}\n{}\n{}", said.text(), said.stderr, log());
         }
@@ -158,7 +158,7 @@ fn no_key_is_in_the_memory_of_an_engine_whose_keys_are_isolated() {
     // What was freed a moment ago may be on its way to be.
     let started = Instant::now();
     while !memory::found(engine.pid(), &keys.traces()).is_empty() {
-        assert!(started.elapsed() < PATIENCE, "after an upload: {:#?}", memory::found(engine.pid(), &keys.traces()));
+        assert!(started.elapsed() < WAIT_MAX, "after an upload: {:#?}", memory::found(engine.pid(), &keys.traces()));
     }
     Client::tls_with(engine.address("web"), Certificates::shared().client());
     assert_eq!(snapshot(&engine)["keys"]["isolated"], true);
@@ -459,7 +459,7 @@ fn check(scratch: &Scratch, config: &str) -> String {
     let path = scratch.write("check.toml", complete(config));
     let mut command = Command::new(binaries::propylon());
     command.arg("check").arg("-c").arg(path);
-    let said = run(command, b"", PATIENCE);
+    let said = run(command, b"", WAIT_MAX);
     said.text() + &said.stderr
 }
 
@@ -554,7 +554,7 @@ fn the_account_that_serves_has_to_be_able_to_read_the_keys_and_cannot_look_into_
     for file in ["mem", "maps", "environ"] {
         let mut command = Command::new("cat");
         command.arg(format!("/proc/{holder}/{file}")).uid(NOBODY).gid(NOBODY);
-        assert!(run(command, b"", PATIENCE).stderr.contains("Permission denied"), "{file}");
+        assert!(run(command, b"", WAIT_MAX).stderr.contains("Permission denied"), "{file}");
     }
 }
 
@@ -733,7 +733,7 @@ fn only_the_key_process_has(engine: &Engine, keys: &Keys, sent: &Keys, when: &st
         while let left = memory::found(pid, &keys.traces())
             && !left.is_empty()
         {
-            assert!(started.elapsed() < PATIENCE, "{when}: {left:#?}");
+            assert!(started.elapsed() < WAIT_MAX, "{when}: {left:#?}");
         }
     }
     assert!(!memory::found(key_process(engine.pid()), &sent.traces()).is_empty(), "{when}: the key process has them");
@@ -884,7 +884,7 @@ fn an_upload_that_was_refused_since_nobody_answered_does_not_stay_when_it_is_wri
     for pid in [process, supervisor] {
         signal(pid, Signal::CONT);
     }
-    eventually(PATIENCE, "another is taken", || {
+    eventually(WAIT_MAX, "another is taken", || {
         (change(engine.admin(), "PUT", "next", &next).status == 200).then_some(())
     });
     served(engine.address("web"), &[("next.test", &next)]);
@@ -1026,6 +1026,6 @@ fn a_key_that_is_pushed_by_mistake_stays_in_no_memory() {
     // What was freed a moment ago may be on its way to be.
     let started = Instant::now();
     while !memory::found(engine.pid(), &keys.traces()).is_empty() {
-        assert!(started.elapsed() < PATIENCE, "{:#?}", memory::found(engine.pid(), &keys.traces()));
+        assert!(started.elapsed() < WAIT_MAX, "{:#?}", memory::found(engine.pid(), &keys.traces()));
     }
 }

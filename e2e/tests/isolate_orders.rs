@@ -18,7 +18,7 @@ use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::pebble::{Options, Pebble, free};
 use propylon_e2e::program::{run, signal};
 use propylon_e2e::secure::{SecureOrigin, read_request, send};
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Certificates, Client, Engine, Scratch, binaries, eventually, holds, memory};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use rustls::pki_types::CertificateDer;
@@ -87,7 +87,7 @@ impl Place {
         let accounts = self.kept(".account").into_iter().map(|name| {
             let mut command = Command::new("openssl");
             command.args(["pkey", "-inform", "DER", "-in"]).arg(self.store().join(&name));
-            traces(&name, &run(command, b"", PATIENCE).ok().text())
+            traces(&name, &run(command, b"", WAIT_MAX).ok().text())
         });
         keys.chain(accounts).flatten().collect()
     }
@@ -183,7 +183,7 @@ fn is_served(address: SocketAddr, name: &str, root: &Path, kind: &str) {
         command.args(["s_client", "-connect", &address.to_string(), "-servername", name, "-verify_hostname", name]);
         command.args(["-verify_return_error", "-sigalgs", scheme, "-quiet", "-ign_eof", "-CAfile"]).arg(root);
         command.arg(format!("-tls{}", version.replace('.', "_")));
-        let said = run(command, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", PATIENCE);
+        let said = run(command, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", WAIT_MAX);
         assert!(said.text().contains("routed"), "{name} {kind} {version}: {}\n{}", said.text(), said.stderr);
     }
 }
@@ -367,7 +367,7 @@ impl Hijacker {
             kind.is_ok_and(|kind| kind == Type::SEQPACKET).then_some(file)
         });
         let socket = UnixDatagram::from(socket.expect("a socket to the key process"));
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        socket.set_read_timeout(Some(WAIT_MAX)).expect("a socket");
         Hijacker { engine, socket, id: 1 << 31 }
     }
 
@@ -447,7 +447,7 @@ fn check(scratch: &Scratch, config: &str) -> String {
     let path = scratch.write("check.toml", complete(config));
     let mut command = Command::new(binaries::propylon());
     command.arg("check").arg("-c").arg(path);
-    let said = run(command, b"", PATIENCE);
+    let said = run(command, b"", WAIT_MAX);
     said.text() + &said.stderr
 }
 
@@ -465,7 +465,7 @@ fn what_was_ordered_before_keys_were_isolated_is_ordered_anew() {
     await_orders(engine.admin(), 1);
     drop(engine);
     let mut engine = Engine::spawn(&isolated);
-    let end = engine.wait(PATIENCE);
+    let end = engine.wait(WAIT_MAX);
     let told = |said: &str| said.contains("has a private key of before keys.isolate") && said.contains("mv ");
     assert!(end.status.code() == Some(1) && told(&end.stderr.join("\n")), "{:#?}", end.stderr);
     assert!(told(&check(&scratch, &isolated)));

@@ -12,7 +12,7 @@ use propylon_e2e::certificates::{leaf, leaf_of};
 use propylon_e2e::engine::complete;
 use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::program::run;
-use propylon_e2e::wait::{PATIENCE, eventually, holds};
+use propylon_e2e::wait::{WAIT_MAX, eventually, holds};
 use propylon_e2e::{Certificates, Client, Engine, Response, Scratch, binaries};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::geteuid;
@@ -111,7 +111,7 @@ fn is_held(engine: &Engine, name: &str) -> bool {
 fn says(command: &str, path: &Path) -> String {
     let mut program = Command::new(binaries::propylon());
     program.arg(command).arg("-c").arg(path);
-    let said = run(program, b"", PATIENCE);
+    let said = run(program, b"", WAIT_MAX);
     said.text() + &said.stderr
 }
 
@@ -200,7 +200,7 @@ fn a_deleted_upload_that_could_not_be_removed_is_removed_by_the_successor() {
     fs::remove_dir(&file).expect("an empty folder");
     fs::rename(&moved, &file).expect("a rename");
     lineage.upgrade(How::Signal);
-    eventually(PATIENCE, "its key is gone", || (!file.exists()).then_some(()));
+    eventually(WAIT_MAX, "its key is gone", || (!file.exists()).then_some(()));
     assert!(place.file("two").exists() && is_served(lineage.address("web"), "two.test", &two));
 }
 
@@ -217,19 +217,19 @@ fn a_full_folder_of_keys_is_told_before_anything_is_to_be_kept_there() {
     command.arg(place.store()).arg(binaries::propylon()).arg("run");
     let lineage = Lineage::start_by(command, &place.process(), &place.rest());
     let is_unusable = || lineage.metric("propylon_key_store_unusable") == 1.0;
-    eventually(PATIENCE, "it has been looked at", || (!is_unusable()).then_some(()));
+    eventually(WAIT_MAX, "it has been looked at", || (!is_unusable()).then_some(()));
     // The engine sees another file system there than this test does.
     let store = place.store();
     let inside =
         Path::new("/proc").join(lineage.pid().to_string()).join("root").join(store.strip_prefix("/").expect("a root"));
     fs::write(inside.join("much"), vec![0; 1 << 20]).expect_err("it is full");
-    eventually(PATIENCE, "it is told", || is_unusable().then_some(()));
+    eventually(WAIT_MAX, "it is told", || is_unusable().then_some(()));
     lineage.says("No space left on device");
     let told = change_at(lineage.admin(), "PUT", "one", &issue("one.test"));
     assert!(told.status == 500 && told.text().contains("the certificate cannot be kept in"), "{}", told.text());
     assert!(!told.text().contains("state"), "{}", told.text());
     fs::remove_file(inside.join("much")).expect("our own file");
-    eventually(PATIENCE, "it is over", || (!is_unusable()).then_some(()));
+    eventually(WAIT_MAX, "it is over", || (!is_unusable()).then_some(()));
     let told = change_at(lineage.admin(), "PUT", "one", &issue("one.test"));
     assert_eq!(told.status, 200, "{}", told.text());
     let left = fs::read_dir(&inside).expect("a folder").count();
@@ -292,7 +292,7 @@ fn a_folder_that_nothing_can_be_kept_in_is_told_until_it_is_mended() {
         chown(place.store(), Some(NOBODY), None).expect("root may");
         told("another account owns it");
         engine.metric_reaches("propylon_key_store_unusable", &[], 1.0);
-        eventually(PATIENCE, "the log says so", || {
+        eventually(WAIT_MAX, "the log says so", || {
             engine.stderr().iter().any(|line| line.contains("another account owns it")).then_some(())
         });
         chown(place.store(), Some(0), None).expect("root may");

@@ -12,7 +12,7 @@ use propylon_e2e::keyserver::KeyServer;
 use propylon_e2e::lineage::{How, Lineage};
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::{run, signal};
-use propylon_e2e::wait::{PATIENCE, holds};
+use propylon_e2e::wait::{WAIT_MAX, holds};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
 use rustix::process::Signal;
@@ -253,7 +253,7 @@ fn key_servers_are_shown_an_identity_whose_key_is_elsewhere() {
         let port = engine.address("web").port();
         let mut command = Command::new("openssl");
         command.args(["s_client", "-connect", &format!("localhost:{port}"), "-quiet", "-ign_eof"]);
-        let said = run(command, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", PATIENCE);
+        let said = run(command, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", WAIT_MAX);
         assert!(said.text().contains("204"), "{}\n{}", said.text(), said.stderr);
         assert_eq!(engine.metric("propylon_signer_jobs_total", &[("signer", "vault"), ("outcome", "signed")]), count);
     };
@@ -335,7 +335,7 @@ fn check_and_start_take_what_is_shown_to_others() {
         let path = scratch.write("check.toml", complete(text));
         let mut command = Command::new(binaries::propylon());
         command.arg("check").arg("-c").arg(path);
-        let said = run(command, b"", PATIENCE);
+        let said = run(command, b"", WAIT_MAX);
         said.text() + &said.stderr
     };
     let said = check(&text);

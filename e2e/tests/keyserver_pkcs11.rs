@@ -9,7 +9,7 @@ use propylon_e2e::keyserver::{KeyServer, Link, Reply, frame, ordinary};
 use propylon_e2e::program::run;
 use propylon_e2e::scratch::Scratch;
 use propylon_e2e::softhsm::{PIN, SoftHsm};
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::WAIT_MAX;
 use rustix::process::Signal;
 
 const DIGEST: [u8; 32] = [7; 32];
@@ -66,7 +66,7 @@ fn every_type_of_key_signs_and_openssl_agrees() {
         for option in options {
             command.args(["-pkeyopt", option]);
         }
-        run(command, b"", PATIENCE).ok();
+        run(command, b"", WAIT_MAX).ok();
     };
     let digest = [9; 64];
     for (label, public) in &keys {
@@ -102,7 +102,7 @@ fn every_type_of_key_signs_and_openssl_agrees() {
     let mut command = Command::new("openssl");
     command.args(["pkeyutl", "-encrypt", "-pubin", "-inkey"]).arg(&keys[3].1);
     command.args(["-pkeyopt", "rsa_padding_mode:none", "-in"]).arg(raw);
-    assert_eq!(run(command, b"", PATIENCE).ok().stdout, padded);
+    assert_eq!(run(command, b"", WAIT_MAX).ok().stdout, padded);
     // What does not go together is refused as it is with keys in files.
     assert_eq!(ask(&mut link, 0x15, &rsa, &DIGEST).payload, [0x01]);
     assert_eq!(ask(&mut link, 0x05, &rsa, &[7; 31]).payload, [0x01]);

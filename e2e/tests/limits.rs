@@ -541,7 +541,7 @@ fn a_client_that_goes_away_in_an_upload_that_the_server_does_not_take_ends_it() 
     let engine = Engine::start(&config(origin.address(), 1, 1, "timeouts = { body = \"10m\", close = \"100ms\" }"));
     let mut client = engine.client("plain");
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
-    client.patience(Duration::from_millis(300));
+    client.read_timeout(Duration::from_millis(300));
     // Until nobody takes any more.
     let piece = vec![b'x'; 1 << 20];
     client.socket().set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
@@ -759,7 +759,7 @@ fn tickets_that_come_when_the_client_has_gone_do_not_free_its_permit() {
 /// Two servers that are full. A request that has waited for one of them and failed there waits on for the other, and no longer in all
 /// than one that came after it did and has waited once.
 #[test]
-fn a_wait_that_came_to_nothing_counts_for_the_patience_of_the_next() {
+fn a_wait_that_came_to_nothing_counts_for_the_wait_max_of_the_next() {
     let (fall, falls) = channel::<()>();
     let falls = Mutex::new(falls);
     let frail = Origin::scripted(move |peer| {

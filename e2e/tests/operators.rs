@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, with_state};
 use propylon_e2e::engine::{complete, simple};
-use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::PATIENCE};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::WAIT_MAX};
 use serde_json::Value;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -37,13 +37,13 @@ fn condition(engine: &Engine, name: &str) -> Option<Value> {
 #[track_caller]
 fn logged(engine: &Engine, words: &[&str]) -> String {
     let fits = |line: &String| words.iter().all(|word| line.contains(word));
-    eventually(PATIENCE, &format!("a line with {words:?}"), || engine.stderr().into_iter().find(fits))
+    eventually(WAIT_MAX, &format!("a line with {words:?}"), || engine.stderr().into_iter().find(fits))
 }
 
 /// A condition's begin: in the log with its cure, and at the admin address.
 #[track_caller]
 fn begins(engine: &Engine, name: &str, level: &str, words: &str) -> Value {
-    let found = eventually(PATIENCE, name, || condition(engine, name));
+    let found = eventually(WAIT_MAX, name, || condition(engine, name));
     let tag = format!("[{name}]");
     logged(engine, &[level, words, &tag]);
     assert!(found["cure"].as_str().is_some_and(|cure| !cure.is_empty()), "{found:#}");
@@ -289,7 +289,7 @@ fn a_server_that_is_ejected_is_told_of_with_what_to_do_and_one_that_is_down_coun
         client.get("/");
         engine.metric("propylon_server_ejections_total", &[]) > 0.0
     });
-    let told = eventually(PATIENCE, "it is shown", || condition(&engine, "server-ejected"));
+    let told = eventually(WAIT_MAX, "it is shown", || condition(&engine, "server-ejected"));
     let place = format!("backend \"app\": server {}", sick.address());
     assert_eq!((&told["place"], &told["what"]), (&Value::from(&*place), &"ejected for its answers".into()));
     assert!(told["count"].is_null(), "it is for as long as it lasts, and nothing that is counted: {told:#}");

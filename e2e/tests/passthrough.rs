@@ -103,7 +103,7 @@ fn what_is_not_tls_is_closed_and_counted() {
     assert_eq!(broken.read_exact(7), [21, 3, 3, 0, 2, 2, 50]);
     let mut slow = Client::plain(engine.address("sni"));
     slow.send(&hello("shop.test")[..20]);
-    slow.patience(Duration::from_secs(5));
+    slow.read_timeout(Duration::from_secs(5));
     assert_ne!(slow.ending(), Ending::Open);
     let mut gone = Client::plain(engine.address("sni"));
     gone.send(&hello("shop.test")[..20]);

@@ -52,7 +52,7 @@ fn whoever_connects_without_a_header_is_not_listened_to() {
     assert_ne!(wrong.ending(), Ending::Open);
     let mut slow = Client::plain(engine.address("web"));
     slow.send("PROXY TCP4 1.2.3.4");
-    slow.patience(Duration::from_secs(5));
+    slow.read_timeout(Duration::from_secs(5));
     assert_ne!(slow.ending(), Ending::Open);
     for reason in ["no-proxy-header", "bad-proxy-line", "timeout"] {
         engine.metric_reaches("propylon_proxy_protocol_refused_total", &[("reason", reason)], 1.0);

@@ -76,7 +76,7 @@ fn a_server_may_speak_first() {
     let engine = Engine::start(&relay(&[origin.address()], "", ""));
     for listener in ["plain", "web"] {
         let mut client = client(&engine, listener);
-        client.patience(Duration::from_millis(1500));
+        client.read_timeout(Duration::from_millis(1500));
         assert_eq!(client.read_exact(11), b"220 ready\r\n", "{listener}");
     }
 }
@@ -183,7 +183,7 @@ fn a_relay_for_which_the_line_is_too_long_or_too_slow_is_closed() {
     engine.metric_reaches("propylon_queue_depth", &[], 1.0);
     let mut crowded = client(&engine, "plain");
     assert_ne!(crowded.ending(), Ending::Open);
-    assert_ne!(slow.patience(Duration::from_secs(5)).ending(), Ending::Open);
+    assert_ne!(slow.read_timeout(Duration::from_secs(5)).ending(), Ending::Open);
     for reason in ["queue-full", "queue-timeout"] {
         engine.metric_reaches("propylon_queue_refused_total", &[("reason", reason)], 1.0);
         engine.metric_reaches("propylon_relays_total", &[("reason", reason)], 1.0);
@@ -259,17 +259,17 @@ fn a_reset_that_meets_bytes_on_their_way_is_no_end() {
     for listener in ["plain", "web"] {
         full.store(false, Ordering::SeqCst);
         let mut client = client(&engine, listener);
-        let patience = Duration::from_millis(500);
-        client.patience(patience);
+        let wait_max = Duration::from_millis(500);
+        client.read_timeout(wait_max);
         let piece = noise(32 * 1024);
         let stuck = (0..4000).any(|_| {
             let began = Instant::now();
             assert!(client.offer(&piece));
-            began.elapsed() >= patience
+            began.elapsed() >= wait_max
         });
         assert!(stuck, "{listener}: the server reads nothing");
         full.store(true, Ordering::SeqCst);
-        client.patience(Duration::from_secs(10));
+        client.read_timeout(Duration::from_secs(10));
         let (bytes, ending) = client.read_to_end();
         assert!(b"a part of".starts_with(&bytes), "{listener}");
         assert!(matches!(ending, Ending::Reset | Ending::Truncated), "{listener}: {ending:?}");
@@ -306,7 +306,7 @@ fn a_relay_in_which_nothing_moves_is_ended() {
         let mut client = client(&engine, listener);
         client.send("x");
         client.read_exact(1);
-        client.patience(Duration::from_secs(5));
+        client.read_timeout(Duration::from_secs(5));
         assert_ne!(client.ending(), Ending::Open, "{listener}");
     }
     engine.metric_reaches("propylon_relays_total", &[("reason", "idle")], 2.0);

@@ -12,7 +12,7 @@ use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, server, snapsh
 use propylon_e2e::certificates::{self, leaf_of};
 use propylon_e2e::engine::simple;
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
-use propylon_e2e::wait::PATIENCE;
+use propylon_e2e::wait::WAIT_MAX;
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
@@ -447,7 +447,7 @@ fn a_unix_socket_is_for_its_owner_and_needs_no_token() {
     assert_eq!((&value["result"], &value["generation"]), (&"applied".into(), &2.into()), "{value:#}");
     assert_eq!(ask("GET", "/v1/snapshot", "")["backends"][0]["servers"][0]["weight"], 3);
     engine.signal(Signal::TERM);
-    engine.wait(PATIENCE);
+    engine.wait(WAIT_MAX);
     assert!(!socket.exists(), "it does not outlive its engine");
 }
 

@@ -11,7 +11,7 @@ use propylon_e2e::{Certificates, Engine, Origin, Scratch, binaries, eventually, 
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 fn hello() -> Origin {
     Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n")
@@ -63,7 +63,7 @@ impl Visitor {
 /// Lines of a key file: keys of a time each, all of them past.
 fn keys(numbers: &[u8]) -> String {
     let line = |number: &u8| {
-        let said = run(base64(), &[*number; 48], PATIENCE).ok();
+        let said = run(base64(), &[*number; 48], WAIT_MAX).ok();
         format!("{} {}\n", 1000 + u32::from(*number), said.text().trim())
     };
     numbers.iter().map(line).collect()
@@ -200,7 +200,7 @@ fn no_engine_starts_with_keys_that_it_cannot_use_or_that_everybody_can_read() {
         for command in ["check", "run"] {
             let mut program = Command::new(binaries::propylon());
             program.arg(command).arg("-c").arg(&config);
-            let said = run(program, b"", PATIENCE);
+            let said = run(program, b"", WAIT_MAX);
             assert_eq!(said.status.code(), Some(1), "{command} {lines}");
             // A start finds out at the attempt.
             let found = said.stderr.contains(part) || command == "run" && said.stderr.contains("make its folder");
@@ -261,7 +261,7 @@ fn two_engines_that_rotate_one_file_lose_no_key() {
     let engines = [engine(&origin, &shared(&file, "1s")), engine(&origin, &shared(&file, "1s"))];
     let mut before = read_keys(&file);
     for _ in 0..ROTATIONS {
-        let after = eventually(PATIENCE, "a rotation", || Some(read_keys(&file)).filter(|keys| *keys != before));
+        let after = eventually(WAIT_MAX, "a rotation", || Some(read_keys(&file)).filter(|keys| *keys != before));
         assert!(after.is_sorted_by(|one, other| one.0 < other.0), "{after:?}");
         // What was to seal next is there, and what has sealed until now.
         for kept in before.iter().rev().take(2) {

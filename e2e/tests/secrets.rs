@@ -10,7 +10,7 @@ use propylon_e2e::engine::complete;
 use propylon_e2e::keyserver::{self, KeyServer};
 use propylon_e2e::memory;
 use propylon_e2e::program::run;
-use propylon_e2e::wait::{PATIENCE, holds};
+use propylon_e2e::wait::{WAIT_MAX, holds};
 use propylon_e2e::{Certificates, Engine, Scratch, binaries};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustix::process::Signal;
@@ -156,7 +156,7 @@ fn check(scratch: &Scratch, config: &str) -> String {
     let path = scratch.write("check.toml", complete(config));
     let mut command = Command::new(binaries::propylon());
     command.arg("check").arg("-c").arg(path);
-    let said = run(command, b"", PATIENCE);
+    let said = run(command, b"", WAIT_MAX);
     said.text() + &said.stderr
 }
 
@@ -206,7 +206,7 @@ fn nothing_is_said_of_a_key_that_is_taken_for_a_configuration() {
                 let mut words = Command::new(program);
                 words.arg(command).arg("-c").arg(&path);
                 words.args((command == "explain").then_some("http://one.test/"));
-                let said = run(words, b"", PATIENCE);
+                let said = run(words, b"", WAIT_MAX);
                 let text = said.text() + &said.stderr;
                 tells_nothing(&format!("{what}, {name}, {command}"), &text, &pieces);
                 assert!(!said.status.success(), "{what}, {name}, {command}: {text}");
@@ -276,7 +276,7 @@ fn forgets(what: &str, pid: u32, traces: &[(String, Vec<u8>)]) {
         if left.is_empty() {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{what}: {left:#?}");
+        assert!(started.elapsed() < WAIT_MAX, "{what}: {left:#?}");
     }
 }
 

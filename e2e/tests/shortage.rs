@@ -194,7 +194,7 @@ fn when_nobody_is_idle_a_flood_costs_little_and_the_admin_address_answers() {
     holds("it serves again", || {
         let mut client = Client::plain(address);
         let served = client.try_send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_ok();
-        client.patience(Duration::from_millis(500));
+        client.read_timeout(Duration::from_millis(500));
         served && client.has_something()
     });
     assert_eq!(engine.client("web").get("/").text(), "hello\n");

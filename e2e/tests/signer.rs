@@ -525,7 +525,7 @@ fn a_thousand_handshakes_that_wait_for_a_server_far_away_hold_nobody_up() {
     let origin = Origin::always(ANSWER);
     let distance = Distance::new(vault.addresses()[0], Duration::from_millis(25));
     let tables = vault.tables(&[distance.address()], "timeout = \"60s\"\nhedge = \"off\"");
-    // Nobody's patience is over before all have begun, however busy the machine is.
+    // Nobody's wait is over before all have begun, however busy the machine is.
     let patient = with(&[origin.address()], "timeouts = { handshake = \"120s\" }", "");
     let process = "[process]\nworkers = 1\nhandshakes = { queue_wait = \"60s\" }\n";
     let engine = Engine::start(&(process.to_owned() + &patient + &tables));

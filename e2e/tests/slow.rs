@@ -106,13 +106,13 @@ fn cut_off(wait: &str, least: f64, most: f64, story: impl Fn(&mut Client) + Sync
 /// Sends a byte every now and then until the engine has had enough.
 fn drip(client: &mut Client, every: Duration) {
     let began = Instant::now();
-    client.patience(every);
+    client.read_timeout(every);
     while began.elapsed() < Duration::from_secs(8) {
         if client.try_send(b"x").is_err() || client.has_something() {
             break;
         }
     }
-    client.patience(Duration::from_secs(10));
+    client.read_timeout(Duration::from_secs(10));
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_server_that_has_taken_a_large_body_and_does_not_answer_becomes_504() {
         client.send(vec![b'x'; *size]);
     }
     for (size, client) in &mut clients {
-        client.patience(Duration::from_secs(10));
+        client.read_timeout(Duration::from_secs(10));
         let response = client.read_response();
         let expected = (504, "504 Gateway Timeout: first-byte-timeout\n".to_owned());
         assert_eq!((response.status, response.text()), expected, "{size} bytes");
@@ -235,9 +235,9 @@ fn a_server_that_does_not_read_the_body_becomes_504() {
     cut_off("server-body", 0.9, 5.0, |client| {
         client.send("POST /no-reader HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n");
         let began = Instant::now();
-        client.patience(Duration::from_millis(1));
+        client.read_timeout(Duration::from_millis(1));
         while began.elapsed() < Duration::from_secs(8) && client.offer(&[b'x'; 30_000]) && !client.has_something() {}
-        client.patience(Duration::from_secs(10));
+        client.read_timeout(Duration::from_secs(10));
         let response = client.read_response();
         assert_eq!((response.status, response.text().as_str()), (504, "504 Gateway Timeout: body-timeout\n"));
     });

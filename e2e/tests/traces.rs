@@ -375,7 +375,7 @@ fn without_tracing_fields_pass_untouched_and_nobody_is_called() {
 }
 
 #[test]
-fn a_collector_that_asks_for_patience_gets_each_batch_once() {
+fn a_collector_that_asks_for_wait_max_gets_each_batch_once() {
     let origin = Origin::mirror();
     let collector = Collector::answering(|number| match number {
         0 => "HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy".into(),

@@ -20,7 +20,7 @@ use propylon_e2e::program::{run, s_client, signal};
 use propylon_e2e::{Certificates, Client, Ending, Origin, Scratch, binaries, engine, eventually, holds};
 use rustix::process::Signal;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 fn hello() -> Origin {
     Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n")
@@ -101,7 +101,7 @@ fn a_process_that_drains_leaves_probes_to_its_successor() {
     let origin = Origin::scripted(move |peer| {
         while let Some(head) = peer.read_head() {
             if head.starts_with(b"GET /slow") {
-                let _ = wait.lock().expect("nobody panics with it").recv_timeout(PATIENCE);
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(WAIT_MAX);
             }
             peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         }
@@ -168,7 +168,7 @@ fn what_is_in_progress_finishes_where_it_began() {
     lineage.says("draining: ");
 
     assert_eq!(Client::plain(plain).get("/").text(), "0");
-    let told = eventually(PATIENCE, "the drain is told of", || {
+    let told = eventually(WAIT_MAX, "the drain is told of", || {
         let told = lineage.snapshot()["upgrade"]["predecessors"][0].clone();
         (told["connections"] == 4).then_some(told)
     });
@@ -317,7 +317,7 @@ fn a_successor_that_cannot_start_leaves_the_old_one_serving_and_says_why_in_both
             assert_eq!(said.status.code(), Some(1), "{arguments:?} {}", said.stderr);
             assert!(said.stderr.contains(why), "{arguments:?}: {}", said.stderr);
             if !reason.is_empty() {
-                let line = eventually(PATIENCE, "the old one's word", || {
+                let line = eventually(WAIT_MAX, "the old one's word", || {
                     let said = lineage.said().into_iter();
                     said.filter(|line| line.contains("the upgrade has failed")).nth(failed)
                 });
@@ -379,7 +379,7 @@ fn what_the_admin_api_has_changed_is_there_after_an_upgrade_and_the_generation_g
     let admin = |arguments: &[&str]| {
         let mut command = Command::new("curl");
         command.args(["-sS", "--unix-socket", &socket]).args(arguments);
-        run(command, b"", PATIENCE).ok().text()
+        run(command, b"", WAIT_MAX).ok().text()
     };
     let answer = Client::plain(plain).get("/");
     let cookie = answer.field("Set-Cookie").and_then(|line| line.split(';').next()).expect("a cookie").to_owned();
@@ -491,7 +491,7 @@ fn what_an_account_serves_with_is_its_own_through_rotations_and_upgrades() {
     std::fs::set_permissions(lineage.config(), std::fs::Permissions::from_mode(0o644)).expect("our own file");
     let plain = lineage.address("plain");
     let logged = |what: &str| {
-        eventually(PATIENCE, what, || {
+        eventually(WAIT_MAX, what, || {
             Client::plain(plain).get(&format!("/{what}"));
             std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what)).then_some(())
         });
@@ -536,7 +536,7 @@ fn what_an_account_serves_with_is_its_own_through_rotations_and_upgrades() {
 }
 
 fn run_to_end(command: Command) -> String {
-    run(command, b"", PATIENCE).ok().text()
+    run(command, b"", WAIT_MAX).ok().text()
 }
 
 /// A process that serves nothing and hands over a listening socket: up to the successor's "ready", and then it ends, or just
@@ -584,7 +584,7 @@ fn a_predecessor_that_dies_meanwhile_is_succeeded_and_one_that_takes_back_its_wo
     let config = scratch.write("propylon.toml", engine::complete(&placed(&origin, plain, web)));
     let mut command = upgrade();
     command.arg("-c").arg(config);
-    let said = run(command, b"", PATIENCE);
+    let said = run(command, b"", WAIT_MAX);
     assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
     assert!(said.stderr.contains("nothing was taken over: the conversation"), "{}", said.stderr);
     signal(alive.id(), Signal::KILL);
@@ -676,7 +676,7 @@ fn a_socket_of_a_service_manager_that_no_listener_is_for_is_an_error_that_names_
     let config = scratch.write("propylon.toml", engine::complete(&placed(&origin, plain, web)));
     let mut command = activated(&[(plain, "web"), (third, "stray")]);
     command.arg("-c").arg(config);
-    let said = run(command, b"", PATIENCE);
+    let said = run(command, b"", WAIT_MAX);
     assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
     let expected = format!("no listener has the address of socket \"stray\" of the service manager at {third}");
     assert!(said.stderr.contains(&expected), "{}", said.stderr);
@@ -721,7 +721,7 @@ fn a_service_manager_with_an_abstract_socket_hears_the_same_from_inside_the_sand
 
 fn a_service_manager_hears(name: &str, socket: &UnixDatagram) {
     let origin = hello();
-    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    socket.set_read_timeout(Some(WAIT_MAX)).expect("a limit");
     let mut heard = Vec::new();
     let mut await_word = |part: &str| {
         let mut buffer = [0; 4096];

@@ -206,7 +206,7 @@ fn a_tunnel_in_which_nothing_moves_is_ended() {
     upgrade(&mut client);
     client.send("x");
     client.read_exact(1);
-    client.patience(Duration::from_secs(5));
+    client.read_timeout(Duration::from_secs(5));
     assert_ne!(client.ending(), Ending::Open);
     engine.metric_reaches("propylon_timeouts_total", &[("wait", "tunnel-idle")], 1.0);
 }

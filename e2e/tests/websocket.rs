@@ -228,7 +228,7 @@ fn over_http_2_a_close_of_the_server_and_a_reset_of_the_client_arrive() {
 fn over_http_2_a_stream_in_which_nothing_moves_is_ended_and_its_connection_is_not() {
     let chat = Chat::new("timeouts = { tunnel_idle = \"1s\" }");
     let mut socket = OverHttp2::open(&chat.engine, "/idle");
-    socket.http2.client.patience(Duration::from_secs(20));
+    socket.http2.client.read_timeout(Duration::from_secs(20));
     let heard = socket.http2.next_of(1);
     assert!(heard.kind == RST_STREAM || heard.kind == DATA && heard.ends(), "{heard:?}");
     holds("the server notices", || chat.closed("/idle 1006") == 1);

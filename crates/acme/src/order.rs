@@ -27,7 +27,7 @@ use crate::key_process::{AccountKey, CertificateKey, Credentials, External, Spen
 use crate::refusal::Refusal;
 
 /// Polling until the authority has decided on the challenges, and again until it has made the certificate.
-const PATIENCE: RetryPolicy =
+const WAIT_MAX: RetryPolicy =
     RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(Duration::from_secs(120));
 /// Challenges of a process that is gone are answered no longer than this.
 const ANSWER_SECONDS: i64 = 1800;
@@ -257,7 +257,7 @@ async fn prove(
             challenge.set_ready().await.map_err(|error| Refusal::of(&format!("{name}'s challenge"), &error))?;
         }
     }
-    match order.poll_ready(&PATIENCE).await {
+    match order.poll_ready(&WAIT_MAX).await {
         Ok(OrderStatus::Ready) => Ok(()),
         Ok(_) => Err(why_invalid(order, None).await),
         Err(Error::Api(problem)) => Err(why_invalid(order, Some(Refusal::of_problem("validation", &problem))).await),
@@ -340,7 +340,7 @@ async fn certify(
     public_key: &[u8],
 ) -> Result<String, Refusal> {
     order.finalize_csr(request).await.map_err(|error| Refusal::of("the request", &error))?;
-    let pem = order.poll_certificate(&PATIENCE).await.map_err(|error| Refusal::of("the certificate", &error))?;
+    let pem = order.poll_certificate(&WAIT_MAX).await.map_err(|error| Refusal::of("the certificate", &error))?;
     let held = chain::check(&pem, public_key, names, now);
     let held = held.map_err(|why| Refusal::new(format!("what the authority sent cannot be used: {why}")))?;
     if held.lifetime.is_over(now) {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A busy machine may need this long for what takes a second elsewhere.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn bench() -> Command {
     Command::new(env!("CARGO_BIN_EXE_propylon-bench"))
@@ -74,9 +74,9 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The end of a process, or of patience with it.
+/// The end of a process, or of the wait for it.
 fn wait(mut child: Child) -> Output {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > until {
             let _ = child.kill();

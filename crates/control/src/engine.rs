@@ -69,9 +69,9 @@ const WORKERS_WAIT: Duration = Duration::from_secs(30);
 const KEY_PROCESS_LOOK: Duration = Duration::from_millis(5);
 
 /// Longest time for which the end of the process waits for the access log's reader.
-const LOG_PATIENCE: Duration = Duration::from_secs(2);
+const LOG_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Longest time for which the end of the process waits for the trace collector.
-const SPANS_PATIENCE: Duration = Duration::from_secs(3);
+const SPANS_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The input of `prepare`.
 pub struct Start {
@@ -221,9 +221,9 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let initial = InitialState { path, merged, snapshot, unusable, sandbox, orders, publish };
     let startup = Startup { initial, launcher, admin, upgrade, takeover, adopted, publication };
     let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, threads))?;
-    exporter.finish(SPANS_PATIENCE);
+    exporter.finish(SPANS_WAIT_MAX);
     clear_away(&config, kept);
-    log.finish(LOG_PATIENCE);
+    log.finish(LOG_WAIT_MAX);
     Ok(outcome)
 }
 

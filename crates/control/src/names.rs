@@ -27,7 +27,7 @@ pub const ADDRESSES_MAX: usize = 16;
 /// A record's weight in so many parts, that its host's addresses share.
 const WEIGHT_PARTS: u32 = 720;
 /// How long a lookup may take, all questions and repeats of it together.
-const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+const LOOKUP_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long an answer of the system holds, which does not say.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
@@ -86,7 +86,7 @@ impl Names {
         if let ServerAddress::Ip(_) = question {
             return Ok(self.literal(question));
         }
-        let asked = timeout(LOOKUP_PATIENCE, self.ask(question)).await;
+        let asked = timeout(LOOKUP_WAIT_MAX, self.ask(question)).await;
         let (mut found, valid) = asked.unwrap_or_else(|_| Err("no answer in time".into()))?;
         // The first choices first. One that is named twice is what it is named first.
         found.sort_unstable();

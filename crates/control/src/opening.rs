@@ -20,7 +20,7 @@ use crate::upgrade::Failure;
 use crate::upgrade::takeover::{InheritedSocket, Takeover};
 
 /// How long somebody at the upgrade socket may take to be there.
-const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Why the engine could not start.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ pub fn files_plan(config: &Config) -> FilesPlan {
 /// A start by mistake would otherwise be told of an address that is taken, and not by whom.
 fn refuse_second(config: &Config) -> Result<(), StartError> {
     let Some(socket) = &config.process.upgrade_socket else { return Ok(()) };
-    match propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE) {
+    match propylon_sys::connect_messages(&socket.path, LOOK_WAIT_MAX) {
         Ok(_) => Err(StartError::Served(socket.path.clone())),
         Err(_) => Ok(()),
     }

@@ -15,7 +15,7 @@ use propylon_metrics::{Counter, Store};
 use sd_notify::NotifyState;
 
 /// How long the service manager may take to have room for a message.
-const MANAGER_PATIENCE: Duration = Duration::from_secs(1);
+const MANAGER_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The service manager's socket, from before the sandbox.
 static MANAGER: OnceLock<UnixDatagram> = OnceLock::new();
@@ -34,7 +34,7 @@ pub fn connect() {
 fn manager() -> io::Result<Option<UnixDatagram>> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
     let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(MANAGER_PATIENCE))?;
+    socket.set_write_timeout(Some(MANAGER_WAIT_MAX))?;
     socket.connect_addr(&address(&name)?)?;
     Ok(Some(socket))
 }

@@ -81,9 +81,9 @@ impl KeyFiles {
     }
 
     /// Returns when the process answers for the first time; an error where it has ended before, or takes longer.
-    pub fn wait_until_ready(&self, patience: Duration) -> io::Result<()> {
+    pub fn wait_until_ready(&self, wait_max: Duration) -> io::Result<()> {
         let mut channel = self.channel();
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + wait_max;
         while channel.receive(deadline)? != HERE.len() {}
         Ok(())
     }

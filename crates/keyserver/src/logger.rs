@@ -19,7 +19,7 @@ use propylon_config::log_line;
 use propylon_sys::LineQueue;
 
 /// Time by which waiting lines may delay the end of the process.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+const FLUSH_WAIT_MAX: Duration = Duration::from_secs(1);
 
 static QUEUE: LineQueue = LineQueue::new(lost_line);
 /// The program name that begins each line.
@@ -49,7 +49,7 @@ impl Log for Stderr {
 
     /// Writes lines that wait; called before the process ends.
     fn flush(&self) {
-        QUEUE.flush(FLUSH_PATIENCE);
+        QUEUE.flush(FLUSH_WAIT_MAX);
     }
 }
 

@@ -21,7 +21,7 @@ pub struct MinRateTimeout {
 }
 
 impl MinRateTimeout {
-    /// `grace` is the patience at the start and the most there can be. With a `rate_min` of 0 bytes per second any
+    /// `grace` is the wait allowed at the start and the most there can be. With a `rate_min` of 0 bytes per second any
     /// progress restores all of it: a plain idle timeout.
     pub fn new(grace: Duration, rate_min: u32) -> Self {
         Self { grace, rate_min, credit: grace }
@@ -61,16 +61,16 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(30);
 
     /// When a peer that moves `bytes` every `pause` is cut, if within a day.
-    fn cut_at(mut patience: MinRateTimeout, bytes: usize, pause: Duration) -> Option<Duration> {
+    fn cut_at(mut timeout: MinRateTimeout, bytes: usize, pause: Duration) -> Option<Duration> {
         let mut clock = Duration::ZERO;
         while clock < Duration::from_secs(86_400) {
-            let wait = pause.min(patience.remaining());
+            let wait = pause.min(timeout.remaining());
             clock += wait;
-            patience.waited(wait);
-            if patience.expired() {
+            timeout.waited(wait);
+            if timeout.expired() {
                 return Some(clock);
             }
-            patience.moved(bytes);
+            timeout.moved(bytes);
         }
         None
     }
@@ -95,10 +95,10 @@ mod tests {
 
     #[test]
     fn credit_cannot_be_saved_up() {
-        let mut patience = MinRateTimeout::new(GRACE, 240);
-        patience.moved(usize::MAX);
-        assert_eq!(patience.remaining(), GRACE);
-        assert_eq!(cut_at(patience, 0, Duration::from_secs(1)), Some(GRACE));
+        let mut timeout = MinRateTimeout::new(GRACE, 240);
+        timeout.moved(usize::MAX);
+        assert_eq!(timeout.remaining(), GRACE);
+        assert_eq!(cut_at(timeout, 0, Duration::from_secs(1)), Some(GRACE));
     }
 
     #[test]
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn time_that_is_not_told_does_not_count() {
-        let mut patience = MinRateTimeout::new(GRACE, 240);
-        patience.waited(Duration::from_secs(29));
-        assert!(!patience.expired());
-        assert_eq!(patience.remaining(), Duration::from_secs(1));
-        patience.waited(Duration::from_secs(2));
-        assert!(patience.expired());
+        let mut timeout = MinRateTimeout::new(GRACE, 240);
+        timeout.waited(Duration::from_secs(29));
+        assert!(!timeout.expired());
+        assert_eq!(timeout.remaining(), Duration::from_secs(1));
+        timeout.waited(Duration::from_secs(2));
+        assert!(timeout.expired());
     }
 }

@@ -161,9 +161,9 @@ impl Signers {
         Change::Ejected
     }
 
-    /// Whether a trial is due at this server; if so it counts as begun, and has until `now + patience`. To be asked now
+    /// Whether a trial is due at this server; if so it counts as begun, and has until `now + wait_max`. To be asked now
     /// and then: it is also where a trial that was not answered counts as failed.
-    pub fn trial_due(&mut self, server: usize, now: u64, patience: u64) -> bool {
+    pub fn trial_due(&mut self, server: usize, now: u64, wait_max: u64) -> bool {
         let server = &mut self.servers[server];
         match server.standing {
             Standing::OnTrial { until, trials } if now >= until => {
@@ -172,7 +172,7 @@ impl Signers {
                 false
             }
             Standing::Ejected { until, trials } if now >= until && server.links > 0 => {
-                server.standing = Standing::OnTrial { until: now + patience, trials };
+                server.standing = Standing::OnTrial { until: now + wait_max, trials };
                 true
             }
             _ => false,
@@ -322,13 +322,13 @@ mod tests {
         random: fastrand::Rng,
         /// Latencies by server; none: it does not answer.
         latencies: Vec<Option<u64>>,
-        /// When the answer comes (or the patience ends), to which server, whether it is an answer, and to a trial.
+        /// When the answer comes (or the wait ends), to which server, whether it is an answer, and to a trial.
         flights: Vec<(u64, u64, usize, bool, bool)>,
         asked: Vec<u64>,
         unanswered: u64,
     }
 
-    const PATIENCE: u64 = 250_000;
+    const WAIT_MAX: u64 = 250_000;
 
     impl World {
         fn new(seed: u64, latencies: &[Option<u64>]) -> World {
@@ -347,8 +347,8 @@ mod tests {
             let spread = self.random.u64(80..120);
             let latency = self.latencies[server].map(|latency| latency * spread / 100);
             let (end, answer) = match latency {
-                Some(latency) if latency < PATIENCE => (now + latency, true),
-                _ => (now + PATIENCE, false),
+                Some(latency) if latency < WAIT_MAX => (now + latency, true),
+                _ => (now + WAIT_MAX, false),
             };
             self.flights.push((end, now, server, answer, trial));
         }
@@ -372,7 +372,7 @@ mod tests {
                 now += self.random.u64(50..150);
                 self.land(now);
                 for server in 0..self.latencies.len() {
-                    if self.signers.trial_due(server, now, PATIENCE) {
+                    if self.signers.trial_due(server, now, WAIT_MAX) {
                         self.send(server, now, true);
                     }
                 }

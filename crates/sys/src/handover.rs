@@ -65,9 +65,9 @@ pub fn listen_messages(path: &Path, owner: Option<&Account>) -> io::Result<Owned
 
 /// Connects to who listens at `path`. The socket waits for each message, and for room for one, for so long; zero: for
 /// ever.
-pub fn connect_messages(path: &Path, patience: Duration) -> io::Result<OwnedFd> {
+pub fn connect_messages(path: &Path, wait_max: Duration) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET.cloexec(), None)?;
-    let limit = (!patience.is_zero()).then_some(patience);
+    let limit = (!wait_max.is_zero()).then_some(wait_max);
     socket.set_read_timeout(limit)?;
     socket.set_write_timeout(limit)?;
     socket.connect(&SockAddr::unix(path)?)?;
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::{ListenOptions, listen};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_MAX: Duration = Duration::from_secs(20);
 
     fn place(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("propylon-handover-{}-{name}", std::process::id()))
@@ -223,7 +223,7 @@ mod tests {
     fn pair(name: &str) -> (OwnedFd, OwnedFd) {
         let path = place(name);
         let listener = listen_messages(&path, None).unwrap();
-        let client = connect_messages(&path, PATIENCE).unwrap();
+        let client = connect_messages(&path, WAIT_MAX).unwrap();
         let server = accept_messages(&listener).unwrap();
         set_nonblocking(&server, false).unwrap();
         fs::remove_file(&path).unwrap();
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(listen_messages(&path, None).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(socket);
         let again = listen_messages(&path, None).unwrap();
-        let client = connect_messages(&path, PATIENCE).unwrap();
+        let client = connect_messages(&path, WAIT_MAX).unwrap();
         // The refused attempt above has left a connection behind where it was asked, and nothing here.
         assert!(is_peer_trusted(accept_messages(&again).unwrap()).unwrap());
         drop(client);
@@ -302,7 +302,7 @@ mod tests {
         let watch = ProcessWatch::of(child.id()).unwrap();
         assert!(!watch.has_ended(Duration::ZERO));
         child.kill().unwrap();
-        assert!(watch.has_ended(PATIENCE));
+        assert!(watch.has_ended(WAIT_MAX));
         child.wait().unwrap();
         assert!(watch.has_ended(Duration::ZERO));
         assert!(ProcessWatch::of(0).is_err() && ProcessWatch::of(u32::MAX).is_err());

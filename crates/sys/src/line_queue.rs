@@ -84,10 +84,10 @@ impl LineQueue {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, or `patience` is up: a reader that has stopped reading keeps nobody from
+    /// Waits until everything is written, or `wait_max` is up: a reader that has stopped reading keeps nobody from
     /// ending.
-    pub fn flush(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    pub fn flush(&self, wait_max: Duration) {
+        let until = Instant::now() + wait_max;
         let mut state = self.state();
         while state.has_writer && state.is_busy() {
             let left = until.saturating_duration_since(Instant::now());
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_MAX: Duration = Duration::from_secs(20);
 
     fn queue() -> &'static LineQueue {
         Box::leak(Box::new(LineQueue::new(|count| format!("lost {count}\n"))))
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(read_whole(&mut lines, pushed), queue.lost());
             assert!(queue.push(b"after\n"));
             assert_eq!(next(&mut lines), "after");
-            queue.flush(PATIENCE);
+            queue.flush(WAIT_MAX);
             assert!(!queue.state().is_busy());
         }
     }
@@ -280,7 +280,7 @@ mod tests {
         let queue = queue();
         queue.start(writer).expect("a thread");
         (0..3).for_each(|_| assert!(queue.push(b"into the void\n")));
-        queue.flush(PATIENCE);
+        queue.flush(WAIT_MAX);
         assert_eq!(queue.lost(), 3);
     }
 

@@ -228,12 +228,12 @@ mod tests {
     /// Loopback addresses of one test each, which needs a port to stay free once it is closed.
     const OWN_LOOPBACKS: [&str; 2] = ["127.0.0.2:0", "127.0.0.3:0"];
     /// Long enough for a busy machine; a test that gets what it waits for never takes it.
-    const PATIENCE_SECONDS: i64 = 20;
+    const WAIT_SECONDS_MAX: i64 = 20;
 
     fn wait(socket: &impl AsFd, what: PollFlags) {
-        let patience = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
+        let wait_max = Timespec { tv_sec: WAIT_SECONDS_MAX, tv_nsec: 0 };
         let mut polled = [PollFd::new(socket, what)];
-        assert_eq!(poll(&mut polled, Some(&patience)).unwrap(), 1, "nothing happened on the socket");
+        assert_eq!(poll(&mut polled, Some(&wait_max)).unwrap(), 1, "nothing happened on the socket");
     }
 
     fn listener(options: ListenOptions) -> (TcpListener, SocketAddr) {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Far beyond what an agent that lives is silent on a busy machine.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The one CA of coordinator and agents.
 fn ca() -> &'static (CoordinatorIdentity, AgentIdentity) {
@@ -77,7 +77,7 @@ fn connect(agent: SocketAddr) -> Channel {
 /// Past the signs of life.
 fn answer(channel: &mut Channel) -> Message {
     loop {
-        match channel.receive(PATIENCE).unwrap() {
+        match channel.receive(WAIT_MAX).unwrap() {
             Message::Alive => {}
             message => return message,
         }
@@ -150,8 +150,8 @@ fn an_agent_that_falls_silent_is_a_stall() {
     let silent = listener.local_addr().unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let mut channel = ca().1.accept(listener.accept().unwrap().0, Instant::now() + PATIENCE).unwrap();
-        assert!(matches!(channel.receive(PATIENCE).unwrap(), Message::Job(_)));
+        let mut channel = ca().1.accept(listener.accept().unwrap().0, Instant::now() + WAIT_MAX).unwrap();
+        assert!(matches!(channel.receive(WAIT_MAX).unwrap(), Message::Job(_)));
         channel.send(&Message::Ready).unwrap();
         loop {
             match answer(&mut channel) {
@@ -160,7 +160,7 @@ fn an_agent_that_falls_silent_is_a_stall() {
                 other => panic!("{other:?}"),
             }
         }
-        let _ = released.recv_timeout(PATIENCE);
+        let _ = released.recv_timeout(WAIT_MAX);
     });
     let distributed = measure(&[good.address, silent], &whole(origin.address, Until::Finished(200))).unwrap();
     drop(release);
@@ -192,7 +192,7 @@ fn an_agent_does_one_job_at_a_time_and_stops_with_its_coordinator() {
 
     // Gone without a word: the load ends long before its 50 seconds, and the agent is free again.
     drop(first);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     loop {
         let mut third = connect(agent.address);
         third.send(&Message::Job(Box::new(long.clone()))).unwrap();

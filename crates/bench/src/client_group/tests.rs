@@ -15,17 +15,17 @@ fn target(address: std::net::SocketAddr) -> Target {
     Target::new(address, "localhost", None).unwrap()
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 #[test]
 fn clients_that_ask_once_stay_connected() {
     let origin = Running::start(Duration::ZERO, None);
     let target = target(origin.address);
     let mut group =
-        ClientGroup::new(&target, behaviour(RequestPattern::Once, PATIENCE), 1, &Interrupt::default()).unwrap();
-    let grown = group.grow(100, PATIENCE, |_| {}).unwrap();
+        ClientGroup::new(&target, behaviour(RequestPattern::Once, WAIT_MAX), 1, &Interrupt::default()).unwrap();
+    let grown = group.grow(100, WAIT_MAX, |_| {}).unwrap();
     assert_eq!((grown.done, grown.connects, grown.errors_total()), (100, 100, 0));
-    let grown = group.grow(300, PATIENCE, |_| {}).unwrap();
+    let grown = group.grow(300, WAIT_MAX, |_| {}).unwrap();
     assert_eq!((grown.done, grown.connects), (200, 200));
     let held = group.hold(Duration::from_millis(50)).unwrap();
     assert_eq!(held.clients, ClientCounts { wanted: 300, open: 300, served: 300 });
@@ -37,8 +37,8 @@ fn clients_that_say_nothing_or_one_byte_are_connected_and_not_answered() {
     let origin = Running::start(Duration::ZERO, None);
     let target = target(origin.address);
     for pattern in [RequestPattern::Silent, RequestPattern::OneByte] {
-        let mut group = ClientGroup::new(&target, behaviour(pattern, PATIENCE), 1, &Interrupt::default()).unwrap();
-        let grown = group.grow(50, PATIENCE, |_| {}).unwrap();
+        let mut group = ClientGroup::new(&target, behaviour(pattern, WAIT_MAX), 1, &Interrupt::default()).unwrap();
+        let grown = group.grow(50, WAIT_MAX, |_| {}).unwrap();
         assert_eq!((grown.clients.open, grown.connects, grown.errors_total()), (50, 50, 0));
     }
 }
@@ -48,8 +48,8 @@ fn clients_with_a_rhythm_ask_again_on_the_same_connection() {
     let origin = Running::start(Duration::ZERO, None);
     let target = target(origin.address);
     let pattern = RequestPattern::Every(Duration::from_millis(20));
-    let mut group = ClientGroup::new(&target, behaviour(pattern, PATIENCE), 1, &Interrupt::default()).unwrap();
-    group.grow(10, PATIENCE, |_| {}).unwrap();
+    let mut group = ClientGroup::new(&target, behaviour(pattern, WAIT_MAX), 1, &Interrupt::default()).unwrap();
+    group.grow(10, WAIT_MAX, |_| {}).unwrap();
     let held = group.hold(Duration::from_millis(500)).unwrap();
     // 250 are due; a busy machine may be late, but never early.
     assert!((50..=260).contains(&held.done), "{held:?}");
@@ -60,11 +60,11 @@ fn clients_with_a_rhythm_ask_again_on_the_same_connection() {
 fn a_dribbled_request_is_answered_when_its_last_byte_has_come() {
     let origin = Running::start(Duration::ZERO, None);
     let target = target(origin.address);
-    let mut behaviour = behaviour(RequestPattern::Dribble { bytes_per_second: 20 }, PATIENCE);
+    let mut behaviour = behaviour(RequestPattern::Dribble { bytes_per_second: 20 }, WAIT_MAX);
     // Two pieces: the second goes out a second after the first.
     behaviour.request.bytes = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec();
     let mut group = ClientGroup::new(&target, behaviour, 1, &Interrupt::default()).unwrap();
-    let grown = group.grow(5, PATIENCE, |_| {}).unwrap();
+    let grown = group.grow(5, WAIT_MAX, |_| {}).unwrap();
     assert_eq!((grown.clients.served, grown.done), (5, 0));
     let held = group.hold(Duration::from_millis(1500)).unwrap();
     assert_eq!((held.done, held.errors_total()), (5, 0));
@@ -79,7 +79,7 @@ fn a_client_that_is_never_answered_fails_and_comes_back() {
     let pattern = RequestPattern::Every(Duration::from_millis(100));
     let behaviour = behaviour(pattern, Duration::from_millis(200));
     let mut group = ClientGroup::new(&target, behaviour, 1, &Interrupt::default()).unwrap();
-    let grown = group.grow(4, PATIENCE, |_| {}).unwrap();
+    let grown = group.grow(4, WAIT_MAX, |_| {}).unwrap();
     assert_eq!((grown.done, grown.errors["timeout"], grown.clients.served), (0, 4, 0));
     let held = group.hold(Duration::from_millis(800)).unwrap();
     assert!(held.connects >= 4, "{held:?}");

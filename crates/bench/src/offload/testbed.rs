@@ -111,8 +111,8 @@ impl<'a> Testbed<'a> {
     }
 
     fn wait_for_port(&self, address: SocketAddr) -> Outcome<()> {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let until = Instant::now() + PATIENCE;
+        const WAIT_MAX: Duration = Duration::from_secs(10);
+        let until = Instant::now() + WAIT_MAX;
         loop {
             match TcpStream::connect(address) {
                 Ok(_) => return Ok(()),

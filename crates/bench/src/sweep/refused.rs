@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest wait for one run of openssl.
-const OPENSSL_PATIENCE: Duration = Duration::from_secs(5);
+const OPENSSL_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// A suite of a table of about 2014, by OpenSSL's name for it and IANA's number.
 struct Old {
@@ -138,7 +138,7 @@ fn ask_openssl(address: SocketAddr, name: &str, suite: &str, scratch: &ScratchDi
 
 /// A client that hangs is ended, and what it wrote until then must do.
 fn wait(child: &mut Child) {
-    let until = Instant::now() + OPENSSL_PATIENCE;
+    let until = Instant::now() + OPENSSL_WAIT_MAX;
     while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -53,7 +53,7 @@ impl<E: fmt::Display> From<E> for Lost {
 }
 
 impl Collector {
-    /// Sends a batch and waits for what is said to it, within the target's patience.
+    /// Sends a batch and waits for what is said to it, within the target's timeout.
     pub async fn send(&mut self, target: &Target, body: Bytes) -> Outcome {
         match timeout(target.timeout, self.ask(target, body)).await {
             Ok(Ok(outcome)) => outcome,

@@ -24,7 +24,7 @@ const BATCH_SPANS: usize = 512;
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
 /// How long a batch is tried, from its first attempt to the beginning of its last.
-const BATCH_PATIENCE: Duration = Duration::from_secs(60);
+const BATCH_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The pause after a failure: twice as long each time, up to a limit; half of it is left to chance, so that engines do not
 /// all come at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
@@ -103,9 +103,9 @@ impl Exporter {
         }
     }
 
-    /// Waits until everything handed over is sent, or `patience` is up. The outboxes must be gone by then.
-    pub fn finish(self, patience: Duration) {
-        let due = std::time::Instant::now() + patience;
+    /// Waits until everything handed over is sent, or `wait_max` is up. The outboxes must be gone by then.
+    pub fn finish(self, wait_max: Duration) {
+        let due = std::time::Instant::now() + wait_max;
         self.ending.send_replace(Some(Instant::from_std(due)));
         let Some(thread) = self.thread else { return };
         while !thread.is_finished() && std::time::Instant::now() < due + Duration::from_millis(250) {
@@ -200,7 +200,7 @@ impl SpanSender {
         let count = batch.len() as u64;
         self.reload();
         let body = Bytes::from(encode(batch, &self.target.resource));
-        let give_up = Instant::now() + BATCH_PATIENCE;
+        let give_up = Instant::now() + BATCH_WAIT_MAX;
         self.pause(self.not_before).await;
         loop {
             self.reload();

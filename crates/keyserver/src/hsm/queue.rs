@@ -117,7 +117,7 @@ impl TokenQueue {
     }
 
     /// Waits for what this thread is to do next. From here to [`TokenQueue::done`] a task is the thread's.
-    pub fn next(&self, thread: usize, patience: Option<Duration>) -> Next {
+    pub fn next(&self, thread: usize, wait_max: Option<Duration>) -> Next {
         let mut state = self.state();
         loop {
             if std::mem::take(&mut state.scan_requested) {
@@ -129,11 +129,11 @@ impl TokenQueue {
                 return Next::Task(Box::new(task));
             }
             state.idle += 1;
-            state = match patience {
+            state = match wait_max {
                 None => self.more.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(patience) => {
+                Some(wait_max) => {
                     let (state, waited) =
-                        self.more.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+                        self.more.wait_timeout(state, wait_max).unwrap_or_else(PoisonError::into_inner);
                     if waited.timed_out() {
                         let mut state = state;
                         state.idle -= 1;
@@ -180,8 +180,8 @@ impl TokenQueue {
             let is_running = |operation: &InFlight| matches!(operation, InFlight::Running { .. });
             let has_work = state.queue.len() > 0 || state.stuck > 0 || state.in_flight.iter().any(is_running);
             state.clock_sleeps = !has_work;
-            let patience = if has_work { TICK } else { next_scan - now };
-            drop(self.something.wait_timeout(state, patience));
+            let wait_max = if has_work { TICK } else { next_scan - now };
+            drop(self.something.wait_timeout(state, wait_max));
         }
     }
 

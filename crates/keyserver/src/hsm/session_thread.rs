@@ -56,8 +56,8 @@ impl SessionThread {
         }
         ready.wait();
         loop {
-            let patience = self.open.is_none().then(|| self.retry_at.saturating_duration_since(Instant::now()));
-            match self.token.queue.next(self.index, patience) {
+            let wait_max = self.open.is_none().then(|| self.retry_at.saturating_duration_since(Instant::now()));
+            match self.token.queue.next(self.index, wait_max) {
                 Next::Task(task) => self.serve(*task),
                 Next::Scan => self.scan(false),
                 Next::Nothing => self.mend(),

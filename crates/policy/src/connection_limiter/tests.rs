@@ -359,12 +359,12 @@ impl Wake for Unpark {
 }
 
 /// One request of a thread; false when it gave up.
-fn take(limiter: &ConnectionLimiter<Connection>, patience: usize, waker: &Waker) -> bool {
+fn take(limiter: &ConnectionLimiter<Connection>, wait_max: usize, waker: &Waker) -> bool {
     if limiter.try_take(0) {
         return true;
     }
     let Ok(ticket) = limiter.join([0], 0) else { return false };
-    for _ in 0..patience {
+    for _ in 0..wait_max {
         if limiter.poll(ticket, &Context::from_waker(waker)).is_ready() {
             return true;
         }
@@ -385,9 +385,9 @@ fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
                 let mut random = fastrand::Rng::with_seed(thread);
                 let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
                 for _ in 0..4_000 {
-                    // Without an end to its patience a thread that is not woken hangs, and the test with it.
-                    let patience = if random.u8(..8) == 0 { 1 } else { usize::MAX };
-                    if !take(limiter, patience, &waker) {
+                    // Without an end to its wait a thread that is not woken hangs, and the test with it.
+                    let wait_max = if random.u8(..8) == 0 { 1 } else { usize::MAX };
+                    if !take(limiter, wait_max, &waker) {
                         continue;
                     }
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < MAX);
