@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
+use propylon_metrics::conditions::Grade::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, Conditions, above, rises};
 
 /// Interval at which the metrics are looked at.
@@ -88,7 +88,7 @@ pub const TABLE: &[Condition] = &[
         "key files or certificates cannot be read; what was in service stays",
         "the log names each file with what to do; `propylon-keyserver check` tells all of it",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "keyserver-queue-late",
         "propylon_keyserver_refused_total",
@@ -150,7 +150,7 @@ pub const TABLE: &[Condition] = &[
         "no session with a hardware module is to be had",
         "the log says why; check `module`, `token` and `pin_file` of its [[pkcs11]]",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "keyserver-token-operations",
         "propylon_keyserver_token_operations_total",

@@ -1,4 +1,4 @@
-//! Conditions that are wrong with what is running, found from the metrics once a second: told in the log when they
+//! Conditions that are wrong with what is running, found from the metrics once a second: logged when they
 //! begin and are over, and shown for as long as they last.
 //!
 //! There is one mechanism for all of it. What can be wrong is a row of a process's table: a metric, what it has to do to
@@ -16,19 +16,19 @@ use crate::Store;
 const QUIET: Duration = Duration::from_secs(10);
 const QUIET_NOTE: Duration = Duration::from_secs(60);
 /// A condition that comes and goes, or lasts, has no more than a line for its begin and one for its end in this time.
-const TOLD_AGAIN: Duration = Duration::from_secs(300);
-/// Lines in a minute, of all conditions together; more are counted and told as one.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
+/// Lines in a minute, of all conditions together; more are counted and logged as one.
 const LINES_PER_MINUTE_MAX: u32 = 60;
 /// Conditions that are kept at once; more are counted.
 const KEPT_MAX: usize = 2_000;
 /// Limit of conditions that are shown, the gravest first.
 const SHOWN_MAX: usize = 100;
-/// Reasons of one condition that are told.
+/// Reasons of one condition that are named.
 const REASONS_MAX: usize = 3;
 
-/// How grave a condition is.
+/// Grade of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Grave {
+pub enum Grade {
     /// Somebody is not served, or something is lost.
     Problem,
     /// A problem may come of it.
@@ -37,25 +37,25 @@ pub enum Grave {
     Note,
 }
 
-impl Grave {
+impl Grade {
     pub fn name(self) -> &'static str {
         match self {
-            Grave::Problem => "problem",
-            Grave::Warning => "warning",
-            Grave::Note => "note",
+            Grade::Problem => "problem",
+            Grade::Warning => "warning",
+            Grade::Note => "note",
         }
     }
 
     fn level(self) -> log::Level {
         match self {
-            Grave::Problem => log::Level::Error,
-            Grave::Warning => log::Level::Warn,
-            Grave::Note => log::Level::Info,
+            Grade::Problem => log::Level::Error,
+            Grade::Warning => log::Level::Warn,
+            Grade::Note => log::Level::Info,
         }
     }
 
     fn quiet(self) -> Duration {
-        if self == Grave::Note { QUIET_NOTE } else { QUIET }
+        if self == Grade::Note { QUIET_NOTE } else { QUIET }
     }
 }
 
@@ -82,7 +82,7 @@ pub struct Condition {
     /// Another label, and the value of it that this row is about.
     pub of: Option<(&'static str, &'static str)>,
     pub holds: Holds,
-    pub grave: Grave,
+    pub grade: Grade,
     /// In words; `{value}` stands for what a gauge is at.
     pub what: &'static str,
     /// The cure; `{value}` likewise.
@@ -91,29 +91,29 @@ pub struct Condition {
     /// that is: its end is no good news then.
     pub unless_zero: Option<(&'static str, &'static str)>,
     /// The cause of the metric is logged elsewhere, with more to say.
-    pub told_elsewhere: bool,
+    pub logged_elsewhere: bool,
 }
 
 const fn row(
     name: &'static str,
     metric: &'static str,
     holds: Holds,
-    grave: Grave,
+    grade: Grade,
     [what, cure]: [&'static str; 2],
 ) -> Condition {
-    let (only, except, of, unless_zero, told_elsewhere) = (None, None, None, None, false);
-    Condition { name, metric, only, except, of, holds, grave, what, cure, unless_zero, told_elsewhere }
+    let (only, except, of, unless_zero, logged_elsewhere) = (None, None, None, None, false);
+    Condition { name, metric, only, except, of, holds, grade, what, cure, unless_zero, logged_elsewhere }
 }
 
 /// A row about a counter.
 pub const fn rises(
     name: &'static str,
     metric: &'static str,
-    grave: Grave,
+    grade: Grade,
     what: &'static str,
     cure: &'static str,
 ) -> Condition {
-    row(name, metric, Holds::Rises, grave, [what, cure])
+    row(name, metric, Holds::Rises, grade, [what, cure])
 }
 
 /// A row about a gauge.
@@ -121,11 +121,11 @@ pub const fn above(
     name: &'static str,
     metric: &'static str,
     limit: i64,
-    grave: Grave,
+    grade: Grade,
     what: &'static str,
     cure: &'static str,
 ) -> Condition {
-    row(name, metric, Holds::Above(limit), grave, [what, cure])
+    row(name, metric, Holds::Above(limit), grade, [what, cure])
 }
 
 /// A row about a gauge.
@@ -133,11 +133,11 @@ pub const fn below(
     name: &'static str,
     metric: &'static str,
     limit: i64,
-    grave: Grave,
+    grade: Grade,
     what: &'static str,
     cure: &'static str,
 ) -> Condition {
-    row(name, metric, Holds::Below(limit), grave, [what, cure])
+    row(name, metric, Holds::Below(limit), grade, [what, cure])
 }
 
 impl Condition {
@@ -172,8 +172,8 @@ impl Condition {
 
     /// Marks that the code which counts writes to the log by itself.
     #[must_use]
-    pub const fn told_elsewhere(mut self) -> Condition {
-        self.told_elsewhere = true;
+    pub const fn logged_elsewhere(mut self) -> Condition {
+        self.logged_elsewhere = true;
         self
     }
 
@@ -199,10 +199,10 @@ struct Kept {
     began: Duration,
     /// When it held last.
     last: Duration,
-    /// When its begin was told last.
-    told: Option<Duration>,
+    /// When its begin was logged last.
+    logged: Option<Duration>,
     /// The condition holds, and that has been logged.
-    is_told: bool,
+    is_logged: bool,
     holds: bool,
     /// Rise of a counter, or level of a gauge.
     value: i64,
@@ -228,7 +228,7 @@ struct Seen {
 /// Everything that is wrong now.
 pub struct Conditions {
     table: &'static [Condition],
-    /// Labels that say where something is, in the order in which they are told. The others say why.
+    /// Labels that say where something is, in the order in which they are named. The others say why.
     places: &'static [&'static str],
     /// Values of counters at the last look, by series.
     counted: Vec<i64>,
@@ -241,7 +241,7 @@ pub struct Conditions {
 
 impl Conditions {
     /// The first of several rows of `table` for a metric that fits a series has it. `places` are labels that say where
-    /// something is, in the order in which they are told.
+    /// something is, in the order in which they are named.
     pub fn new(table: &'static [Condition], places: &'static [&'static str]) -> Conditions {
         let (counted, kept) = (Vec::new(), BTreeMap::new());
         Conditions { table, places, counted, kept, left_out: 0, minute: (0, 0, 0) }
@@ -268,7 +268,7 @@ impl Conditions {
             let kept = self.kept.entry(key).or_insert_with(|| Kept::new(&seen, now, wall));
             kept.holds_again(row, seen, now, wall);
             if let Some(text) = kept.begin(row, &place, now) {
-                lines.push(Line { level: row.grave.level(), text });
+                lines.push(Line { level: row.grade.level(), text });
             }
         }
         let places = self.places;
@@ -282,7 +282,7 @@ impl Conditions {
                 lines.push(Line { level: log::Level::Info, text });
             }
         }
-        self.kept.retain(|_, kept| kept.holds || kept.told.is_some_and(|told| now < told + TOLD_AGAIN));
+        self.kept.retain(|_, kept| kept.holds || kept.logged.is_some_and(|logged| now < logged + REPEAT_INTERVAL));
         self.allowed(lines, now)
     }
 
@@ -358,13 +358,13 @@ impl Conditions {
     /// For `/status.json`: what holds now, the gravest first.
     pub fn to_json(&self) -> Value {
         let mut holding: Vec<(&Key, &Kept)> = self.kept.iter().filter(|(_, kept)| kept.holds).collect();
-        holding.sort_by_key(|((row, _), _)| (self.table[*row].grave, *row));
+        holding.sort_by_key(|((row, _), _)| (self.table[*row].grade, *row));
         let list = holding.iter().take(SHOWN_MAX).map(|((row, place), kept)| {
             let row = &self.table[*row];
             let since = kept.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             json!({
                 "name": row.name,
-                "grade": row.grave.name(),
+                "grade": row.grade.name(),
                 "what": row.words(kept.value),
                 "place": place,
                 "labels": kept.place,
@@ -395,8 +395,8 @@ impl Kept {
             since: wall,
             began: now,
             last: now,
-            told: None,
-            is_told: false,
+            logged: None,
+            is_logged: false,
             holds: false,
             value: 0,
             reasons: BTreeMap::new(),
@@ -422,11 +422,11 @@ impl Kept {
 
     /// The line about a begin, if it is due.
     fn begin(&mut self, row: &Condition, place: &str, now: Duration) -> Option<String> {
-        if row.told_elsewhere || self.told.is_some_and(|told| now < told + TOLD_AGAIN) {
+        if row.logged_elsewhere || self.logged.is_some_and(|logged| now < logged + REPEAT_INTERVAL) {
             return None;
         }
-        let lasts = if self.is_told { ", still" } else { "" };
-        (self.told, self.is_told) = (Some(now), true);
+        let lasts = if self.is_logged { ", still" } else { "" };
+        (self.logged, self.is_logged) = (Some(now), true);
         let why = self.why();
         let why = if why.is_empty() { why } else { format!(" ({why})") };
         Some(format!(
@@ -438,7 +438,7 @@ impl Kept {
         ))
     }
 
-    /// Whether it is over, and the line about it if its begin was told.
+    /// Whether it is over, and the line about it if its begin was logged.
     fn end(
         &mut self,
         row: &Condition,
@@ -446,12 +446,12 @@ impl Kept {
         now: Duration,
         instead: impl FnOnce() -> Option<&'static str>,
     ) -> Option<String> {
-        let quiet = if row.holds == Holds::Rises { row.grave.quiet() } else { Duration::ZERO };
+        let quiet = if row.holds == Holds::Rises { row.grade.quiet() } else { Duration::ZERO };
         if !self.holds || now <= self.last + quiet {
             return None;
         }
         self.holds = false;
-        if !std::mem::take(&mut self.is_told) {
+        if !std::mem::take(&mut self.is_logged) {
             return None;
         }
         let lasted = self.last.saturating_sub(self.began).as_secs().max(1);
@@ -472,8 +472,9 @@ impl Kept {
         let mut reasons: Vec<(&String, &i64)> = self.reasons.iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let more = if reasons.len() > REASONS_MAX { ", …" } else { "" };
-        let told: Vec<String> = reasons.iter().take(REASONS_MAX).map(|(why, count)| format!("{why} {count}")).collect();
-        told.join(", ") + more
+        let named: Vec<String> =
+            reasons.iter().take(REASONS_MAX).map(|(why, count)| format!("{why} {count}")).collect();
+        named.join(", ") + more
     }
 }
 
@@ -484,11 +485,11 @@ fn prefix(place: &str) -> String {
 /// As the log tells it: `backend "app": server 10.0.0.1:80`.
 fn place_of(labels: &[(String, String)], places: &[&str]) -> String {
     let of = |place: &str| labels.iter().find(|(name, _)| name == place).map(|(_, value)| value);
-    let told = places.iter().filter_map(|place| {
+    let named = places.iter().filter_map(|place| {
         let value = of(place)?;
         Some(if *place == "server" { format!("server {value}") } else { format!("{place} \"{value}\"") })
     });
-    told.collect::<Vec<String>>().join(": ")
+    named.collect::<Vec<String>>().join(": ")
 }
 
 fn is_zero_at(store: &Store, gauge: &str, place: &str, places: &[&str]) -> bool {
@@ -523,12 +524,12 @@ mod tests {
 
     const PLACES: &[&str] = &["listener", "backend", "server"];
     const TABLE: &[Condition] = &[
-        below("files-few", "propylon_files_limit", 1024, Grave::Warning, "may open few files: {value}", "raise it"),
-        above("max-connections", "propylon_listener_paused", 0, Grave::Problem, "no more clients", "raise it"),
-        rises("queue-client-gone", "propylon_queue_refused_total", Grave::Note, "clients go away", "nothing")
+        below("files-few", "propylon_files_limit", 1024, Grade::Warning, "may open few files: {value}", "raise it"),
+        above("max-connections", "propylon_listener_paused", 0, Grade::Problem, "no more clients", "raise it"),
+        rises("queue-client-gone", "propylon_queue_refused_total", Grade::Note, "clients go away", "nothing")
             .only("reason", &["client-gone"]),
-        rises("queue-refused", "propylon_queue_refused_total", Grave::Problem, "requests are refused", "add servers"),
-        above("server-passed-over", "propylon_server_passed_over", 0, Grave::Problem, "passed over", "look at it")
+        rises("queue-refused", "propylon_queue_refused_total", Grade::Problem, "requests are refused", "add servers"),
+        above("server-passed-over", "propylon_server_passed_over", 0, Grade::Problem, "passed over", "look at it")
             .unless_zero("propylon_server_up", "it is down"),
     ];
 
@@ -644,14 +645,14 @@ mod tests {
     fn what_comes_and_goes_or_lasts_is_told_now_and_then_only() {
         let mut bench = Bench::new();
         let mut lines = 0;
-        for second in 0..TOLD_AGAIN.as_secs() {
+        for second in 0..REPEAT_INTERVAL.as_secs() {
             bench.column.set(bench.paused, i64::from(second % 4 < 2));
             lines += bench.at(second).len();
         }
         assert_eq!(lines, 2, "one begin and one end");
         let mut bench = Bench::new();
         bench.column.set(bench.paused, 1);
-        let lines: Vec<String> = (0..=TOLD_AGAIN.as_secs()).flat_map(|second| bench.at(second)).collect();
+        let lines: Vec<String> = (0..=REPEAT_INTERVAL.as_secs()).flat_map(|second| bench.at(second)).collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[1].contains(", still [max-connections]"), "{lines:?}");
     }
@@ -684,7 +685,7 @@ mod tests {
     #[test]
     fn a_table_that_has_a_name_twice_or_a_row_for_nothing_is_found_out() {
         assert_eq!(flaw(TABLE), None);
-        let row = |name| rises(name, "propylon_x_total", Grave::Note, "x", "x");
+        let row = |name| rises(name, "propylon_x_total", Grade::Note, "x", "x");
         assert_eq!(flaw(&[row("a"), row("a")]).as_deref(), Some("a is there twice"));
         assert_eq!(flaw(&[row("a"), row("b").only("c", &["d"])]).as_deref(), Some("b is never reached"));
         assert_eq!(flaw(&[row("b").only("c", &["d"]), row("a")]), None);

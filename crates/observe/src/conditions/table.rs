@@ -1,7 +1,7 @@
 //! Everything that can be wrong with what is running, by the metric that shows it. A metric of a limit, a drop, a
 //! refusal or a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
 
-use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
+use propylon_metrics::conditions::Grade::{Note, Problem, Warning};
 use propylon_metrics::conditions::{Condition, above, rises};
 
 /// Label of the key process, as `signer::BESIDE_NAME` has it.
@@ -132,7 +132,7 @@ pub const TABLE: &[Condition] = &[
         "the configuration's file was refused when it was read last; the one from before stays in effect",
         "the log says why; `propylon check` tells all of it; mend the file and read it again (SIGHUP)",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     above(
         "certificate-files",
         "propylon_certificate_unusable_files",
@@ -148,7 +148,7 @@ pub const TABLE: &[Condition] = &[
         "changes by the admin API are refused before they are looked at",
         "see who asks in the log's lines that begin with \"audit\"; send the token of admin.token_file",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "ticket-keys",
         "propylon_tls_ticket_key_errors_total",
@@ -156,7 +156,7 @@ pub const TABLE: &[Condition] = &[
         "keys of session tickets cannot be read or rotated; those in use stay in use",
         "check the files of ticket_keys and their rights",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "upgrade-failed",
         "propylon_upgrade_failures_total",
@@ -164,7 +164,7 @@ pub const TABLE: &[Condition] = &[
         "an upgrade has failed; this process serves on",
         "the log says why; mend it, and try again",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "spans-dropped",
         "propylon_spans_dropped_total",
@@ -285,7 +285,7 @@ pub const TABLE: &[Condition] = &[
         "panic: too few servers are up, so those that are down get requests as well",
         "bring servers back, or lower min_healthy",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     above(
         "server-passed-over",
         "propylon_server_passed_over",
@@ -364,7 +364,7 @@ pub const TABLE: &[Condition] = &[
         "ejected for its answers",
         "look at the server's own log; it comes back by itself when its time is over, which is longer each time",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     above(
         "server-name",
         "propylon_server_lookup_failing",
@@ -373,7 +373,7 @@ pub const TABLE: &[Condition] = &[
         "its name cannot be looked up; it stays at the addresses it had",
         "check the name and process.resolver",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "probes-not-made",
         "propylon_health_checks_total",
@@ -459,7 +459,7 @@ pub const TABLE: &[Condition] = &[
         "nothing can be kept in keys.store: certificates cannot be uploaded, nor ordered or renewed",
         "the log says why; give the folder to the account that serves (install -d -o USER -m 700); one that was made since takes a restart",
     )
-    .told_elsewhere(),
+    .logged_elsewhere(),
     above(
         "key-process-slow",
         "propylon_signer_ejected",
@@ -469,7 +469,7 @@ pub const TABLE: &[Condition] = &[
         "where it does not go on, it is replaced; where the machine has too little time for it, add cores",
     )
     .of("signer", BESIDE_NAME)
-    .told_elsewhere(),
+    .logged_elsewhere(),
     rises(
         "key-process-away",
         "propylon_signer_connect_failures_total",
