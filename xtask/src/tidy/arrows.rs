@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 use super::finding::{Finding, line_of};
 use super::picture::Arrows;
 
-/// A crate of the house and what it may lean on.
-struct Room {
+/// Rules of a crate: which others it may use.
+struct CrateRules {
     name: &'static str,
     /// The crates of ours that it may use, without their `propylon-`.
     ours: &'static [&'static str],
@@ -43,46 +43,50 @@ const OWN: &str = "xtask/src/tidy/arrows.rs";
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "mio"];
 
 /// The table of arrows. A new one needs a reason in the commit that adds it here.
-const ROOMS: &[Room] = &[
-    Room::new("config", &[], &["tokio", "mio", "rustls", "aws-lc-rs"]),
-    Room::new("metrics", &[], &RUNTIMES),
-    Room { unsafe_code: UnsafeCode::Allowed, ..Room::new("sys", &[], &RUNTIMES) },
-    Room::new(
+const CRATES: &[CrateRules] = &[
+    CrateRules::new("config", &[], &["tokio", "mio", "rustls", "aws-lc-rs"]),
+    CrateRules::new("metrics", &[], &RUNTIMES),
+    CrateRules { unsafe_code: UnsafeCode::Allowed, ..CrateRules::new("sys", &[], &RUNTIMES) },
+    CrateRules::new(
         "policy",
         &[],
         &["tokio", "mio", "rustls", "aws-lc-rs", "rustix", "libc", "socket2", "fastrand", "rand", "getrandom", "time"],
     ),
-    Room {
+    CrateRules {
         unsafe_code: UnsafeCode::Within(&["crates/crypto/src/awslc.rs", "crates/crypto/src/locked.rs"]),
-        ..Room::new("crypto", &["lanes", "sys"], &["rustls", "h2", "hyper", "http", "httparse"])
+        ..CrateRules::new("crypto", &["lanes", "sys"], &["rustls", "h2", "hyper", "http", "httparse"])
     },
-    Room { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..Room::new("lanes", &[], &[]) },
-    Room {
+    CrateRules { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..CrateRules::new("lanes", &[], &[]) },
+    CrateRules {
         unsafe_code: UnsafeCode::Within(&["crates/tls/src/parking/fiber.rs"]),
-        ..Room::new("tls", &["crypto", "config"], &["h2", "hyper", "http", "httparse"])
+        ..CrateRules::new("tls", &["crypto", "config"], &["h2", "hyper", "http", "httparse"])
     },
     // Bytes in, decisions out: whoever has the bytes, and waits for more, is above it.
-    Room::new("http", &["config"], &["tokio", "mio", "h2", "hyper", "http", "rustls", "rustix", "libc", "socket2"]),
+    CrateRules::new(
+        "http",
+        &["config"],
+        &["tokio", "mio", "h2", "hyper", "http", "rustls", "rustix", "libc", "socket2"],
+    ),
     // Streams, whatever is sent by them.
-    Room::new(
+    CrateRules::new(
         "net",
         &["tls", "crypto", "sys", "metrics", "config"],
         &["h2", "hyper", "http", "httparse", "rustls", "toml"],
     ),
     // What is told, and not what is done: the data plane and the main thread count by its handles.
-    Room::new(
+    CrateRules::new(
         "observe",
         &["http", "net", "policy", "tls", "crypto", "sys", "metrics", "config"],
         &["tokio", "h2", "hyper", "http", "httparse", "rustls", "toml"],
     ),
     // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
-    Room::new(
+    CrateRules::new(
         "proxy",
         &["observe", "policy", "http", "net", "tls", "keyserver", "crypto", "sys", "metrics", "config"],
         &["toml", "serde_json", "hyper", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
     ),
     // The main thread.
-    Room::new(
+    CrateRules::new(
         "control",
         &[
             "proxy",
@@ -101,40 +105,40 @@ const ROOMS: &[Room] = &[
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
     ),
     // The engine's binary: how it starts, and what checks that it can.
-    Room::new(
+    CrateRules::new(
         "propylon",
         &["control", "proxy", "tls", "keyserver", "sys", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper", "ratatui"],
     ),
     // Commands that ask an engine, or explain what it would do.
-    Room::new(
+    CrateRules::new(
         "propylonctl",
         &["control", "proxy", "policy", "http", "tls", "keyserver", "crypto", "sys", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.
-    Room::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
+    CrateRules::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
-    Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
+    CrateRules::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
-    Room::new("bench", &[], &[]),
+    CrateRules::new("bench", &[], &[]),
     // It needs what any command of the bench needs, and of the engine as little.
-    Room::new("chaos", &["bench"], &[]),
-    Room::new("e2e", &[], &[]),
-    Room {
+    CrateRules::new("chaos", &["bench"], &[]),
+    CrateRules::new("e2e", &[], &[]),
+    CrateRules {
         unsafe_code: UnsafeCode::Generated,
-        ..Room::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "proxy"], &[])
+        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "proxy"], &[])
     },
-    Room::new("xtask", &[], &["tokio"]),
+    CrateRules::new("xtask", &[], &["tokio"]),
 ];
 
-impl Room {
+impl CrateRules {
     const fn new(name: &'static str, ours: &'static [&'static str], never: &'static [&'static str]) -> Self {
         Self { name, ours, others: Others::AllBut(never), unsafe_code: UnsafeCode::Forbidden }
     }
 
     fn find(name: &str) -> Option<&'static Self> {
-        ROOMS.iter().find(|room| room.name == name)
+        CRATES.iter().find(|rules| rules.name == name)
     }
 
     fn refuses(&self, package: &str, tests_only: bool) -> Option<String> {
@@ -157,19 +161,19 @@ impl Room {
 
 /// Whether a source file lives where unsafe code is allowed.
 pub fn allows_unsafe(file: &Path) -> bool {
-    room_of(file).is_some_and(|room| match &room.unsafe_code {
+    rules_of(file).is_some_and(|rules| match &rules.unsafe_code {
         UnsafeCode::Allowed => true,
         UnsafeCode::Within(files) => files.iter().any(|allowed| file == Path::new(allowed)),
         UnsafeCode::Forbidden | UnsafeCode::Generated => false,
     })
 }
 
-fn room_of(file: &Path) -> Option<&'static Room> {
-    Room::find(&room_name(file)?)
+fn rules_of(file: &Path) -> Option<&'static CrateRules> {
+    CrateRules::find(&crate_name(file)?)
 }
 
 /// `config` for `crates/config/src/lib.rs`, `xtask` for `xtask/Cargo.toml`.
-pub fn room_name(file: &Path) -> Option<String> {
+pub fn crate_name(file: &Path) -> Option<String> {
     let mut parts = file.iter().filter_map(|part| part.to_str());
     match parts.next()? {
         "crates" => parts.next().map(str::to_owned),
@@ -216,7 +220,7 @@ impl Workspace {
     /// Arrows of the table that nobody uses, once all members have been checked.
     pub fn check_arrows(&self) -> Vec<Finding> {
         let used = self.used.borrow();
-        let arrows = ROOMS.iter().flat_map(|room| room.ours.iter().map(|ours| (room.name, *ours)));
+        let arrows = CRATES.iter().flat_map(|rules| rules.ours.iter().map(|ours| (rules.name, *ours)));
         arrows
             .filter(|arrow| !used.contains(arrow))
             .map(|(from, to)| Finding::error(Path::new(OWN), 1, format!("nobody uses the arrow from {from} to {to}")))
@@ -230,9 +234,9 @@ impl Workspace {
 
     /// What a member lists, by the names that its sources have for it.
     pub fn listed(&self, file: &Path, text: &str) -> Vec<Listed> {
-        let (Some(room), Ok(table)) = (room_name(file), DeTable::parse(text)) else { return Vec::new() };
+        let (Some(folder), Ok(table)) = (crate_name(file), DeTable::parse(text)) else { return Vec::new() };
         let listed = dependencies(table.get_ref()).into_iter().map(|dependency| Listed {
-            room: room.clone(),
+            folder: folder.clone(),
             name: dependency.name,
             file: file.to_owned(),
             line: line_of(text, dependency.span.start),
@@ -242,7 +246,7 @@ impl Workspace {
     }
 
     pub fn check_member(&self, file: &Path, text: &str) -> Vec<Finding> {
-        let Some(room) = room_of(file) else {
+        let Some(rules) = rules_of(file) else {
             return vec![Finding::error(file, 1, "this crate is not in the table of arrows of xtask")];
         };
         let table = match DeTable::parse(text) {
@@ -255,19 +259,19 @@ impl Workspace {
             .into_iter()
             .filter_map(|dependency| {
                 let package = self.renamed.get(&dependency.package).unwrap_or(&dependency.package);
-                let ours = room.ours.iter().find(|ours| package.strip_prefix("propylon-") == Some(**ours));
-                self.used.borrow_mut().extend(ours.map(|ours| (room.name, *ours)));
+                let ours = rules.ours.iter().find(|ours| package.strip_prefix("propylon-") == Some(**ours));
+                self.used.borrow_mut().extend(ours.map(|ours| (rules.name, *ours)));
                 drawn.extend(ours.filter(|_| !dependency.tests_only).map(|ours| (*ours).to_owned()));
-                let refusal = room.refuses(package, dependency.tests_only)?;
+                let refusal = rules.refuses(package, dependency.tests_only)?;
                 Some(Finding::error(file, line_of(text, dependency.span.start), refusal))
             })
             .collect();
-        self.drawn.borrow_mut().insert(room.name.to_owned(), drawn);
-        if room.unsafe_code == UnsafeCode::Forbidden && !self.member_forbids_unsafe(table) {
+        self.drawn.borrow_mut().insert(rules.name.to_owned(), drawn);
+        if rules.unsafe_code == UnsafeCode::Forbidden && !self.member_forbids_unsafe(table) {
             let message = "this crate must forbid unsafe code: [lints] workspace = true";
             findings.push(Finding::error(file, 1, message));
         }
-        if matches!(room.unsafe_code, UnsafeCode::Within(_))
+        if matches!(rules.unsafe_code, UnsafeCode::Within(_))
             && !self.member_forbids_unsafe(table)
             && !denies_unsafe(table)
         {
@@ -289,7 +293,7 @@ impl Workspace {
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The folder of the crate: `tls`, `e2e`.
-    pub room: String,
+    pub folder: String,
     /// As sources call it, but with `-`.
     pub name: String,
     pub file: PathBuf,
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_room_is_found() {
+    fn a_crate_without_rules_is_found() {
         assert_eq!(
             findings("crates/cellar/Cargo.toml", LINTS),
             ["crates/cellar/Cargo.toml:1: this crate is not in the table of arrows of xtask"]

@@ -178,7 +178,7 @@ fn good_order(modules: &BTreeSet<usize>, arrows: &[(usize, usize)]) -> BTreeMap<
 }
 
 /// The circles of a crate as people read them: who is in them, and which arrows close them.
-pub fn told(name: &str, kind: &str, graph: &Graph) -> String {
+pub fn describe(name: &str, kind: &str, graph: &Graph) -> String {
     let mut text = String::new();
     let back = back_arrows(graph);
     for circle in circles(graph) {
@@ -292,9 +292,9 @@ mod tests {
             ("b.rs", "use crate::c::C;\n"),
             ("c.rs", "\nfn f() { crate::a::f() }\nuse crate::a::A;\n"),
         ]);
-        let told = told("x", "files", &graph);
-        assert!(told.starts_with("x: a circle of 3 files, 5 lines: a, b, c\n"), "{told}");
-        assert!(told.contains("c -> a (crates/x/src/c.rs:3 crate::a::A, and 1 more)"), "{told}");
+        let described = describe("x", "files", &graph);
+        assert!(described.starts_with("x: a circle of 3 files, 5 lines: a, b, c\n"), "{described}");
+        assert!(described.contains("c -> a (crates/x/src/c.rs:3 crate::a::A, and 1 more)"), "{described}");
         let arrows: Vec<_> = graph.arrows.keys().copied().collect();
         let cuts = cuts(&graph, &circles(&graph)[0], &arrows);
         assert_eq!(cuts.iter().map(|(lines, modules, _)| (*lines, *modules)).collect::<Vec<_>>(), [(0, 0); 3]);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::arrows::{Listed, room_name};
+use super::arrows::{Listed, crate_name};
 use super::finding::Finding;
 use super::lexer::Source;
 use super::tokens::{Token, is_name, text_at, tokens, without_tests};
@@ -27,14 +27,14 @@ impl Dependencies {
     }
 
     pub fn read(&mut self, file: &Path, source: &Source<'_>) {
-        let Some(room) = room_name(file) else { return };
+        let Some(folder) = crate_name(file) else { return };
         let all = tokens(&source.separated.code);
-        self.tests.entry(room.clone()).or_default().extend(crates_named(&all));
+        self.tests.entry(folder.clone()).or_default().extend(crates_named(&all));
         // All of e2e is tests, and is what the crate is for.
-        if room == "e2e" || !is_test(file) {
+        if folder == "e2e" || !is_test(file) {
             let (code, _) = without_tests(&all);
-            let code = if room == "e2e" { &all } else { &code };
-            self.code.entry(room).or_default().extend(crates_named(code));
+            let code = if folder == "e2e" { &all } else { &code };
+            self.code.entry(folder).or_default().extend(crates_named(code));
         }
     }
 
@@ -45,18 +45,19 @@ impl Dependencies {
     }
 
     fn objection(&self, listed: &Listed) -> Option<String> {
-        let Listed { room, name, tests_only, .. } = listed;
-        if FEATURES_ALONE.contains(&(room.as_str(), name.as_str())) {
+        let Listed { folder, name, tests_only, .. } = listed;
+        if FEATURES_ALONE.contains(&(folder.as_str(), name.as_str())) {
             return None;
         }
         let in_code = name.replace('-', "_");
-        let names =
-            |rooms: &BTreeMap<String, BTreeSet<String>>| rooms.get(room).is_some_and(|named| named.contains(&in_code));
+        let names = |crates: &BTreeMap<String, BTreeSet<String>>| {
+            crates.get(folder).is_some_and(|named| named.contains(&in_code))
+        };
         match (names(&self.code), names(&self.tests)) {
             (true, _) => None,
             (false, true) if *tests_only => None,
-            (false, true) => Some(format!("only tests of {room} name {name}: it belongs to [dev-dependencies]")),
-            (false, false) => Some(format!("nothing in {room} names {name}")),
+            (false, true) => Some(format!("only tests of {folder} name {name}: it belongs to [dev-dependencies]")),
+            (false, false) => Some(format!("nothing in {folder} names {name}")),
         }
     }
 }
@@ -82,14 +83,14 @@ fn crates_named(tokens: &[Token<'_>]) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn objection(room: &str, tests_only: bool, files: &[(&str, &str)]) -> Option<String> {
+    fn objection(folder: &str, tests_only: bool, files: &[(&str, &str)]) -> Option<String> {
         let mut dependencies = Dependencies::default();
         for (file, text) in files {
             dependencies.read(Path::new(file), &Source::of(text));
         }
         let file = Path::new("crates/tls/Cargo.toml").to_owned();
         dependencies.objection(&Listed {
-            room: room.to_owned(),
+            folder: folder.to_owned(),
             name: "some-crate".to_owned(),
             file,
             line: 1,

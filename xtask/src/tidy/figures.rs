@@ -46,7 +46,7 @@ pub fn lines(file: &Path, source: &Source<'_>) -> Lines {
 }
 
 /// The table, with a last line for all crates; of circles that is the largest.
-pub fn told(rows: &BTreeMap<String, Row>, engine_packages: &Result<usize, String>) -> String {
+pub fn table(rows: &BTreeMap<String, Row>, engine_packages: &Result<usize, String>) -> String {
     let mut text = String::from(
         "crate       source    all  file circle    room circle    arrows  back  >70 lines  >5 parameters  pronouns\n",
     );
@@ -110,9 +110,9 @@ mod tests {
     fn the_last_line_has_sums_and_the_largest_circle() {
         let row = |source, circle| Row { lines: Lines { all: 9, source }, file_circle: circle, ..Row::default() };
         let rows = [("a".to_owned(), row(3, (2, 7))), ("b".to_owned(), row(4, (3, 5)))].into();
-        let told = told(&rows, &Ok(8));
-        let all = told.lines().find(|line| line.starts_with("all")).expect("a last line");
+        let text = table(&rows, &Ok(8));
+        let all = text.lines().find(|line| line.starts_with("all")).expect("a last line");
         assert_eq!(all.split_whitespace().take(4).collect::<Vec<_>>(), ["all", "7", "18", "3/5"]);
-        assert!(told.contains("among them: 8\n"));
+        assert!(text.contains("among them: 8\n"));
     }
 }

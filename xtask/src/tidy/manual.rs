@@ -118,7 +118,7 @@ impl Manual {
         let Some(begin) = self.text.find(REASONS_HEADING) else {
             return vec![Finding::error(Path::new(MANUAL), 1, "there is no table of reasons below `### Reasons`")];
         };
-        let mut told: BTreeMap<String, (usize, BTreeSet<String>)> = BTreeMap::new();
+        let mut documented: BTreeMap<String, (usize, BTreeSet<String>)> = BTreeMap::new();
         for (line, row) in rows(section(&self.text, begin)) {
             let names: Vec<String> = row
                 .iter()
@@ -126,14 +126,14 @@ impl Manual {
                 .nth(1)
                 .unwrap_or_default();
             let line = line_of(&self.text, begin) + line;
-            told.insert(
+            documented.insert(
                 row.first().map_or_else(String::new, |cell| cell.trim().to_owned()),
                 (line, names.into_iter().collect()),
             );
         }
         for (list, code) in &lists {
             let what = list.to_lowercase().replace('_', " ");
-            let Some((line, row)) = told.remove(&what) else {
+            let Some((line, row)) = documented.remove(&what) else {
                 findings.push(Finding::error(
                     Path::new(MANUAL),
                     line_of(&self.text, begin),
@@ -147,7 +147,7 @@ impl Manual {
                 Finding::error(Path::new(MANUAL), line, format!("`{reason}` {where_it_is} ({list})"))
             }));
         }
-        let idle = told.into_iter().filter(|(_, (_, row))| !row.is_empty());
+        let idle = documented.into_iter().filter(|(_, (_, row))| !row.is_empty());
         findings.extend(idle.map(|(what, (line, _))| {
             Finding::error(Path::new(MANUAL), line, format!("no list of {REASONS} is \"{what}\""))
         }));
@@ -281,20 +281,20 @@ mod tests {
         metrics.into_iter().chain(reasons).map(|finding| finding.what).collect()
     }
 
-    const REASONS_TOLD: &str =
+    const REASONS_DOCUMENTED: &str =
         "### Reasons\n\n| kind | reasons |\n|---|---|\n| relay ends | `closed`, `keys-exhausted` |\n";
 
     #[test]
     fn metrics_are_compared_both_ways() {
         let engine = "counter(\"propylon_a_total\"); // \"propylon_b\"\ngauge(\"propylon_keyserver_c_total\");\n";
-        let told = |names: &str| {
-            let text = format!("# M\n{names}\n\n{KEYSERVER_METRICS}: `c_total`.\n\n{REASONS_TOLD}");
+        let found = |names: &str| {
+            let text = format!("# M\n{names}\n\n{KEYSERVER_METRICS}: `c_total`.\n\n{REASONS_DOCUMENTED}");
             let lists = "pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];";
             manual(lists, engine, &text)
         };
-        assert_eq!(told("`propylon_a_total`, `propylon_a_total_sum`"), Vec::<String>::new());
+        assert_eq!(found("`propylon_a_total`, `propylon_a_total_sum`"), Vec::<String>::new());
         assert_eq!(
-            told("`propylon_a_totals`"),
+            found("`propylon_a_totals`"),
             ["propylon_a_total is not in the manual", "there is no metric propylon_a_totals"]
         );
         let gone = manual("", "", &format!("{KEYSERVER_METRICS}: `c_total`.\n\n\n### Reasons\n"));
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn reasons_are_compared_both_ways() {
-        let with = |lists: &str| manual(lists, "", &format!("# M\n{REASONS_TOLD}"));
+        let with = |lists: &str| manual(lists, "", &format!("# M\n{REASONS_DOCUMENTED}"));
         assert_eq!(with("pub const RELAY_ENDS: &[&str] = &[\"closed\", \"keys-exhausted\"];"), Vec::<String>::new());
         assert_eq!(
             with("pub const RELAY_ENDS: &[&str] = &[\n    \"closed\",\n    \"idle\",\n];"),

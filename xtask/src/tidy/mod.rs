@@ -29,8 +29,8 @@ const FOLDERS_PASSED_OVER: [&str; 5] = [".git", "target", "corpus", "artifacts",
 
 /// Prints the findings; whether there was no error among them.
 pub fn run(root: &Path) -> bool {
-    let Some(house) = read(root) else { return false };
-    let mut findings = house.check(root);
+    let Some(repository) = read(root) else { return false };
+    let mut findings = repository.check(root);
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -42,37 +42,37 @@ pub fn run(root: &Path) -> bool {
 
 /// Prints the circles of modules, and which arrows close them; whether the repository could be read.
 pub fn circles(root: &Path) -> bool {
-    let house = read(root);
-    house.iter().for_each(|house| print!("{}", house.ratchets.circles_told()));
-    house.is_some()
+    let repository = read(root);
+    repository.iter().for_each(|repository| print!("{}", repository.ratchets.circles_told()));
+    repository.is_some()
 }
 
 /// Prints the functions that are long or have many parameters; whether the repository could be read.
 pub fn functions(root: &Path) -> bool {
-    let house = read(root);
-    house.iter().for_each(|house| print!("{}", house.ratchets.functions_told()));
-    house.is_some()
+    let repository = read(root);
+    repository.iter().for_each(|repository| print!("{}", repository.ratchets.functions_told()));
+    repository.is_some()
 }
 
 /// Prints the crates and their arrows; whether the repository could be read.
 pub fn picture(root: &Path) -> bool {
-    let house = read(root);
-    house.iter().for_each(|house| print!("{}", picture::picture(&house.workspace.arrows())));
-    house.is_some()
+    let repository = read(root);
+    repository.iter().for_each(|repository| print!("{}", picture::picture(&repository.workspace.arrows())));
+    repository.is_some()
 }
 
 /// Prints what is measured before and after a change of the whole; whether the repository could be read.
 pub fn figures(root: &Path) -> bool {
-    let house = read(root);
+    let repository = read(root);
     let packages = packages::built_into(root, ENGINE);
-    house.iter().for_each(|house| print!("{}", figures::told(&house.ratchets.rows(), &packages)));
-    house.is_some()
+    repository.iter().for_each(|repository| print!("{}", figures::table(&repository.ratchets.rows(), &packages)));
+    repository.is_some()
 }
 
 /// Writes the picture of the crates into the document that has it; whether that could be done.
 pub fn write(root: &Path) -> bool {
-    let Some(house) = read(root) else { return false };
-    let Some(text) = picture::written(&house.architecture, &house.workspace.arrows()) else {
+    let Some(repository) = read(root) else { return false };
+    let Some(text) = picture::written(&repository.architecture, &repository.workspace.arrows()) else {
         eprintln!("{} has no place for the picture", picture::FILE);
         return false;
     };
@@ -81,12 +81,12 @@ pub fn write(root: &Path) -> bool {
         .is_ok()
 }
 
-fn read(root: &Path) -> Option<House> {
-    House::read(root).map_err(|error| eprintln!("the repository cannot be read: {error}")).ok()
+fn read(root: &Path) -> Option<Repository> {
+    Repository::read(root).map_err(|error| eprintln!("the repository cannot be read: {error}")).ok()
 }
 
 /// What was read of the repository: what is wrong with single files, and what can be judged once all are read.
-struct House {
+struct Repository {
     findings: Vec<Finding>,
     workspace: arrows::Workspace,
     conditions: conditions::Conditions,
@@ -96,10 +96,10 @@ struct House {
     architecture: String,
 }
 
-impl House {
+impl Repository {
     fn read(root: &Path) -> io::Result<Self> {
         let workspace = arrows::Workspace::parse(&fs::read_to_string(root.join("Cargo.toml"))?);
-        let mut house = Self {
+        let mut repository = Self {
             findings: Vec::new(),
             workspace,
             conditions: conditions::Conditions::default(),
@@ -111,10 +111,10 @@ impl House {
         for file in files(root)? {
             // What is not text has no rules.
             if let Ok(text) = fs::read_to_string(root.join(&file)) {
-                house.read_file(root, &file, &text);
+                repository.read_file(root, &file, &text);
             }
         }
-        Ok(house)
+        Ok(repository)
     }
 
     fn read_file(&mut self, root: &Path, file: &Path, text: &str) {

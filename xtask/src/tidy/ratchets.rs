@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::circles::{back_arrows, circles, rooms, told};
+use super::circles::{back_arrows, circles, describe, rooms};
 use super::figures::{self, Lines, Row};
 use super::finding::Finding;
 use super::functions::{self, Function, functions};
@@ -122,8 +122,8 @@ impl Ratchets {
     /// Every circle as people read it, and which arrows close it.
     pub fn circles_told(&self) -> String {
         let graphs = self.modules.graphs();
-        let rooms = graphs.iter().map(|(name, files)| told(name, "rooms", &rooms(files)));
-        let files = graphs.iter().map(|(name, files)| told(name, "files", files));
+        let rooms = graphs.iter().map(|(name, files)| describe(name, "rooms", &rooms(files)));
+        let files = graphs.iter().map(|(name, files)| describe(name, "files", files));
         let count = graphs.values().map(|files| back_arrows(files).len()).sum::<usize>();
         let end = format!("{count} arrows between files run back: without them there is no circle\n");
         rooms.chain(files).chain([end]).collect()
@@ -133,11 +133,11 @@ impl Ratchets {
     pub fn functions_told(&self) -> String {
         let mut functions: Vec<&Function> = self.large_functions.iter().collect();
         functions.sort_by(|a, b| (b.lines, b.parameters, &a.file).cmp(&(a.lines, a.parameters, &b.file)));
-        let told = functions.iter().map(|function| {
+        let described = functions.iter().map(|function| {
             let Function { file, line, name, lines, parameters } = function;
             format!("{}:{line}: {name}: {lines} lines, {parameters} parameters\n", file.display())
         });
-        told.collect()
+        described.collect()
     }
 
     fn add(&mut self, name: &str, count: usize) {
