@@ -92,7 +92,7 @@ const POINT_BYTES: usize = 64;
 
 impl AccountKey {
     pub fn generate(files: &'static KeyFiles, account: &str, external: Option<External>) -> Result<AccountKey, String> {
-        let public = files.generate(account, NewKey::Account).map_err(told)?;
+        let public = files.generate(account, NewKey::Account).map_err(described)?;
         AccountKey::of(files, account, &public, external).ok_or_else(|| "the key process has made no key".into())
     }
 
@@ -114,7 +114,7 @@ impl AccountKey {
 
     /// Whether the key process has the key; absent if it does not say.
     pub fn is_there(&self) -> Result<bool, String> {
-        Ok(self.files.kept(self.key.account()).map_err(told)?.contains(&self.key))
+        Ok(self.files.kept(self.key.account()).map_err(described)?.contains(&self.key))
     }
 
     pub fn credentials(&self, id: &str, directory: &str) -> Credentials {
@@ -148,7 +148,7 @@ impl AccountKey {
             header.insert("jwk".into(), parse(jwk.as_bytes())?);
         }
         let header = Value::Object(header).to_string();
-        let signature = self.files.sign_request(&self.key, &header, &payload).map_err(told)?;
+        let signature = self.files.sign_request(&self.key, &header, &payload).map_err(described)?;
         let [protected, payload, signature] = [header.as_bytes(), payload.as_bytes(), &signature].map(encode);
         serde_json::to_vec(&Jws { protected, payload, signature }).map_err(|error| error.to_string())
     }
@@ -183,7 +183,7 @@ impl Credentials {
 
 impl CertificateKey {
     pub fn generate(files: &'static KeyFiles, account: &str, key: NewKey) -> Result<CertificateKey, String> {
-        let public = files.generate(account, key).map_err(told)?;
+        let public = files.generate(account, key).map_err(described)?;
         let name = name(account, &public, Purpose::Certificate).ok_or("the key process has made no key")?;
         Ok(CertificateKey { files, key: name, public })
     }
@@ -245,7 +245,7 @@ pub(crate) fn name(account: &str, public: &[u8], purpose: Purpose) -> Option<Kep
     KeptKey::new(account, RemoteKey::new(RemoteKey::KEY_PROCESS, public).ok()?.ski, purpose)
 }
 
-fn told(failure: Failure) -> String {
+fn described(failure: Failure) -> String {
     format!("the key process: {}", io::Error::from(failure))
 }
 

@@ -23,6 +23,6 @@ mod status;
 
 pub use answer::Answer;
 pub use issuer::{Issuer, Wanted, issuers};
-pub use order::{Complaint, check};
+pub use order::{FileProblem, check};
 pub use renewer::{Publish, Renewer};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

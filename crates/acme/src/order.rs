@@ -38,7 +38,7 @@ const EXTERNAL_KEY_BYTES_MAX: u64 = 4096;
 
 /// A fault of a file that an account names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Complaint {
+pub struct FileProblem {
     /// Position in the configuration that names the file.
     pub at: At,
     /// Path of the file.
@@ -49,11 +49,11 @@ pub struct Complaint {
 
 /// Checks the files that an account is made with, and returns everything that is wrong. Asks nobody, and writes
 /// nothing.
-pub fn check(acme: &Acme) -> Vec<Complaint> {
-    let complaint = |trust: &Trust, what: String| Complaint { at: trust.at, path: trust.path.clone(), what };
-    let ca = acme.ca.as_ref().and_then(|ca| Some(complaint(ca, Http::new(Some(&ca.path)).err()?)));
+pub fn check(acme: &Acme) -> Vec<FileProblem> {
+    let problem = |trust: &Trust, what: String| FileProblem { at: trust.at, path: trust.path.clone(), what };
+    let ca = acme.ca.as_ref().and_then(|ca| Some(problem(ca, Http::new(Some(&ca.path)).err()?)));
     let external = acme.external_account.as_ref();
-    let key = external.and_then(|external| Some(complaint(&external.key, external_key(external).err()?.why)));
+    let key = external.and_then(|external| Some(problem(&external.key, external_key(external).err()?.why)));
     ca.into_iter().chain(key).collect()
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct OrderJob<'a> {
 }
 
 /// The account, and the thumbprint of its key where the library has another.
-pub(crate) struct Party {
+pub(crate) struct OrderAccount {
     pub account: Account,
     thumbprint: Option<String>,
 }
@@ -83,7 +83,7 @@ pub(crate) async fn obtain(
     job: &OrderJob<'_>,
     publish: &(dyn Fn(Vec<Answer>) + Send + Sync),
 ) -> Result<Zeroizing<String>, Refusal> {
-    let Party { account, thumbprint } = account(job).await?;
+    let OrderAccount { account, thumbprint } = account(job).await?;
     let identifiers: Vec<Identifier> = job.wanted.names.iter().cloned().map(Identifier::Dns).collect();
     let mut new = NewOrder::new(&identifiers);
     if let Some(profile) = &job.acme.profile {
@@ -102,7 +102,7 @@ pub(crate) async fn obtain(
 }
 
 /// The account that is kept, or a new one, which then is kept.
-pub(crate) async fn account(job: &OrderJob<'_>) -> Result<Party, Refusal> {
+pub(crate) async fn account(job: &OrderJob<'_>) -> Result<OrderAccount, Refusal> {
     if let Some(keys) = job.keys {
         return account_of_key_process(job, keys).await;
     }
@@ -111,19 +111,19 @@ pub(crate) async fn account(job: &OrderJob<'_>) -> Result<Party, Refusal> {
     if let Some(credentials) = kept_account(acme, job.folder, job.now, parse)? {
         let account = Account::builder_with_http(Box::new(http.clone())).from_credentials(credentials);
         let account = account.await.map_err(|error| Refusal::of("the authority's directory", &error))?;
-        return Ok(Party { account, thumbprint: None });
+        return Ok(OrderAccount { account, thumbprint: None });
     }
     let external = acme.external_account.as_ref().map(external_key).transpose()?;
     let external = external.map(|(id, key)| ExternalAccountKey::new(id, &key));
     let (account, credentials) = new_account(acme, http, external.as_ref()).await?;
     keep_account(acme, &account, serde_json::to_vec(&credentials))?;
-    Ok(Party { account, thumbprint: None })
+    Ok(OrderAccount { account, thumbprint: None })
 }
 
 /// The same with a key that another process has.
-async fn account_of_key_process(job: &OrderJob<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
+async fn account_of_key_process(job: &OrderJob<'_>, keys: &'static KeyFiles) -> Result<OrderAccount, Refusal> {
     let (acme, http) = (job.acme, job.http);
-    let party = |account, key: &AccountKey| Party { account, thumbprint: Some(key.thumbprint()) };
+    let order_account = |account, key: &AccountKey| OrderAccount { account, thumbprint: Some(key.thumbprint()) };
     let key_of = |credentials: &Credentials| AccountKey::of(keys, &acme.name, &credentials.public_key()?, None);
     // A key that is not there any more is not waited for: nobody has a copy.
     let is_lost = |key: &AccountKey| key.is_there().map(|is_there| !is_there);
@@ -141,7 +141,7 @@ async fn account_of_key_process(job: &OrderJob<'_>, keys: &'static KeyFiles) -> 
             let builder = Account::builder_with_http(Box::new(http.signed_by(key.clone())));
             let account = credentials.account(builder).await;
             let account = account.map_err(|error| Refusal::of("the authority's directory", &error))?;
-            return Ok(party(account, &key));
+            return Ok(order_account(account, &key));
         }
     }
     let external = acme.external_account.as_ref().map(external_key).transpose()?;
@@ -151,7 +151,7 @@ async fn account_of_key_process(job: &OrderJob<'_>, keys: &'static KeyFiles) -> 
     let (account, _) = new_account(acme, &http.signed_by(key.clone()), None).await?;
     keep_account(acme, &account, serde_json::to_vec(&key.credentials(account.id(), &acme.directory)))?;
     job.spent.take_back(&key.key);
-    Ok(party(account, &key))
+    Ok(order_account(account, &key))
 }
 
 /// The account's file, where there is one. One that cannot be read is set aside.

@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn an_authority_s_problem_is_told_on_one_harmless_line() {
-        let told = problem(
+        let refusal = problem(
             r#"{"type":"urn:ietf:params:acme:error:compound","detail":"no\u001b[31m\nway","subproblems":[
                 {"type":"urn:ietf:params:acme:error:dns","detail":"gone","identifier":{"type":"dns","value":"a.test"}}]}"#,
         );
-        assert_eq!(told.why, "validation: the authority says compound: no [31m way; a.test dns: gone");
+        assert_eq!(refusal.why, "validation: the authority says compound: no [31m way; a.test dns: gone");
         let long = problem(&format!(r#"{{"detail":"{}"}}"#, "x".repeat(5000)));
         assert!(long.why.chars().count() < 400 && long.why.ends_with('…'));
     }

@@ -6,10 +6,10 @@ use crate::model::{HostPattern, Network, ServerAddress};
 use crate::wording::shown;
 
 /// Fault of a text, and the text to write instead.
-pub(crate) type Complaint = (String, String);
+pub(crate) type TextProblem = (String, String);
 
 /// An address to listen on: `0.0.0.0:443`, `[::]:443`. Port 0 lets the kernel choose.
-pub(crate) fn bind(text: &str) -> Result<SocketAddr, Complaint> {
+pub(crate) fn bind(text: &str) -> Result<SocketAddr, TextProblem> {
     if let Some(complaint) = not_an_address(text) {
         return Err(complaint);
     }
@@ -39,7 +39,7 @@ pub(crate) fn bind(text: &str) -> Result<SocketAddr, Complaint> {
     }
 }
 
-fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, Complaint> {
+fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, TextProblem> {
     let what = format!("nothing can listen on {}", shown(text));
     match address.ip() {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
@@ -54,7 +54,7 @@ fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, Complaint
 }
 
 /// Addresses: `10.0.0.0/8`, `fd00::/8`, or a single one, `192.0.2.7`.
-pub(crate) fn network(text: &str) -> Result<Network, Complaint> {
+pub(crate) fn network(text: &str) -> Result<Network, TextProblem> {
     const FIX: &str = "write it as in \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
     let what = || format!("\"{}\" is not a network", shown(text));
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
@@ -91,7 +91,7 @@ pub(crate) fn network(text: &str) -> Result<Network, Complaint> {
 }
 
 /// A server: `10.0.1.1:8080`, `[fd00::1]:8080`, `app.internal:8080`.
-pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
+pub(crate) fn server(text: &str) -> Result<ServerAddress, TextProblem> {
     if let Some(complaint) = not_an_address(text) {
         return Err(complaint);
     }
@@ -128,7 +128,7 @@ pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
 }
 
 /// A name that has SRV records: `_service._proto.name` (RFC 2782).
-pub(crate) fn service(name: &str) -> Result<ServerAddress, Complaint> {
+pub(crate) fn service(name: &str) -> Result<ServerAddress, TextProblem> {
     let name = host_name(name.strip_suffix('.').unwrap_or(name))?;
     let mut labels = name.split('.');
     let underscored = |label: Option<&str>| label.is_some_and(|label| label.len() > 1 && label.starts_with('_'));
@@ -139,7 +139,7 @@ pub(crate) fn service(name: &str) -> Result<ServerAddress, Complaint> {
     Ok(ServerAddress::Srv { name })
 }
 
-fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
+fn checked_server(address: SocketAddr) -> Result<ServerAddress, TextProblem> {
     let ip = address.ip();
     if ip.is_unspecified() {
         let fix = format!("write \"127.0.0.1:{}\" for this machine", address.port());
@@ -151,8 +151,8 @@ fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
     Ok(ServerAddress::Ip(address))
 }
 
-/// Complaint about a text that is recognisably something else: a URL, a path, a text with spaces.
-fn not_an_address(text: &str) -> Option<Complaint> {
+/// Problem of a text that is recognisably something else: a URL, a path, a text with spaces.
+fn not_an_address(text: &str) -> Option<TextProblem> {
     if text.is_empty() {
         return Some(("the address is empty".into(), "write ADDRESS:PORT".into()));
     }
@@ -182,7 +182,7 @@ fn not_an_address(text: &str) -> Option<Complaint> {
 }
 
 /// For an IP address without a port.
-fn without_port(text: &str, example: &str) -> Option<Complaint> {
+fn without_port(text: &str, example: &str) -> Option<TextProblem> {
     let bare = in_brackets(text).unwrap_or(text);
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
@@ -202,7 +202,7 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     bare.parse::<Ipv4Addr>().is_ok().then(|| (what, format!("write \"{bare}:{example}\" or another port")))
 }
 
-fn bad_port(text: &str, port: &str) -> Option<Complaint> {
+fn bad_port(text: &str, port: &str) -> Option<TextProblem> {
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if digits && port.parse::<u16>().is_ok() {
         return None;
@@ -221,7 +221,7 @@ fn in_brackets(text: &str) -> Option<&str> {
 }
 
 /// The host of a route: a name, an address, or a name whose first label is `*`.
-pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, Complaint> {
+pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, TextProblem> {
     if text == "*" {
         return Err(("`host` \"*\" is not needed".into(), "leave `host` out: then the route is for any host".into()));
     }
@@ -242,7 +242,7 @@ pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, Complaint> {
 }
 
 /// A host as it stands in a Host field: a name or an address, no port; in lower case, without a trailing dot.
-pub(crate) fn host(text: &str) -> Result<String, Complaint> {
+pub(crate) fn host(text: &str) -> Result<String, TextProblem> {
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         return Err((format!("\"{}\" is a URL", shown(text)), format!("write \"{}\"", shown(host))));
@@ -267,7 +267,7 @@ pub(crate) fn host(text: &str) -> Result<String, Complaint> {
 }
 
 /// A DNS name (RFC 1123 §2.1, and `_`, which names in private networks have) or an IPv4 address, in lower case.
-fn host_name(text: &str) -> Result<String, Complaint> {
+fn host_name(text: &str) -> Result<String, TextProblem> {
     const NAME_BYTES_MAX: usize = 253;
     const LABEL_BYTES_MAX: usize = 63;
     let what = || format!("\"{}\" is not a host name", shown(text));

@@ -1,12 +1,12 @@
 //! Paths of URLs as they are written in a configuration. Requests are compared with them in canonical form.
 
-use crate::address::Complaint;
+use crate::address::TextProblem;
 use crate::wording::shown;
 
 const PATH_BYTES_MAX: usize = 4096;
 
 /// A path without a query.
-pub(crate) fn check(path: &str) -> Result<(), Complaint> {
+pub(crate) fn check(path: &str) -> Result<(), TextProblem> {
     if path.starts_with(['^', '~']) {
         let what = format!("the path \"{}\" looks like a pattern", shown(path));
         return Err((what, "write the path alone, or its beginning: \"/api\"".into()));
@@ -23,7 +23,7 @@ pub(crate) fn check(path: &str) -> Result<(), Complaint> {
 }
 
 /// A path that may have a query, as a redirect's.
-pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
+pub(crate) fn check_target(path: &str) -> Result<(), TextProblem> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
     if !path.starts_with('/') {
         return Err((what("does not begin with `/`"), format!("write \"/{}\"", shown(path))));
@@ -42,7 +42,7 @@ pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
 }
 
 /// Why a path that routes are matched on is better written otherwise, and how. The path has passed `check`.
-pub(crate) fn oddity(path: &str) -> Option<Complaint> {
+pub(crate) fn oddity(path: &str) -> Option<TextProblem> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
     if path.split('/').any(|segment| segment == "." || segment == "..") {
         return Some((

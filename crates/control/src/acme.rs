@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Renewer};
+use propylon_acme::{Answer, CertificateStatus, FileProblem, IssuerStatus, Renewer};
 use propylon_config::{Acme, AcmeChallenge, CertificateSource, Config, Listener, Protocol};
 use propylon_metrics::{counter_text, gauge_text};
 use propylon_proxy::challenges;
@@ -34,7 +34,7 @@ fn publish(answers: &[Answer]) {
 
 /// Problems with the files that accounts name.
 pub fn check(acmes: &[Acme]) -> Vec<Finding> {
-    let finding = |Complaint { at, path, what }| {
+    let finding = |FileProblem { at, path, what }| {
         let fix = "put the file there, in the form that the manual has under \"Ordered certificates\"".to_string();
         Finding { severity: Severity::Error, at, path, what, fix, error: None }
     };

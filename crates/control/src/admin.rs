@@ -1,7 +1,7 @@
 //! The admin address: metrics, health, the configuration in effect, what is running, and the dashboard.
 //!
 //! The admin address lives on the main thread and reads what the workers have written, so nobody here can make a worker
-//! wait. What it changes (`change.rs`) it asks the main thread's keeper of the configuration for, and only for those
+//! wait. What it changes (`change.rs`) it asks the main thread's reloader for, and only for those
 //! who show that they may.
 
 mod change;

@@ -325,8 +325,8 @@ mod tests {
 
     fn parsed(name: &str, text: &str) -> Result<KeyServer, Vec<String>> {
         let source = Source { name: name.into(), base: "/etc/propylon".into(), text: text.into() };
-        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
-        parse_keyserver(&source).map(|(config, _)| config).map_err(told)
+        let rendered = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+        parse_keyserver(&source).map(|(config, _)| config).map_err(rendered)
     }
 
     fn toml(text: &str) -> Result<KeyServer, Vec<String>> {

@@ -80,7 +80,7 @@ fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
 fn accepted<T>(
     report: &Report<'_>,
     found: Found<&str>,
-    accept: impl Fn(&str) -> Result<T, address::Complaint>,
+    accept: impl Fn(&str) -> Result<T, address::TextProblem>,
 ) -> Option<T> {
     accept(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
 }
@@ -168,7 +168,7 @@ pub(crate) fn redirect_status(section: &mut Section<'_, '_>) -> u16 {
     status.unwrap_or(REDIRECT_STATUS)
 }
 
-fn redirect_host(text: &str) -> Result<String, address::Complaint> {
+fn redirect_host(text: &str) -> Result<String, address::TextProblem> {
     if text.contains('*') {
         let what = format!("\"{}\": a redirect leads to one host", crate::wording::shown(text));
         return Err((what, "write it without `*`, or leave `host` out to keep the request's".into()));

@@ -24,7 +24,7 @@ pub enum ProbeStream {
 
 pub struct Secure {
     stream: ServerStream,
-    stock: BufferPool,
+    pool: BufferPool,
     /// Read and not yet taken.
     inbox: Buffer,
 }
@@ -44,15 +44,15 @@ impl ProbeStream {
             Failure::new(word, failure.to_string())
         };
         let handshake = connector.connect(server).map_err(failed)?;
-        let stock = BufferPool::default();
-        let mut greeting = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
-        let greeted = poll_fn(|context| {
-            let greeted = greeting.poll(context, &stock, |job| Beside::submit_to(beside, job));
-            awaits_signature.set(greeting.awaits_signature());
-            greeted
+        let pool = BufferPool::default();
+        let mut handshake = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
+        let polled = poll_fn(|context| {
+            let polled = handshake.poll(context, &pool, |job| Beside::submit_to(beside, job));
+            awaits_signature.set(handshake.awaits_signature());
+            polled
         });
-        let stream = greeted.await.map_err(failed)?;
-        Ok(ProbeStream::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
+        let stream = polled.await.map_err(failed)?;
+        Ok(ProbeStream::Secure(Box::new(Secure { stream, pool, inbox: Buffer::default() })))
     }
 
     /// Whether the protocol that was offered first was agreed on; none without TLS.
@@ -68,7 +68,7 @@ impl Secure {
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.inbox.is_empty() {
             // Nothing is the end.
-            ready!(self.stream.poll_fill(context, &self.stock, &mut self.inbox))?;
+            ready!(self.stream.poll_fill(context, &self.pool, &mut self.inbox))?;
         }
         let count = self.inbox.len().min(into.remaining());
         into.put_slice(&self.inbox.readable()[..count]);
@@ -91,9 +91,9 @@ impl AsyncWrite for ProbeStream {
         match self.get_mut() {
             ProbeStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
             ProbeStream::Secure(secure) => {
-                let count = ready!(secure.stream.poll_write(context, &secure.stock, &[IoSlice::new(bytes)]))?;
+                let count = ready!(secure.stream.poll_write(context, &secure.pool, &[IoSlice::new(bytes)]))?;
                 // Bytes that were taken need not have been sent, and nobody may flush before the answer is waited for.
-                if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.stock) {
+                if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.pool) {
                     return Poll::Ready(Err(error));
                 }
                 Poll::Ready(Ok(count))
@@ -104,14 +104,14 @@ impl AsyncWrite for ProbeStream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             ProbeStream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            ProbeStream::Secure(secure) => secure.stream.poll_flush(context, &secure.stock),
+            ProbeStream::Secure(secure) => secure.stream.poll_flush(context, &secure.pool),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             ProbeStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            ProbeStream::Secure(secure) => secure.stream.poll_end(context, &secure.stock),
+            ProbeStream::Secure(secure) => secure.stream.poll_end(context, &secure.pool),
         }
     }
 }

@@ -32,7 +32,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(15);
 /// A collector that asks for more than this is asked again after it.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// How often failures are told in the log.
-const COMPLAINT: Duration = Duration::from_secs(60);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts of the exporter's work, kept by its thread.
 #[derive(Default)]
@@ -134,7 +134,7 @@ fn run(start: Start, target: Arc<Target>) {
         random: fastrand::Rng::with_seed(seed),
         failures: 0,
         not_before: None,
-        complained: None,
+        failure_logged: None,
     };
     runtime.block_on(sender.run(inlets));
     // A lookup that the system does not answer must not hold us up.
@@ -152,7 +152,7 @@ struct SpanSender {
     failures: u32,
     /// A collector wants to be left alone until then.
     not_before: Option<Instant>,
-    complained: Option<Instant>,
+    failure_logged: Option<Instant>,
 }
 
 impl SpanSender {
@@ -271,7 +271,7 @@ impl SpanSender {
     fn succeed(&mut self, taken: u64, rejected: u64) {
         self.failures = 0;
         self.not_before = None;
-        if self.complained.take().is_some() {
+        if self.failure_logged.take().is_some() {
             log::info!("tracing: spans are delivered again");
         }
         self.counts.succeeded.fetch_add(1, Ordering::Relaxed);
@@ -291,8 +291,8 @@ impl SpanSender {
 
     fn complain(&mut self, target: &Target, why: &str) {
         let now = Instant::now();
-        if self.complained.is_none_or(|last| now.duration_since(last) >= COMPLAINT) {
-            self.complained = Some(now);
+        if self.failure_logged.is_none_or(|last| now.duration_since(last) >= FAILURE_LOG_INTERVAL) {
+            self.failure_logged = Some(now);
             log::warn!("tracing: {} does not take spans: {why}", target.endpoint.url);
         }
     }

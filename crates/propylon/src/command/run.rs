@@ -25,7 +25,7 @@ use crate::command::check;
 /// Requests were cut off when the drain's time was up.
 const CUT_OFF: u8 = 3;
 /// Problems that the process that serves is told of; the rest is in our own log.
-const PROBLEMS_TOLD_MAX: usize = 5;
+const PROBLEMS_NAMED_MAX: usize = 5;
 
 /// `upgrade`: take over from the process that answers there, or where the configuration says.
 pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
@@ -145,16 +145,16 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     // Without the line of the configuration beside it the file that is meant has to be named.
     let shows_lines = std::io::stderr().is_terminal();
-    let told = |finding: &Finding| match problem(&merged.source, finding) {
+    let as_problem = |finding: &Finding| match problem(&merged.source, finding) {
         problem if shows_lines => problem,
         problem => with_path(problem, finding),
     };
     let starts = compiled.is_ok();
-    let told = |finding: &Finding| match told(finding) {
+    let as_problem = |finding: &Finding| match as_problem(finding) {
         problem if starts && problem.severity == Severity::Error => check::left_out(problem),
         problem => problem,
     };
-    let problems: Vec<Problem> = findings.iter().map(told).collect();
+    let problems: Vec<Problem> = findings.iter().map(as_problem).collect();
     print(&problems, &merged.source.text);
     match compiled {
         Ok((snapshot, mut findings)) => {
@@ -184,9 +184,9 @@ fn print(problems: &[Problem], text: &str) {
 
 fn summary(problems: &[Problem]) -> String {
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-    let told: Vec<String> = errors.clone().take(PROBLEMS_TOLD_MAX).map(Problem::to_string).collect();
-    let more = errors.count() - told.len();
-    if more > 0 { format!("{}; and {more} more", told.join("; ")) } else { told.join("; ") }
+    let named: Vec<String> = errors.clone().take(PROBLEMS_NAMED_MAX).map(Problem::to_string).collect();
+    let more = errors.count() - named.len();
+    if more > 0 { format!("{}; and {more} more", named.join("; ")) } else { named.join("; ") }
 }
 
 /// `propylon upgrade`

@@ -85,29 +85,30 @@ pub(crate) fn expiring<'a>(credentials: impl Iterator<Item = &'a Arc<Credential>
 }
 
 /// Limit of findings of one severity that are reported one by one.
-const TOLD_MAX: usize = 100;
+const REPORTED_MAX: usize = 100;
 
 /// Bounds the findings: with 50,000 files most have the same fault.
 fn bounded(findings: Vec<Finding>) -> Vec<Finding> {
-    let (mut told, mut more) = (Vec::new(), Vec::new());
+    let (mut reported, mut more) = (Vec::new(), Vec::new());
     for severity in [Severity::Error, Severity::Warning] {
         let fitting = || findings.iter().filter(|finding| finding.severity == severity);
-        if let Some(first_untold) = fitting().nth(TOLD_MAX) {
-            let what = format!("the same, or the like, is to be said of {} more files", fitting().count() - TOLD_MAX);
+        if let Some(first_left_out) = fitting().nth(REPORTED_MAX) {
+            let what =
+                format!("the same, or the like, is to be said of {} more files", fitting().count() - REPORTED_MAX);
             let fix = "see to those that are named, and look again".to_string();
-            more.push(Finding { what, fix, ..first_untold.clone() });
+            more.push(Finding { what, fix, ..first_left_out.clone() });
         }
     }
-    let mut left = [TOLD_MAX; 2];
+    let mut left = [REPORTED_MAX; 2];
     for finding in findings {
         let left = &mut left[usize::from(finding.severity == Severity::Error)];
         if *left > 0 {
             *left -= 1;
-            told.push(finding);
+            reported.push(finding);
         }
     }
-    told.extend(more);
-    told
+    reported.extend(more);
+    reported
 }
 
 fn idle_signer(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Option<Finding> {
