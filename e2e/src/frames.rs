@@ -282,7 +282,7 @@ impl<'a> Http2Server<'a> {
                 Frame { kind: head[3], flags: head[4], stream, payload: self.peer.read_exact(length as usize)? };
             match frame.kind {
                 SETTINGS if frame.flags & ACK == 0 => {
-                    self.heed(&frame.payload);
+                    self.apply_settings(&frame.payload);
                     self.send(SETTINGS, ACK, 0, &[]);
                 }
                 SETTINGS => {}
@@ -291,7 +291,7 @@ impl<'a> Http2Server<'a> {
         }
     }
 
-    fn heed(&mut self, settings: &[u8]) {
+    fn apply_settings(&mut self, settings: &[u8]) {
         for setting in settings.chunks_exact(6) {
             let (id, value) = setting.split_at(2);
             if id == [0, 4] {

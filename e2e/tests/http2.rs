@@ -283,7 +283,7 @@ impl Windows {
     fn next_frame(&mut self, client: &mut Http2) -> Frame {
         loop {
             let frame = client.next_frame();
-            if !self.heed(&frame) {
+            if !self.count_window(&frame) {
                 return frame;
             }
             if frame.kind == SETTINGS && frame.flags & ACK == 0 {
@@ -292,7 +292,7 @@ impl Windows {
         }
     }
 
-    fn heed(&mut self, frame: &Frame) -> bool {
+    fn count_window(&mut self, frame: &Frame) -> bool {
         match frame.kind {
             WINDOW_UPDATE => {
                 let more = i64::from(u32::from_be_bytes(frame.payload[..4].try_into().expect("four bytes")));
@@ -344,10 +344,10 @@ impl Windows {
         }
     }
 
-    /// Heeds one frame, which has to be about windows.
+    /// Takes one frame, which has to be about windows.
     fn wait(&mut self, client: &mut Http2) {
         let frame = client.next_frame();
-        assert!(self.heed(&frame), "{frame:?}");
+        assert!(self.count_window(&frame), "{frame:?}");
         if frame.kind == SETTINGS && frame.flags & ACK == 0 {
             client.send(SETTINGS, ACK, 0, &[]);
         }

@@ -88,14 +88,14 @@ fn part(path: &str) -> Option<(&'static str, Vec<u8>)> {
     })
 }
 
-/// What the page has told the origin.
+/// Reports of the page to the origin.
 #[derive(Default)]
-struct Told {
+struct PageReport {
     heard: AtomicBool,
     report: Mutex<Option<Value>>,
 }
 
-fn serve(peer: &mut Peer, told: &Told) {
+fn serve(peer: &mut Peer, page: &PageReport) {
     while let Some(request) = peer.read_request() {
         let end = head_end(&request).expect("a head");
         let head = String::from_utf8_lossy(&request[..end]).into_owned();
@@ -109,13 +109,13 @@ fn serve(peer: &mut Peer, told: &Told) {
             ("/events", _) => {
                 peer.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
                 peer.send("d\r\ndata: first\n\n\r\n");
-                holds("the first event is heard before the second is said", || told.heard.load(Ordering::SeqCst));
+                holds("the first event is heard before the second is said", || page.heard.load(Ordering::SeqCst));
                 peer.send("c\r\ndata: last\n\n\r\n0\r\n\r\n");
             }
             _ => {
-                told.heard.fetch_or(path == "/heard/first", Ordering::SeqCst);
+                page.heard.fetch_or(path == "/heard/first", Ordering::SeqCst);
                 if path == "/report" {
-                    *told.report.lock().unwrap() = serde_json::from_slice(body).ok();
+                    *page.report.lock().unwrap() = serde_json::from_slice(body).ok();
                 }
                 let length = body.len().to_string();
                 peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{length}", length.len()));
@@ -126,12 +126,12 @@ fn serve(peer: &mut Peer, told: &Told) {
 
 #[test]
 fn a_page_of_many_parts_comes_by_http_2_whole() {
-    let told = Arc::new(Told::default());
-    let for_origin = Arc::clone(&told);
+    let page = Arc::new(PageReport::default());
+    let for_origin = Arc::clone(&page);
     let origin = Origin::scripted(move |peer| serve(peer, &for_origin));
     let engine = Engine::start(&simple(&[origin.address()]));
     let browser = Browser::open(&format!("{}/", engine.url("web")));
-    let report = eventually(WAIT_MAX, "the page reports", || told.report.lock().unwrap().take());
+    let report = eventually(WAIT_MAX, "the page reports", || page.report.lock().unwrap().take());
     assert_eq!(report["problems"], serde_json::json!([]));
     let all = PARTS as u64;
     for kind in ["scripts", "styles", "images"] {
@@ -166,8 +166,8 @@ socket.onclose = event => {
 
 #[test]
 fn a_browsers_websocket_is_a_stream_of_http_2() {
-    let told = Arc::new(Told::default());
-    let for_origin = Arc::clone(&told);
+    let page = Arc::new(PageReport::default());
+    let for_origin = Arc::clone(&page);
     let origin = Origin::answering(move |request| {
         let end = head_end(request).expect("a head");
         if request.starts_with(b"POST /report ") {
@@ -182,7 +182,7 @@ fn a_browsers_websocket_is_a_stream_of_http_2() {
     );
     let engine = Engine::start(&format!("{}{chat}", simple(&[origin.address()])));
     let browser = Browser::open(&format!("{}/", engine.url("web")));
-    let report = eventually(WAIT_MAX, "the page reports", || told.report.lock().unwrap().take());
+    let report = eventually(WAIT_MAX, "the page reports", || page.report.lock().unwrap().take());
     assert_eq!(report["heard"], serde_json::json!(["hello", 1_000_000]), "{report}");
     assert_eq!((&report["code"], &report["reason"]), (&4001.into(), &"enough".into()), "{report}");
     assert_eq!(report["clean"], true);

@@ -151,7 +151,7 @@ fn a_connection_ends_after_as_many_streams_as_it_may_carry() {
     chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
 }
 
-/// Who has a seat and has not begun a stream with it yet is served, though the connection is closed for others.
+/// A request that has a place on a connection, and no stream yet, is served, though the connection is closed for others.
 #[test]
 fn a_seat_is_good_though_its_connection_gets_no_further_streams() {
     let origin = Origin::always(HELLO);
@@ -1253,7 +1253,7 @@ fn the_line_is_one_for_requests_that_wait_for_streams_with_its_limit_and_its_ord
     assert_eq!(origin.connections(), 1);
 }
 
-/// What a first connection will not seat has to wait like everybody else.
+/// Requests that a first connection has no stream for have to wait like everybody else.
 #[test]
 fn a_crowd_that_comes_before_the_first_connection_is_held_to_the_limit_of_the_line() {
     let (gate, served) = (Gate::default(), AtomicUsize::new(0));

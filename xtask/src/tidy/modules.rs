@@ -417,13 +417,13 @@ mod tests {
     /// Where code in `a/b.rs` leads to.
     fn targets(code: &str) -> Vec<String> {
         let all = arrows(&[
-            ("lib.rs", "mod a; mod pool; mod seat; pub use pool::Pool; pub use std::fmt;"),
-            ("a/mod.rs", "mod b; mod c; pub use c::*; use crate::seat::Seat; struct Own; use self::c::d;"),
+            ("lib.rs", "mod a; mod pool; mod slot; pub use pool::Pool; pub use std::fmt;"),
+            ("a/mod.rs", "mod b; mod c; pub use c::*; use crate::slot::Slot; struct Own; use self::c::d;"),
             ("a/b.rs", code),
             ("a/c.rs", "mod d; pub struct Inner; pub use d::Deep as Deeper;"),
             ("a/c/d.rs", "pub struct Deep;"),
             ("pool.rs", "pub struct Pool;"),
-            ("seat.rs", ""),
+            ("slot.rs", ""),
         ]);
         all.iter().filter_map(|arrow| arrow.strip_prefix("a::b>")).map(str::to_owned).collect()
     }
@@ -432,10 +432,10 @@ mod tests {
     fn paths_are_followed_to_the_file_that_they_end_in() {
         for (code, expected) in [
             ("use crate::pool::Pool;", vec!["pool"]),
-            ("use crate::{pool::{self, Pool as P}, seat::Seat};", vec!["pool", "seat"]),
+            ("use crate::{pool::{self, Pool as P}, slot::Slot};", vec!["pool", "slot"]),
             ("fn f() { crate::pool::take::<X>() }", vec!["pool"]),
             ("fn f(x: &'a super::Own) {}", vec!["a"]),
-            ("use super::super::{pool::Pool, seat::Seat};", vec!["pool", "seat"]),
+            ("use super::super::{pool::Pool, slot::Slot};", vec!["pool", "slot"]),
             ("use crate::pool; fn f() { pool::take() }", vec!["pool"]),
             ("use super::c; fn f() { c::d::deep() }", vec!["a::c::d"]),
             ("vec![super::c::Inner]", vec!["a::c"]),
@@ -452,9 +452,9 @@ mod tests {
             ("use crate::Pool;", vec!["pool"]),
             ("use super::Inner;", vec!["a::c"]),
             ("use crate::a::Deeper;", vec!["a::c::d"]),
-            ("use super::Seat;", vec!["seat"]),
+            ("use super::Slot;", vec!["slot"]),
             ("use crate::fmt;", vec!["crate"]),
-            ("use super::{Seat, Own};", vec!["a", "seat"]),
+            ("use super::{Slot, Own};", vec!["a", "slot"]),
             ("use super::d; fn f() { d::x() }", vec!["a::c::d"]),
         ] {
             assert_eq!(targets(code), expected, "{code}");
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(path("crates/keyserver/src/main.rs"), Some(("keyserver".to_owned(), "main".to_owned())));
         for none in [
             "crates/tls/tests/peers.rs",
-            "crates/tls/src/seat/tests.rs",
+            "crates/tls/src/slot/tests.rs",
             "crates/tls/src/http1/tests/a.rs",
             "docs/a.md",
         ] {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_that_waits_for_better_times_is_let_go_and_a_look_comes_before_tasks() {
+    fn a_thread_that_waits_for_better_times_is_let_go_and_a_look_comes_before_tasks() {
         let queue = TokenQueue::new(1);
         assert!(matches!(queue.next(0, Some(Duration::ZERO)), Next::Nothing));
         let (reply_to, _notes) = mpsc::channel(16);
