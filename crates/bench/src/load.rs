@@ -52,7 +52,7 @@ pub enum Until {
     Finished(u64),
 }
 
-/// Told once a second of a run what came of it so far.
+/// Hears once a second of a run what came of it so far.
 pub type Watcher = Box<dyn Fn(&LoadStats)>;
 
 /// The load's own use of its thread during a run, 0 to 1.

@@ -430,7 +430,7 @@ impl Servers {
         let variance = rates.iter().map(|(_, rate)| (rate - mean).powi(2)).sum::<f64>() / count;
         let threshold = mean - variance.sqrt() * f64::from(deviation_percent) / 100.0;
         let mut worst: Vec<(usize, f64)> = rates.into_iter().filter(|(_, rate)| *rate < threshold).collect();
-        // Where not all of them may be ejected, the worst are.
+        // The worst are ejected where not all of them may be.
         worst.sort_by(|a, b| a.1.total_cmp(&b.1));
         let reason = |rate: f64| format!("success rate {rate:.1} %, its peers' mean is {mean:.1} %").into();
         worst.into_iter().map(|(server, rate)| (server, reason(rate))).collect()

@@ -153,7 +153,7 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
 pub fn peek_reset(stream: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&stream, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // Told whether or not it is asked for (poll(2)). A hang-up is none: both sides may have ended in order, with bytes unread.
+    // Reported whether or not it is asked for (poll(2)). A hang-up is none: both sides may have ended in order, with bytes unread.
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 

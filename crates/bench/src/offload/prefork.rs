@@ -49,7 +49,7 @@ pub struct Arguments {
     pub core: Option<usize>,
 }
 
-/// What serving costs it.
+/// Cost of serving.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Cost {
     /// Connections that it serves at once; further ones wait in the kernel's queue

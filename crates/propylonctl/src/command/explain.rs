@@ -1,7 +1,7 @@
 //! `propylon explain`: what would become of a request, and why: listener, certificate, route, backend, servers.
 //!
-//! It reads the configuration as `run` would and asks the same router and the same certificates; no engine has to run and
-//! nothing is sent to anybody.
+//! The command reads the configuration as `run` would and asks the same router and the same certificates; no engine
+//! has to run and nothing is sent to anybody.
 
 use std::fmt::Write;
 use std::path::Path;
