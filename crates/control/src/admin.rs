@@ -226,12 +226,12 @@ async fn respond(request: Request<Incoming>, by: Caller, context: &AdminContext)
         return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
     match *request.method() {
-        Method::GET | Method::HEAD => look(request.uri(), &context.view),
+        Method::GET | Method::HEAD => read(request.uri(), &context.view),
         _ => change::answer(request, by, context).await,
     }
 }
 
-fn look(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
+fn read(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
     match uri.path().strip_prefix("/v1").unwrap_or(uri.path()) {
         "/" => page(),
         "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),

@@ -98,7 +98,7 @@ impl Certificates {
 
     /// Tells the log what comes near its end, as it does so, and once a day which certificates expire soon. For every second.
     pub fn remind(&mut self, snapshot: &Snapshot, now: Instant) {
-        self.watch.look(snapshot, SystemTime::now());
+        self.watch.log_expiring(snapshot, SystemTime::now());
         if now.duration_since(self.reminded) < REMINDER {
             return;
         }

@@ -341,7 +341,7 @@ impl Main {
         let sandbox = Arc::clone(&startup.initial.sandbox);
         let tasks = tokio::select! {
             tasks = self.begin(startup, hangup, threads.len()) => tasks,
-            () = signals.ends.heard() => Err(StartError::Stopped),
+            () = signals.ends.received() => Err(StartError::Stopped),
         };
         let mut tasks = match tasks {
             Ok(tasks) => tasks,
@@ -396,7 +396,7 @@ impl Main {
         let mut reported = Reported::default();
         loop {
             tokio::select! {
-                () = signals.ends.heard() => break Phase::Draining,
+                () = signals.ends.received() => break Phase::Draining,
                 () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
                 _ = &mut tasks.reloader => {
                     log::error!("nobody looks after the configuration any more; stopping");
@@ -407,7 +407,7 @@ impl Main {
                 _ = signals.second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
                 _ = beats.tick(), if watchdog.is_some() => {
-                    watchdog.iter_mut().for_each(|watchdog| watchdog.look(&self.store, self.telemetry.process.ticks));
+                    watchdog.iter_mut().for_each(|watchdog| watchdog.notify_if_alive(&self.store, self.telemetry.process.ticks));
                 }
                 _ = seconds.tick() => {
                     let snapshot = Arc::clone(&tasks.config_status.borrow().snapshot);
@@ -431,7 +431,7 @@ impl Main {
         reported.exports = self.report_exports(reported.exports);
         self.rotate_ticket_keys(snapshot);
         self.unused_keys.tick(snapshot, Instant::now());
-        self.look_at_store(snapshot);
+        self.check_store(snapshot);
         self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
         self.report_kernels();
         self.report_lookups(snapshot);
@@ -637,7 +637,7 @@ impl Main {
     }
 
     /// Reports whether the key process can store what is uploaded and ordered.
-    fn look_at_store(&mut self, snapshot: &Snapshot) {
+    fn check_store(&mut self, snapshot: &Snapshot) {
         let store = snapshot.config.keys.store.as_ref().map(|store| store.path.as_path());
         if let Some(is_unusable) = self.store_check.tick(store, Instant::now()) {
             self.column().set(self.telemetry.process.unusable_store, i64::from(is_unusable));
@@ -679,7 +679,7 @@ impl Main {
             tokio::select! {
                 () = all_finished(&threads) => break,
                 () = sleep(limit.saturating_sub(started.elapsed())) => break,
-                () = signals.ends.heard() => break,
+                () = signals.ends.received() => break,
                 _ = signals.second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
                 _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
             }
@@ -730,7 +730,7 @@ struct EndSignals {
 }
 
 impl EndSignals {
-    async fn heard(&mut self) {
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -32,7 +32,7 @@ impl Watch {
     }
 
     /// For every second.
-    pub fn look(&mut self, snapshot: &Snapshot, now: SystemTime) {
+    pub fn log_expiring(&mut self, snapshot: &Snapshot, now: SystemTime) {
         let profiles = &snapshot.profiles;
         let now = seconds(now);
         let count: usize = profiles.iter().map(|profile| profile.count()).sum();

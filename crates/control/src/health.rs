@@ -184,7 +184,7 @@ impl Health {
             beside,
         }));
         health.begin(None);
-        spawn_local(health.clone().look_at_outcomes());
+        spawn_local(health.clone().review_outcomes());
         health
     }
 
@@ -337,7 +337,7 @@ impl Health {
         found
     }
 
-    async fn look_at_outcomes(self) {
+    async fn review_outcomes(self) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -345,7 +345,7 @@ impl Health {
             let table = self.table();
             for (index, backend) in table.snapshot.config.backends.iter().enumerate() {
                 if backend.outlier.is_some() {
-                    table.look_at_backend(index);
+                    table.review_backend(index);
                 }
             }
         }
@@ -598,7 +598,7 @@ impl HealthTable {
         }
     }
 
-    fn look_at_backend(&self, backend: usize) {
+    fn review_backend(&self, backend: usize) {
         let all = self.backends.borrow()[backend].known.len();
         (0..all).for_each(|server| self.count_outcomes(backend, server));
         self.change(backend, Servers::tick);

@@ -138,7 +138,7 @@ impl UnusedKeys {
         if let Some((thread, stamp)) = self.telling.take_if(|(thread, _)| thread.is_finished()) {
             match thread.join() {
                 Ok(Ok(())) => {}
-                failed => self.again(now, stamp, &format!("{failed:?}")),
+                failed => self.retry_later(now, stamp, &format!("{failed:?}")),
             }
         }
         if self.telling.is_some() {
@@ -148,11 +148,11 @@ impl UnusedKeys {
         let kept = keys_in_use(snapshot);
         match thread::Builder::new().name("forget".into()).spawn(move || files.forget(&kept, stamp)) {
             Ok(thread) => self.telling = Some((thread, stamp)),
-            Err(error) => self.again(now, stamp, &error.to_string()),
+            Err(error) => self.retry_later(now, stamp, &error.to_string()),
         }
     }
 
-    fn again(&mut self, now: Instant, stamp: u64, why: &str) {
+    fn retry_later(&mut self, now: Instant, stamp: u64, why: &str) {
         log::warn!("the key process cannot be told which keys are in use: {why}");
         self.due.get_or_insert((now + FORGET_AFTER, stamp));
     }

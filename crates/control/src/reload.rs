@@ -165,7 +165,7 @@ impl Reloader {
                         self.watch_certificates().await;
                         self.watch_file().await;
                     }
-                    self.look_after();
+                    self.review_older();
                     self.leftovers.tick(Instant::now());
                     let snapshot = self.snapshot();
                     self.certificates.remind(&snapshot, Instant::now());
@@ -453,7 +453,7 @@ impl Reloader {
         drop(earlier);
         // Memory that compiling took is given back; else it stays until this thread allocates again.
         propylon_sys::release_memory();
-        self.look_after();
+        self.review_older();
     }
 
     /// Counts a refusal; by the admin API it is no more than counted, since the client has the errors in its answer.
@@ -481,7 +481,7 @@ impl Reloader {
     }
 
     /// Reports earlier snapshots and withdraws series that nobody uses: once a second, and after every change.
-    fn look_after(&mut self) {
+    fn review_older(&mut self) {
         self.older.retain(|older| older.snapshot.strong_count() > 0);
         let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
@@ -533,10 +533,10 @@ impl Reloader {
         if !self.merged.config.process.watch_config {
             return;
         }
-        let Some(look) = self.file.look(&self.path) else { return };
+        let Some(identity) = self.file.changed(&self.path) else { return };
         let path = self.path.clone();
         let read = beside(move || isolation::read_source(&path).ok()).await;
-        let Some(file) = self.file.found(look, read.ok().flatten()) else { return };
+        let Some(file) = self.file.found(identity, read.ok().flatten()) else { return };
         log::info!("{} has changed", self.path.display());
         match self.change(Change::FileChanged(file), false).await {
             Ok(done) => self.log_outcome(&done),

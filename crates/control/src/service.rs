@@ -108,7 +108,7 @@ impl Watchdog {
         (self.limit / 3).max(Duration::from_millis(10))
     }
 
-    pub fn look(&mut self, store: &Store, counter: Counter) {
+    pub fn notify_if_alive(&mut self, store: &Store, counter: Counter) {
         let ticks: Vec<u64> = (0..store.columns() - 1).map(|worker| store.count_in(worker, counter)).collect();
         let all_go = self.ticks.len() != ticks.len() || ticks.iter().zip(&self.ticks).all(|(now, then)| now != then);
         self.ticks = ticks;

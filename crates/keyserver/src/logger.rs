@@ -44,7 +44,7 @@ impl Log for Stderr {
             Level::Info => "info",
             Level::Debug | Level::Trace => "debug",
         };
-        say(&line(level, record.args()));
+        write_line(&line(level, record.args()));
     }
 
     /// Writes lines that wait; called before the process ends.
@@ -64,7 +64,7 @@ fn lost_line(count: u64) -> String {
     )
 }
 
-fn say(text: &str) {
+fn write_line(text: &str) {
     if !QUEUE.push(text.as_bytes()) {
         // One write, so that lines of several threads do not mix; a closed standard error is nobody's business.
         let _ = io::stderr().write_all(text.as_bytes());
@@ -112,10 +112,10 @@ impl Drop for Flush {
 fn log_panic(panic: &PanicHookInfo<'_>) {
     PANICS.fetch_add(1, Ordering::Relaxed);
     let name = thread::current().name().unwrap_or("without a name").to_owned();
-    say(&line("error", format_args!("thread '{name}' {panic}")));
+    write_line(&line("error", format_args!("thread '{name}' {panic}")));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        say(&format!("{backtrace}\n"));
+        write_line(&format!("{backtrace}\n"));
     }
 }
 

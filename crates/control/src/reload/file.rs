@@ -33,42 +33,42 @@ impl WatchedFile {
     }
 
     /// Looks at the file. Whoever gets something is to read it, and to say what was found.
-    pub fn look(&mut self, path: &Path) -> Option<FileIdentity> {
+    pub fn changed(&mut self, path: &Path) -> Option<FileIdentity> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        self.looked(look(path), now)
+        self.changed_at(identity_of(path), now)
     }
 
-    /// As [`WatchedFile::look`], at this second since 1970.
-    fn looked(&mut self, look: Option<FileIdentity>, now: i64) -> Option<FileIdentity> {
+    /// As [`WatchedFile::changed`], at this second since 1970.
+    fn changed_at(&mut self, identity: Option<FileIdentity>, now: i64) -> Option<FileIdentity> {
         // A file that is away for a moment is being replaced.
-        let Some(look) = look else {
+        let Some(identity) = identity else {
             self.new = None;
             return None;
         };
-        (self.known != Some(look) || is_fresh(look, now)).then_some(look)
+        (self.known != Some(identity) || is_fresh(identity, now)).then_some(identity)
     }
 
     /// Takes what is new in the file if the look before has found the same.
-    pub fn found(&mut self, look: FileIdentity, read: Option<Source>) -> Option<Source> {
+    pub fn found(&mut self, identity: FileIdentity, read: Option<Source>) -> Option<Source> {
         let Some(file) = read else {
             self.new = None;
             return None;
         };
         if file.text == self.taken {
-            (self.known, self.new) = (Some(look), None);
+            (self.known, self.new) = (Some(identity), None);
             return None;
         }
-        if self.new.as_ref().is_none_or(|(seen, text)| *seen != look || *text != file.text) {
-            self.new = Some((look, file.text));
+        if self.new.as_ref().is_none_or(|(seen, text)| *seen != identity || *text != file.text) {
+            self.new = Some((identity, file.text));
             return None;
         }
-        (self.known, self.new) = (Some(look), None);
+        (self.known, self.new) = (Some(identity), None);
         self.taken.clone_from(&file.text);
         Some(file)
     }
 }
 
-fn look(path: &Path) -> Option<FileIdentity> {
+fn identity_of(path: &Path) -> Option<FileIdentity> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
@@ -86,12 +86,12 @@ mod tests {
     impl WatchedFile {
         fn settled(
             &mut self,
-            look: Option<FileIdentity>,
+            identity: Option<FileIdentity>,
             now: i64,
             read: impl FnOnce() -> Option<Source>,
         ) -> Option<Source> {
-            let look = self.looked(look, now)?;
-            self.found(look, read())
+            let identity = self.changed_at(identity, now)?;
+            self.found(identity, read())
         }
     }
 
@@ -101,8 +101,8 @@ mod tests {
 
     /// The file's inode, its time and its text at one look, and what is taken.
     fn at(file: &mut WatchedFile, now: i64, inode: u64, modified: i64, text: &str) -> Option<String> {
-        let look = (inode, text.len() as u64, modified, 0);
-        file.settled(Some(look), now, || Some(source(text))).map(|taken| taken.text)
+        let identity = (inode, text.len() as u64, modified, 0);
+        file.settled(Some(identity), now, || Some(source(text))).map(|taken| taken.text)
     }
 
     #[test]

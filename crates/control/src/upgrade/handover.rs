@@ -138,7 +138,7 @@ impl Handover {
             Ok((pid, program)) => {
                 log::info!("upgrade: {program} was started as process {pid}");
                 inner.stage.replace(Stage::Called(pid));
-                spawn_local(self.clone().look_after(pid));
+                spawn_local(self.clone().watch_successor(pid));
                 Ok(())
             }
             Err(failure) => {
@@ -232,7 +232,7 @@ impl Handover {
     }
 
     /// Sees to it that a process started here either comes or is forgotten, and that its end is noticed.
-    async fn look_after(self, pid: u32) {
+    async fn watch_successor(self, pid: u32) {
         let Some(launcher) = &self.0.handover_state.launcher else { return };
         let began = Instant::now();
         loop {
@@ -307,8 +307,8 @@ impl Handover {
             Err(failure) => Err(failure),
         };
         match outcome {
-            Ok(pid) => channel.say(&json!({ "word": "upgraded", "pid": pid })).await,
-            Err(failure) => channel.say(&refusal("failed", &failure)).await,
+            Ok(pid) => channel.send_json(&json!({ "word": "upgraded", "pid": pid })).await,
+            Err(failure) => channel.send_json(&refusal("failed", &failure)).await,
         }
     }
 
@@ -322,7 +322,7 @@ impl Handover {
         };
         if let Err(failure) = may_begin {
             log::warn!("process {pid} wants to take over and may not: {failure}");
-            return channel.say(&refusal("refused", &failure)).await;
+            return channel.send_json(&refusal("refused", &failure)).await;
         }
         let inner = &self.0;
         inner.stage.replace(Stage::Preparing(pid));
@@ -338,7 +338,7 @@ impl Handover {
             }
         };
         self.let_go(pid, &adopted);
-        channel.say(&word("draining")).await?;
+        channel.send_json(&word("draining")).await?;
         self.send_progress(channel).await
     }
 
@@ -353,7 +353,7 @@ impl Handover {
                     channel.send_secret(SecretKind::Sessions, profile.name(), &message).await?;
                 }
             }
-            channel.say(&word("go")).await?;
+            channel.send_json(&word("go")).await?;
             match channel.receive().await? {
                 Some(message) if message.word() == "serving" => Ok(()),
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -367,7 +367,7 @@ impl Handover {
     async fn offer(&self, channel: &Channel, snapshot: &Snapshot) -> io::Result<Vec<Item>> {
         let handover_state = &self.0.handover_state;
         channel
-            .say(&json!({
+            .send_json(&json!({
                 "word": "offer",
                 "pid": std::process::id(),
                 "version": env!("CARGO_PKG_VERSION"),
@@ -407,9 +407,9 @@ impl Handover {
             items.push(Item::Predecessor);
         }
         for known in handover_state.health.hand_over() {
-            channel.say(&json!({ "word": "server", "server": known.to_json() })).await?;
+            channel.send_json(&json!({ "word": "server", "server": known.to_json() })).await?;
         }
-        channel.say(&word("offered")).await?;
+        channel.send_json(&word("offered")).await?;
         Ok(items)
     }
 
@@ -449,7 +449,7 @@ impl Handover {
             ticks.tick().await;
             let (connections, requests) = handover_state.telemetry.open(&handover_state.store);
             channel
-                .say(&json!({
+                .send_json(&json!({
                     "word": "progress",
                     "connections": connections,
                     "requests": requests,
@@ -477,7 +477,7 @@ async fn accept(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
 async fn give(channel: &Channel, mut description: Value, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     description["word"] = json!("sockets");
     description["count"] = json!(files.len());
-    channel.say(&description).await?;
+    channel.send_json(&description).await?;
     channel.send_files(files).await
 }
 

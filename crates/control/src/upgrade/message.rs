@@ -136,7 +136,7 @@ impl Channel {
         self.socket.get_ref()
     }
 
-    pub async fn say(&self, value: &Value) -> io::Result<()> {
+    pub async fn send_json(&self, value: &Value) -> io::Result<()> {
         self.send(&encode_word(value), &[]).await
     }
 

@@ -163,9 +163,9 @@ impl Takeover {
         let ready = async {
             // The places alone; a thousand of them fit in a message.
             for part in adopted.chunks(1000) {
-                channel.say(&json!({ "word": "adopted", "places": part })).await?;
+                channel.send_json(&json!({ "word": "adopted", "places": part })).await?;
             }
-            channel.say(&word("ready")).await?;
+            channel.send_json(&word("ready")).await?;
             await_go(&channel, profiles).await
         };
         let mut begin = Some(begin);
@@ -206,7 +206,7 @@ async fn await_go(channel: &Channel, profiles: &[Arc<Profile>]) -> io::Result<()
 }
 
 async fn serve(channel: &Channel) -> io::Result<()> {
-    channel.say(&word("serving")).await?;
+    channel.send_json(&word("serving")).await?;
     match channel.receive().await? {
         Some(message) if message.word() == "draining" => Ok(()),
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
