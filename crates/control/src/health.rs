@@ -36,9 +36,9 @@ use propylon_observe::telemetry::{
 };
 use propylon_proxy::alpn::server_alpn;
 use propylon_proxy::endpoint::{Availability, Endpoint, Target};
-use propylon_proxy::signer::Beside;
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
+use propylon_signer::Beside;
 
 /// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a permit.
 pub const PROBES_AT_ONCE_MAX: usize = 128;

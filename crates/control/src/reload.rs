@@ -46,8 +46,8 @@ use file::WatchedFile;
 use propylon_config::effective;
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
-use propylon_proxy::signer::{self, SignerProfile};
 use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
+use propylon_signer::SignerProfile;
 
 /// Longest time for which the answer to a change waits for every worker to adopt the snapshot; it is then sent anyway.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -908,7 +908,7 @@ pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
     let is_known = |signer: &&Arc<SignerProfile>| known.iter().any(|known| Arc::ptr_eq(known, signer));
     let new = snapshot.signers.iter().filter(|signer| !is_known(signer));
     let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
-    if let Err(error) = signer::start_resolver(places.collect()) {
+    if let Err(error) = propylon_signer::start_resolver(places.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");
     }
 }

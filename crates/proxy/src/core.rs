@@ -15,12 +15,12 @@ use tokio::time::sleep;
 use crate::cores::worker_count;
 use crate::request::Request;
 use crate::services::{ListenerHandle, Services};
-use crate::signer::{Beside, Signer};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::trace::{Ids, Outbox, Tracer};
 use crate::upstream::backend::{Backend, Upstreams};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::hand_over::hand_over_idle;
+use propylon_signer::{Beside, Signer};
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 512;

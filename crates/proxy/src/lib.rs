@@ -22,7 +22,6 @@ mod pipes;
 pub mod relay;
 pub mod request;
 pub mod services;
-pub mod signer;
 pub mod snapshot;
 pub mod sticky;
 pub mod ticket_keys;

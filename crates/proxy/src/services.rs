@@ -34,11 +34,11 @@ use tokio::sync::Notify;
 use crate::gate::Gate;
 use crate::overload::{Overload, Room, Shared};
 use crate::pipes::Pipes;
-use crate::signer::{Beside, Signer, Work};
 use crate::trace::{Outbox, Tracer};
 use date::Date;
 pub use header_cache::HeaderCache;
 pub use listener::ListenerHandle;
+use propylon_signer::{Beside, Signer, Work};
 pub use uploads::Uploads;
 pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
 

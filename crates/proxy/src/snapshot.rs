@@ -34,7 +34,6 @@ use zeroize::Zeroizing;
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::cores::worker_count;
 use crate::endpoint::{Endpoint, Resolved};
-use crate::signer::{Places, SignerProfile};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
@@ -45,6 +44,7 @@ use crate::upstream::pool::limiter;
 pub use per_core::CoreSnapshot;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
+use propylon_signer::{Places, SignerProfile};
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]

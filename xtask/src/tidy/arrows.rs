@@ -79,10 +79,16 @@ const CRATES: &[CrateRules] = &[
         &["http", "net", "policy", "tls", "crypto", "sys", "metrics", "config"],
         &["tokio", "h2", "hyper", "http", "httparse", "rustls", "toml"],
     ),
+    // Keys that are elsewhere, and who waits for their signatures.
+    CrateRules::new(
+        "signer",
+        &["observe", "policy", "net", "tls", "keyserver", "crypto", "sys", "metrics", "config"],
+        &["toml", "serde_json", "h2", "hyper", "http", "aws-lc-rs", "rustls"],
+    ),
     // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
     CrateRules::new(
         "proxy",
-        &["observe", "policy", "http", "net", "tls", "keyserver", "crypto", "sys", "metrics", "config"],
+        &["signer", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics", "config"],
         &["toml", "serde_json", "hyper", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "ratatui", "clap"],
     ),
     // The main thread.
@@ -90,6 +96,7 @@ const CRATES: &[CrateRules] = &[
         "control",
         &[
             "proxy",
+            "signer",
             "observe",
             "policy",
             "http",

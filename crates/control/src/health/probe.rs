@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
 use propylon_observe::telemetry::PROBE_NOT_MADE;
-use propylon_proxy::signer::Beside;
+use propylon_signer::Beside;
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;

@@ -10,7 +10,7 @@ use propylon_net::buffer::{Buffer, BufferPool};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::PROBE_NOT_MADE;
-use propylon_proxy::signer::Beside;
+use propylon_signer::Beside;
 use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;

@@ -28,7 +28,7 @@ use crate::http2::PREFACE;
 use crate::relay;
 use crate::request::{After, Request};
 use crate::services::ListenerHandle;
-use crate::signer::Work;
+use propylon_signer::Work;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
 /// every request.
