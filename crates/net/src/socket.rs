@@ -51,8 +51,8 @@ enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
     /// A write has met the peer's reset, which the kernel tells once: what a read takes for an end then is none. Behind
-    /// the peer's end it would have been a broken pipe (tcp(7)).
-    Reset(tokio::net::TcpStream),
+    /// the peer's end it would have been a broken pipe (tcp(7)). Boxed, so that sockets that meet none are not larger.
+    Reset(Box<tokio::net::TcpStream>),
     /// Nobody wants to read what has come, but the peer's departure is waited for.
     Watched(Box<Watch>),
     /// Only while moving from one to the other, and after a failed registration.
@@ -282,7 +282,8 @@ impl Socket {
     fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {
             State::Fresh(stream) => Ok(stream.as_fd()),
-            State::Registered(stream) | State::Reset(stream) => Ok(stream.as_fd()),
+            State::Registered(stream) => Ok(stream.as_fd()),
+            State::Reset(stream) => Ok(stream.as_fd()),
             State::Watched(watch) => Ok(watch.stream.as_fd()),
             State::Gone => Err(gone()),
         }
@@ -304,7 +305,8 @@ impl Socket {
             self.register()?;
         }
         match &mut self.0 {
-            State::Registered(stream) | State::Reset(stream) => Ok(stream),
+            State::Registered(stream) => Ok(stream),
+            State::Reset(stream) => Ok(stream),
             _ => Err(gone()),
         }
     }
@@ -334,7 +336,7 @@ impl Socket {
         // A socket that cannot be registered answers with errors from here on, as it should.
         let _ = self.registered();
         self.0 = match std::mem::replace(&mut self.0, State::Gone) {
-            State::Registered(stream) => State::Reset(stream),
+            State::Registered(stream) => State::Reset(Box::new(stream)),
             other => other,
         };
     }
