@@ -255,6 +255,66 @@ fn a_list_in_another_order_is_one_change_and_none_when_it_is_read_again() {
     }
 }
 
+/// Indexes of servers mean something in one configuration only: whatever began by one ends at the right server by the next.
+#[test]
+fn servers_that_change_their_order_keep_connections_limits_and_counts() {
+    let held = |name: &'static str, open: Arc<AtomicBool>| {
+        Origin::scripted(move |peer| {
+            while let Some(request) = peer.read_request() {
+                if request.starts_with(b"GET /held") {
+                    holds("the story lets go", || open.load(Ordering::SeqCst));
+                }
+                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{name}"));
+            }
+        })
+    };
+    let open = Arc::new(AtomicBool::new(false));
+    let origins = ["a", "b", "c"].map(|name| held(name, Arc::clone(&open)));
+    let addresses = [0, 1, 2].map(|at| origins[at].address());
+    let text = |order: &[usize]| {
+        let servers: Vec<String> =
+            order.iter().map(|at| format!("{{ address = \"{}\", max_connections = 1 }}", addresses[*at])).collect();
+        config("", "", &[], "")
+            .replace("workers = 2", "workers = 1")
+            .replace("servers = []", &format!("servers = [{}]\nbalance = \"least-connections\"", servers.join(", ")))
+    };
+    let engine = Engine::start(&text(&[0, 1, 2]));
+    let metric =
+        |name: &str, at: usize| engine.metric(name, &[("backend", "app"), ("server", &addresses[at].to_string())]);
+    // One request stays at each server, on its only connection.
+    let mut clients = [(); 3].map(|()| engine.client("plain"));
+    for client in &mut clients {
+        client.send("GET /held HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+        let sent = engine.metric("propylon_server_requests_in_flight", &[]);
+        holds("the next goes elsewhere", || engine.metric("propylon_server_requests_in_flight", &[]) >= sent.max(1.0));
+    }
+    holds("each server has one", || (0..3).all(|at| metric("propylon_server_requests_in_flight", at) == 1.0));
+    // The second goes, and the others change sides.
+    engine.rewrite(&text(&[2, 0]));
+    assert!(engine.reload().contains("generation 2"));
+    let mut waiting = engine.client("plain");
+    waiting.send(GET);
+    holds("both limits are reached", || engine.metric("propylon_queue_depth", &[]) == 1.0);
+    // And once more, while a request waits that knows the second order.
+    engine.rewrite(&text(&[0, 2]));
+    assert!(engine.reload().contains("generation 3"));
+    open.store(true, Ordering::SeqCst);
+    let mut names = clients.each_mut().map(|client| client.read_response().text());
+    names.sort();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(["a", "c"].contains(&waiting.read_response().text().as_str()));
+    holds("the series of the one that is gone end", || !engine.metrics().contains(&addresses[1].to_string()));
+    for at in [0, 2] {
+        holds("nothing is in flight", || metric("propylon_server_requests_in_flight", at) == 0.0);
+        holds("its connection is idle", || metric("propylon_server_connections_idle", at) == 1.0);
+        assert_eq!((metric("propylon_server_connections", at), origins[at].connections()), (1.0, 1), "{at}");
+    }
+    // Requests one after the other go to both, on the connections that there are.
+    let names: std::collections::BTreeSet<String> = (0..6).map(|_| engine.client("plain").ask(GET).text()).collect();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!([0, 2].map(|at| origins[at].connections()), [1, 1]);
+}
+
 #[test]
 fn the_first_server_is_the_first_that_is_written_after_a_change_too() {
     let (a, b) = (hello(), hello());
