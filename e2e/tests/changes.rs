@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use propylon_e2e::admin::{admin, push};
 use propylon_e2e::wait::WAIT_MAX;
-use propylon_e2e::{Client, Engine, Origin, Scratch, holds};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -313,6 +313,56 @@ fn servers_that_change_their_order_keep_connections_limits_and_counts() {
     let names: std::collections::BTreeSet<String> = (0..6).map(|_| engine.client("plain").ask(GET).text()).collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!([0, 2].map(|at| origins[at].connections()), [1, 1]);
+}
+
+/// Its profile was the last of those that there were: nothing asks the others for it.
+#[test]
+fn a_connection_whose_listener_is_removed_has_one_more_answer() {
+    let origin = hello();
+    let certificates = Certificates::shared();
+    let listener = |name: &str| {
+        let profile = certificates.profile().replace("[tls.public]", &format!("[tls.{name}]"));
+        format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\ntls = \"{name}\"\nstrict_host = true\n{profile}")
+    };
+    let plain = config("", "", &[origin.address()], "");
+    let engine = Engine::start(&format!("{plain}{}{}", listener("first"), listener("second")));
+    let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut client = Client::tls(engine.address("second"));
+    assert_eq!(client.ask(get).status, 200);
+    engine.rewrite(&format!("{plain}{}", listener("first")));
+    assert!(engine.reload().contains("generation 2"));
+    let answer = client.ask(get);
+    assert!(answer.status == 200 && answer.head.contains("Connection: close"), "{}", answer.head);
+    assert_eq!(engine.metric("propylon_panics_total", &[]), 0.0);
+    holds("its series end", || !engine.metrics().contains("listener=\"second\""));
+}
+
+#[test]
+fn a_client_is_counted_once_at_each_backend_that_it_uses_whichever_of_them_go() {
+    let origin = hello();
+    let text = |names: &[&str]| {
+        let backend = |name: &&str| {
+            format!(
+                "[backend.{name}]\nservers = [\"{}\"]\n[[route]]\nhost = \"{name}.test\"\nbackend = \"{name}\"\n",
+                origin.address()
+            )
+        };
+        config("", "", &[origin.address()], "") + &names.iter().map(backend).collect::<String>()
+    };
+    let engine = Engine::start(&text(&["one", "two"]));
+    let mut client = engine.client("plain");
+    let mut ask = |name: &str| {
+        assert_eq!(client.ask(format!("GET / HTTP/1.1\r\nHost: {name}.test\r\n\r\n")).status, 200);
+    };
+    ["one", "two"].into_iter().for_each(&mut ask);
+    engine.rewrite(&text(&["two", "three"]));
+    engine.reload();
+    ["three", "two", "three", "two"].into_iter().for_each(&mut ask);
+    for backend in ["two", "three"] {
+        let count = |name: &str| engine.metric(name, &[("backend", backend)]);
+        let counts = (count("propylon_backend_client_connections"), count("propylon_backend_client_connections_total"));
+        assert_eq!(counts, (1.0, 1.0), "{backend}");
+    }
 }
 
 #[test]

@@ -95,7 +95,7 @@ struct HealthTable {
     /// TLS connectors for probes, by backend; `None` for plaintext, and for a backend without probes.
     connectors: Vec<Option<Connector>>,
     /// Metrics by backend.
-    metrics: Vec<BackendHandles>,
+    metrics: Vec<Arc<BackendHandles>>,
     /// Indexes of backend and server by endpoint.
     indexes: HashMap<*const Endpoint, (usize, usize)>,
     backends: RefCell<Vec<Watched>>,
@@ -239,6 +239,8 @@ impl Health {
         let before: HashMap<String, usize> = old.map(before).unwrap_or_default();
         for (index, backend) in config.backends.iter().enumerate() {
             table.review(index);
+            let is_panic = table.backends.borrow()[index].servers.is_panic();
+            table.column().set(table.metrics[index].backend.panic, i64::from(is_panic));
             // Once for all servers: it is a look at the whole backend.
             let known = old.and_then(|old| Some((old, *before.get(&backend.name)?)));
             let probes_alike = known.is_some_and(|(old, known)| old.probes_alike(known, &table, index));
@@ -276,13 +278,6 @@ impl Health {
         let lookup_failed = backends[backend].known[server].lookup.clone();
         let admitted = backends[backend].servers.admits(server);
         State { verdict: verdict.clone(), admitted, since: table.time(since), until, lookup_failed }
-    }
-
-    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
-    pub fn is_panic(&self, backend: &str) -> bool {
-        let table = self.table();
-        let index = table.snapshot.config.backends.iter().position(|known| known.name == backend);
-        index.is_some_and(|index| table.backends.borrow()[index].servers.is_panic())
     }
 
     /// Probes a server for as long as it is there and probed like this.
@@ -439,7 +434,7 @@ impl HealthTable {
     ) -> HealthTable {
         let now = began.elapsed().as_millis() as u64;
         let metrics = telemetry.configured(&snapshot.config).backends;
-        let watched = |((backend, servers), metrics): ((&Backend, &Arc<Vec<Server>>), &BackendHandles)| {
+        let watched = |((backend, servers), metrics): ((&Backend, &Arc<Vec<Server>>), &Arc<BackendHandles>)| {
             let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
             let nowhere = servers.iter().enumerate().filter(|(_, server)| server.endpoint.targets().is_empty());
             nowhere.for_each(|(server, _)| judged.set_nowhere(server, Some(NOWHERE.into())));
@@ -506,7 +501,7 @@ impl HealthTable {
             (backend.health.clone(), backend.protocol)
         };
         let same_tls = match (&self.snapshot.upstreams[backend], &later.snapshot.upstreams[index]) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (Some(one), Some(two)) => one.is_kin(two),
             (one, two) => one.is_none() && two.is_none(),
         };
         of(self, backend) == of(later, index) && same_tls

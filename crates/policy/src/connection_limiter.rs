@@ -36,6 +36,8 @@ pub const UNLIMITED: u32 = u32::MAX;
 /// dropped while the queue is locked, since its drop may call the limiter.
 pub struct ConnectionLimiter<C> {
     servers: Box<[Arc<ServerPermits<C>>]>,
+    /// Numbers of the servers in order, with their indexes.
+    indexes: Box<[(u64, usize)]>,
     /// Connection limits by server, in force after [`ConnectionLimiter::commit`].
     max: Box<[u32]>,
     bounds: Bounds,
@@ -149,7 +151,7 @@ impl<C> ConnectionLimiter<C> {
             next: AtomicU64::new(0),
         });
         let servers = max.iter().map(|max| ServerPermits::new(&shared, *max)).collect();
-        ConnectionLimiter { servers, max: max.into(), bounds, shared }
+        ConnectionLimiter::of(servers, max, bounds, shared)
     }
 
     /// Successor of this limiter when limits or servers change; `max` is the connection limit by server, as these stand
@@ -162,7 +164,18 @@ impl<C> ConnectionLimiter<C> {
             None => ServerPermits::new(&self.shared, *max),
         };
         let servers = max.iter().enumerate().map(known).collect();
-        ConnectionLimiter { servers, max: max.into(), bounds, shared: Arc::clone(&self.shared) }
+        ConnectionLimiter::of(servers, max, bounds, Arc::clone(&self.shared))
+    }
+
+    fn of(
+        servers: Box<[Arc<ServerPermits<C>>]>,
+        max: &[u32],
+        bounds: Bounds,
+        shared: Arc<Shared<C>>,
+    ) -> ConnectionLimiter<C> {
+        let mut indexes: Box<[(u64, usize)]> = servers.iter().map(|server| server.number).zip(0..).collect();
+        indexes.sort_unstable();
+        ConnectionLimiter { servers, indexes, max: max.into(), bounds, shared }
     }
 
     /// Puts the limits of this limiter into force, and serves waiters that the new limits have room for. A server
@@ -306,8 +319,8 @@ impl<C> ConnectionLimiter<C> {
 
     /// The grant with the index that its server has here.
     fn grant(&self, award: Award<C>) -> Grant<C> {
-        let server = self.servers.iter().position(|server| server.number == award.server);
-        let server = server.expect("who waits for a server asks by a limiter that has it");
+        let place = self.indexes.binary_search_by_key(&award.server, |(number, _)| *number);
+        let server = self.indexes[place.expect("who waits for a server asks by a limiter that has it")].1;
         award.connection.map_or(Grant::Permit(server), |connection| Grant::Connection(server, connection))
     }
 

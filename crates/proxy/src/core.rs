@@ -89,15 +89,15 @@ impl Core {
         let is_known =
             |backend: &&Rc<Backend>| earlier.backends.iter().any(|known| Rc::ptr_eq(&known.state, &backend.state));
         for backend in next.backends.iter().filter(|backend| !is_known(backend)) {
-            backend.state.pool.commit(|server, closed| backend.count_closed(server, closed));
+            backend.state.pool.commit();
             backend.report_all_idle();
         }
         // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
         let mut is_any_other = false;
-        for (index, (handle, known)) in earlier.listeners.iter().zip(&earlier.shared.config.listeners).enumerate() {
+        for (handle, known) in earlier.listeners.iter().zip(&earlier.shared.config.listeners) {
             let current = handle.index_in(next.shared.generation).map(|index| &next.shared.config.listeners[index]);
             if current.is_none() {
-                handle.remove(&earlier.shared.config, index);
+                handle.remove(known);
             }
             is_any_other |= current.is_none_or(|current| current.http2 != known.http2);
         }

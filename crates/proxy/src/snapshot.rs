@@ -279,7 +279,7 @@ impl Snapshot {
         }
     }
 
-    fn backend_parts<'a>(&'a self, index: usize, metrics: &'a BackendHandles) -> BackendParts<'a> {
+    fn backend_parts<'a>(&'a self, index: usize, metrics: &'a Arc<BackendHandles>) -> BackendParts<'a> {
         BackendParts {
             id: BackendId(index),
             config: &self.config,
@@ -460,10 +460,10 @@ fn reload_upstreams(
             Err(errors) => findings.extend(errors),
             Ok((upstream, warnings)) => {
                 findings.extend(warnings);
-                upstreams.push(match (upstream, known.and_then(|(_, known)| known.as_ref())) {
-                    (Some(upstream), Some(known)) if is_same && upstream.same_as(known) => Some(Arc::clone(known)),
-                    (upstream, _) => upstream.map(Arc::new),
-                });
+                let known = known.and_then(|(_, known)| known.as_ref()).filter(|_| is_same);
+                let same_files = known.zip(upstream.as_ref()).is_some_and(|(known, read)| known.same_files(read));
+                let kept = if same_files { towards_its_servers(known, backend).flatten() } else { None };
+                upstreams.push(kept.or_else(|| upstream.map(Arc::new)));
             }
         }
     }

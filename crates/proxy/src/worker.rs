@@ -234,12 +234,15 @@ impl ListeningSockets {
     fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
         let snapshot = self.core.snapshot();
         let listeners = &snapshot.listeners;
+        // Those that are there first: none keeps a listener that is gone if a new one cannot be watched.
         for bound in sockets {
             for (_, door) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
                 door.upgrade()
                     .iter()
                     .for_each(|door| *door.listener.borrow_mut() = Rc::clone(&listeners[bound.listener]));
             }
+        }
+        for bound in sockets {
             for socket in bound.take(self.worker) {
                 let listener = RefCell::new(Rc::clone(&listeners[bound.listener]));
                 let socket = watched(socket)?;

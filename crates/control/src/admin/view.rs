@@ -203,7 +203,7 @@ impl View {
         Some(json!({
             "name": backend.name,
             "balance": backend.balance.name(),
-            "panic": self.health.is_panic(&backend.name),
+            "panic": self.store.level(metrics.panic) > 0,
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),

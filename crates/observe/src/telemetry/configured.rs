@@ -16,7 +16,7 @@ use super::{
 /// Metrics of what a configuration has, by index.
 pub struct ConfiguredMetrics {
     pub listeners: Vec<ListenerHandles>,
-    pub backends: Vec<BackendHandles>,
+    pub backends: Vec<Arc<BackendHandles>>,
     pub signers: Vec<SignerMetrics>,
 }
 
@@ -31,7 +31,6 @@ pub struct ListenerHandles {
 }
 
 /// Metrics of a backend and of its servers, held by whoever counts in them.
-#[derive(Clone)]
 pub struct BackendHandles {
     pub backend: Arc<BackendMetrics>,
     /// Metrics by server; one that is listed twice is counted once.
@@ -119,7 +118,7 @@ impl Telemetry {
         }
         ConfiguredMetrics {
             listeners: all(&config.listeners, |listener| self.listener(listener)),
-            backends: all(&config.backends, |backend| self.backend(backend)),
+            backends: all(&config.backends, |backend| self.backend(backend).map(Arc::new)),
             signers: all(&config.signers, |signer| self.signer(signer)),
         }
     }

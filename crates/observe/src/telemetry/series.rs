@@ -1,6 +1,7 @@
 //! Series of what comes and goes with configurations: listeners, backends, servers, signers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use propylon_metrics::{Group, Registry, Store};
@@ -88,7 +89,10 @@ impl<T> SeriesTable<T> {
     pub(super) fn sweep(&self, withdrawn: &mut Vec<Group>) {
         let Inner { entries, spare } = &mut *self.inner();
         let is_unused = |entry: &Entry<T>| !entry.is_configured && Arc::strong_count(&entry.metrics) == 1;
-        for (_, entry) in entries.extract_if(|_, entry| is_unused(entry)) {
+        let unused: Vec<Entry<T>> = entries.extract_if(|_, entry| is_unused(entry)).map(|(_, entry)| entry).collect();
+        // The last writes of whoever held them come before their slots are cleared for others.
+        fence(Ordering::Acquire);
+        for entry in unused {
             withdrawn.push(entry.group.clone());
             spare.push(entry.group);
         }

@@ -142,13 +142,14 @@ impl Connection {
 
     /// A request goes to this backend.
     pub fn note_backend(&mut self, backend: &Arc<BackendMetrics>) {
+        let address = Arc::as_ptr(backend) as usize;
+        let is_known = self.rare.as_ref().is_some_and(|rare| rare.more_backends.contains_key(&address));
         match &self.backend {
             Some(known) if Arc::ptr_eq(known, backend) => return,
+            _ if is_known => return,
             Some(_) => {
                 let more = &mut self.rare.get_or_insert_default().more_backends;
-                if more.insert(Arc::as_ptr(backend) as usize, Arc::clone(backend)).is_some() {
-                    return;
-                }
+                more.insert(address, Arc::clone(backend));
             }
             None => self.backend = Some(Arc::clone(backend)),
         }

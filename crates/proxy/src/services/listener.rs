@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
-use propylon_config::{Config, Listener};
+use propylon_config::Listener;
 use propylon_observe::telemetry::{ByReason, ListenerHandles, ListenerMetrics, RelayMetrics};
 
 /// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not
@@ -16,8 +16,8 @@ pub struct ListenerHandle {
     proxy_refused: RefCell<Option<Arc<ByReason>>>,
     /// Generation of the newest configuration that has the listener, and its index there.
     newest: Cell<(u64, usize)>,
-    /// The last configuration that had the listener, and its index there, once it is gone.
-    last: OnceCell<(Arc<Config>, usize)>,
+    /// The listener as it was last, once it is gone; without its profile, which is an index of another configuration.
+    last: OnceCell<Box<Listener>>,
 }
 
 impl ListenerHandle {
@@ -39,13 +39,18 @@ impl ListenerHandle {
     }
 
     /// Takes note that the newest configuration does not have the listener.
-    pub fn remove(&self, last: &Arc<Config>, index: usize) {
-        let _ = self.last.set((Arc::clone(last), index));
+    pub fn remove(&self, last: &Listener) {
+        let _ = self.last.set(Box::new(Listener { tls: None, ..last.clone() }));
     }
 
     /// The newest configuration does not have the listener.
     pub fn is_removed(&self) -> bool {
         self.last.get().is_some()
+    }
+
+    /// The configuration of this generation is one that does not have the listener any more.
+    pub fn is_removed_from(&self, generation: u64) -> bool {
+        self.is_removed() && generation > self.newest.get().0
     }
 
     /// Index in the configuration of this generation, if that is the newest with the listener.
@@ -56,7 +61,7 @@ impl ListenerHandle {
 
     /// The listener as it was when it was removed.
     pub fn last(&self) -> Option<&Listener> {
-        self.last.get().map(|(config, index)| &config.listeners[*index])
+        self.last.get().map(|last| &**last)
     }
 
     pub fn relay(&self) -> Option<Arc<RelayMetrics>> {

@@ -76,10 +76,10 @@ impl CoreSnapshot {
             let connector = shared.upstreams[index].as_ref().map(|upstream| {
                 let new = || upstream.connector().deferring(parking);
                 let known = known.and_then(|(earlier, known)| {
-                    let is_same = Arc::ptr_eq(earlier.shared.upstreams[known].as_ref()?, upstream);
+                    let before = earlier.shared.upstreams[known].as_ref().filter(|before| before.is_kin(upstream))?;
                     let (known, servers) = (&earlier.backends[known], &shared.servers[index]);
-                    let connector = known.connector.as_ref().filter(|_| is_same)?;
-                    if Arc::ptr_eq(servers, &known.servers) {
+                    let connector = known.connector.as_ref()?;
+                    if Arc::ptr_eq(before, upstream) && Arc::ptr_eq(servers, &known.servers) {
                         return Some(Rc::clone(connector));
                     }
                     let stay = predecessors(servers, &known.servers);
@@ -111,9 +111,12 @@ impl CoreSnapshot {
 
     /// The listener's index; `None` if this configuration does not have it.
     fn index_of(&self, listener: &Rc<ListenerHandle>) -> Option<usize> {
-        listener
-            .index_in(self.shared.generation)
-            .or_else(|| self.listeners.iter().position(|known| Rc::ptr_eq(known, listener)))
+        let generation = self.shared.generation;
+        if listener.is_removed_from(generation) {
+            return None;
+        }
+        let position = || self.listeners.iter().position(|known| Rc::ptr_eq(known, listener));
+        listener.index_in(generation).or_else(position)
     }
 
     /// The listener by this configuration, or as it was last where it has been removed.

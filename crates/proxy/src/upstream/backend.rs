@@ -105,7 +105,7 @@ pub struct Backend {
     pub shared: Arc<SharedBalance>,
     /// `None` for plaintext.
     pub connector: Option<Rc<Connector>>,
-    pub metrics: BackendHandles,
+    pub metrics: Arc<BackendHandles>,
     pub state: Rc<BackendState>,
 }
 
@@ -119,7 +119,7 @@ pub struct BackendParts<'a> {
     pub limiter: Option<&'a Arc<ServerLimiter>>,
     /// Generation of the configuration since which the backend has been what it is.
     pub version: u64,
-    pub metrics: &'a BackendHandles,
+    pub metrics: &'a Arc<BackendHandles>,
 }
 
 impl BackendParts<'_> {
@@ -156,7 +156,7 @@ impl Backend {
             servers: Arc::clone(parts.servers),
             shared: Arc::clone(parts.balance),
             connector,
-            metrics: parts.metrics.clone(),
+            metrics: Arc::clone(parts.metrics),
             state,
         })
     }

@@ -158,13 +158,9 @@ impl Pool {
         self.retain(|server, _| self.kept[server].get(), &mut closed);
     }
 
-    /// Closes what is of servers that are gone, and has the other cores know of the rest.
-    pub fn commit(&self, mut closed: impl FnMut(usize, usize)) {
-        self.retain(|server, _| self.kept[server].get(), &mut closed);
+    /// Has the other cores know of what is here.
+    pub fn commit(&self) {
         for server in 0..self.servers() {
-            if !self.kept[server].get() {
-                self.h2_pools[server].abandon();
-            }
             self.note(server);
             // Somebody may have joined the queue before these could be seen.
             self.give_away(server);

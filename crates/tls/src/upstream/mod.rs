@@ -40,6 +40,8 @@ pub struct UpstreamProfile {
     /// Authorities, to compare with a later load.
     roots: Vec<TrustAnchor<'static>>,
     chain: Vec<CertificateDer<'static>>,
+    /// The same in profiles that differ in nothing but the servers.
+    origin: Arc<()>,
     identity: Option<Dated>,
     /// Name of the client certificate's key at the key process, if it is there.
     key_process_ski: Option<Ski>,
@@ -114,7 +116,8 @@ impl UpstreamProfile {
             }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity, key_process_ski }, findings))
+        let (resume, origin) = (tls.resume, Arc::default());
+        Ok((UpstreamProfile { config, names, resume, roots, chain, origin, identity, key_process_ski }, findings))
     }
 
     /// Applies the loaded files to the servers that the backend has by now. None where a server has a name that no
@@ -139,6 +142,11 @@ impl UpstreamProfile {
     /// by their certificates.
     pub fn same_as(&self, other: &UpstreamProfile) -> bool {
         self.names == other.names && self.same_files(other)
+    }
+
+    /// Whether both come from one load, so that they differ in nothing but the servers.
+    pub fn is_kin(&self, other: &UpstreamProfile) -> bool {
+        Arc::ptr_eq(&self.origin, &other.origin)
     }
 
     /// Whether the files of both hold the same.
@@ -198,13 +206,15 @@ impl Connector {
         self
     }
 
-    /// Takes over the sessions of an earlier connector of the same profile: `before` says which of its servers a server
-    /// is.
+    /// Takes over the sessions of an earlier connector of a profile that [`UpstreamProfile::is_kin`]: `before` says which
+    /// of its servers a server is.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Connector, before: impl Fn(usize) -> Option<usize>) -> Connector {
         for (server, target) in self.servers.iter_mut().enumerate() {
-            if let Some(known) = before(server) {
-                target.config = Arc::clone(&earlier.servers[known].config);
+            if let Some(known) = before(server).map(|known| &earlier.servers[known])
+                && known.name == target.name
+            {
+                target.config = Arc::clone(&known.config);
             }
         }
         self

@@ -93,8 +93,17 @@ impl Holder {
             Upstream { roots, chain: chain.clone(), key: Some(self.signing_key()), key_process_ski, dated: None };
         let config = trust::config(&tls, loaded).expect("a configuration");
         let names = vec![NAME.try_into().expect("a name")];
-        UpstreamProfile { config, names, resume: false, roots: Vec::new(), chain, identity: None, key_process_ski }
-            .connector()
+        UpstreamProfile {
+            config,
+            names,
+            resume: false,
+            roots: Vec::new(),
+            chain,
+            origin: Arc::default(),
+            identity: None,
+            key_process_ski,
+        }
+        .connector()
     }
 }
 
