@@ -21,7 +21,8 @@ impl Config {
     }
 }
 
-/// Gives signers that stay the numbers that they have, and others such as none has ever had. Returns the numbers in order.
+/// Gives signers that stay the numbers that they have, and others such as none has ever had. Returns the numbers in
+/// order.
 fn renumber(signers: &mut [Signer], earlier: &[Signer]) -> Vec<SignerId> {
     /// Numbers of a first configuration lie below.
     static NEXT: AtomicUsize = AtomicUsize::new(1 << 16);

@@ -234,7 +234,7 @@ impl ListeningSockets {
     fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
         let snapshot = self.core.snapshot();
         let listeners = &snapshot.listeners;
-        // Those that are there first: none keeps a listener that is gone if a new one cannot be watched.
+        // First what is there: no socket keeps a listener that is gone if a new one cannot be watched.
         for bound in sockets {
             for (_, door) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
                 door.upgrade()

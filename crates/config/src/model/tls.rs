@@ -48,8 +48,8 @@ pub struct TlsProfile {
 /// Key servers that hold the same private keys, and how this engine speaks to them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Signer {
-    /// Number of the signer, which remote keys know it by. Two configurations have the same number for the same signer, and no other
-    /// has it.
+    /// Number of the signer, which remote keys know it by. Two configurations have the same number for the same signer,
+    /// and no other has it.
     #[serde(skip)]
     pub id: SignerId,
     /// Name of the signer: the NAME of `[signer.NAME]`.
