@@ -67,7 +67,7 @@ pub struct Telemetry {
     key_servers: SeriesTable<KeyServerMetrics>,
     /// Metrics of the key process, if there is one.
     pub key_process: Option<SignerMetrics>,
-    pub gate: GateMetrics,
+    pub handshake_queue: HandshakeQueueMetrics,
     pub overload: ShortageMetrics,
     pub traces: TraceMetrics,
     pub acme: AcmeMetrics,
@@ -81,7 +81,7 @@ pub struct PipeMetrics {
 }
 
 /// Metrics of handshakes that wait for their turn, and of those that are refused.
-pub struct GateMetrics {
+pub struct HandshakeQueueMetrics {
     pub in_progress: Gauge,
     pub queued: Gauge,
     pub wait: Histogram,
@@ -269,7 +269,7 @@ impl Telemetry {
         let relay = pipe_metrics(r);
         let batches = BatchMetrics::new(r);
         let key_process = config.keys.isolate.map(|_| SignerMetrics::of_key_process(r));
-        let gate = gate_metrics(r);
+        let handshake_queue = handshake_queue_metrics(r);
         let overload = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
@@ -290,7 +290,7 @@ impl Telemetry {
             signers: SeriesTable::default(),
             key_servers: SeriesTable::default(),
             key_process,
-            gate,
+            handshake_queue,
             overload,
             traces,
             acme,
@@ -437,13 +437,13 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
     }
 }
 
-fn gate_metrics(r: &mut Registry) -> GateMetrics {
+fn handshake_queue_metrics(r: &mut Registry) -> HandshakeQueueMetrics {
     let mut refused = |reason: &str| {
         let help = "TLS connections reset before their handshake, because there were too many or the wait too long.";
         r.counter("propylon_handshakes_refused_total", help, &[("reason", reason)])
     };
     let refused = RefusedHandshakes { queue: refused("queue"), core: refused("core"), source: refused("source") };
-    GateMetrics {
+    HandshakeQueueMetrics {
         refused,
         in_progress: r.gauge("propylon_handshakes_in_progress", "TLS handshakes between accept and end.", &[]),
         queued: r.gauge("propylon_handshakes_queued", "TLS handshakes that wait for their turn.", &[]),

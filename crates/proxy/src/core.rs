@@ -246,9 +246,9 @@ impl Core {
         self.metrics.set(self.telemetry.process.granted, self.windows.granted() as i64);
         self.metrics.set(self.telemetry.process.untaken, self.uploads.untaken() as i64);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
-        let metrics = &self.telemetry.gate;
+        let metrics = &self.telemetry.handshake_queue;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
-        self.metrics.set(metrics.queued, self.gate.waiting() as i64);
+        self.metrics.set(metrics.queued, self.handshake_limiter.queued() as i64);
         if sweep {
             self.buffers.trim();
             self.pipes.trim();

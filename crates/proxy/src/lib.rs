@@ -15,7 +15,7 @@ mod duplex;
 pub mod endpoint;
 pub mod exchange;
 pub mod fault;
-mod gate;
+mod handshake_limiter;
 pub mod http2;
 pub mod overload;
 mod pipes;

@@ -31,7 +31,7 @@ use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
-use crate::gate::Gate;
+use crate::handshake_limiter::HandshakeLimiter;
 use crate::overload::{Overload, Room, Shared};
 use crate::pipes::Pipes;
 use crate::trace::{Outbox, Tracer};
@@ -58,7 +58,7 @@ pub struct Services {
     /// Private-key jobs of parked handshakes, gathered for a batch; see `leave_desk`.
     pub job_queue: JobQueue,
     /// Queue of handshakes that wait to be let in.
-    pub gate: Rc<Gate>,
+    pub handshake_limiter: Rc<HandshakeLimiter>,
     pub(crate) admission: RefCell<Admission>,
     /// Signers by their place in the configuration; `None` in the place of one that has ended.
     pub(crate) signers: RefCell<Vec<Rc<Signer>>>,
@@ -139,7 +139,7 @@ impl Services {
             spans: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             job_queue: JobQueue::new(),
-            gate: Gate::new(budget),
+            handshake_limiter: HandshakeLimiter::new(budget),
             admission: RefCell::new(admission),
             signers: RefCell::default(),
             beside: OnceCell::new(),
@@ -184,7 +184,7 @@ impl Services {
 
     /// Whether a client that has just come may begin a handshake.
     pub fn check_handshake(&self, peer: IpAddr) -> Result<(), Refusal> {
-        self.admission.borrow().check(peer, self.gate.expected_wait())
+        self.admission.borrow().check(peer, self.handshake_limiter.expected_wait())
     }
 
     pub fn begin_handshake(&self, peer: IpAddr) {
@@ -226,7 +226,7 @@ impl Services {
     fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let result = work();
-        self.gate.charge(began.elapsed());
+        self.handshake_limiter.charge(began.elapsed());
         result
     }
 

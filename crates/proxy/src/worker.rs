@@ -146,7 +146,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(Rc::clone(&core.services).leave_desk());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     core.start();
-    spawn_local(Rc::clone(&core.gate).keep());
+    spawn_local(Rc::clone(&core.handshake_limiter).drive());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| phase.is_over()).await;
     if *phase.borrow() == Phase::Succeeded {
@@ -361,7 +361,7 @@ fn admit(core: &Rc<Core>, listener: &Rc<ListenerHandle>, stream: TcpStream, peer
         && !announced
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
-        core.metrics.increment(core.telemetry.gate.refused.of(refusal));
+        core.metrics.increment(core.telemetry.handshake_queue.refused.of(refusal));
         // If the reset fails the client sees an orderly end instead.
         let _ = propylon_sys::reset_on_close(&stream);
         return;

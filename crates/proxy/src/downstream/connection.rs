@@ -23,7 +23,7 @@ use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
 use crate::core::Core;
 use crate::exchange;
-use crate::gate::Queued;
+use crate::handshake_limiter::QueuedHandshake;
 use crate::http2::PREFACE;
 use crate::relay;
 use crate::request::{After, Request};
@@ -81,7 +81,7 @@ impl Connection {
             return true;
         }
         if let Err(refusal) = self.core.check_handshake(self.peer.ip()) {
-            self.core.metrics.increment(self.core.telemetry.gate.refused.of(refusal));
+            self.core.metrics.increment(self.core.telemetry.handshake_queue.refused.of(refusal));
             let _ = self.stream.socket.reset_on_close();
             return false;
         }
@@ -238,7 +238,7 @@ impl Connection {
             self.requests += 1;
             // The one that comes with its handshake is no reason to hurry others past handshakes.
             if self.requests > 1 {
-                self.core.gate.note_request();
+                self.core.handshake_limiter.note_request();
             }
             match exchange::exchange(&mut ClientSide::Http1(self), request).await {
                 // A close_notify came in the same read as the request: no event is left to tell of it.
@@ -424,10 +424,10 @@ impl Connection {
                 HandshakeWait::Read { .. } if spare < 1024 => SMALL_BYTES,
                 HandshakeWait::Read { .. } => 1024,
                 // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
-                HandshakeWait::Turn(_) | HandshakeWait::Work(_) if spare == 0 => {
+                HandshakeWait::Admission(_) | HandshakeWait::Work(_) if spare == 0 => {
                     return self.stream.socket.poll_reset(context).map(|()| Err(Unfinished::Closed));
                 }
-                HandshakeWait::Turn(_) | HandshakeWait::Work(_) => 1,
+                HandshakeWait::Admission(_) | HandshakeWait::Work(_) => 1,
             };
             let into = self.inbox.sealed_spare(room);
             let read = match handshake_wait {
@@ -458,9 +458,9 @@ impl Connection {
                 Poll::Pending => return None,
             },
             HandshakeWait::Read { .. } if inbox.sealed_len() == 0 => return None,
-            HandshakeWait::Read { .. } | HandshakeWait::Turn(_) => None,
+            HandshakeWait::Read { .. } | HandshakeWait::Admission(_) => None,
         };
-        if outcome.is_none() && pass_gate(context, core, session, inbox, handshake_wait).is_pending() {
+        if outcome.is_none() && poll_admission(context, core, session, inbox, handshake_wait).is_pending() {
             return None;
         }
         if !matches!(handshake_wait, HandshakeWait::Read { .. }) {
@@ -471,7 +471,7 @@ impl Connection {
             Some(outcome) => resume(session, outcome, inbox, answer),
             None => advance(session, inbox, answer),
         };
-        core.gate.charge(began.elapsed());
+        core.handshake_limiter.charge(began.elapsed());
         Some(step)
     }
 
@@ -578,8 +578,8 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
 enum HandshakeWait {
     /// Bytes from the client. At once: there may be some already.
     Read { at_once: bool },
-    /// Admission by the gate, with a whole hello in the inbox.
-    Turn(Queued),
+    /// Admission by the core's limiter, with a whole ClientHello in the inbox.
+    Admission(QueuedHandshake),
     /// The outcome of what it is parked for.
     Work(Work),
 }
@@ -592,8 +592,9 @@ impl HandshakeWait {
     }
 }
 
-/// Ready when the handshake may go on with what is in the inbox: at once, unless it is a whole hello and not its turn.
-fn pass_gate(
+/// Waits until the handshake may go on with the bytes in the inbox: at once, unless they are a whole ClientHello that the
+/// core's limiter queues.
+fn poll_admission(
     context: &mut Context<'_>,
     core: &Core,
     session: &mut Session,
@@ -603,16 +604,18 @@ fn pass_gate(
     if let HandshakeWait::Read { .. } = handshake_wait {
         let (window, sealed) = inbox.sealed_window();
         let Some(class) = session.hello_class(&window[sealed]) else { return Poll::Ready(()) };
-        match core.gate.ask(class) {
-            Some(queued) => *handshake_wait = HandshakeWait::Turn(queued),
+        match core.handshake_limiter.admit(class) {
+            Some(queued) => *handshake_wait = HandshakeWait::Admission(queued),
             None => {
-                core.metrics.observe(core.telemetry.gate.wait, 0);
+                core.metrics.observe(core.telemetry.handshake_queue.wait, 0);
                 return Poll::Ready(());
             }
         }
     }
-    let HandshakeWait::Turn(queued) = handshake_wait else { return Poll::Ready(()) };
-    queued.poll(context).map(|waited| core.metrics.observe(core.telemetry.gate.wait, waited.as_micros() as u64))
+    let HandshakeWait::Admission(queued) = handshake_wait else { return Poll::Ready(()) };
+    queued
+        .poll(context)
+        .map(|waited| core.metrics.observe(core.telemetry.handshake_queue.wait, waited.as_micros() as u64))
 }
 
 fn resume(session: &mut Session, outcome: Outcome, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {

@@ -272,7 +272,7 @@ impl Driver {
         let ordinal = link.requests.get().saturating_add(1);
         link.requests.set(ordinal);
         if ordinal > 1 {
-            link.core.gate.note_request();
+            link.core.handshake_limiter.note_request();
         }
         let metrics = &link.listener.metrics.http2;
         link.core.metrics.increment(metrics.streams_begun);

@@ -79,7 +79,7 @@ impl House {
         let upstreams = Upstreams::new(&services);
         let publication = Publication::new(Arc::new(snapshot), &services.telemetry);
         let core = Core::new(CoreSnapshot::new(&publication, 0, deferral, &parking, &upstreams), upstreams);
-        spawn_local(Rc::clone(&core.gate).keep());
+        spawn_local(Rc::clone(&core.handshake_limiter).drive());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         House { core, parking, store, listener: TcpListener::from_std(socket).unwrap(), folder }
