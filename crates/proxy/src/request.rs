@@ -36,7 +36,7 @@ pub struct Note {
     /// Index of the backend, then of the server in it.
     pub backend: Option<usize>,
     pub server: Option<usize>,
-    /// The server that the client's cookie leads to.
+    /// Index of the server that the client's cookie names.
     pub cookie_server: Option<usize>,
     pub attempts: u32,
     pub reused: bool,

@@ -1,8 +1,8 @@
-//! Clients that come back to their server: the cookie that tells which one it was.
+//! Sticky sessions: the cookie by which a client's requests return to the same server.
 //!
 //! The cookie's value is a tag of the server's address, the same on every engine that has the secret. So there is no
-//! table, nothing to be shared and nothing to forget, and a request costs neither a computation nor memory, unless its
-//! cookie is not one of those that would be given out now.
+//! session table to share or to expire, and a request costs neither a computation nor memory, unless its cookie is not
+//! one of those that the backend would set now.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use propylon_crypto::{SecretFileError, Tag, TagKey};
 use propylon_http::h1::Fields;
 use propylon_tls::{Finding, Severity};
 
-/// Cookies of one name that are looked at: a browser sends those of all paths.
+/// Limit on cookies of one name that are read per request: a browser sends those of all paths.
 const COOKIES_MAX: usize = 8;
 
-/// The cookie of one backend.
+/// Cookies of one backend's servers.
 pub struct Sticky {
     name: String,
     secure: CookieSecure,
     key: TagKey,
-    servers: Vec<Seat>,
+    servers: Vec<ServerCookie>,
 }
 
 /// Cookie of one server.
-struct Seat {
+struct ServerCookie {
     tag: Tag,
-    /// `Set-Cookie` as a whole line; `secure` says so, `plain` does not.
+    /// `Set-Cookie` as a whole line; `secure` has the attribute `Secure`, `plain` does not.
     plain: Vec<u8>,
     secure: Vec<u8>,
 }
@@ -33,17 +33,18 @@ struct Seat {
 /// Target of a request's cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieTarget {
-    /// There is none.
-    Nowhere,
+    /// The request has no cookie of this name.
+    Absent,
     Server(usize),
-    /// A genuine one, of a server that is no longer there.
+    /// The cookie is genuine, and its server is no longer in the backend.
     Gone,
-    /// Nobody with our secret has made it.
+    /// The cookie was not made with this backend's secret.
     Forged,
 }
 
 impl Sticky {
-    /// `labels` are the servers' addresses as they are written. None where a backend's clients are not to come back.
+    /// Loads a backend's secret and makes its servers' cookies; `labels` are the servers' addresses as the configuration
+    /// has them. `None` for a backend without `sticky`.
     pub fn load<'a>(
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
@@ -53,40 +54,40 @@ impl Sticky {
             Some(path) => TagKey::from_file(path).map_err(|error| (error, config.at))?,
             None => TagKey::of_process(),
         };
-        let seat = |label: &str| {
+        let cookie = |label: &str| {
             let tag = key.tag(label.as_bytes());
             let line = |secure| set_cookie(config, &tag, secure);
-            Seat { plain: line(false), secure: line(true), tag }
+            ServerCookie { plain: line(false), secure: line(true), tag }
         };
-        let servers = labels.map(seat).collect();
+        let servers = labels.map(cookie).collect();
         Ok(Some(Sticky { name: config.cookie.clone(), secure: config.secure, key, servers }))
     }
 
-    /// Target that the request's cookies lead to.
-    pub fn lead(&self, fields: &Fields, buf: &[u8]) -> CookieTarget {
-        let mut lead = CookieTarget::Nowhere;
+    /// Target of the request's cookies: the first server that one of them names.
+    pub fn target(&self, fields: &Fields, buf: &[u8]) -> CookieTarget {
+        let mut target = CookieTarget::Absent;
         for value in cookies(fields, buf, &self.name).take(COOKIES_MAX) {
             match self.read(value) {
                 CookieTarget::Server(server) => return CookieTarget::Server(server),
-                other if lead == CookieTarget::Nowhere || other == CookieTarget::Gone => lead = other,
+                other if target == CookieTarget::Absent || other == CookieTarget::Gone => target = other,
                 _ => {}
             }
         }
-        lead
+        target
     }
 
-    /// The line that sends the client back to this server from now on.
-    pub fn line(&self, server: usize, is_tls: bool) -> Option<&[u8]> {
-        let seat = self.servers.get(server)?;
+    /// The `Set-Cookie` line by which the client's later requests return to this server.
+    pub fn set_cookie_line(&self, server: usize, is_tls: bool) -> Option<&[u8]> {
+        let cookie = self.servers.get(server)?;
         Some(match (self.secure, is_tls) {
-            (CookieSecure::Always, _) | (CookieSecure::Auto, true) => &seat.secure,
-            _ => &seat.plain,
+            (CookieSecure::Always, _) | (CookieSecure::Auto, true) => &cookie.secure,
+            _ => &cookie.plain,
         })
     }
 
     fn read(&self, value: &[u8]) -> CookieTarget {
         let Some(tag) = Tag::parse(value) else { return CookieTarget::Forged };
-        match self.servers.iter().position(|seat| seat.tag.has_name_of(&tag)) {
+        match self.servers.iter().position(|cookie| cookie.tag.has_name_of(&tag)) {
             Some(server) if self.servers[server].tag.is_same(&tag) => CookieTarget::Server(server),
             None if self.key.is_genuine(&tag) => CookieTarget::Gone,
             _ => CookieTarget::Forged,
@@ -174,11 +175,11 @@ mod tests {
         Sticky::load(&config.backends[0], LABELS.into_iter()).ok().flatten().unwrap()
     }
 
-    fn lead(sticky: &Sticky, fields: &str) -> CookieTarget {
+    fn target(sticky: &Sticky, fields: &str) -> CookieTarget {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         parse_request(text.as_bytes(), &Limits { head_bytes: 16_384, headers: 100 }, &mut head).unwrap();
-        sticky.lead(&head.fields, text.as_bytes())
+        sticky.target(&head.fields, text.as_bytes())
     }
 
     fn value(sticky: &Sticky, server: usize) -> String {
@@ -190,36 +191,36 @@ mod tests {
         let sticky = sticky("");
         for server in 0..3 {
             let value = value(&sticky, server);
-            assert_eq!(lead(&sticky, &format!("Cookie: seat={value}\r\n")), CookieTarget::Server(server));
-            assert_eq!(lead(&sticky, &format!("cookie: a=b; seat={value}; c=d\r\n")), CookieTarget::Server(server));
+            assert_eq!(target(&sticky, &format!("Cookie: seat={value}\r\n")), CookieTarget::Server(server));
+            assert_eq!(target(&sticky, &format!("cookie: a=b; seat={value}; c=d\r\n")), CookieTarget::Server(server));
             assert_eq!(
-                lead(&sticky, &format!("Cookie: a=b\r\nCookie: seat=\"{value}\"\r\n")),
+                target(&sticky, &format!("Cookie: a=b\r\nCookie: seat=\"{value}\"\r\n")),
                 CookieTarget::Server(server)
             );
-            assert_eq!(lead(&sticky, &format!("Cookie: seat=old; seat={value}\r\n")), CookieTarget::Server(server));
+            assert_eq!(target(&sticky, &format!("Cookie: seat=old; seat={value}\r\n")), CookieTarget::Server(server));
         }
     }
 
     #[test]
-    fn what_is_no_cookie_of_ours_leads_nowhere() {
+    fn other_cookies_have_no_target() {
         let sticky = sticky("");
         let (one, other) = (value(&sticky, 0), value(&sticky, 1));
         for none in ["", "Cookie: a=b\r\n", "Cookie: seats=1; aseat=2; seat\r\n", "Cookies: seat=1\r\n"] {
-            assert_eq!(lead(&sticky, none), CookieTarget::Nowhere, "{none}");
+            assert_eq!(target(&sticky, none), CookieTarget::Absent, "{none}");
         }
         let stranger = TagKey::from_secret(&[1; 32]).tag(b"10.0.0.1:80").to_text();
         let mixed = format!("{}{}", &one[..16], &other[16..]);
         for forged in ["", "1", &one[..47], &format!("{one}0"), &one.to_uppercase(), &stranger, &mixed] {
-            assert_eq!(lead(&sticky, &format!("Cookie: seat={forged}\r\n")), CookieTarget::Forged, "{forged}");
+            assert_eq!(target(&sticky, &format!("Cookie: seat={forged}\r\n")), CookieTarget::Forged, "{forged}");
         }
         let gone = TagKey::of_process().tag(b"10.0.0.9:80").to_text();
-        assert_eq!(lead(&sticky, &format!("Cookie: seat={gone}\r\n")), CookieTarget::Gone);
-        assert_eq!(lead(&sticky, &format!("Cookie: seat=x; seat={gone}\r\n")), CookieTarget::Gone);
+        assert_eq!(target(&sticky, &format!("Cookie: seat={gone}\r\n")), CookieTarget::Gone);
+        assert_eq!(target(&sticky, &format!("Cookie: seat=x; seat={gone}\r\n")), CookieTarget::Gone);
     }
 
     #[test]
-    fn a_cookie_does_not_tell_the_servers_address() {
-        let line = String::from_utf8(sticky("").line(2, true).unwrap().to_vec()).unwrap();
+    fn a_cookie_does_not_reveal_the_servers_address() {
+        let line = String::from_utf8(sticky("").set_cookie_line(2, true).unwrap().to_vec()).unwrap();
         assert!(!line.contains("app") && !line.contains("81;"), "{line}");
     }
 
@@ -227,7 +228,7 @@ mod tests {
     fn attributes_are_those_that_were_asked_for() {
         let tail = |options: &str, is_tls| {
             let sticky = sticky(options);
-            let line = String::from_utf8(sticky.line(0, is_tls).unwrap().to_vec()).unwrap();
+            let line = String::from_utf8(sticky.set_cookie_line(0, is_tls).unwrap().to_vec()).unwrap();
             let (name, rest) = line.split_once('=').unwrap();
             assert_eq!(name, "Set-Cookie: seat");
             rest.split_once(';').unwrap().1.to_string()

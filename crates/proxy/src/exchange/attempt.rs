@@ -265,15 +265,15 @@ fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend
     after
 }
 
-/// Affinity by which a request is balanced; notes for the log what its cookie asks for.
+/// Affinity of a request; notes the cookie's server for the log and counts cookies that name none.
 fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>) -> Affinity {
     let sticky = backend.shared.sticky.as_ref();
     let config = backend.config();
-    let (affinity, lead) = Affinity::of(client.peer().ip(), request, config, sticky);
+    let (affinity, target) = Affinity::of(client.peer().ip(), request, config, sticky);
     request.note.cookie_server = affinity.server;
     if let Some(metrics) = &backend.metrics.sticky {
-        let reason = match lead {
-            CookieTarget::Nowhere => "none",
+        let reason = match target {
+            CookieTarget::Absent => "none",
             CookieTarget::Server(_) => return affinity,
             CookieTarget::Gone => "gone",
             CookieTarget::Forged => "forged",
@@ -283,13 +283,13 @@ fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend
     affinity
 }
 
-/// Counts whether a cookie that leads to a server was followed, once for each request.
+/// Counts whether a cookie that names a server was followed, once for each request.
 fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: &Rc<Backend>) {
     let note = &request.note;
-    if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
+    if let (Some(cookie_server), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
         && let Some(metrics) = &backend.metrics.sticky
     {
-        client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
+        client.core().metrics.increment(metrics.of(if cookie_server == server { "hit" } else { "unusable" }));
     }
 }
 

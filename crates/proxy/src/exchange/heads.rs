@@ -50,5 +50,5 @@ pub fn write_request_head(
 pub fn cookie_line<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a Backend) -> Option<&'a [u8]> {
     let sticky = backend.shared.sticky.as_ref()?;
     let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
-    sticky.line(server, client.is_tls())
+    sticky.set_cookie_line(server, client.is_tls())
 }

@@ -63,28 +63,28 @@ fn weights(backend: &Backend) -> Vec<u16> {
     backend.servers.iter().map(|server| server.weight.get()).collect()
 }
 
-/// Affinity by which a request is balanced, beside chance.
+/// Affinity of a request to a server, as consistent hashing or a sticky cookie define it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Affinity {
-    /// For consistent hashing; none where the request has not got what it is to be told by.
+    /// Key for consistent hashing; `None` where the request lacks the header, cookie or path that the key is made of.
     pub key: Option<u64>,
-    /// The server that its cookie leads to.
+    /// Index of the server that the request's cookie names.
     pub server: Option<usize>,
 }
 
 impl Affinity {
-    /// Affinity of a request; counts what its cookie was worth, but for whether the server may be used.
+    /// Affinity of a request, and the target of its cookie. Whether that server may be used is not looked at.
     pub fn of(peer: IpAddr, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Affinity, CookieTarget) {
-        let lead = sticky.map_or(CookieTarget::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
+        let target = sticky.map_or(CookieTarget::Absent, |sticky| sticky.target(&request.head.fields, &request.text));
         let key = match &backend.balance {
             Balance::ConsistentHash(hash) => request_key(&hash.key, peer, request),
             _ => None,
         };
-        let server = if let CookieTarget::Server(server) = lead { Some(server) } else { None };
-        (Affinity { key, server }, lead)
+        let server = if let CookieTarget::Server(server) = target { Some(server) } else { None };
+        (Affinity { key, server }, target)
     }
 
-    /// Affinity of a connection whose bytes are not understood: a client's address is all that is known.
+    /// Affinity of a relayed connection, of which the client's address is all that is known.
     pub fn of_client(peer: IpAddr, backend: &Backend) -> Affinity {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         Affinity { key: hashes.then(|| address_key(peer)), server: None }
