@@ -1,8 +1,9 @@
-//! State of a server that the main thread tells the cores: whether it is open to requests, and where it listens now.
+//! State of a server that the main thread shares with the cores: whether the server is open to requests, and the
+//! addresses that it listens on now.
 //!
-//! A core reads the endpoint without waiting, at every pick and at every connect. The main thread writes it, but for
-//! two things that only cores know: whose turn it is, and which addresses refused a connection that another of them
-//! took.
+//! A core reads the endpoint without waiting, at every pick and at every connect. The main thread writes the endpoint,
+//! but for two things that only cores know: which address is next in the round robin, and which addresses refused a
+//! connection while another one accepted it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-/// After so many turns addresses that had failed are tried again.
-const TURNS_TO_RETRY: usize = 32;
+/// Number of connects after which addresses that had failed lose that mark.
+const CONNECTS_TO_RETRY: usize = 32;
 
-/// The heaviest target's turns in a round; others have their share of it, and one at least.
-const ROUND_TURNS_MAX: u32 = 100;
+/// Picks of the heaviest target in one round of the round robin; others have their share of it, and one at least.
+const ROUND_PICKS_MAX: u32 = 100;
 
-/// One address that a server is at. Addresses of one priority are taken in turn, as often as their weights say; those
-/// of a higher number stand in for them (RFC 2782).
+/// One address of a server. Addresses of one priority are used in weighted round robin; those of a higher priority
+/// number are the fallback (RFC 2782).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub priority: u16,
@@ -26,12 +27,12 @@ pub struct Target {
     pub weight: u32,
 }
 
-/// Addresses that a name stands for.
+/// Addresses that a name resolves to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// In order, without repeats; at least one, at most `names::ADDRESSES_MAX`.
     pub targets: Vec<Target>,
-    /// How long they are good, within the bounds of the configuration.
+    /// Time to live of the addresses, within the bounds of the configuration.
     pub valid: Duration,
 }
 
@@ -45,7 +46,7 @@ impl From<SocketAddr> for Target {
 /// before need not look at each of its servers.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// A number that is another one after any server was closed or opened.
+/// Number that changes whenever any server was closed or opened.
 pub fn changes() -> u32 {
     CHANGES.load(Ordering::Acquire)
 }
@@ -55,30 +56,30 @@ pub fn changes() -> u32 {
 #[repr(u8)]
 pub enum Availability {
     Closed,
-    /// The server is not fit, and as good as any: too few are fit, or the verdict on it is wrong.
+    /// The server is unhealthy, and gets requests all the same: too few are healthy, or the verdict on it is wrong.
     Panic,
     Open,
 }
 
 pub struct Endpoint {
-    /// A [`Availability`].
+    /// An [`Availability`].
     availability: AtomicU8,
-    /// Times that it was closed and opened again.
+    /// Number of times that the server was closed and opened again.
     reopened: AtomicU32,
     targets: ArcSwap<Targets>,
-    /// Goes up when an address is gone, so that a connection knows when to ask whether it was its own.
+    /// Counter that rises when an address is gone, so that a connection knows when to ask whether it was its own.
     generation: AtomicU32,
-    /// Whose turn it is, where there are several.
-    turn: AtomicUsize,
-    /// A bit for each address, by position, that has failed lately; they are tried last.
+    /// Counter of connects, which gives the position in the round, where there are several addresses.
+    connects: AtomicUsize,
+    /// Bits, by an address' position, of those to which a connect has failed lately; they are tried last.
     failed: AtomicU32,
 }
 
-/// Addresses of a server, and the order in which they have their turns.
+/// Addresses of a server, and the order in which the round robin picks them.
 #[derive(Debug)]
 pub struct Targets {
     all: Vec<Target>,
-    /// Positions of the first priority, each as often as it is due in a round.
+    /// Positions of the addresses of the first priority, each as often as it is picked in one round.
     round: Box<[u8]>,
 }
 
@@ -93,22 +94,22 @@ impl Targets {
             .collect();
         let heaviest = ordinary.iter().map(|(_, weight)| *weight).max().unwrap_or(0).max(1);
         let is_even = ordinary.iter().all(|(_, weight)| *weight == ordinary[0].1);
-        let turns = |weight: u64| match is_even {
+        let picks = |weight: u64| match is_even {
             true => 1,
             // A weight of 0 is a small chance, not none (RFC 2782).
-            false => (weight * u64::from(ROUND_TURNS_MAX)).div_ceil(heaviest).max(1) as i64,
+            false => (weight * u64::from(ROUND_PICKS_MAX)).div_ceil(heaviest).max(1) as i64,
         };
-        let due: Vec<i64> = ordinary.iter().map(|(_, weight)| turns(*weight)).collect();
+        let due: Vec<i64> = ordinary.iter().map(|(_, weight)| picks(*weight)).collect();
         let total: i64 = due.iter().sum();
-        // Smooth weighted round robin: nobody has all its turns in a row.
+        // Smooth weighted round robin: no address has all its picks in a row.
         let mut credits = vec![0; due.len()];
-        let turn = |_| {
+        let pick = |_| {
             credits.iter_mut().zip(&due).for_each(|(credit, due)| *credit += due);
-            let next = (0..due.len()).max_by_key(|place| (credits[*place], std::cmp::Reverse(*place))).unwrap_or(0);
+            let next = (0..due.len()).max_by_key(|index| (credits[*index], std::cmp::Reverse(*index))).unwrap_or(0);
             credits[next] -= total;
             ordinary[next].0 as u8
         };
-        let round = (0..total).map(turn).collect();
+        let round = (0..total).map(pick).collect();
         Targets { all, round }
     }
 
@@ -121,7 +122,7 @@ impl Targets {
     }
 }
 
-/// Address that a connection leads to, as far as it must be known later.
+/// Address that a connection was made to, with what tells later whether the server still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointAddress {
     pub address: SocketAddr,
@@ -129,25 +130,25 @@ pub struct EndpointAddress {
 }
 
 impl Endpoint {
-    /// An open server; one without an address is closed until somebody opens it.
+    /// Endpoint of an open server; a server without an address is closed until the main thread opens it.
     pub fn new(targets: Vec<Target>) -> Endpoint {
         let availability = if targets.is_empty() { Availability::Closed } else { Availability::Open };
         Endpoint {
             availability: AtomicU8::new(availability as u8),
             targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
-            turn: AtomicUsize::new(0),
+            connects: AtomicUsize::new(0),
             reopened: AtomicU32::new(0),
             failed: AtomicU32::new(0),
         }
     }
 
-    /// Whether requests may go there, as far as the whole engine knows.
+    /// Whether the server may get requests, as far as the whole engine knows.
     pub fn is_open(&self) -> bool {
         self.availability.load(Ordering::Relaxed) != Availability::Closed as u8
     }
 
-    /// Whether it is fit for them.
+    /// Whether the server is healthy.
     pub fn is_fit(&self) -> bool {
         self.availability.load(Ordering::Relaxed) == Availability::Open as u8
     }
@@ -161,11 +162,11 @@ impl Endpoint {
         if before == Availability::Closed as u8 && availability == Availability::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
-        // After the others: who sees the new number sees them.
+        // Written after the others: a core that sees the new number sees them too.
         CHANGES.fetch_add(1, Ordering::Release);
     }
 
-    /// How often it was closed and opened again.
+    /// Number of times that the server was closed and opened again.
     pub fn reopened(&self) -> u32 {
         self.reopened.load(Ordering::Relaxed)
     }
@@ -178,7 +179,7 @@ impl Endpoint {
         self.targets.load().all.clone()
     }
 
-    /// New connections go to these. None of them: nothing changes. True if any is gone that was there.
+    /// Sets the addresses that new connections go to; an empty list changes nothing. True if an address is gone.
     pub fn set_targets(&self, targets: Vec<Target>) -> bool {
         let before = self.targets.load();
         if targets.is_empty() || before.all == targets {
@@ -189,51 +190,51 @@ impl Endpoint {
         self.targets.store(Arc::new(later));
         self.failed.store(0, Ordering::Relaxed);
         if gone {
-            // After the addresses: who sees the new number sees them.
+            // Written after the addresses: a core that sees the new number sees them too.
             self.generation.fetch_add(1, Ordering::Release);
         }
         gone
     }
 
-    /// Addresses for a new connection, the one whose turn it is first; none if it never had one.
-    pub fn ways(&self) -> impl ExactSizeIterator<Item = EndpointAddress> + use<> {
+    /// Addresses for a new connection, in the order in which to try them; none if the server never had one.
+    pub fn connect_order(&self) -> impl ExactSizeIterator<Item = EndpointAddress> + use<> {
         let generation = self.generation.load(Ordering::Acquire);
         let targets = self.targets.load_full();
         let count = targets.all.len();
-        let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        if count > 1 && turn.is_multiple_of(TURNS_TO_RETRY) {
+        let connects = if count > 1 { self.connects.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        if count > 1 && connects.is_multiple_of(CONNECTS_TO_RETRY) {
             self.failed.store(0, Ordering::Relaxed);
         }
         let failed = self.failed.load(Ordering::Relaxed);
-        let first = targets.round.get(turn % targets.round.len().max(1)).map_or(0, |first| usize::from(*first));
+        let first = targets.round.get(connects % targets.round.len().max(1)).map_or(0, |first| usize::from(*first));
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
-        // Addresses that have failed lately are tried last, and of the rest those that only stand in.
+        // Addresses that have failed lately are tried last, and of the others those of the fallback.
         order.sort_by_key(|position| (failed & bit(*position) != 0, targets.all[*position].priority));
         order.into_iter().map(move |position| EndpointAddress { address: targets.all[position].address, generation })
     }
 
-    /// A connect to this address has failed, and to another of the server's it has not.
-    pub fn note_failed(&self, way: EndpointAddress) {
-        if let Some(position) = self.targets.load().all.iter().position(|target| target.address == way.address) {
+    /// Notes that a connect to this address has failed, while one to another of the server's has not.
+    pub fn note_failed(&self, remote: EndpointAddress) {
+        if let Some(position) = self.targets.load().all.iter().position(|target| target.address == remote.address) {
             self.failed.fetch_or(bit(position), Ordering::Relaxed);
         }
     }
 
-    /// Whether a connection still leads to where the server is.
-    pub fn is_current(&self, way: &mut EndpointAddress) -> bool {
+    /// Whether the address of a connection still is one of the server's.
+    pub fn is_current(&self, remote: &mut EndpointAddress) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
-        if generation == way.generation {
+        if generation == remote.generation {
             return true;
         }
-        let current = self.targets.load().has(way.address);
+        let current = self.targets.load().has(remote.address);
         if current {
-            way.generation = generation;
+            remote.generation = generation;
         }
         current
     }
 }
 
-/// Bit of an address by its position; 0 for positions that there are no bits for.
+/// Bit of an address by its position; 0 for positions past the last bit.
 fn bit(position: usize) -> u32 {
     1_u32.checked_shl(position as u32).unwrap_or(0)
 }
@@ -256,58 +257,58 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_as_frequent_as_the_weights_and_nobody_has_them_in_a_row() {
+    fn picks_are_as_frequent_as_the_weights_and_no_address_has_them_in_a_row() {
         let endpoint = Endpoint::new(weighted(&[(1, 5, 30), (2, 5, 10), (3, 9, 50)]));
-        let ports: Vec<u16> = (0..8).map(|_| endpoint.ways().next().unwrap().address.port()).collect();
+        let ports: Vec<u16> = (0..8).map(|_| endpoint.connect_order().next().unwrap().address.port()).collect();
         let [ones, twos] = [1, 2].map(|port| ports.iter().filter(|each| **each == port).count());
         assert_eq!((ones, twos), (6, 2), "{ports:?}");
         assert!(!ports.windows(4).any(|four| four.iter().all(|port| *port == four[0])), "{ports:?}");
-        // Whatever the weights, a round is short, and everybody has a turn in it.
+        // Whatever the weights, a round is short, and every address is picked in it.
         let endpoint = Endpoint::new(weighted(&[(1, 0, u32::MAX), (2, 0, 0), (3, 0, 65_535)]));
-        assert!(endpoint.targets.load().round.len() <= 3 * ROUND_TURNS_MAX as usize);
-        let turns: std::collections::BTreeSet<u16> =
-            (0..300).map(|_| endpoint.ways().next().unwrap().address.port()).collect();
-        assert_eq!(turns.len(), 3);
+        assert!(endpoint.targets.load().round.len() <= 3 * ROUND_PICKS_MAX as usize);
+        let picked: std::collections::BTreeSet<u16> =
+            (0..300).map(|_| endpoint.connect_order().next().unwrap().address.port()).collect();
+        assert_eq!(picked.len(), 3);
         let endpoint = Endpoint::new(weighted(&[(1, 0, 0), (2, 0, 0)]));
         assert_eq!(endpoint.targets.load().round.len(), 2);
     }
 
     #[test]
-    fn a_higher_priority_number_stands_in_where_the_others_fail() {
+    fn a_higher_priority_number_is_the_fallback_where_the_others_fail() {
         let endpoint = Endpoint::new(weighted(&[(1, 0, 1), (2, 0, 1), (3, 7, 9), (4, 8, 9)]));
-        let ports = || endpoint.ways().map(|way| way.address.port()).collect::<Vec<_>>();
+        let ports = || endpoint.connect_order().map(|remote| remote.address.port()).collect::<Vec<_>>();
         assert_eq!([ports(), ports()], [[1, 2, 3, 4], [2, 1, 3, 4]]);
-        endpoint.ways().take(2).for_each(|way| endpoint.note_failed(way));
+        endpoint.connect_order().take(2).for_each(|remote| endpoint.note_failed(remote));
         assert_eq!(ports()[..2], [3, 4]);
     }
 
     #[test]
-    fn connections_take_the_addresses_in_turn_and_each_knows_the_others() {
+    fn connections_take_the_addresses_in_round_robin_and_each_knows_the_others() {
         let endpoint = Endpoint::new(addresses(&[1, 2, 3]));
-        let ports = || endpoint.ways().map(|way| way.address.port()).collect::<Vec<_>>();
+        let ports = || endpoint.connect_order().map(|remote| remote.address.port()).collect::<Vec<_>>();
         assert_eq!([ports(), ports(), ports(), ports()], [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
     }
 
     #[test]
     fn an_address_that_failed_is_tried_last_for_a_while() {
         let endpoint = Endpoint::new(addresses(&[1, 2]));
-        let first = || endpoint.ways().next().unwrap();
-        let mut ways = endpoint.ways();
-        let (_, two) = (ways.next().unwrap(), ways.next().unwrap());
+        let first = || endpoint.connect_order().next().unwrap();
+        let mut remotes = endpoint.connect_order();
+        let (_, two) = (remotes.next().unwrap(), remotes.next().unwrap());
         endpoint.note_failed(two);
-        let turns: Vec<u16> = (1..TURNS_TO_RETRY).map(|_| first().address.port()).collect();
-        assert!(turns.iter().all(|port| *port == 1), "{turns:?}");
-        let turns: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
-        assert_eq!(turns, [1, 2, 1, 2]);
+        let picked: Vec<u16> = (1..CONNECTS_TO_RETRY).map(|_| first().address.port()).collect();
+        assert!(picked.iter().all(|port| *port == 1), "{picked:?}");
+        let picked: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
+        assert_eq!(picked, [1, 2, 1, 2]);
     }
 
     #[test]
-    fn a_server_without_an_address_is_closed_and_leads_nowhere() {
+    fn a_server_without_an_address_is_closed() {
         let endpoint = Endpoint::new(Vec::new());
         assert!(!endpoint.is_open());
-        assert_eq!(endpoint.ways().count(), 0);
+        assert_eq!(endpoint.connect_order().count(), 0);
         endpoint.set_targets(addresses(&[1]));
-        assert_eq!(endpoint.ways().count(), 1);
+        assert_eq!(endpoint.connect_order().count(), 1);
     }
 
     #[test]
@@ -339,8 +340,8 @@ mod tests {
     fn a_connection_is_current_until_its_own_address_is_gone() {
         let endpoint = Endpoint::new(addresses(&[1, 2]));
         let (mut one, mut two) = {
-            let mut ways = endpoint.ways();
-            (ways.next().unwrap(), ways.next().unwrap())
+            let mut remotes = endpoint.connect_order();
+            (remotes.next().unwrap(), remotes.next().unwrap())
         };
         assert!(!endpoint.set_targets(addresses(&[1, 2, 3])), "none is gone");
         assert!(endpoint.is_current(&mut one) && endpoint.is_current(&mut two));

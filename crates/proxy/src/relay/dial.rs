@@ -62,7 +62,7 @@ pub async fn dial(
         let micros = began.elapsed().as_micros() as u64;
         note.connect_us = Some(narrow(micros));
         let (made, sent) = match opened {
-            Ok((socket, way, sent)) => (Ok((ServerStream::plain(socket), way)), sent),
+            Ok((socket, remote, sent)) => (Ok((ServerStream::plain(socket), remote)), sent),
             Err(Failed::Client) => return Err(Fault::ClientReset),
             Err(Failed::Server(failed)) => (Err(failed), 0),
         };
@@ -121,14 +121,14 @@ async fn open(
     let core = Rc::clone(&connection.core);
     let patience = backend.config().timeouts.connect.as_millis() as u64;
     let endpoint = &backend.servers[server].endpoint;
-    let Some(way) = endpoint.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
+    let Some(remote) = endpoint.connect_order().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
     // Another attempt takes another address, where there is one.
     let fail = |error: &io::Error| {
-        endpoint.note_failed(way);
+        endpoint.note_failed(remote);
         Failed::Server(connect_failure(error))
     };
     let mut first =
-        First { socket: Socket::new(propylon_sys::connect(way.address).map_err(|error| fail(&error))?), at: 0 };
+        First { socket: Socket::new(propylon_sys::connect(remote.address).map_err(|error| fail(&error))?), at: 0 };
     let due = core.timers.now() + patience;
     let sent = poll_fn(|context| {
         match first.poll(context, connection, header) {
@@ -139,14 +139,14 @@ async fn open(
         }
         if core.timers.now() >= due {
             connection.count_timeout(Wait::Connect);
-            endpoint.note_failed(way);
+            endpoint.note_failed(remote);
             return Poll::Ready(Err(Failed::Server(CONNECT_TIMEOUT)));
         }
         connection.deadline.set(due, context.waker());
         Poll::Pending
     })
     .await?;
-    Ok((first.socket, way, sent))
+    Ok((first.socket, remote, sent))
 }
 
 enum Side {

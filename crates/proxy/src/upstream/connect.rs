@@ -39,11 +39,11 @@ pub async fn connect(
     let reached = reach(services, endpoint, preamble, due, deadline).await;
     services.metrics.observe(backend.metrics().connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &backend.connector) {
-        (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
-        (Ok((socket, way)), Some(connector)) => {
+        (Ok((socket, remote)), None) => Ok((ServerStream::plain(socket), remote)),
+        (Ok((socket, remote)), Some(connector)) => {
             let greeted = greet(services, socket, connector, key.server, due, deadline).await;
             account_greeting(backend, key.server, &greeted);
-            greeted.map(|(stream, _)| (stream, way)).map_err(|failure| failure.attempt())
+            greeted.map(|(stream, _)| (stream, remote)).map_err(|failure| failure.attempt())
         }
         (Err(failed), _) => Err(failed),
     };
@@ -60,7 +60,7 @@ pub fn commit(
     let metrics = backend.server_metrics(key.server);
     let (config, state, services) = (backend.config(), &backend.state, &backend.services);
     match made {
-        Ok((stream, way)) => {
+        Ok((stream, remote)) => {
             state.succeeded(key.server, services.timers.now());
             services.metrics.increment(metrics.connections);
             services.metrics.raise(metrics.open);
@@ -68,7 +68,7 @@ pub fn commit(
                 .max_lifetime
                 .map(|lifetime| Instant::now() + spread(lifetime, &mut services.random.borrow_mut()));
             let home = services.metrics.index();
-            Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
+            Ok(Box::new(ServerConnection { stream, key, remote, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // A shortage on this machine is no fault of the server.
@@ -113,19 +113,19 @@ async fn reach(
     due: u64,
     deadline: &Deadline,
 ) -> Result<(Socket, EndpointAddress), Attempt> {
-    let mut ways = endpoint.ways();
-    let share = due.saturating_sub(services.timers.now()) / ways.len().max(1) as u64;
+    let mut remotes = endpoint.connect_order();
+    let share = due.saturating_sub(services.timers.now()) / remotes.len().max(1) as u64;
     let mut failed = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
     let mut lost: Option<EndpointAddress> = None;
-    while let Some(way) = ways.next() {
+    while let Some(remote) = remotes.next() {
         // One that does not answer leaves time for the others.
-        let due = if ways.len() == 0 { due } else { (services.timers.now() + share).min(due) };
-        match reach_by(services, way, preamble, due, deadline).await {
+        let due = if remotes.len() == 0 { due } else { (services.timers.now() + share).min(due) };
+        match reach_by(services, remote, preamble, due, deadline).await {
             Ok(socket) => {
                 lost.into_iter().for_each(|lost| endpoint.note_failed(lost));
-                return Ok((socket, way));
+                return Ok((socket, remote));
             }
-            Err(other) => (failed, lost) = (other, Some(way)),
+            Err(other) => (failed, lost) = (other, Some(remote)),
         }
         if failed.repeatable == Repeatable::No {
             break;
@@ -136,12 +136,12 @@ async fn reach(
 
 async fn reach_by(
     services: &Services,
-    way: EndpointAddress,
+    remote: EndpointAddress,
     preamble: &[u8],
     due: u64,
     deadline: &Deadline,
 ) -> Result<Socket, Attempt> {
-    let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
+    let stream = propylon_sys::connect(remote.address).map_err(|error| connect_failure(&error));
     let stream = stream.and_then(|stream| match services.overload.is_kept_from_servers(&stream) {
         true => Err(OUT_OF_FILES),
         false => Ok(stream),

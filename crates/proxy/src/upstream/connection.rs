@@ -46,20 +46,20 @@ pub struct ServerConnection {
     pub stream: ServerStream,
     /// Key of the request that has the connection, or had it last: for the next one the server's index may be another.
     pub key: PoolKey,
-    /// Address that the connection leads to.
-    pub way: EndpointAddress,
+    /// Address that the connection was made to.
+    pub remote: EndpointAddress,
     /// The core whose event loop knows the stream.
     pub home: usize,
-    /// Requests begun on it.
+    /// Number of requests begun on the connection.
     pub requests: u32,
-    /// From then on it gets no further request.
+    /// End of `max_lifetime`: from then on the connection gets no further request.
     pub expires: Option<Instant>,
     /// Permit that counts the connection at its server; `None` where the server has no limit.
     pub permit: Option<Permit>,
 }
 
 impl ServerConnection {
-    /// Whether it will do for a request that is so particular.
+    /// Whether a request of this `fit` may use the connection.
     pub fn suits(&self, fit: Fit) -> bool {
         match fit {
             Fit::Any => true,

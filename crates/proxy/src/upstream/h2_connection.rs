@@ -102,7 +102,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     if config.protocol == ServerProtocol::Auto && !agreed {
         return keep(&backend, &h2_pool, made, making).await;
     }
-    let ServerConnection { stream, permit, expires, way, .. } = *made;
+    let ServerConnection { stream, permit, expires, remote, .. } = *made;
     let wire = Rc::new(Wired::new(&services, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let window = services.windows.width();
@@ -114,7 +114,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     };
     let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link =
-        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, way), &services));
+        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, remote), &services));
     let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
     let life = Life { upstreams: Rc::clone(&backend.upstreams), backend: of, server, h2_pool, link, permit };
     let patience = Patience::of(config);

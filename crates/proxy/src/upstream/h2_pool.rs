@@ -338,9 +338,9 @@ pub struct H2Connection {
     /// Streams that the server allowed when that was last looked at.
     allowed: Cell<usize>,
     expires: Option<Instant>,
-    /// Whether its server is open and still where the connection leads.
+    /// Endpoint of the server: whether it is open, and still has the connection's address.
     endpoint: Arc<Endpoint>,
-    way: Cell<EndpointAddress>,
+    remote: Cell<EndpointAddress>,
     /// Milliseconds on the core's clock: when it was made.
     since: u64,
     responses: Rc<Responses>,
@@ -405,7 +405,7 @@ impl H2Connection {
         (send, responses): (SendRequest<Piece>, Rc<Responses>),
         is_tls: bool,
         expires: Option<Instant>,
-        (endpoint, way): (Arc<Endpoint>, EndpointAddress),
+        (endpoint, remote): (Arc<Endpoint>, EndpointAddress),
         services: &Rc<Services>,
     ) -> H2Connection {
         let (now, driver) = (services.timers.now(), Rc::default());
@@ -421,7 +421,7 @@ impl H2Connection {
             allowed: Cell::new(0),
             expires,
             endpoint,
-            way: Cell::new(way),
+            remote: Cell::new(remote),
             since: now,
             responses,
             driver,
@@ -435,9 +435,9 @@ impl H2Connection {
         self.requests.get()
     }
 
-    /// Address that the connection leads to.
+    /// Address that the connection was made to.
     pub fn peer(&self) -> SocketAddr {
-        self.way.get().address
+        self.remote.get().address
     }
 
     /// Whether the server takes WebSockets (RFC 8441 §3).
@@ -516,11 +516,11 @@ impl H2Connection {
         self.allowed.replace(allowed) < allowed
     }
 
-    /// Whether it leads to where its server is.
+    /// Whether the connection's address still is one of its server's.
     fn is_current(&self) -> bool {
-        let mut way = self.way.get();
-        let current = self.endpoint.is_current(&mut way);
-        self.way.set(way);
+        let mut remote = self.remote.get();
+        let current = self.endpoint.is_current(&mut remote);
+        self.remote.set(remote);
         current
     }
 

@@ -244,7 +244,7 @@ impl Pool {
             let Some(mut idle) = found else { break None };
             drop(all);
             idle.connection.key = key;
-            let current = self.endpoints[key.server].is_current(&mut idle.connection.way);
+            let current = self.endpoints[key.server].is_current(&mut idle.connection.remote);
             let stream = &mut idle.connection.stream;
             if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
@@ -290,7 +290,7 @@ impl Pool {
         }
         // Nobody asks a closed server, and it may want to see the end of its connections.
         let endpoint = &self.endpoints[server];
-        if !endpoint.is_open() || !endpoint.is_current(&mut connection.way) {
+        if !endpoint.is_open() || !endpoint.is_current(&mut connection.remote) {
             return Returned::Closed;
         }
         if let Some(limiter) = &self.limiter
@@ -359,7 +359,7 @@ impl Pool {
             let is_kept = idle.since >= limit
                 && self.kept[server].get()
                 && endpoint.is_open()
-                && endpoint.is_current(&mut connection.way)
+                && endpoint.is_current(&mut connection.remote)
                 && connection.stream.is_quiet()
                 && !connection.is_expired();
             // After the look at what has come: there may be tickets in it.

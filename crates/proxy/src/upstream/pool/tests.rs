@@ -30,9 +30,10 @@ impl Server {
         let socket = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         self.accepted.borrow_mut().push(self.listener.accept().unwrap().0);
-        let (stream, way) = (ServerStream::plain(Socket::new(socket)), self.endpoint.ways().next().unwrap());
+        let (stream, remote) =
+            (ServerStream::plain(Socket::new(socket)), self.endpoint.connect_order().next().unwrap());
         let key = PoolKey { server, owner: None };
-        Box::new(ServerConnection { stream, key, way, home: 0, requests: 1, expires: None, permit })
+        Box::new(ServerConnection { stream, key, remote, home: 0, requests: 1, expires: None, permit })
     }
 }
 
@@ -84,7 +85,7 @@ fn an_idle_connection_is_found_by_the_index_that_its_server_has_by_now() {
     }
     assert_eq!((idle(&earlier), idle(&later)), ([1, 1, 1], [1, 0, 1]));
     let found = checkout(&later, 0).expect("one of c's");
-    assert_eq!((found.key.server, found.way.address), (0, c.listener.local_addr().unwrap()));
+    assert_eq!((found.key.server, found.remote.address), (0, c.listener.local_addr().unwrap()));
     assert_eq!(later.check_in(found, 0), Returned::Idle);
     // A request of the earlier configuration has its own index for it again.
     let found = checkout(&earlier, 2).expect("the same one");
