@@ -401,13 +401,13 @@ impl Running {
         Arc::clone(&self.failures)
     }
 
-    /// Waits until everything handed over is written, or `patience` is up: a reader that has stopped reading must not
+    /// Waits until everything handed over is written, or `timeout` is up: a reader that has stopped reading must not
     /// keep the process from ending. The buffers must be gone by then.
-    pub fn finish(mut self, patience: Duration) {
+    pub fn finish(mut self, timeout: Duration) {
         self.outlet = None;
         let Some(thread) = self.thread.take() else { return };
         let started = Instant::now();
-        while !thread.is_finished() && started.elapsed() < patience {
+        while !thread.is_finished() && started.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -95,7 +95,7 @@ pub struct Dispatch {
     /// In the order in which they fall due, since each kind of wait has one length. Jobs may be over before.
     deadlines: VecDeque<(u64, JobId)>,
     hedges: VecDeque<(u64, JobId)>,
-    patience: VecDeque<(u64, Question)>,
+    question_deadlines: VecDeque<(u64, Question)>,
     hedge_budget: Budget,
     refusals: HashMap<(Ski, usize), u64>,
     /// Count of a server's next signatures to be verified, whatever the key, since one was found wrong; by server.
@@ -135,7 +135,7 @@ impl Dispatch {
             unsent: VecDeque::new(),
             deadlines: VecDeque::new(),
             hedges: VecDeque::new(),
-            patience: VecDeque::new(),
+            question_deadlines: VecDeque::new(),
             hedge_budget: Budget::new(),
             refusals: HashMap::new(),
             suspected: vec![0; settings.servers],
@@ -295,7 +295,7 @@ impl Dispatch {
         self.wake.extend(channel.driver());
         self.servers.asked(channel.server);
         self.report.outstanding(channel.server, 1);
-        self.patience.push_back((now + self.settings.timeout, question));
+        self.question_deadlines.push_back((now + self.settings.timeout, question));
     }
 
     /// Outcome of a job; if it is still open, the waker that `waker` has replaced.
@@ -582,7 +582,7 @@ impl Dispatch {
             let error = if job.flying == 0 { unasked } else { JobError::TimedOut };
             self.conclude(id, Err(error));
         }
-        while let Some(question) = due(&mut self.patience, now) {
+        while let Some(question) = due(&mut self.question_deadlines, now) {
             self.overdue(question, now);
         }
         while let Some(id) = due(&mut self.hedges, now) {
@@ -594,7 +594,7 @@ impl Dispatch {
         }
         let fronts = [
             self.deadlines.front().map(|(due, _)| *due),
-            self.patience.front().map(|(due, _)| *due),
+            self.question_deadlines.front().map(|(due, _)| *due),
             self.hedges.front().map(|(due, _)| *due),
         ];
         fronts.into_iter().flatten().fold(self.next_round, u64::min)
@@ -653,8 +653,8 @@ impl Dispatch {
         }
         for server in 0..self.settings.servers {
             self.leave_next(server);
-            let patience = self.settings.timeout;
-            if self.servers.trial_due(server, now, patience)
+            let timeout = self.settings.timeout;
+            if self.servers.trial_due(server, now, timeout)
                 && let Some(at) = self.channel_with_room(server)
             {
                 self.ping(at, Purpose::Trial, now);
@@ -740,10 +740,10 @@ impl Dispatch {
         if self.unsent.len() > limit {
             self.unsent.retain(lives);
         }
-        // The bound of `patience` adds what may be outstanding: a timeout's worth of questions that were answered.
+        // The limit of `question_deadlines` adds what may be outstanding: questions answered within one timeout.
         let channels = &self.channels;
-        if self.patience.len() > limit + channels.len() * Channel::OUTSTANDING_MAX {
-            self.patience.retain(|(_, question)| {
+        if self.question_deadlines.len() > limit + channels.len() * Channel::OUTSTANDING_MAX {
+            self.question_deadlines.retain(|(_, question)| {
                 let channel = &channels[question.channel];
                 channel.epoch == question.epoch && channel.sent.contains_key(&question.id)
             });

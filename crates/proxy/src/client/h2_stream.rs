@@ -155,14 +155,14 @@ impl Stream {
         }
     }
 
-    /// Waits until the client's windows have taken all that was said, within its patience.
+    /// Waits until the client's windows have taken all staged bytes, for the listener's body timeout at most.
     pub async fn flush(&mut self) -> After {
         if self.certain {
             return After::Next;
         }
         let core = Rc::clone(&self.link.core);
-        let patience = core.snapshot().listener(&self.link.listener).timeouts.body.as_millis() as u64;
-        let (mut left, mut due) = (self.outstanding(), core.timers.now() + patience);
+        let timeout = core.snapshot().listener(&self.link.listener).timeouts.body.as_millis() as u64;
+        let (mut left, mut due) = (self.outstanding(), core.timers.now() + timeout);
         poll_fn(|context| {
             if self.meter.as_ref().is_none_or(|meter| meter.poll_empty(context).is_ready()) {
                 return Poll::Ready(After::Next);
@@ -172,7 +172,7 @@ impl Stream {
             }
             let now = core.timers.now();
             if self.outstanding() < left {
-                (left, due) = (self.outstanding(), now + patience);
+                (left, due) = (self.outstanding(), now + timeout);
             }
             if now >= due {
                 self.abort_reason = Reason::CANCEL;

@@ -12,8 +12,8 @@ use crate::client::connection::Connection;
 /// whoever connects without one is not the proxy, and is not listened to.
 pub async fn read(connection: &mut Connection) -> bool {
     let core = Rc::clone(&connection.core);
-    let patience = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
-    let due = connection.accepted + patience;
+    let timeout = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
+    let due = connection.accepted + timeout;
     core.buffers.equip(&mut connection.inbox);
     let result = poll_fn(|context| {
         loop {

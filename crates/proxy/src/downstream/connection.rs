@@ -206,9 +206,9 @@ impl Connection {
     }
 
     /// When a head that began at that time is to be there: the first one counts from the connection's begin.
-    fn head_due(&self, began: Instant, patience: Duration) -> u64 {
+    fn head_due(&self, began: Instant, timeout: Duration) -> u64 {
         let since = if self.requests == 0 { self.accepted } else { self.core.timers.at(began) };
-        since + patience.as_millis() as u64
+        since + timeout.as_millis() as u64
     }
 
     /// Serves requests as long as there is something of one to be read.
@@ -278,9 +278,9 @@ impl Connection {
     }
 
     /// A head has begun and is not whole.
-    fn await_rest(&mut self, request: &Request, patience: Duration) -> Arrival {
+    fn await_rest(&mut self, request: &Request, timeout: Duration) -> Arrival {
         let core = &self.core;
-        if core.timers.now() >= self.head_due(request.started, patience) {
+        if core.timers.now() >= self.head_due(request.started, timeout) {
             self.count_timeout(Wait::RequestHead);
             return Arrival::Refused(Reject::of(Fault::RequestHeadTimeout));
         }
@@ -342,8 +342,8 @@ impl Connection {
     async fn handshake(&mut self) -> bool {
         let core = Rc::clone(&self.core);
         let started = Instant::now();
-        let patience = core.snapshot().listener(&self.listener).timeouts.handshake.as_millis() as u64;
-        let due = self.accepted + patience;
+        let timeout = core.snapshot().listener(&self.listener).timeouts.handshake.as_millis() as u64;
+        let due = self.accepted + timeout;
         let mut handshake_wait = HandshakeWait::Read { at_once: true };
         let result = poll_fn(|context| {
             core.buffers.equip_small(&mut self.inbox);

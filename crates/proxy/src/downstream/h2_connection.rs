@@ -135,8 +135,8 @@ type Library = h2::server::Connection<Wire, Piece>;
 /// Says our settings and hears the client's preface.
 async fn begin(link: &Rc<ClientH2Connection>, head_bytes: usize) -> Result<Library, End> {
     let core = Rc::clone(&link.core);
-    let patience = core.snapshot().listener(&link.listener).timeouts.request_head.as_millis() as u64;
-    let due = core.timers.now() + patience;
+    let timeout = core.snapshot().listener(&link.listener).timeouts.request_head.as_millis() as u64;
+    let due = core.timers.now() + timeout;
     let mut handshake =
         pin!(builder(&link.limits, link.first_window, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
     poll_fn(|context| {

@@ -119,7 +119,7 @@ async fn open(
     header: &[u8],
 ) -> Result<(Socket, EndpointAddress, u64), Failed> {
     let core = Rc::clone(&connection.core);
-    let patience = backend.config().timeouts.connect.as_millis() as u64;
+    let timeout = backend.config().timeouts.connect.as_millis() as u64;
     let endpoint = &backend.servers[server].endpoint;
     let Some(remote) = endpoint.connect_order().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
     // Another attempt takes another address, where there is one.
@@ -129,7 +129,7 @@ async fn open(
     };
     let mut first =
         First { socket: Socket::new(propylon_sys::connect(remote.address).map_err(|error| fail(&error))?), at: 0 };
-    let due = core.timers.now() + patience;
+    let due = core.timers.now() + timeout;
     let sent = poll_fn(|context| {
         match first.poll(context, connection, header) {
             Poll::Ready(Ok(sent)) => return Poll::Ready(Ok(sent)),

@@ -22,8 +22,8 @@ const HANDSHAKE: u8 = 22;
 /// The name that the client asks for, lower-case, if any. Its bytes stay in the inbox.
 pub async fn server_name(connection: &mut Connection) -> Result<Option<Box<str>>, Refusal> {
     let core = Rc::clone(&connection.core);
-    let patience = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
-    let due = connection.accepted + patience;
+    let timeout = core.snapshot().listener(&connection.listener).timeouts.handshake.as_millis() as u64;
+    let due = connection.accepted + timeout;
     let (mut peeker, mut scratch) = (Peeker::default(), Vec::new());
     core.buffers.equip(&mut connection.inbox);
     poll_fn(|context| {

@@ -103,7 +103,7 @@ impl RetryState {
     }
 
     /// Milliseconds for which the request may still wait in the backend's queue: what it has waited before counts.
-    fn patience_left(&self, config: &propylon_config::Backend) -> u64 {
+    fn queue_timeout_left(&self, config: &propylon_config::Backend) -> u64 {
         (config.queue.timeout.as_millis() as u64).saturating_sub(self.queue_us.unwrap_or(0) / 1_000)
     }
 }
@@ -452,14 +452,14 @@ async fn wait(
 ) -> Result<Option<Grant<Box<ServerConnection>>>, Refusal> {
     let services = Rc::clone(&backend.services);
     let metrics = backend.metrics();
-    let patience = retry_state.patience_left(backend.config());
+    let timeout = retry_state.queue_timeout_left(backend.config());
     let full = Refusal::Queue(Fault::QueueFull);
     let watched = if h2_pools.is_empty() { Box::default() } else { wants.clone() };
     let began = Instant::now();
     let Ok(ticket) = limiter.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
     services.metrics.raise(metrics.queue_depth);
     let place = Place { backend, limiter, ticket, h2_pools };
-    let due = services.timers.now() + patience;
+    let due = services.timers.now() + timeout;
     client.rest();
     let granted = poll_fn(|context| {
         // Before there is a grant, which is not to be for nobody.

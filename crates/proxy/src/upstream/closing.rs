@@ -39,9 +39,9 @@ struct Closing {
 impl Closing {
     async fn run(mut self) {
         let services = Rc::clone(&self.backend.services);
-        let patience = self.backend.config().timeouts.close.as_millis() as u64;
+        let timeout = self.backend.config().timeouts.close.as_millis() as u64;
         let deadline = services.timers.deadline();
-        let due = services.timers.now() + patience;
+        let due = services.timers.now() + timeout;
         let mut ended = false;
         let (stream, heard) = (&mut self.connection.stream, &mut self.heard);
         let done = poll_fn(|context| {

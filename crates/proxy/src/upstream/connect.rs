@@ -23,7 +23,8 @@ const LIFETIME_SPREAD_PERCENT: u64 = 10;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt::new(Fault::ConnectTimeout, Repeatable::Unsent);
 
-/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
+/// Makes a connection within the backend's `connect` timeout, and counts how it went. The connection begins with
+/// `preamble`.
 pub async fn connect(
     backend: &Backend,
     key: PoolKey,
@@ -32,7 +33,7 @@ pub async fn connect(
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let (config, services) = (backend.config(), &backend.services);
-    // One patience for both: the server is there when it can be spoken to.
+    // One timeout covers the connect and the TLS handshake: only then the server can take a request.
     let due = services.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
     let endpoint = &backend.servers[key.server].endpoint;
@@ -50,7 +51,7 @@ pub async fn connect(
     commit(backend, key, permit, made)
 }
 
-/// The account of an attempt to connect, and the connection if there is one.
+/// Counts the result of an attempt to connect; returns the connection if there is one.
 pub fn commit(
     backend: &Backend,
     key: PoolKey,
@@ -71,7 +72,7 @@ pub fn commit(
             Ok(Box::new(ServerConnection { stream, key, remote, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
-            // A shortage on this machine is no fault of the server.
+            // The server is not to blame for a shortage on this machine.
             if failed.fault.status() != 503 {
                 state.suspects.borrow_mut().failed(key.server, services.timers.now());
             }
@@ -105,7 +106,7 @@ fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
     lifetime - Duration::from_millis(random.u64(..=most))
 }
 
-/// A connection to the server, by the address whose turn it is; by another where that fails.
+/// Connects to the server, at the address that the round robin picks; at another one where that fails.
 async fn reach(
     services: &Services,
     endpoint: &Endpoint,
@@ -118,7 +119,7 @@ async fn reach(
     let mut failed = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
     let mut lost: Option<EndpointAddress> = None;
     while let Some(remote) = remotes.next() {
-        // One that does not answer leaves time for the others.
+        // An address that does not answer leaves time for the others.
         let due = if remotes.len() == 0 { due } else { (services.timers.now() + share).min(due) };
         match reach_by(services, remote, preamble, due, deadline).await {
             Ok(socket) => {

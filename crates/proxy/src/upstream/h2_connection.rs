@@ -104,9 +104,9 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     }
     let ServerConnection { stream, permit, expires, remote, .. } = *made;
     let wire = Rc::new(Wired::new(&services, stream));
-    let patience = config.timeouts.connect.as_millis() as u64;
+    let timeout = config.timeouts.connect.as_millis() as u64;
     let window = services.windows.width();
-    let begun = greet(&services, &wire, (config.http2, window), patience, &deadline).await;
+    let begun = greet(&services, &wire, (config.http2, window), timeout, &deadline).await;
     let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         services.metrics.lower(backend.server_metrics(server).open);
         let failed = Attempt::new(Fault::NoHttp2, Repeatable::Unsent);
@@ -117,14 +117,14 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
         Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, remote), &services));
     let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
     let life = Life { upstreams: Rc::clone(&backend.upstreams), backend: of, server, h2_pool, link, permit };
-    let patience = Patience::of(config);
+    let timeouts = Timeouts::of(config);
     making.made();
     life.h2_pool.opened(&services, &life.link);
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     life.note_links();
     let (pings, pinged, ending) = (None, None, None);
-    let mut driver = Driver { connection, wire, pings, pinged, ending, patience, window, life };
+    let mut driver = Driver { connection, wire, pings, pinged, ending, timeouts, window, life };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
 }
@@ -185,10 +185,10 @@ async fn greet(
     services: &Rc<Services>,
     wire: &Rc<Wired>,
     (config, window): (ServerHttp2, u32),
-    patience: u64,
+    timeout: u64,
     deadline: &propylon_net::timers::Deadline,
 ) -> Result<Begun, ()> {
-    let due = services.timers.now() + patience;
+    let due = services.timers.now() + timeout;
     let mut builder = Builder::new();
     builder
         .enable_push(false)
@@ -231,18 +231,18 @@ async fn greet(
     .await
 }
 
-/// How long is waited at a connection, in milliseconds: by the configuration in effect, or the last that had its backend.
+/// Timeouts of a connection in milliseconds: of the configuration in effect, or of the last one that had its backend.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Timeouts {
     idle: u64,
     close: u64,
     ping: u64,
 }
 
-impl Patience {
-    fn of(config: &config::Backend) -> Patience {
+impl Timeouts {
+    fn of(config: &config::Backend) -> Timeouts {
         let millis = |time: Duration| time.as_millis() as u64;
-        Patience {
+        Timeouts {
             idle: millis(config.timeouts.idle),
             close: millis(config.timeouts.close),
             ping: millis(config.http2.ping),
@@ -258,7 +258,7 @@ struct Driver {
     pinged: Option<u64>,
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
-    patience: Patience,
+    timeouts: Timeouts,
     /// Window of each stream in bytes, as the server has been told.
     window: u32,
     /// Dropped last: its permit stands for the connection until that is closed.
@@ -298,9 +298,9 @@ impl Driver {
         let mut due = u64::MAX;
         let backend = self.life.upstreams.get(&self.life.backend);
         if let Some(backend) = &backend {
-            self.patience = Patience::of(backend.config());
+            self.timeouts = Timeouts::of(backend.config());
         }
-        let Patience { idle, close, ping } = self.patience;
+        let Timeouts { idle, close, ping } = self.timeouts;
         // A pool that only earlier configurations know has nobody to make way for.
         let others = backend.and_then(|backend| {
             let pool = &backend.state.pool;
@@ -315,14 +315,14 @@ impl Driver {
                 return Poll::Ready(());
             }
         } else if self.life.link.streams.get() == 0 {
-            let patience = if self.life.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
-            let quiet = self.life.link.left.get() + patience;
+            let idle = if self.life.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
+            let quiet = self.life.link.left.get() + idle;
             if now >= quiet || self.life.upstreams.services.draining.get() {
                 self.life.link.dismiss();
             }
             due = quiet.max(now + 1);
         } else {
-            // Seats that are left wake nobody here.
+            // Reservations that are dropped do not wake this task.
             due = due.min(now + idle);
             if self.poll_ping(context, now, ping, &mut due) {
                 return Poll::Ready(());

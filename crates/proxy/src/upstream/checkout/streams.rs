@@ -186,7 +186,7 @@ async fn await_stream(
     let pool = &backend.state.pool;
     let Some(limiter) = &pool.limiter else { return Err(Refusal::NoServer) };
     let (h2_pool, config) = (&pool.h2_pools[server], backend.config());
-    let (connect, patience) = (config.timeouts.connect.as_millis() as u64, retry_state.patience_left(config));
+    let (connect, timeout) = (config.timeouts.connect.as_millis() as u64, retry_state.queue_timeout_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
     let arrived = retry_state.arrived();
@@ -224,7 +224,7 @@ async fn await_stream(
         }
         h2_pool.arm(&services);
         // A connection that is being made is waited for no longer than it may take, and then in the queue.
-        let due = place.since().map_or(since + connect, |since| since) + patience;
+        let due = place.since().map_or(since + connect, |since| since) + timeout;
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
         }
