@@ -38,7 +38,7 @@ use propylon_proxy::alpn::server_alpn;
 use propylon_proxy::endpoint::{Availability, Endpoint, Target};
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
-use propylon_signer::Beside;
+use propylon_signer::KeyProcessClient;
 
 /// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a permit.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
@@ -64,7 +64,7 @@ struct Inner {
     limiter: ProbeLimiter,
     random: RefCell<fastrand::Rng>,
     /// The key process, which signs for client certificates shown to servers; `None` without `keys.isolate`.
-    beside: Option<Rc<Beside>>,
+    key_process: Option<Rc<KeyProcessClient>>,
 }
 
 /// Tasks of one server. A task ends when the server is gone, or is to be watched in another way; otherwise it goes on
@@ -170,10 +170,10 @@ impl Health {
         store: &Arc<Store>,
         telemetry: &Arc<Telemetry>,
         known: &[KnownServer],
-        beside: Option<Rc<Beside>>,
+        key_process: Option<Rc<KeyProcessClient>>,
     ) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
-        let parking = beside.as_ref().map(|beside| beside.parking());
+        let parking = key_process.as_ref().map(|key_process| key_process.parking());
         let mut table = HealthTable::new(snapshot, store, telemetry, parking, (began, began_at));
         table.inherit(known);
         let health = Health(Rc::new(Inner {
@@ -181,7 +181,7 @@ impl Health {
             tasks: RefCell::default(),
             limiter: ProbeLimiter::new(PROBES_AT_ONCE_MAX),
             random: RefCell::default(),
-            beside,
+            key_process,
         }));
         health.begin(None);
         spawn_local(health.clone().review_outcomes());
@@ -192,7 +192,7 @@ impl Health {
     /// both, which is one whose endpoint is the same, everything known goes on.
     pub fn reload(&self, snapshot: &Arc<Snapshot>) {
         let old = self.table();
-        let parking = self.0.beside.as_ref().map(|beside| beside.parking());
+        let parking = self.0.key_process.as_ref().map(|key_process| key_process.parking());
         let mut table = HealthTable::new(snapshot, &old.store, &old.telemetry, parking, (old.began, old.began_at));
         table.take_over(&old);
         *self.0.table.borrow_mut() = Rc::new(table);
@@ -322,7 +322,8 @@ impl Health {
         table.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
-        let secure = table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.beside.as_deref()));
+        let secure =
+            table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.key_process.as_deref()));
         let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| PROBE_SUCCEEDED);
         let place = PROBE_RESULTS.iter().position(|known| *known == word);

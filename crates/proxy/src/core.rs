@@ -20,7 +20,7 @@ use crate::trace::{Ids, Outbox, Tracer};
 use crate::upstream::backend::{Backend, Upstreams};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::hand_over::hand_over_idle;
-use propylon_signer::{Beside, Signer};
+use propylon_signer::{KeyProcessClient, Signer};
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 512;
@@ -117,9 +117,9 @@ impl Core {
     pub fn take_key_process(&self, socket: OwnedFd) {
         let Some(metrics) = &self.telemetry.key_process else { return };
         let jobs_max = self.snapshot().shared.config.process.handshakes.in_progress;
-        let signer = Signer::beside(socket, self.metrics.clone(), metrics, jobs_max, self.seed);
+        let signer = Signer::of_key_process(socket, self.metrics.clone(), metrics, jobs_max, self.seed);
         signer.start();
-        let _ = self.beside.set(Beside::new(signer, Rc::clone(&self.parking)));
+        let _ = self.key_process.set(KeyProcessClient::new(signer, Rc::clone(&self.parking)));
     }
 
     /// Sends the spans recorded from here on to `outbox`.
@@ -166,8 +166,14 @@ impl Core {
                 continue;
             }
             let jobs_max = config.process.handshakes.in_progress;
-            let new =
-                Signer::new(profile, self.beside.get().cloned(), self.metrics.clone(), metrics, jobs_max, self.seed);
+            let new = Signer::new(
+                profile,
+                self.key_process.get().cloned(),
+                self.metrics.clone(),
+                metrics,
+                jobs_max,
+                self.seed,
+            );
             new.start();
             signers.push(new);
         }

@@ -38,7 +38,7 @@ use crate::trace::{Outbox, Tracer};
 use date::Date;
 pub use header_cache::HeaderCache;
 pub use listener::ListenerHandle;
-use propylon_signer::{Beside, Signer, Work};
+use propylon_signer::{KeyProcessClient, Signer, Work};
 pub use uploads::Uploads;
 pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
 
@@ -63,7 +63,7 @@ pub struct Services {
     /// Signers by their place in the configuration; `None` in the place of one that has ended.
     pub(crate) signers: RefCell<Vec<Rc<Signer>>>,
     /// Signer in the process that holds this process's keys; unset where the keys are in this process.
-    pub(crate) beside: OnceCell<Rc<Beside>>,
+    pub(crate) key_process: OnceCell<Rc<KeyProcessClient>>,
     pub(crate) seed: u64,
     pub overload: Overload,
     pub(crate) parking: Rc<Parking>,
@@ -142,7 +142,7 @@ impl Services {
             handshake_limiter: HandshakeLimiter::new(budget),
             admission: RefCell::new(admission),
             signers: RefCell::default(),
-            beside: OnceCell::new(),
+            key_process: OnceCell::new(),
             seed,
             overload: Overload::new(shared),
             parking,
@@ -200,7 +200,7 @@ impl Services {
         match &job {
             Job::Remote { key, .. } => {
                 if key.signer == RemoteKey::KEY_PROCESS {
-                    return Beside::submit_to(self.beside.get().map(|beside| &**beside), job);
+                    return KeyProcessClient::submit_to(self.key_process.get().map(|key_process| &**key_process), job);
                 }
                 let signer = self.signers.borrow().iter().find(|signer| signer.is_for(key)).cloned();
                 match signer {

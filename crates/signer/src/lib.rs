@@ -5,12 +5,12 @@
 //! without TLS.
 //!
 //! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol
-//! of one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it. Cores
-//! share nothing.
+//! of one connection, `link.rs` moves its bytes (`key_process.rs` those of the key process), `report.rs` logs it.
+//! Cores share nothing.
 
-mod beside;
 mod channel;
 mod dispatch;
+mod key_process;
 mod link;
 mod places;
 mod profile;
@@ -33,8 +33,8 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
-pub use beside::Beside;
 use dispatch::{Dispatch, JobId, Settings};
+pub use key_process::KeyProcessClient;
 pub use places::{Found, Places, start as start_resolver};
 pub use profile::SignerProfile;
 use propylon_observe::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
@@ -49,7 +49,7 @@ pub struct Signer {
     sooner: Notify,
     /// How soon anything can fall due that begins now, in microseconds.
     shortest_wait: u64,
-    place: Place,
+    location: KeyLocation,
     /// Whether the signer is out of the configuration, and nobody waits for it any more.
     is_ended: Cell<bool>,
     end: Notify,
@@ -59,12 +59,12 @@ pub struct Signer {
     generations: RefCell<Vec<u64>>,
 }
 
-/// Place of the keys.
-enum Place {
+/// Location of the private keys.
+enum KeyLocation {
     /// Key servers, with the process that signs for what they are shown, if there is one: never one of them.
-    Servers(Arc<SignerProfile>, Option<Rc<Beside>>),
+    Servers(Arc<SignerProfile>, Option<Rc<KeyProcessClient>>),
     /// In the process beside this one. Its socket, until somebody moves its bytes.
-    Beside(Cell<Option<OwnedFd>>),
+    KeyProcess(Cell<Option<OwnedFd>>),
 }
 
 /// Time that a handshake waits for a signature of the process beside this one, restarted in between or not.
@@ -84,7 +84,7 @@ pub struct Awaited {
 impl Signer {
     pub fn new(
         profile: &Arc<SignerProfile>,
-        beside: Option<Rc<Beside>>,
+        key_process: Option<Rc<KeyProcessClient>>,
         column: Column,
         metrics: &SignerMetrics,
         jobs_max: usize,
@@ -100,11 +100,17 @@ impl Signer {
             verify: config.verify,
         };
         let report = Report::new(column, metrics.clone(), &config.name, labels.to_vec());
-        Signer::of(Place::Servers(Arc::clone(profile), beside), settings, report, seed)
+        Signer::of(KeyLocation::Servers(Arc::clone(profile), key_process), settings, report, seed)
     }
 
     /// Makes the signer of the process beside this one, by this core's socket to it.
-    pub fn beside(socket: OwnedFd, column: Column, metrics: &SignerMetrics, jobs_max: usize, seed: u64) -> Rc<Signer> {
+    pub fn of_key_process(
+        socket: OwnedFd,
+        column: Column,
+        metrics: &SignerMetrics,
+        jobs_max: usize,
+        seed: u64,
+    ) -> Rc<Signer> {
         let settings = Settings {
             servers: 1,
             connections: 1,
@@ -115,10 +121,10 @@ impl Signer {
             verify: Verify::Nothing,
         };
         let report = Report::new(column, metrics.clone(), BESIDE_NAME, vec![BESIDE_SERVER.to_owned()]);
-        Signer::of(Place::Beside(Cell::new(Some(socket))), settings, report, seed)
+        Signer::of(KeyLocation::KeyProcess(Cell::new(Some(socket))), settings, report, seed)
     }
 
-    fn of(place: Place, settings: Settings, report: Report, seed: u64) -> Rc<Signer> {
+    fn of(location: KeyLocation, settings: Settings, report: Report, seed: u64) -> Rc<Signer> {
         let servers = settings.servers;
         Rc::new(Signer {
             shortest_wait: settings.hedge.unwrap_or(settings.timeout),
@@ -126,7 +132,7 @@ impl Signer {
             started: Instant::now(),
             next_look: Cell::new(0),
             sooner: Notify::new(),
-            place,
+            location,
             is_ended: Cell::new(false),
             end: Notify::new(),
             first_turn: seed as usize % 1024,
@@ -135,7 +141,7 @@ impl Signer {
     }
 
     pub fn is_of(&self, profile: &Arc<SignerProfile>) -> bool {
-        matches!(&self.place, Place::Servers(known, _) if Arc::ptr_eq(known, profile))
+        matches!(&self.location, KeyLocation::Servers(known, _) if Arc::ptr_eq(known, profile))
     }
 
     /// Whether this is the signer that has the key.
@@ -145,9 +151,9 @@ impl Signer {
 
     /// Absent of the process beside this one.
     fn profile(&self) -> Option<&SignerProfile> {
-        match &self.place {
-            Place::Servers(profile, _) => Some(profile),
-            Place::Beside(_) => None,
+        match &self.location {
+            KeyLocation::Servers(profile, _) => Some(profile),
+            KeyLocation::KeyProcess(_) => None,
         }
     }
 
@@ -165,15 +171,15 @@ impl Signer {
 
     /// Starts its tasks, on the core's own thread.
     pub fn start(self: &Rc<Signer>) {
-        match &self.place {
-            Place::Servers(profile, _) => {
+        match &self.location {
+            KeyLocation::Servers(profile, _) => {
                 for at in 0..usize::from(profile.config.connections) * profile.labels.len() {
                     spawn_local(link::keep(Rc::clone(self), at));
                 }
             }
-            Place::Beside(socket) => {
+            KeyLocation::KeyProcess(socket) => {
                 if let Some(socket) = socket.take() {
-                    spawn_local(beside::keep(Rc::clone(self), socket));
+                    spawn_local(key_process::keep(Rc::clone(self), socket));
                 }
             }
         }
@@ -259,15 +265,15 @@ impl Signer {
 
     /// Makes the TLS link to a server; `None` for the process beside this one.
     fn link(&self, server: usize) -> Option<Result<Link, LinkError>> {
-        let Place::Servers(profile, beside) = &self.place else { return None };
-        Some(profile.link.load().link(server, beside.as_ref().map(|beside| beside.parking())))
+        let KeyLocation::Servers(profile, key_process) = &self.location else { return None };
+        Some(profile.link.load().link(server, key_process.as_ref().map(|key_process| key_process.parking())))
     }
 
     /// Has what is shown to key servers signed for.
     fn submit_identity(&self, job: Job) -> Work {
-        match &self.place {
-            Place::Servers(_, beside) => Beside::submit_to(beside.as_deref(), job),
-            Place::Beside(_) => Work::Here(Pending::answered(Err(JobError::Refused))),
+        match &self.location {
+            KeyLocation::Servers(_, key_process) => KeyProcessClient::submit_to(key_process.as_deref(), job),
+            KeyLocation::KeyProcess(_) => Work::Here(Pending::answered(Err(JobError::Refused))),
         }
     }
 

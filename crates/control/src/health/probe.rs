@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
 use propylon_observe::telemetry::PROBE_NOT_MADE;
-use propylon_signer::Beside;
+use propylon_signer::KeyProcessClient;
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
@@ -18,7 +18,7 @@ use super::{grpc, http, http2};
 
 /// How TLS with a server is begun: by whom, the server's position in the backend, and the process that signs for what
 /// it is shown, where that is another.
-pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a Beside>)>;
+pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a KeyProcessClient>)>;
 
 /// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
 /// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
@@ -38,8 +38,8 @@ pub async fn probe(
         }
         let line = match secure {
             None => ProbeStream::Plain(stream),
-            Some((connector, server, beside)) => {
-                ProbeStream::secure(stream, connector, server, beside, &awaits_signature).await?
+            Some((connector, server, key_process)) => {
+                ProbeStream::secure(stream, connector, server, key_process, &awaits_signature).await?
             }
         };
         match &check.kind {

@@ -10,7 +10,7 @@ use propylon_net::buffer::{Buffer, BufferPool};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::PROBE_NOT_MADE;
-use propylon_signer::Beside;
+use propylon_signer::KeyProcessClient;
 use propylon_tls::{Connector, UpstreamFailure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -36,7 +36,7 @@ impl ProbeStream {
         stream: TcpStream,
         connector: &Connector,
         server: usize,
-        beside: Option<&Beside>,
+        key_process: Option<&KeyProcessClient>,
         awaits_signature: &Cell<bool>,
     ) -> Result<ProbeStream, Failure> {
         let failed = |failure: UpstreamFailure| {
@@ -47,7 +47,7 @@ impl ProbeStream {
         let pool = BufferPool::default();
         let mut handshake = ServerHandshake::new(Socket::new(stream.into_std()?), handshake);
         let polled = poll_fn(|context| {
-            let polled = handshake.poll(context, &pool, |job| Beside::submit_to(beside, job));
+            let polled = handshake.poll(context, &pool, |job| KeyProcessClient::submit_to(key_process, job));
             awaits_signature.set(handshake.awaits_signature());
             polled
         });

@@ -1,5 +1,5 @@
-//! A core's socket to the process that holds the keys: the socket is there from the start to the end, and processes
-//! come and go at its other end. Each says when it is there, and their supervisor says when one has gone.
+//! A core's socket to the process that holds the keys. The socket lasts as long as the core, while key processes come
+//! and go at its other end: each announces itself, and their supervisor announces when one has gone.
 
 use std::future::{pending, poll_fn};
 use std::os::fd::OwnedFd;
@@ -20,42 +20,42 @@ use super::{Signer, Work};
 
 /// A signer of this kind has one connection.
 const AT: usize = 0;
-/// Messages read in a row before others get their turn.
+/// Limit on messages read in a row before other tasks of the core run.
 const READS_MAX: usize = 16;
 
-/// Handshakes of a thread beside the cores that may wait for signatures at once: more than it makes.
-const ASIDE_PARKED_MAX: usize = 256;
+/// Limit on handshakes of a thread that is no core which wait for signatures at once: more than the thread makes.
+const THREAD_PARKED_MAX: usize = 256;
 
-/// A thread's way to the key process: who has signatures made there, and room for the handshakes that wait for them.
-pub struct Beside {
+/// A thread's client of the key process: submits signatures, and has room for the handshakes that wait for them.
+pub struct KeyProcessClient {
     signer: Rc<Signer>,
     parking: Rc<Parking>,
 }
 
-impl Beside {
-    /// A core's, by what it has.
-    pub fn new(signer: Rc<Signer>, parking: Rc<Parking>) -> Rc<Beside> {
-        Rc::new(Beside { signer, parking })
+impl KeyProcessClient {
+    /// Makes the client of a core, with the core's signer and parking.
+    pub fn new(signer: Rc<Signer>, parking: Rc<Parking>) -> Rc<KeyProcessClient> {
+        Rc::new(KeyProcessClient { signer, parking })
     }
 
-    /// Makes that of a thread which is no core's, and starts its tasks there. It has no series of its own: its few
-    /// handshakes are counted by those who make them.
-    pub fn aside(socket: OwnedFd) -> Rc<Beside> {
+    /// Makes the client of a thread that is no core, and starts its tasks there. The client has no series of its own:
+    /// its few handshakes are counted by the code that makes them.
+    pub fn for_thread(socket: OwnedFd) -> Rc<KeyProcessClient> {
         let mut registry = Registry::new();
         let metrics = SignerMetrics::of_key_process(&mut registry);
-        // Not the first of them, which is the one that speaks to the log.
+        // Column 1, since the report of column 0 writes to the log.
         let column = Store::column(&registry.build(2), 1);
-        let signer = Signer::beside(socket, column, &metrics, ASIDE_PARKED_MAX, propylon_crypto::seed());
+        let signer = Signer::of_key_process(socket, column, &metrics, THREAD_PARKED_MAX, propylon_crypto::seed());
         signer.start();
-        Beside::new(signer, Parking::new(ParkingLimits { local: 0, remote: ASIDE_PARKED_MAX }))
+        KeyProcessClient::new(signer, Parking::new(ParkingLimits { local: 0, remote: THREAD_PARKED_MAX }))
     }
 
     pub fn parking(&self) -> &Rc<Parking> {
         &self.parking
     }
 
-    /// Hands a job in that is for a key of the key process. Others are refused: a link to a key server gets its own
-    /// signatures here, and must not come to wait for itself.
+    /// Submits a job for a key of the key process. Jobs for other keys are refused: a link to a key server gets its own
+    /// signatures here, and must not wait for itself.
     pub fn submit(&self, job: Job) -> Work {
         match &job {
             Job::Remote { key, .. } if key.signer == RemoteKey::KEY_PROCESS => self.signer.submit(job),
@@ -64,9 +64,9 @@ impl Beside {
     }
 
     /// The same where there may be no key process.
-    pub fn submit_to(beside: Option<&Beside>, job: Job) -> Work {
-        match beside {
-            Some(beside) => beside.submit(job),
+    pub fn submit_to(key_process: Option<&KeyProcessClient>, job: Job) -> Work {
+        match key_process {
+            Some(key_process) => key_process.submit(job),
             None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
         }
     }
@@ -147,7 +147,7 @@ impl Link {
         Ok(Link { pair: MessageSocket::new(socket)?, buffer, unsent: Vec::new() })
     }
 
-    /// Until somebody is there. What else is said was meant for questions that nobody waits for any more.
+    /// Waits until a key process announces itself. Other messages answer requests that are no longer waited for.
     fn wait(&mut self, context: &mut Context<'_>) -> Poll<News> {
         loop {
             match self.poll_read(context) {
