@@ -603,7 +603,7 @@ impl Main {
         let column = self.column();
         for signer in &snapshot.signers {
             if let Some(metrics) = self.telemetry.signer(&signer.config) {
-                metrics.add_lookups(&column, signer.places.take_counts());
+                metrics.add_lookups(&column, signer.addresses.take_counts());
             }
         }
     }

@@ -904,11 +904,11 @@ fn origin_json(merged: &MergedConfig) -> Value {
 pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
     let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
     let is_gone = |signer: &&Arc<SignerProfile>| !snapshot.signers.iter().any(|current| Arc::ptr_eq(current, signer));
-    known.iter().filter(is_gone).for_each(|signer| signer.places.look_no_more());
+    known.iter().filter(is_gone).for_each(|signer| signer.addresses.look_no_more());
     let is_known = |signer: &&Arc<SignerProfile>| known.iter().any(|known| Arc::ptr_eq(known, signer));
     let new = snapshot.signers.iter().filter(|signer| !is_known(signer));
-    let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
-    if let Err(error) = propylon_signer::start_resolver(places.collect()) {
+    let resolved = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.addresses)));
+    if let Err(error) = propylon_signer::start_resolver(resolved.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");
     }
 }

@@ -44,7 +44,7 @@ use crate::upstream::pool::limiter;
 pub use per_core::CoreSnapshot;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
-use propylon_signer::{Places, SignerProfile};
+use propylon_signer::{KeyServerAddresses, SignerProfile};
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]
@@ -521,7 +521,7 @@ fn reload_signers(
         }
         let labels: Vec<String> = signer.servers.iter().map(|server| server.address.to_string()).collect();
         let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
-        let (places, lost) = Places::find(&servers, signer.resolve_interval);
+        let (addresses, lost) = KeyServerAddresses::find(&servers, signer.resolve_interval);
         findings.extend(lost.iter().map(|(server, error)| {
             not_found(&labels[*server], signer.servers[*server].at, &error.to_string(), unfound)
         }));
@@ -530,8 +530,8 @@ fn reload_signers(
             Ok((link, warnings)) => {
                 findings.extend(warnings);
                 let link = ArcSwap::from_pointee(link);
-                let places = Arc::new(places);
-                signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
+                let addresses = Arc::new(addresses);
+                signers.push(Arc::new(SignerProfile { config: signer.clone(), link, addresses, labels }));
             }
         }
     }

@@ -8,11 +8,11 @@
 //! of one connection, `link.rs` moves its bytes (`key_process.rs` those of the key process), `report.rs` logs it.
 //! Cores share nothing.
 
+mod addresses;
 mod channel;
 mod dispatch;
 mod key_process;
 mod link;
-mod places;
 mod profile;
 mod report;
 
@@ -33,9 +33,9 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
+pub use addresses::{Found, KeyServerAddresses, start as start_resolver};
 use dispatch::{Dispatch, JobId, Settings};
 pub use key_process::KeyProcessClient;
-pub use places::{Found, Places, start as start_resolver};
 pub use profile::SignerProfile;
 use propylon_observe::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};
 use report::Report;
@@ -218,12 +218,12 @@ impl Signer {
 
     /// Connections to where a server's name does not lead any more are to end.
     fn leave_old_addresses(&self) {
-        let Some(SignerProfile { places, .. }) = self.profile() else { return };
+        let Some(SignerProfile { addresses, .. }) = self.profile() else { return };
         for (server, seen) in self.generations.borrow_mut().iter_mut().enumerate() {
-            let generation = places.generation(server);
+            let generation = addresses.generation(server);
             if *seen != generation {
                 *seen = generation;
-                self.with(|dispatch, _| dispatch.leave(server, |address| !places.is_current(server, address)));
+                self.with(|dispatch, _| dispatch.leave(server, |address| !addresses.is_current(server, address)));
             }
         }
     }
@@ -253,13 +253,13 @@ impl Signer {
     /// Address for a connection that has failed so often: each starts at another address, then takes the next.
     fn address(&self, at: usize, failures: usize) -> Option<SocketAddr> {
         let turn = self.first_turn.wrapping_add(at).wrapping_add(failures);
-        self.profile()?.places.address(self.server_of(at), turn)
+        self.profile()?.addresses.address(self.server_of(at), turn)
     }
 
     /// The server may be elsewhere by now.
     fn doubt(&self, at: usize) {
         if let Some(profile) = self.profile() {
-            profile.places.doubt(self.server_of(at));
+            profile.addresses.doubt(self.server_of(at));
         }
     }
 

@@ -6,14 +6,14 @@ use arc_swap::ArcSwap;
 use propylon_config::Signer;
 use propylon_tls::LinkProfile;
 
-use super::Places;
+use super::KeyServerAddresses;
 
 /// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
 /// each new connection.
 pub struct SignerProfile {
     pub config: Signer,
     pub link: ArcSwap<LinkProfile>,
-    pub places: Arc<Places>,
+    pub addresses: Arc<KeyServerAddresses>,
     /// Labels by server, as the user wrote them.
     pub labels: Vec<String>,
 }

@@ -1,5 +1,6 @@
-//! Addresses of the key servers of a `[signer.NAME]`: names are looked up again and again, on a thread of its own,
-//! because a resolver may take seconds. Cores read the addresses found last, and ring when a connection fails.
+//! Addresses of the key servers of a `[signer.NAME]`: their names are resolved periodically, on a thread of its own,
+//! because a resolver may take seconds. Cores read the addresses found last, and ask for a lookup when a connection
+//! fails.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -18,26 +19,26 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const ADDRESSES_MAX: usize = 32;
 
 /// Addresses of one signer's servers.
-pub struct Places {
-    places: Box<[Place]>,
+pub struct KeyServerAddresses {
+    entries: Box<[Entry]>,
     interval: Duration,
     /// Thread that looks names up, once it runs.
     resolver: OnceLock<Thread>,
-    /// Nobody needs newer addresses: the signer is gone, and its last handshakes go by what is known.
+    /// The signer is gone from the configuration: its last handshakes use the addresses known, and lookups end.
     is_over: AtomicBool,
     /// Counts of lookups by [`Found`], since they were last taken.
     counts: [AtomicU64; 3],
 }
 
-/// One server's.
-struct Place {
+/// Addresses of one key server.
+struct Entry {
     /// Name and port to look up; `None` for a server that is configured by its address.
     name: Option<(String, u16)>,
     /// Addresses found last; `None` while the name has never been found.
     addresses: ArcSwap<Vec<SocketAddr>>,
-    /// Rises when they change.
+    /// Counter of changes of the addresses.
     generation: AtomicU64,
-    /// A connection did not come up.
+    /// A connection did not come up, so the name is to be looked up soon.
     wanted: AtomicBool,
 }
 
@@ -55,16 +56,17 @@ pub enum Found {
 struct Schedule {
     interval: Duration,
     next: Duration,
-    /// Not even if a failure asks for it.
+    /// Earliest time of a lookup that a failure asks for.
     not_before: Duration,
     pause: Duration,
 }
 
-impl Places {
-    /// Looks every name up. Those that are not found are told with the server's position, and looked up again later.
-    pub fn find(servers: &[&ServerAddress], interval: Duration) -> (Places, Vec<(usize, io::Error)>) {
+impl KeyServerAddresses {
+    /// Looks every name up. Returns the errors of names that are not found, each with the server's index; these names
+    /// are looked up again later.
+    pub fn find(servers: &[&ServerAddress], interval: Duration) -> (KeyServerAddresses, Vec<(usize, io::Error)>) {
         let mut unfound = Vec::new();
-        let place = |(at, server): (usize, &&ServerAddress)| {
+        let entry = |(at, server): (usize, &&ServerAddress)| {
             let (name, addresses) = match server {
                 ServerAddress::Ip(address) => (None, vec![*address]),
                 ServerAddress::Name { host, port } => {
@@ -77,40 +79,40 @@ impl Places {
                 ServerAddress::Srv { .. } => unreachable!("the schema takes no services for key servers"),
             };
             let addresses = ArcSwap::from_pointee(addresses);
-            Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) }
+            Entry { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) }
         };
-        let places = servers.iter().enumerate().map(place).collect();
+        let entries = servers.iter().enumerate().map(entry).collect();
         let (resolver, counts) = (OnceLock::new(), Default::default());
-        (Places { places, interval, resolver, is_over: AtomicBool::new(false), counts }, unfound)
+        (KeyServerAddresses { entries, interval, resolver, is_over: AtomicBool::new(false), counts }, unfound)
     }
 
-    /// One of a server's addresses: with each `turn` the next. None while its name has never been found.
+    /// One of a server's addresses, by round robin: the one of number `turn`; `None` while its name was never found.
     pub fn address(&self, server: usize, turn: usize) -> Option<SocketAddr> {
-        let addresses = self.places[server].addresses.load();
+        let addresses = self.entries[server].addresses.load();
         addresses.get(turn % addresses.len().max(1)).copied()
     }
 
     pub fn is_current(&self, server: usize, address: SocketAddr) -> bool {
-        self.places[server].addresses.load().contains(&address)
+        self.entries[server].addresses.load().contains(&address)
     }
 
-    /// Different from before if the server's addresses are.
+    /// Counter that rises when the server's addresses change.
     pub fn generation(&self, server: usize) -> u64 {
-        self.places[server].generation.load(Ordering::Acquire)
+        self.entries[server].generation.load(Ordering::Acquire)
     }
 
-    /// A connection to the server did not come up, or has ended: it may be elsewhere by now.
+    /// Asks for a lookup of the server's name: a connection to it did not come up, or has ended.
     pub fn doubt(&self, server: usize) {
-        let place = &self.places[server];
-        if place.name.is_some()
-            && !place.wanted.swap(true, Ordering::Relaxed)
+        let entry = &self.entries[server];
+        if entry.name.is_some()
+            && !entry.wanted.swap(true, Ordering::Relaxed)
             && let Some(resolver) = self.resolver.get()
         {
             resolver.unpark();
         }
     }
 
-    /// Has the names looked up no more.
+    /// Ends the lookups.
     pub fn look_no_more(&self) {
         if !self.is_over.swap(true, Ordering::Relaxed)
             && let Some(resolver) = self.resolver.get()
@@ -119,20 +121,20 @@ impl Places {
         }
     }
 
-    /// Lookups since this was last asked, in the order of [`LOOKUPS`].
+    /// Counts of lookups since the last call, in the order of [`Found`].
     pub fn take_counts(&self) -> [u64; 3] {
         self.counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed))
     }
 
-    /// Takes over what was found.
+    /// Stores the result of a lookup.
     fn keep(&self, server: usize, found: io::Result<Vec<SocketAddr>>) -> Found {
-        let place = &self.places[server];
+        let entry = &self.entries[server];
         let found = match found {
             Err(_) => Found::Failed,
-            Ok(addresses) if same(&addresses, &place.addresses.load()) => Found::Same,
+            Ok(addresses) if same(&addresses, &entry.addresses.load()) => Found::Same,
             Ok(addresses) => {
-                place.addresses.store(Arc::new(addresses));
-                place.generation.fetch_add(1, Ordering::Release);
+                entry.addresses.store(Arc::new(addresses));
+                entry.generation.fetch_add(1, Ordering::Release);
                 Found::Changed
             }
         };
@@ -141,7 +143,7 @@ impl Places {
     }
 }
 
-/// In any order: resolvers turn their answers round.
+/// Whether two lists have the same addresses, in any order: resolvers rotate their answers.
 fn same(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
     a.len() == b.len() && a.iter().all(|address| b.contains(address))
 }
@@ -159,9 +161,10 @@ fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// Starts the thread that looks names up, if there are any; each signer with its name for the log.
-pub fn start(signers: Vec<(String, Arc<Places>)>) -> io::Result<()> {
-    let is_named = |(_, places): &(String, Arc<Places>)| places.places.iter().any(|place| place.name.is_some());
+/// Starts the thread that looks names up, if there are names; `signers` are pairs of a name for the log and addresses.
+pub fn start(signers: Vec<(String, Arc<KeyServerAddresses>)>) -> io::Result<()> {
+    let is_named =
+        |(_, addresses): &(String, Arc<KeyServerAddresses>)| addresses.entries.iter().any(|entry| entry.name.is_some());
     let signers: Vec<_> = signers.into_iter().filter(is_named).collect();
     if signers.is_empty() {
         return Ok(());
@@ -170,52 +173,63 @@ pub fn start(signers: Vec<(String, Arc<Places>)>) -> io::Result<()> {
     Ok(())
 }
 
-/// As long as anybody else has the signers and wants to know.
-fn keep_looking(signers: &[(String, Arc<Places>)]) {
+/// Looks names up as long as another thread has the signers and they are in the configuration.
+fn keep_looking(signers: &[(String, Arc<KeyServerAddresses>)]) {
     let started = Instant::now();
-    for (_, places) in signers {
-        let _ = places.resolver.set(thread::current());
+    for (_, addresses) in signers {
+        let _ = addresses.resolver.set(thread::current());
     }
-    let schedule = |places: &Places| places.places.iter().map(|_| Schedule::new(places.interval)).collect::<Vec<_>>();
-    let mut schedules: Vec<Vec<Schedule>> = signers.iter().map(|(_, places)| schedule(places)).collect();
-    let is_wanted = |places: &Arc<Places>| Arc::strong_count(places) > 1 && !places.is_over.load(Ordering::Relaxed);
-    while signers.iter().any(|(_, places)| is_wanted(places)) {
-        for ((signer, places), schedules) in
-            signers.iter().zip(&mut schedules).filter(|((_, places), _)| is_wanted(places))
+    let schedule = |addresses: &KeyServerAddresses| {
+        addresses.entries.iter().map(|_| Schedule::new(addresses.interval)).collect::<Vec<_>>()
+    };
+    let mut schedules: Vec<Vec<Schedule>> = signers.iter().map(|(_, addresses)| schedule(addresses)).collect();
+    let is_wanted = |addresses: &Arc<KeyServerAddresses>| {
+        Arc::strong_count(addresses) > 1 && !addresses.is_over.load(Ordering::Relaxed)
+    };
+    while signers.iter().any(|(_, addresses)| is_wanted(addresses)) {
+        for ((signer, addresses), schedules) in
+            signers.iter().zip(&mut schedules).filter(|((_, addresses), _)| is_wanted(addresses))
         {
             for (server, schedule) in schedules.iter_mut().enumerate() {
-                let place = &places.places[server];
-                let Some((host, port)) = &place.name else { continue };
-                let is_wanted = place.wanted.load(Ordering::Relaxed);
+                let entry = &addresses.entries[server];
+                let Some((host, port)) = &entry.name else { continue };
+                let is_wanted = entry.wanted.load(Ordering::Relaxed);
                 if !schedule.is_due(started.elapsed(), is_wanted) {
                     continue;
                 }
-                place.wanted.store(false, Ordering::Relaxed);
+                entry.wanted.store(false, Ordering::Relaxed);
                 let result = look_up(host, *port);
                 let error = result.as_ref().err().map(ToString::to_string);
-                let found = places.keep(server, result);
+                let found = addresses.keep(server, result);
                 schedule.looked_up(started.elapsed(), is_wanted, found);
-                log_change(signer, host, places, server, found, error);
+                log_change(signer, host, addresses, server, found, error);
             }
         }
         let now = started.elapsed();
-        let looked_up = signers.iter().zip(&schedules).filter(|((_, places), _)| is_wanted(places));
-        let due = looked_up.flat_map(|((_, places), schedules)| {
-            let named = places.places.iter().zip(schedules).filter(|(place, _)| place.name.is_some());
-            named.map(|(place, schedule)| schedule.due(place.wanted.load(Ordering::Relaxed)))
+        let looked_up = signers.iter().zip(&schedules).filter(|((_, addresses), _)| is_wanted(addresses));
+        let due = looked_up.flat_map(|((_, addresses), schedules)| {
+            let named = addresses.entries.iter().zip(schedules).filter(|(entry, _)| entry.name.is_some());
+            named.map(|(entry, schedule)| schedule.due(entry.wanted.load(Ordering::Relaxed)))
         });
         let next = due.min().unwrap_or(now + PAUSE_MIN);
         thread::park_timeout(next.saturating_sub(now));
     }
 }
 
-fn log_change(signer: &str, host: &str, places: &Places, server: usize, found: Found, error: Option<String>) {
+fn log_change(
+    signer: &str,
+    host: &str,
+    addresses: &KeyServerAddresses,
+    server: usize,
+    found: Found,
+    error: Option<String>,
+) {
     match found {
         Found::Same => {}
         Found::Changed => {
-            let addresses: Vec<String> =
-                places.places[server].addresses.load().iter().map(ToString::to_string).collect();
-            log::info!("signer \"{signer}\": {host} is at {} now", addresses.join(", "));
+            let listed: Vec<String> =
+                addresses.entries[server].addresses.load().iter().map(ToString::to_string).collect();
+            log::info!("signer \"{signer}\": {host} is at {} now", listed.join(", "));
         }
         Found::Failed => {
             let why = error.unwrap_or_default();
@@ -282,17 +296,17 @@ mod tests {
     #[test]
     fn other_addresses_are_taken_over_and_a_failure_or_another_order_changes_nothing() {
         let server = ServerAddress::Name { host: "localhost".into(), port: 2407 };
-        let places = Places::find(&[&server], seconds(30)).0;
+        let addresses = KeyServerAddresses::find(&[&server], seconds(30)).0;
         let (a, b) = (address("192.0.2.1:2407"), address("192.0.2.2:2407"));
-        assert_eq!(places.keep(0, Ok(vec![a, b])), Found::Changed);
-        let generation = places.generation(0);
-        assert_eq!(places.keep(0, Ok(vec![b, a])), Found::Same);
-        assert_eq!(places.keep(0, Err(io::Error::other("no resolver"))), Found::Failed);
-        assert_eq!(places.generation(0), generation);
-        assert_eq!((0..3).filter_map(|turn| places.address(0, turn)).collect::<Vec<_>>(), [a, b, a]);
-        assert_eq!(places.keep(0, Ok(vec![b])), Found::Changed);
-        assert!(places.generation(0) != generation && places.is_current(0, b) && !places.is_current(0, a));
-        assert_eq!(places.take_counts(), [1, 2, 1]);
-        assert_eq!(places.take_counts(), [0; 3]);
+        assert_eq!(addresses.keep(0, Ok(vec![a, b])), Found::Changed);
+        let generation = addresses.generation(0);
+        assert_eq!(addresses.keep(0, Ok(vec![b, a])), Found::Same);
+        assert_eq!(addresses.keep(0, Err(io::Error::other("no resolver"))), Found::Failed);
+        assert_eq!(addresses.generation(0), generation);
+        assert_eq!((0..3).filter_map(|turn| addresses.address(0, turn)).collect::<Vec<_>>(), [a, b, a]);
+        assert_eq!(addresses.keep(0, Ok(vec![b])), Found::Changed);
+        assert!(addresses.generation(0) != generation && addresses.is_current(0, b) && !addresses.is_current(0, a));
+        assert_eq!(addresses.take_counts(), [1, 2, 1]);
+        assert_eq!(addresses.take_counts(), [0; 3]);
     }
 }
