@@ -410,16 +410,16 @@ fn granted(
     (server, found)
 }
 
-/// A place in the queue that is given up when it is dropped.
-struct Place<'a> {
+/// A request in the backend's queue. Dropping it leaves the queue.
+struct QueuedRequest<'a> {
     backend: &'a Backend,
     limiter: &'a Arc<ServerLimiter>,
     ticket: QueueTicket,
-    /// HTTP/2 connections that are watched meanwhile.
+    /// Pools of HTTP/2 connections that the request watches while it waits.
     h2_pools: Box<[Rc<H2Pool>]>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         self.h2_pools.iter().for_each(|h2_pool| h2_pool.watch_no_more(self.ticket));
         self.backend.services.metrics.lower(self.backend.metrics().queue_depth);
@@ -427,8 +427,8 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Place<'_> {
-    /// Gives back what nobody here needs any more.
+impl QueuedRequest<'_> {
+    /// Passes a grant that this request does not need to the next in the queue.
     fn pass_on(&self, grant: Grant<Box<ServerConnection>>) {
         match grant {
             Grant::Permit(server) => self.limiter.release(server, coarse_millis()),
@@ -458,7 +458,7 @@ async fn wait(
     let began = Instant::now();
     let Ok(ticket) = limiter.join_again(wants, retry_state.arrived(), coarse_millis()) else { return Err(full) };
     services.metrics.raise(metrics.queue_depth);
-    let place = Place { backend, limiter, ticket, h2_pools };
+    let queued = QueuedRequest { backend, limiter, ticket, h2_pools };
     let due = services.timers.now() + timeout;
     client.rest();
     let granted = poll_fn(|context| {
@@ -471,16 +471,16 @@ async fn wait(
             Poll::Ready(Ok(grant)) => {
                 // The kernel may know of it before the event loop does.
                 let Some(why) = client.has_gone() else { return Poll::Ready(Ok(Some(grant))) };
-                place.pass_on(grant);
+                queued.pass_on(grant);
                 return Poll::Ready(Err(Refusal::ClientGone(why)));
             }
             Poll::Pending => {}
         }
         let is_shut = !watched.is_empty() && !watched.iter().any(|server| backend.state.is_open(*server));
-        if is_shut || place.h2_pools.iter().any(|h2_pool| h2_pool.is_alive()) {
+        if is_shut || queued.h2_pools.iter().any(|h2_pool| h2_pool.is_alive()) {
             return Poll::Ready(Ok(None));
         }
-        place.h2_pools.iter().for_each(|h2_pool| h2_pool.watch(ticket, context));
+        queued.h2_pools.iter().for_each(|h2_pool| h2_pool.watch(ticket, context));
         client.read_ahead(context);
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
@@ -489,7 +489,7 @@ async fn wait(
         Poll::Pending
     })
     .await;
-    drop(place);
+    drop(queued);
     let micros = began.elapsed().as_micros() as u64;
     retry_state.queue_us = Some(retry_state.queue_us.unwrap_or(0) + micros);
     services.metrics.observe(metrics.queue_wait, micros);

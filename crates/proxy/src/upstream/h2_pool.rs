@@ -262,15 +262,15 @@ impl Waiter {
     }
 }
 
-/// A place in a pool's queue, given up when it is dropped.
-pub struct Place {
+/// A request that waits for a stream in a pool's queue. Dropping it leaves the queue.
+pub struct PendingStream {
     h2_pool: Rc<H2Pool>,
     ticket: QueueTicket,
     waiter: Rc<Waiter>,
     is_new: bool,
 }
 
-impl Place {
+impl PendingStream {
     /// Polls for the answer; to be called each time, and to be called no more once there is one. Other requests are
     /// served as far as this one does not need to be: new ones have to take a place among all who wait.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
@@ -307,7 +307,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingStream {
     fn drop(&mut self) {
         self.h2_pool.lose(self.ticket);
         let now = self.waiter.services.timers.now();
@@ -613,7 +613,7 @@ impl H2Pool {
         backend: &Arc<BackendMetrics>,
         limiter: &Arc<ServerLimiter>,
         since: u64,
-    ) -> Place {
+    ) -> PendingStream {
         let ticket = QueueTicket::new(since, self.number.get());
         self.number.set(self.number.get() + 1);
         let waiter = Rc::new(Waiter {
@@ -627,7 +627,7 @@ impl H2Pool {
         });
         self.queue.borrow_mut().join(ticket, Rc::clone(&waiter));
         self.uncounted.borrow_mut().insert(ticket);
-        Place { h2_pool: Rc::clone(self), ticket, waiter, is_new: true }
+        PendingStream { h2_pool: Rc::clone(self), ticket, waiter, is_new: true }
     }
 
     /// Takes somebody out of the queue, if they are in it.

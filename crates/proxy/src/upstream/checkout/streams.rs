@@ -190,7 +190,7 @@ async fn await_stream(
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
     let arrived = retry_state.arrived();
-    let mut place = h2_pool.join(&services, backend.metrics(), limiter, arrived);
+    let mut pending = h2_pool.join(&services, backend.metrics(), limiter, arrived);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
@@ -202,7 +202,7 @@ async fn await_stream(
             return Poll::Ready(Ok(Awaited::Again));
         }
         begin_connections(backend, server, limiter);
-        if let Poll::Ready(answer) = place.poll(context) {
+        if let Poll::Ready(answer) = pending.poll(context) {
             return Poll::Ready(match answer {
                 Answer::Stream(stream) => match client.has_gone() {
                     Some(why) => Err(Refusal::ClientGone(why)),
@@ -217,14 +217,14 @@ async fn await_stream(
             return Poll::Ready(Ok(Awaited::Again));
         }
         // A request in the queue would as soon have another server; a connection that is being made is waited for.
-        if place.since().is_some()
+        if pending.since().is_some()
             && let Some(other) = roam((backend, server), retry_state, &mut roaming, arrived, context)
         {
             return Poll::Ready(Ok(Awaited::Elsewhere(other)));
         }
         h2_pool.arm(&services);
         // A connection that is being made is waited for no longer than it may take, and then in the queue.
-        let due = place.since().map_or(since + connect, |since| since) + timeout;
+        let due = pending.since().map_or(since + connect, |since| since) + timeout;
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
         }
@@ -232,11 +232,11 @@ async fn await_stream(
         Poll::Pending
     })
     .await;
-    let waited = place.waited();
+    let waited = pending.waited();
     if let Ok(Awaited::Elsewhere(_)) = awaited {
-        place.leave_for_another();
+        pending.leave_for_another();
     }
-    drop((place, roaming));
+    drop((pending, roaming));
     if let Some(micros) = waited {
         retry_state.queue_us = Some(retry_state.queue_us.unwrap_or(0) + micros);
         note.queue_us = retry_state.queue_us;
