@@ -373,20 +373,20 @@ impl Tls {
     /// nothing else.
     fn absorb_unasked(&mut self, socket: &mut Socket) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        let mut heard = Buffer::default();
+        let mut unasked = Buffer::default();
         loop {
-            match socket.poll_read(&mut context, heard.sealed_spare(READ_BYTES_MIN)) {
-                Poll::Ready(Ok(count)) if count > 0 && heard.sealed_len() + count <= UNASKED_BYTES_MAX => {
-                    heard.sealed_filled(count);
+            match socket.poll_read(&mut context, unasked.sealed_spare(READ_BYTES_MIN)) {
+                Poll::Ready(Ok(count)) if count > 0 && unasked.sealed_len() + count <= UNASKED_BYTES_MAX => {
+                    unasked.sealed_filled(count);
                 }
                 Poll::Ready(_) => return false,
                 Poll::Pending => break,
             }
         }
-        let (window, sealed) = heard.sealed_window();
+        let (window, sealed) = unasked.sealed_window();
         let mut said = Vec::new();
         match self.session.open(window, sealed, &mut said) {
-            Ok(opened) if opened.plain == 0 && !opened.end && opened.consumed == heard.sealed_len() => {
+            Ok(opened) if opened.plain == 0 && !opened.end && opened.consumed == unasked.sealed_len() => {
                 self.wire.extend(&said);
                 while let Poll::Ready(Ok(count)) = socket.poll_write(&mut context, self.wire.readable())
                     && count > 0

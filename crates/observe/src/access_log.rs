@@ -32,8 +32,8 @@ const SHEETS_WAITING_MAX: usize = 256;
 const FILE_MODE: u32 = 0o640;
 /// How often the writer looks whether the file was moved away.
 const ROTATION_CHECK: Duration = Duration::from_secs(1);
-/// Between two lines on why it cannot be written.
-const WRITE_ERROR_TOLD_AGAIN: Duration = Duration::from_secs(300);
+/// Interval between two lines in the process log that say why the access log cannot be written.
+const WRITE_ERROR_LOG_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Data of a request that has ended.
 pub struct Record<'a> {
@@ -557,7 +557,7 @@ fn ends_in_mid_line(file: &File) -> bool {
 
 fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures, explain: Explain) {
     let mut checked = Instant::now();
-    let mut told = None;
+    let mut reported = None;
     let mut astray = Astray::default();
     loop {
         let received = inlet.recv_timeout(ROTATION_CHECK);
@@ -572,9 +572,9 @@ fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures, explain: Expla
                     Ok(()) => 0,
                     Err((lost, error)) => {
                         failures.writes.fetch_add(1, Ordering::Relaxed);
-                        if told.is_none_or(|told: Instant| told.elapsed() >= WRITE_ERROR_TOLD_AGAIN) {
+                        if reported.is_none_or(|reported: Instant| reported.elapsed() >= WRITE_ERROR_LOG_INTERVAL) {
                             log::error!("the access log cannot be written: {error}; lines are lost");
-                            told = Some(Instant::now());
+                            reported = Some(Instant::now());
                         }
                         lost
                     }

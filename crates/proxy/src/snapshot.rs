@@ -362,9 +362,9 @@ fn reload_profiles(
                 }
                 let is_kept =
                     |finding: &Finding| finding.severity == Severity::Error && (is_same || may_be_lost(&finding.path));
-                let (held, told): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
+                let (held, reported): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
                 kept.extend(held);
-                findings.extend(told);
+                findings.extend(reported);
                 profiles.push(match known {
                     Some((_, _, known)) if is_same && profile.same_as(known) => Arc::clone(known),
                     _ => Arc::new(profile),

@@ -220,11 +220,11 @@ impl ListeningSockets {
     /// already, and is served on the snapshot that has their listeners.
     fn close(&mut self, sockets: &[Bound]) {
         let core = &self.core;
-        self.open.retain(|(known, door)| {
+        self.open.retain(|(known, listening)| {
             let stays = sockets.iter().any(|bound| bound.is_same(known));
-            if !stays && let Some(door) = door.upgrade() {
-                door.take_all(core);
-                door.closing.notify_one();
+            if !stays && let Some(listening) = listening.upgrade() {
+                listening.take_all(core);
+                listening.closing.notify_one();
             }
             stays
         });
@@ -236,19 +236,21 @@ impl ListeningSockets {
         let listeners = &snapshot.listeners;
         // First what is there: no socket keeps a listener that is gone if a new one cannot be watched.
         for bound in sockets {
-            for (_, door) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
-                door.upgrade()
+            for (_, listening) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
+                listening
+                    .upgrade()
                     .iter()
-                    .for_each(|door| *door.listener.borrow_mut() = Rc::clone(&listeners[bound.listener]));
+                    .for_each(|listening| *listening.listener.borrow_mut() = Rc::clone(&listeners[bound.listener]));
             }
         }
         for bound in sockets {
             for socket in bound.take(self.worker) {
                 let listener = RefCell::new(Rc::clone(&listeners[bound.listener]));
                 let socket = watched(socket)?;
-                let door = Rc::new(ListeningSocket { listener, bound: bound.clone(), socket, closing: Notify::new() });
-                self.open.push((bound.clone(), Rc::downgrade(&door)));
-                spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
+                let listening =
+                    Rc::new(ListeningSocket { listener, bound: bound.clone(), socket, closing: Notify::new() });
+                self.open.push((bound.clone(), Rc::downgrade(&listening)));
+                spawn_local(accept(Rc::clone(&self.core), listening, self.connections_max, self.phase.clone()));
             }
         }
         Ok(())
@@ -284,7 +286,7 @@ async fn tick(core: Rc<Core>) {
 
 async fn accept(
     core: Rc<Core>,
-    door: Rc<ListeningSocket>,
+    listening: Rc<ListeningSocket>,
     connections_max: ConnectionsMax,
     mut phase: watch::Receiver<Phase>,
 ) {
@@ -293,18 +295,18 @@ async fn accept(
         if now == Phase::Waiting {
             tokio::select! {
                 _ = phase.wait_for(|phase| *phase != Phase::Waiting) => {}
-                () = door.closing.notified() => return,
+                () = listening.closing.notified() => return,
             }
             continue;
         }
         if now == Phase::Serving && core.connections.get() >= connections_max.each {
             core.metrics.increment(core.telemetry.process.accept_pauses);
-            let listener = door.listener();
+            let listener = listening.listener();
             let paused = listener.metrics.paused[connections_max.by as usize];
             core.metrics.raise(paused);
             let is_closed = tokio::select! {
                 () = core.ended.notified() => false,
-                () = door.closing.notified() => true,
+                () = listening.closing.notified() => true,
                 _ = phase.changed() => false,
             };
             core.metrics.lower(paused);
@@ -318,16 +320,16 @@ async fn accept(
             _ = phase.wait_for(|phase| phase.is_over()) => {
                 // Connections that the kernel has accepted are promises to clients already. A successor keeps them as
                 // well as we do.
-                if !door.bound.is_handed_over() {
-                    door.take_all(&core);
+                if !listening.bound.is_handed_over() {
+                    listening.take_all(&core);
                 }
                 return;
             }
-            () = door.closing.notified() => return,
-            ready = door.socket.readable() => {
+            () = listening.closing.notified() => return,
+            ready = listening.socket.readable() => {
                 let Ok(mut guard) = ready else { return };
                 let room = connections_max.each.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
-                match accept_some(&core, &door.listener(), door.socket.get_ref(), room) {
+                match accept_some(&core, &listening.listener(), listening.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => budget::wait_for_others(Budget::Accepts).await,
                     // Connections that were asked to end have their turn first.

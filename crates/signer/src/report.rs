@@ -34,13 +34,13 @@ struct Levels {
     ejected: Cell<i64>,
 }
 
-/// How a line begins that tells of a server.
-macro_rules! tell {
-    ($self:ident, $level:ident, $($words:tt)+) => {
+/// Logs a message about a server, with the signer's name, as often as the throttle admits.
+macro_rules! report {
+    ($self:ident, $level:ident, $($message:tt)+) => {
         if let Some(withheld) = $self.throttle.admit($self.now) {
             let level = if $self.speaks { log::Level::$level } else { log::Level::Debug };
             let others = if withheld > 0 { format!(" ({withheld} more were not logged)") } else { String::new() };
-            log::log!(level, "signer \"{}\": {}{others}", $self.signer, format_args!($($words)+));
+            log::log!(level, "signer \"{}\": {}{others}", $self.signer, format_args!($($message)+));
         }
     };
 }
@@ -70,7 +70,7 @@ impl Report {
         if let Some(is_over) = self.metrics.is_over {
             self.column.set(is_over, 1);
         }
-        tell!(self, Error, "no key process will be there any more: {why}; restart, or upgrade, this one");
+        report!(self, Error, "no key process will be there any more: {why}; restart, or upgrade, this one");
     }
 
     /// For the limit on lines.
@@ -124,11 +124,11 @@ impl Report {
     }
 
     pub fn server_up(&mut self, server: usize) {
-        tell!(self, Info, "key server {} is connected", self.servers[server]);
+        report!(self, Info, "key server {} is connected", self.servers[server]);
     }
 
     pub fn server_down(&mut self, server: usize, why: &str) {
-        tell!(self, Warn, "key server {} is no longer connected: {why}", self.servers[server]);
+        report!(self, Warn, "key server {} is no longer connected: {why}", self.servers[server]);
     }
 
     pub fn connect_failed(&mut self, server: usize, why: &str) {
@@ -147,23 +147,23 @@ impl Report {
 
     /// The first failure after a server was connected, or ever; later ones are only counted.
     pub fn unreachable(&mut self, server: usize, why: &str) {
-        tell!(self, Warn, "key server {} cannot be reached: {why}", self.servers[server]);
+        report!(self, Warn, "key server {} cannot be reached: {why}", self.servers[server]);
     }
 
     pub fn ejected(&mut self, server: usize) {
         let metrics = &self.metrics.servers[server];
         self.column.increment(metrics.ejections);
         self.shift(metrics.ejected, &self.levels[server].ejected, 1);
-        tell!(self, Info, "key server {} does not answer in time and is passed over", self.servers[server]);
+        report!(self, Info, "key server {} does not answer in time and is passed over", self.servers[server]);
     }
 
     pub fn readmitted(&mut self, server: usize) {
         self.shift(self.metrics.servers[server].ejected, &self.levels[server].ejected, -1);
-        tell!(self, Info, "key server {} answers in time again", self.servers[server]);
+        report!(self, Info, "key server {} answers in time again", self.servers[server]);
     }
 
     pub fn wrong(&mut self, server: usize) {
-        tell!(self, Error, "key server {} has sent what is not a signature by the key", self.servers[server]);
+        report!(self, Error, "key server {} has sent what is not a signature by the key", self.servers[server]);
     }
 
     pub fn refused(&mut self, server: usize, ski: &Ski, code: Option<ErrorCode>) {
@@ -173,7 +173,7 @@ impl Report {
         }
         let why = code.map_or_else(|| "unknown error".to_owned(), |code| code.to_string());
         let cure = "`propylon-keyserver keys` there lists the keys that it has";
-        tell!(self, Warn, "key server {} does not sign with the key {key}: {why}; {cure}", self.servers[server]);
+        report!(self, Warn, "key server {} does not sign with the key {key}: {why}; {cure}", self.servers[server]);
     }
 }
 

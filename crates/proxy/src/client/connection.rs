@@ -349,16 +349,15 @@ impl Farewell {
 /// §9.6). Clients that send all of an upload before they read are common. Lingering is over when the client is quiet,
 /// slow, or at it for too long.
 struct Linger {
-    /// Milliseconds on the core's clock: when it began, and when something came last.
+    /// Milliseconds on the core's clock: when lingering began, and when bytes were received last.
     began: u64,
-    heard_at: u64,
-    /// In bytes.
-    heard: u64,
+    received_at: u64,
+    received_bytes: u64,
 }
 
 impl Linger {
     fn begin(now: u64) -> Linger {
-        Linger { began: now, heard_at: now, heard: 0 }
+        Linger { began: now, received_at: now, received_bytes: 0 }
     }
 
     /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
@@ -371,7 +370,9 @@ impl Linger {
             match stream.socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
                 Poll::Pending => break false,
                 Poll::Ready(Ok(0) | Err(_)) => break true,
-                Poll::Ready(Ok(count)) => (self.heard, self.heard_at) = (self.heard + count as u64, core.timers.now()),
+                Poll::Ready(Ok(count)) => {
+                    (self.received_bytes, self.received_at) = (self.received_bytes + count as u64, core.timers.now())
+                }
             }
         };
         core.buffers.give_back(&mut buffer);
@@ -383,12 +384,12 @@ impl Linger {
 
     /// When to look again.
     fn due(&self) -> u64 {
-        (self.heard_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
+        (self.received_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
     }
 
     fn is_over(&self, now: u64) -> bool {
         let lasts = now - self.began;
-        now >= self.due() || lasts >= LINGER_QUIET_MILLIS && self.heard < lasts / 1000 * LINGER_RATE_MIN
+        now >= self.due() || lasts >= LINGER_QUIET_MILLIS && self.received_bytes < lasts / 1000 * LINGER_RATE_MIN
     }
 }
 
@@ -402,7 +403,7 @@ mod tests {
             let mut linger = Linger::begin(0);
             for now in (0..60_000).step_by(100) {
                 if steps.contains(&now) {
-                    (linger.heard, linger.heard_at) = (linger.heard + bytes_per_step, now);
+                    (linger.received_bytes, linger.received_at) = (linger.received_bytes + bytes_per_step, now);
                 }
                 if linger.is_over(now) {
                     return now;

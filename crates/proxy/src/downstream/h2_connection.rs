@@ -161,8 +161,8 @@ async fn begin(link: &Rc<ClientH2Connection>, head_bytes: usize) -> Result<Libra
 struct Driver {
     link: Rc<ClientH2Connection>,
     library: Library,
-    /// Streams' windows as the client was told.
-    told: u32,
+    /// Window of each stream in bytes, as SETTINGS have announced it.
+    announced_window: u32,
     /// As they are while there is room, and what they come to.
     window: u32,
     together: u32,
@@ -181,11 +181,11 @@ impl Driver {
     fn new(link: Rc<ClientH2Connection>, library: Library) -> Driver {
         let (window, together) = (link.limits.initial_window, connection_window(&link.limits));
         link.connection.borrow().deadline.rest();
-        let told = link.first_window;
+        let announced_window = link.first_window;
         Driver {
             link,
             library,
-            told,
+            announced_window,
             window,
             together,
             stalled: None,
@@ -403,10 +403,10 @@ impl Driver {
         let window = self.window.min(self.link.core.uploads.width());
         // The library takes no other change while the last one has not been acknowledged: whatever comes next has it
         // asked again.
-        if window == self.told || self.library.set_initial_window_size(window).is_err() {
+        if window == self.announced_window || self.library.set_initial_window_size(window).is_err() {
             return is_wider;
         }
-        self.told = window;
+        self.announced_window = window;
         true
     }
 
@@ -415,7 +415,7 @@ impl Driver {
     fn widen(&mut self) -> bool {
         let uploaded = self.link.uploaded.get();
         if self.window >= self.link.limits.window_max
-            || self.told != self.window
+            || self.announced_window != self.window
             || uploaded < u64::from(self.window) * u64::from(WINDOWS_PER_WIDENING)
         {
             return false;

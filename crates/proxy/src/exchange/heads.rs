@@ -38,8 +38,8 @@ pub fn write_request_head(
         via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
     };
     h1::write_request(head, &request.text, &context, out);
-    if let Some(told) = ClientFactHeaders::of(&address, client.facts(), client.hello_info(), listener) {
-        h1::add_lines(out, |out| told.write(out));
+    if let Some(facts) = ClientFactHeaders::of(&address, client.facts(), client.hello_info(), listener) {
+        h1::add_lines(out, |out| facts.write(out));
     }
     if request.trace.is_told() {
         h1::add_lines(out, |out| request.trace.write(out));

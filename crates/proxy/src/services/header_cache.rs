@@ -6,19 +6,19 @@ use http::header::{HeaderName, HeaderValue, SET_COOKIE};
 /// Lines of this length are kept, name and value together, in bytes: a hash reads the first and the last eight.
 const LINE_BYTES_MIN: usize = 8;
 const LINE_BYTES_MAX: usize = 128;
-/// Lines kept: a power of two.
-const PLACES: usize = 128;
+/// Number of slots for lines: a power of two.
+const SLOTS: usize = 128;
 
-/// Lines that a core keeps. A line is kept when it comes a second time while no other has come for its place, so that
+/// Lines that a core keeps. A line is kept when it comes a second time while no other has come for its slot, so that
 /// lines that differ from response to response cost no more than a hash.
 #[derive(Default)]
 pub struct HeaderCache {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
 }
 
 #[derive(Clone, Default)]
-struct Place {
-    /// The hash of the line that was the last to come here and was not kept.
+struct Slot {
+    /// Hash of the last line of this slot that was not kept.
     seen: u64,
     kept: Option<Box<Kept>>,
 }
@@ -37,21 +37,21 @@ impl HeaderCache {
         if !(LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()) {
             return read(line, name_bytes);
         }
-        if self.places.is_empty() {
-            self.places.resize_with(PLACES, Place::default);
+        if self.slots.is_empty() {
+            self.slots.resize_with(SLOTS, Slot::default);
         }
         let hash = hash(line);
-        let place = &mut self.places[(hash >> (u64::BITS - PLACES.ilog2())) as usize];
-        if let Some(kept) = &place.kept
+        let slot = &mut self.slots[(hash >> (u64::BITS - SLOTS.ilog2())) as usize];
+        if let Some(kept) = &slot.kept
             && *kept.line == *line
         {
             return Some((kept.name.clone(), kept.value.clone()));
         }
         let (name, value) = read(line, name_bytes)?;
-        if place.seen == hash && name != SET_COOKIE {
-            place.kept = Some(Box::new(Kept { line: line.into(), name: name.clone(), value: value.clone() }));
+        if slot.seen == hash && name != SET_COOKIE {
+            slot.kept = Some(Box::new(Kept { line: line.into(), name: name.clone(), value: value.clone() }));
         }
-        place.seen = hash;
+        slot.seen = hash;
         Some((name, value))
     }
 }
@@ -62,7 +62,7 @@ fn read(line: &[u8], name_bytes: usize) -> Option<(HeaderName, HeaderValue)> {
     Some((name, value))
 }
 
-/// Good enough to tell a few lines apart; those that share a place only push each other out.
+/// Hash of a line. It is good enough for a few lines; those that share a slot only replace each other.
 fn hash(line: &[u8]) -> u64 {
     let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let (first, last) = (word(line.first_chunk()), word(line.last_chunk()));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn kept(cache: &HeaderCache) -> usize {
-        cache.places.iter().filter(|place| place.kept.is_some()).count()
+        cache.slots.iter().filter(|slot| slot.kept.is_some()).count()
     }
 
     #[test]
@@ -112,8 +112,8 @@ mod tests {
         for number in 0..10_000 {
             said(&mut cache, "etag", &format!("{number:016x}"));
         }
-        let server = |place: &&Place| place.kept.as_ref().is_some_and(|kept| kept.name == "server");
-        assert_eq!(cache.places.iter().filter(server).count(), 1);
+        let server = |slot: &&Slot| slot.kept.as_ref().is_some_and(|kept| kept.name == "server");
+        assert_eq!(cache.slots.iter().filter(server).count(), 1);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub fn end(backend: &Rc<Backend>, connection: Box<ServerConnection>) {
         return;
     }
     backend.services.metrics.raise(metrics.closing);
-    let closing = Closing { backend: Rc::clone(backend), connection, heard: Buffer::default() };
+    let closing = Closing { backend: Rc::clone(backend), connection, received: Buffer::default() };
     spawn_local(closing.run());
 }
 
@@ -33,7 +33,7 @@ struct Closing {
     backend: Rc<Backend>,
     connection: Box<ServerConnection>,
     /// Bytes that have come on the connection, which nobody will read.
-    heard: Buffer,
+    received: Buffer,
 }
 
 impl Closing {
@@ -43,7 +43,7 @@ impl Closing {
         let deadline = services.timers.deadline();
         let due = services.timers.now() + timeout;
         let mut ended = false;
-        let (stream, heard) = (&mut self.connection.stream, &mut self.heard);
+        let (stream, received) = (&mut self.connection.stream, &mut self.received);
         let done = poll_fn(|context| {
             if !ended && let Poll::Ready(end) = stream.poll_end(context, &services.buffers) {
                 ended = true;
@@ -51,7 +51,7 @@ impl Closing {
                     return Poll::Ready(true);
                 }
             }
-            if stream.poll_fill(context, &services.buffers, heard).is_ready() {
+            if stream.poll_fill(context, &services.buffers, received).is_ready() {
                 return Poll::Ready(true);
             }
             if services.timers.now() >= due {
@@ -72,7 +72,7 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let (services, server) = (&self.backend.services, self.connection.key.server);
-        services.buffers.give_back(&mut self.heard);
+        services.buffers.give_back(&mut self.received);
         services.metrics.lower(self.backend.server_metrics(server).closing);
         services.metrics.lower(self.backend.server_metrics(server).open);
     }

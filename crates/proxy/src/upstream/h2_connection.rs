@@ -220,7 +220,7 @@ async fn greet(
         if over || matches!(flushed, Poll::Ready(Err(_))) || services.timers.now() >= due {
             return Poll::Ready(Err(()));
         }
-        if wire.heard.get() > 0
+        if wire.received_bytes.get() > 0
             && let Some(begun) = begun.take()
         {
             return Poll::Ready(Ok(begun));
@@ -349,7 +349,7 @@ impl Driver {
             }
         }
         if self.pinged.is_none() {
-            let quiet_due = self.wire.heard_at.get() + ping;
+            let quiet_due = self.wire.received_at.get() + ping;
             if now >= quiet_due && pings.send_ping(Ping::opaque()).is_ok() {
                 self.pinged = Some(now);
                 // The library sends it when it is polled next.
@@ -369,8 +369,8 @@ struct Wired {
     /// Bytes that the library has written and the stream has not taken yet.
     staged: RefCell<Buffer>,
     /// Bytes that have come, and when the last did in milliseconds on the core's clock.
-    heard: Cell<u64>,
-    heard_at: Cell<u64>,
+    received_bytes: Cell<u64>,
+    received_at: Cell<u64>,
     /// The library waits for the socket.
     blocked: Cell<bool>,
     intake: RefCell<Intake>,
@@ -389,8 +389,8 @@ impl Wired {
             stream: RefCell::new(stream),
             inbox: RefCell::default(),
             staged: RefCell::default(),
-            heard: Cell::new(0),
-            heard_at: Cell::new(services.timers.now()),
+            received_bytes: Cell::new(0),
+            received_at: Cell::new(services.timers.now()),
             blocked: Cell::new(false),
             intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize, Rc::clone(&responses))),
             responses,
@@ -449,8 +449,8 @@ impl AsyncRead for ServerWire {
                 if count == 0 {
                     break;
                 }
-                wired.heard.set(wired.heard.get() + count as u64);
-                wired.heard_at.set(wired.services.timers.now());
+                wired.received_bytes.set(wired.received_bytes.get() + count as u64);
+                wired.received_at.set(wired.services.timers.now());
             }
             let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
             let moment = Moment { now: wired.services.timers.now(), sent: 0, limits: &wired.limits };
