@@ -174,23 +174,23 @@ impl Buffer {
 /// The buffers that a core keeps at hand. Not shared with other cores.
 #[derive(Default)]
 pub struct BufferPool {
-    small: Shelf<SMALL_BYTES, SMALL_KEPT_MAX>,
-    large: Shelf<LARGE_BYTES, LARGE_KEPT_MAX>,
+    small: FreeList<SMALL_BYTES, SMALL_KEPT_MAX>,
+    large: FreeList<LARGE_BYTES, LARGE_KEPT_MAX>,
 }
 
 /// Idle memory of one size.
 #[derive(Default)]
-struct Shelf<const SIZE: usize, const KEPT_MAX: usize> {
+struct FreeList<const SIZE: usize, const KEPT_MAX: usize> {
     idle: RefCell<Vec<Box<[u8]>>>,
-    /// The fewest that lay idle since the last trim: so many were not needed.
-    spare: Cell<usize>,
+    /// Minimum of idle buffers since the last trim: so many were not needed.
+    unused: Cell<usize>,
 }
 
-impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
+impl<const SIZE: usize, const KEPT_MAX: usize> FreeList<SIZE, KEPT_MAX> {
     fn take(&self) -> Buffer {
         let mut idle = self.idle.borrow_mut();
         let bytes = idle.pop();
-        self.spare.set(self.spare.get().min(idle.len()));
+        self.unused.set(self.unused.get().min(idle.len()));
         Buffer::over(bytes.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice()))
     }
 
@@ -204,10 +204,10 @@ impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
     /// Frees what was not needed since the last call.
     fn trim(&self) {
         let mut idle = self.idle.borrow_mut();
-        let kept = idle.len() - self.spare.get().min(idle.len());
+        let kept = idle.len() - self.unused.get().min(idle.len());
         idle.truncate(kept);
         idle.shrink_to(kept * 2);
-        self.spare.set(kept);
+        self.unused.set(kept);
     }
 }
 
@@ -220,9 +220,9 @@ impl BufferPool {
         self.large.take()
     }
 
-    /// Takes a buffer back. Its memory is kept for the next borrower or freed, never both owned and idle.
+    /// Releases a buffer's memory: the pool keeps it for the next borrower or frees it.
     #[inline]
-    pub fn give_back(&self, buffer: &mut Buffer) {
+    pub fn release(&self, buffer: &mut Buffer) {
         // Most have none: whoever waits gives back what it may have.
         if buffer.capacity() > 0 {
             self.take_back(buffer);
@@ -261,11 +261,11 @@ impl BufferPool {
     /// Leaves `buffer` no more memory than what it holds takes, for as long as it waits for more: none if it holds nothing.
     pub fn fold(&self, buffer: &mut Buffer) {
         if buffer.is_idle() {
-            return self.give_back(buffer);
+            return self.release(buffer);
         }
         let mut exact = Buffer::over(vec![0; buffer.len() + buffer.sealed_len()].into_boxed_slice());
         exact.take_over(buffer);
-        self.give_back(buffer);
+        self.release(buffer);
         *buffer = exact;
     }
 
@@ -283,7 +283,7 @@ impl BufferPool {
         }
         let mut large = self.large();
         large.take_over(buffer);
-        self.give_back(buffer);
+        self.release(buffer);
         *buffer = large;
     }
 
@@ -367,9 +367,9 @@ mod tests {
         let buffers = BufferPool::default();
         let mut grown = buffers.small();
         grown.extend(&[0; SMALL_BYTES + 1]);
-        buffers.give_back(&mut grown);
+        buffers.release(&mut grown);
         let mut usual = buffers.small();
-        buffers.give_back(&mut usual);
+        buffers.release(&mut usual);
         assert_eq!(buffers.small.idle.borrow().len(), 1);
         assert_eq!(usual.capacity(), 0);
     }
@@ -378,11 +378,11 @@ mod tests {
     fn memory_of_a_burst_is_freed_and_what_is_in_use_stays() {
         let buffers = BufferPool::default();
         let mut burst: Vec<Buffer> = (0..100).map(|_| buffers.small()).collect();
-        burst.iter_mut().for_each(|buffer| buffers.give_back(buffer));
+        burst.iter_mut().for_each(|buffer| buffers.release(buffer));
         buffers.trim();
         for _ in 0..3 {
             let mut few: Vec<Buffer> = (0..5).map(|_| buffers.small()).collect();
-            few.iter_mut().for_each(|buffer| buffers.give_back(buffer));
+            few.iter_mut().for_each(|buffer| buffers.release(buffer));
             buffers.trim();
         }
         assert_eq!(buffers.small.idle.borrow().len(), 5);

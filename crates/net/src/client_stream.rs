@@ -84,7 +84,7 @@ impl ClientStream {
                 Poll::Ready(count) => count?,
                 Poll::Pending => {
                     if inbox.is_idle() {
-                        buffers.give_back(inbox);
+                        buffers.release(inbox);
                     }
                     return Poll::Pending;
                 }
@@ -171,7 +171,7 @@ impl ClientStream {
             }
             wire.consume(count);
         }
-        buffers.give_back(wire);
+        buffers.release(wire);
         match self.is_worn_out() && !self.closed {
             true => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
             false => Poll::Ready(Ok(())),
@@ -203,7 +203,7 @@ impl ClientStream {
             }
             wire.consume(count.min(staged));
             if count > staged {
-                buffers.give_back(wire);
+                buffers.release(wire);
                 return Poll::Ready(Ok(count - staged));
             }
         }

@@ -83,7 +83,7 @@ impl ServerStream {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 if answer.is_empty() {
-                    buffers.give_back(answer);
+                    buffers.release(answer);
                 }
                 Poll::Pending
             }
@@ -226,7 +226,7 @@ impl Tls {
             let _ = self.poll_flush(socket, context, buffers);
         }
         if !self.early.is_idle() && answer.is_idle() {
-            buffers.give_back(answer);
+            buffers.release(answer);
             *answer = std::mem::take(&mut self.early);
             if !answer.is_empty() {
                 return Poll::Ready(Ok(answer.len()));
@@ -256,7 +256,7 @@ impl Tls {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     if answer.is_idle() {
-                        buffers.give_back(answer);
+                        buffers.release(answer);
                     }
                     return Poll::Pending;
                 }
@@ -349,7 +349,7 @@ impl Tls {
             }
             self.wire.consume(count);
         }
-        buffers.give_back(&mut self.wire);
+        buffers.release(&mut self.wire);
         Poll::Ready(Ok(()))
     }
 
@@ -438,8 +438,8 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
     ) -> Poll<Result<ServerStream, UpstreamFailure>> {
         let greeted = self.poll_steps(context, buffers, submit);
         if greeted.is_ready() && !matches!(greeted, Poll::Ready(Ok(_))) {
-            buffers.give_back(&mut self.inbox);
-            buffers.give_back(&mut self.wire);
+            buffers.release(&mut self.inbox);
+            buffers.release(&mut self.wire);
         }
         greeted
     }
@@ -471,7 +471,7 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
                 Poll::Ready(read) => read,
                 Poll::Pending => {
                     if self.inbox.is_empty() {
-                        buffers.give_back(&mut self.inbox);
+                        buffers.release(&mut self.inbox);
                     }
                     return Poll::Pending;
                 }
@@ -526,7 +526,7 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
             let count = ready!(self.socket.poll_write(context, self.wire.readable()))?;
             self.wire.consume(count);
         }
-        buffers.give_back(&mut self.wire);
+        buffers.release(&mut self.wire);
         Poll::Ready(Ok(()))
     }
 
@@ -552,11 +552,11 @@ impl<S: Future<Output = Outcome> + Unpin> ServerHandshake<S> {
                 return Err(tls.failure.take().unwrap_or_else(UpstreamFailure::closed));
             }
             match early.is_idle() {
-                true => buffers.give_back(&mut early),
+                true => buffers.release(&mut early),
                 false => tls.early = early,
             }
         }
-        buffers.give_back(&mut self.inbox);
+        buffers.release(&mut self.inbox);
         Ok(ServerStream { socket, tls: Some(Box::new(tls)) })
     }
 }

@@ -242,7 +242,7 @@ impl Duplex {
                 continue;
             }
             if self.down.is_ending() {
-                buffers.give_back(&mut self.answer);
+                buffers.release(&mut self.answer);
                 return Poll::Ready(direction::shut(&stream.socket, is_last));
             }
             if self.down.turn_is_over(context) {
@@ -268,9 +268,9 @@ impl Duplex {
         let core = Rc::clone(&connection.core);
         self.up.release();
         self.down.release();
-        core.buffers.give_back(&mut self.answer);
-        core.buffers.give_back(&mut connection.inbox);
-        core.buffers.give_back(&mut connection.wire);
+        core.buffers.release(&mut self.answer);
+        core.buffers.release(&mut connection.inbox);
+        core.buffers.release(&mut connection.wire);
         match fault {
             Some(Fault::ClientReset) => drop(self.server.stream.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.

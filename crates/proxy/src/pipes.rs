@@ -1,4 +1,4 @@
-//! The pipes that a core's relays splice through: lent for as long as bytes flow, and never held by who waits.
+//! The pipes that a core's relays splice through: lent for as long as bytes flow, and never held by a relay that waits.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -15,70 +15,70 @@ const PIPES_MAX: usize = 256;
 
 #[derive(Default)]
 pub struct Pipes {
-    shelf: Rc<Shelf>,
+    free_list: Rc<FreeList>,
     /// Refusals since the last report.
     refused: Cell<u64>,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct FreeList {
     #[expect(clippy::vec_box, reason = "a relay that waits has room for a pointer, and not for a pipe")]
     idle: RefCell<Vec<Box<Pipe>>>,
     lent: Cell<usize>,
-    /// The fewest that lay idle since the last trim: so many were not needed.
-    spare: Cell<usize>,
+    /// Minimum of idle pipes since the last trim: so many were not needed.
+    unused: Cell<usize>,
 }
 
 /// A pipe on loan. It goes back empty; one that holds bytes is closed, and they with it.
-pub struct Lent {
+pub struct PipeLease {
     pipe: Option<Box<Pipe>>,
-    shelf: Rc<Shelf>,
+    free_list: Rc<FreeList>,
 }
 
 impl Pipes {
     /// Lends a pipe; `None` when there are too many, or the kernel has no more files to give.
-    pub fn lend(&self) -> Option<Lent> {
-        let idle = self.shelf.idle.borrow_mut().pop();
-        let left = self.shelf.idle.borrow().len();
-        self.shelf.spare.set(self.shelf.spare.get().min(left));
+    pub fn lend(&self) -> Option<PipeLease> {
+        let idle = self.free_list.idle.borrow_mut().pop();
+        let left = self.free_list.idle.borrow().len();
+        self.free_list.unused.set(self.free_list.unused.get().min(left));
         let pipe = match idle {
             Some(pipe) => Some(pipe),
-            None if self.shelf.lent.get() >= PIPES_MAX => None,
+            None if self.free_list.lent.get() >= PIPES_MAX => None,
             None => Pipe::new(PIPE_BYTES).ok().map(Box::new),
         };
         if pipe.is_none() {
             self.refused.set(self.refused.get() + 1);
             return None;
         }
-        self.shelf.lent.set(self.shelf.lent.get() + 1);
-        Some(Lent { pipe, shelf: Rc::clone(&self.shelf) })
+        self.free_list.lent.set(self.free_list.lent.get() + 1);
+        Some(PipeLease { pipe, free_list: Rc::clone(&self.free_list) })
     }
 
     /// Once a second: closes what was not needed lately.
     pub fn trim(&self) {
-        let mut idle = self.shelf.idle.borrow_mut();
-        let kept = idle.len() - self.shelf.spare.get().min(idle.len());
+        let mut idle = self.free_list.idle.borrow_mut();
+        let kept = idle.len() - self.free_list.unused.get().min(idle.len());
         idle.truncate(kept);
-        self.shelf.spare.set(kept);
+        self.free_list.unused.set(kept);
     }
 
     /// Once a tick.
     pub fn report(&self, column: &Column, metrics: &PipeMetrics) {
-        column.set(metrics.open, (self.shelf.lent.get() + self.shelf.idle.borrow().len()) as i64);
+        column.set(metrics.open, (self.free_list.lent.get() + self.free_list.idle.borrow().len()) as i64);
         column.add(metrics.refused, self.refused.take());
     }
 }
 
-impl Drop for Lent {
+impl Drop for PipeLease {
     fn drop(&mut self) {
-        self.shelf.lent.set(self.shelf.lent.get() - 1);
+        self.free_list.lent.set(self.free_list.lent.get() - 1);
         if let Some(pipe) = self.pipe.take().filter(|pipe| pipe.held() == 0) {
-            self.shelf.idle.borrow_mut().push(pipe);
+            self.free_list.idle.borrow_mut().push(pipe);
         }
     }
 }
 
-impl Deref for Lent {
+impl Deref for PipeLease {
     type Target = Pipe;
 
     fn deref(&self) -> &Pipe {
@@ -86,7 +86,7 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for PipeLease {
     fn deref_mut(&mut self) -> &mut Pipe {
         self.pipe.as_mut().expect("a pipe until it is dropped")
     }
@@ -108,26 +108,26 @@ mod tests {
         client.write_all(b"of somebody else").unwrap();
         dirty.fill(listener.accept().unwrap().0, 100).unwrap();
         drop((dirty, pipes.lend()));
-        assert_eq!((pipes.shelf.idle.borrow().len(), pipes.shelf.lent.get()), (1, 0));
+        assert_eq!((pipes.free_list.idle.borrow().len(), pipes.free_list.lent.get()), (1, 0));
         assert_eq!(pipes.lend().unwrap().held(), 0);
     }
 
     #[test]
     fn pipes_that_nobody_needs_are_closed() {
         let pipes = Pipes::default();
-        let burst: Vec<Lent> = (0..20).map_while(|_| pipes.lend()).collect();
+        let burst: Vec<PipeLease> = (0..20).map_while(|_| pipes.lend()).collect();
         drop(burst);
         pipes.trim();
         drop(pipes.lend());
         pipes.trim();
         pipes.trim();
-        assert!(pipes.shelf.idle.borrow().len() <= 1);
+        assert!(pipes.free_list.idle.borrow().len() <= 1);
     }
 
     #[test]
     fn there_are_only_so_many() {
         let pipes = Pipes::default();
-        let all: Vec<Lent> = (0..PIPES_MAX).map_while(|_| pipes.lend()).collect();
+        let all: Vec<PipeLease> = (0..PIPES_MAX).map_while(|_| pipes.lend()).collect();
         assert!(pipes.lend().is_none());
         assert_eq!(pipes.refused.get(), 1);
         drop(all);

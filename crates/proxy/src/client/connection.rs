@@ -249,8 +249,8 @@ impl Connection {
     }
 
     pub fn give_buffers_back(&mut self) {
-        self.core.buffers.give_back(&mut self.inbox);
-        self.core.buffers.give_back(&mut self.wire);
+        self.core.buffers.release(&mut self.inbox);
+        self.core.buffers.release(&mut self.wire);
     }
 
     /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
@@ -375,7 +375,7 @@ impl Linger {
                 }
             }
         };
-        core.buffers.give_back(&mut buffer);
+        core.buffers.release(&mut buffer);
         match ended || self.is_over(core.timers.now()) || core.hurries() {
             true => Poll::Ready(()),
             false => Poll::Pending,

@@ -15,7 +15,7 @@ use propylon_tls::{ClientHelloInfo, Facts};
 use super::connection::Connection;
 use super::proxy_header;
 use crate::core::Core;
-use crate::http2::{ConnectionFault, Intake, Moment, stage_words};
+use crate::http2::{ConnectionFault, Intake, Moment, stage_frames};
 use crate::services::ListenerHandle;
 
 /// State that a connection and its streams share.
@@ -112,7 +112,7 @@ impl ClientH2Connection {
         if !self.blocked.get() {
             let mut intake = self.intake.borrow_mut();
             // If there is no room now there will be when the staged bytes are gone.
-            let room = stage_words(&self.core.buffers, &mut self.staged.borrow_mut(), &mut intake);
+            let room = stage_frames(&self.core.buffers, &mut self.staged.borrow_mut(), &mut intake);
             self.blocked.set(!room);
         }
     }

@@ -175,7 +175,7 @@ impl Client for ClientSide<'_> {
         if let ClientSide::Http1(connection) = self
             && connection.inbox.is_idle()
         {
-            connection.core.buffers.give_back(&mut connection.inbox);
+            connection.core.buffers.release(&mut connection.inbox);
         }
     }
 }

@@ -544,7 +544,7 @@ impl Connection {
                     self.wire.extend(PLAIN_ON_TLS);
                 }
                 // Bytes that could not be opened will not be looked at again.
-                self.core.buffers.give_back(&mut self.inbox);
+                self.core.buffers.release(&mut self.inbox);
             }
         }
     }

@@ -81,7 +81,7 @@ fn end_of_writing(link: &ClientH2Connection) -> End {
         Fault::KeysExhausted => {
             let faults = &link.listener.metrics.faults;
             link.core.metrics.increment(faults.of(Fault::KeysExhausted));
-            link.core.buffers.give_back(&mut link.staged.borrow_mut());
+            link.core.buffers.release(&mut link.staged.borrow_mut());
             End::Spoken
         }
         _ => End::Lost,

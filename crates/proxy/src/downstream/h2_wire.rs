@@ -136,7 +136,7 @@ impl ClientH2Connection {
                 return Poll::Ready(Ok(()));
             }
             stream.stage(staged.readable(), &core.buffers, wire);
-            core.buffers.give_back(&mut staged);
+            core.buffers.release(&mut staged);
         }
     }
 
@@ -147,7 +147,7 @@ impl ClientH2Connection {
         let Connection { stream, wire, core, .. } = &mut *connection;
         if !staged.is_empty() {
             stream.stage(staged.readable(), &core.buffers, wire);
-            core.buffers.give_back(&mut staged);
+            core.buffers.release(&mut staged);
         }
     }
 }

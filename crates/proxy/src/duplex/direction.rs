@@ -12,7 +12,7 @@ use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 
 use crate::core::Core;
-use crate::pipes::Lent;
+use crate::pipes::PipeLease;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
 const FULL_READS_MIN: u8 = 3;
@@ -41,7 +41,7 @@ enum Reach {
 pub struct Direction {
     pub moved: u64,
     /// Boxed, since an idle direction has none.
-    pipe: Option<Box<Lent>>,
+    pipe: Option<Box<PipeLease>>,
     /// Bytes taken in this turn.
     turn: u32,
     full_reads: u8,
@@ -170,7 +170,7 @@ impl Direction {
         // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the
         // pool.
         if buffer.is_idle() {
-            buffers.give_back(buffer);
+            buffers.release(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -194,7 +194,7 @@ impl Direction {
         }
         ready!(to.poll_flush(context, buffers)).map_err(|_| Broken::Write)?;
         if buffer.is_idle() {
-            buffers.give_back(buffer);
+            buffers.release(buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -267,7 +267,7 @@ impl Direction {
         let most = room.len();
         let Poll::Ready(count) = from.poll_read(context, room) else {
             if buffer.is_empty() {
-                buffers.give_back(buffer);
+                buffers.release(buffer);
             }
             return Poll::Pending;
         };

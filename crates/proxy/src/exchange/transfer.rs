@@ -46,7 +46,7 @@ use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
 use crate::upstream::checkout::{Client, UpstreamStream};
 use crate::upstream::closing;
-use crate::upstream::connect::{give_back, log_tls_failure};
+use crate::upstream::connect::{check_in, log_tls_failure};
 use crate::upstream::connection::{Permit, ServerConnection};
 use crate::upstream::in_flight::InFlight;
 
@@ -132,7 +132,7 @@ impl<'a> Transfer<'a> {
                     closing::end(backend, connection);
                     return ended;
                 }
-                ended.with_permit(give_back(backend, connection, is_clean))
+                ended.with_permit(check_in(backend, connection, is_clean))
             }
             Upstream::Http2(http2) => {
                 if ended.is_in_order() && progress.sent && http2.is_open() {
@@ -235,7 +235,7 @@ impl<'a> Transfer<'a> {
             ClientSide::Http1(connection) => {
                 // A request that waits owns no buffer.
                 if progress.limits.download.waits_for(Side::Server) && connection.inbox.is_idle() {
-                    progress.core.buffers.give_back(&mut connection.inbox);
+                    progress.core.buffers.release(&mut connection.inbox);
                 }
                 match progress.tunnel {
                     _ if !progress.waits_for_server() => return Ok(()),

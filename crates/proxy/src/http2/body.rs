@@ -161,7 +161,7 @@ impl Drop for Piece {
             meter.taken(self.chunk.len(), 1);
         }
         if let Chunk::BufferPool(buffer) = &mut self.chunk {
-            self.services.buffers.give_back(buffer);
+            self.services.buffers.release(buffer);
         }
     }
 }

@@ -14,7 +14,7 @@ use propylon_config::Http2Flood;
 use propylon_http::h2::hpack::{Follower, MALFORMED, Seen};
 
 use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, PREFACE_BYTES};
-use super::responses::{Responses, Stage};
+use super::responses::{ResponseState, Responses};
 
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
@@ -350,7 +350,7 @@ impl Intake {
             WINDOW_UPDATE => self.judge_window_update(&header, payload, moment.limits)?,
             RST_STREAM => {
                 self.end_upload(header.stream);
-                self.responses.reach(header.stream, Stage::Over);
+                self.responses.set_state(header.stream, ResponseState::Over);
                 Verdict::Pass
             }
             GOAWAY if self.client.is_none() && says_error(payload) => {
@@ -458,17 +458,17 @@ impl Intake {
     /// trailers have none (RFC 9113 §8.1, §8.3), an interim response does not end the stream, and nothing comes behind
     /// its end (§5.1).
     fn track_response(&mut self, stream: u32, ends: bool, seen: &Seen) -> bool {
-        let (stage, flawed) = match self.responses.stage(stream) {
+        let (state, flawed) = match self.responses.state(stream) {
             None => return seen.of_request,
-            Some(Stage::Awaited) if seen.interim => (Stage::Awaited, seen.of_request || ends),
-            Some(Stage::Awaited) => (Stage::Begun, seen.of_request),
-            Some(Stage::Begun) => (Stage::Begun, seen.pseudo),
-            Some(Stage::Over) => (Stage::Over, true),
+            Some(ResponseState::Awaited) if seen.interim => (ResponseState::Awaited, seen.of_request || ends),
+            Some(ResponseState::Awaited) => (ResponseState::Begun, seen.of_request),
+            Some(ResponseState::Begun) => (ResponseState::Begun, seen.pseudo),
+            Some(ResponseState::Over) => (ResponseState::Over, true),
         };
         match ends {
-            true if stage == Stage::Begun && !flawed => self.responses.complete(stream),
-            true => self.responses.reach(stream, Stage::Over),
-            false => self.responses.reach(stream, stage),
+            true if state == ResponseState::Begun && !flawed => self.responses.complete(stream),
+            true => self.responses.set_state(stream, ResponseState::Over),
+            false => self.responses.set_state(stream, state),
         }
         flawed
     }
@@ -481,14 +481,14 @@ impl Intake {
     ) -> Result<Verdict, ConnectionFault> {
         let stream = header.stream;
         if self.client.is_none() && header.length <= FRAME_BYTES_MAX {
-            match self.responses.stage(stream) {
-                Some(Stage::Awaited) => return Ok(self.keep_headless(header)),
-                Some(Stage::Over) => {
+            match self.responses.state(stream) {
+                Some(ResponseState::Awaited) => return Ok(self.keep_headless(header)),
+                Some(ResponseState::Over) => {
                     self.give_window_back(0, header.length as u32);
                     self.reset(stream, Reason::STREAM_CLOSED, limits)?;
                     return Ok(Verdict::Keep);
                 }
-                Some(Stage::Begun) if header.has(END_STREAM) => self.responses.complete(stream),
+                Some(ResponseState::Begun) if header.has(END_STREAM) => self.responses.complete(stream),
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `body.rs` | pieces of bodies on their way to a peer, and how much of them the library holds |
-//! | `staging.rs` | what is read and written beside the socket: our own words, and what gathers until it is sealed |
+//! | `staging.rs` | what is read and written beside the socket: our own frames, and bytes that wait to be sealed |
 //! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
@@ -28,8 +28,8 @@ pub mod translate;
 pub use ahead::Ahead;
 pub use body::{Chunk, Meter, Piece};
 pub use intake::{ConnectionFault, Intake, Moment};
-pub use responses::{Responses, Stage};
-pub use staging::{give_ready, stage, stage_words};
+pub use responses::{ResponseState, Responses};
+pub use staging::{give_ready, stage, stage_frames};
 
 /// Bytes that a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

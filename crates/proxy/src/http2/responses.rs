@@ -1,25 +1,25 @@
-//! Stages of the responses on a server's streams. Code that begins a stream registers it, and the intake goes by the
-//! stage, since the library ends a connection for frames that RFC 9113 lets cost their stream alone.
+//! States of the responses on a server's streams. Code that begins a stream registers it, and the intake goes by the
+//! state, since the library ends a connection for frames that RFC 9113 lets cost their stream alone.
 
 use std::cell::{Cell, RefCell};
 
-/// How much of its response a stream has brought.
+/// State of a stream's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// No final head.
+pub enum ResponseState {
+    /// The final head has not been received.
     Awaited,
-    /// The final head: what follows is its body, and its trailers.
+    /// The final head has been received: the body and trailers follow.
     Begun,
-    /// All of it, or the server has reset the stream.
+    /// The response is complete, or the server has reset the stream.
     Over,
 }
 
-/// The words of one connection's server so far.
+/// States of the responses of one connection to a server.
 #[derive(Debug, Default)]
 pub struct Responses {
-    /// Streams that somebody has a handle of, the oldest first, and so by number: as many as it may have.
-    known: RefCell<Vec<(u32, Stage)>>,
-    /// One of its streams has brought a whole response.
+    /// Open streams that code of ours has a handle of, in the order of their identifiers; the peer limits how many.
+    known: RefCell<Vec<(u32, ResponseState)>>,
+    /// One of the connection's streams has received a whole response.
     has_answered: Cell<bool>,
     /// The server has said GOAWAY with the code of an error: it takes nothing more, and is to close (RFC 9113 §5.4.1).
     has_failed: Cell<bool>,
@@ -29,10 +29,10 @@ impl Responses {
     pub fn begin(&self, stream: u32) {
         let mut known = self.known.borrow_mut();
         debug_assert!(known.last().is_none_or(|(last, _)| *last < stream), "streams begin in order");
-        known.push((stream, Stage::Awaited));
+        known.push((stream, ResponseState::Awaited));
     }
 
-    /// Nobody has a handle of it any more: what comes for it is the library's to judge.
+    /// Forgets a stream whose handle is dropped: its further frames are judged by the library alone.
     pub fn forget(&self, stream: u32) {
         let mut known = self.known.borrow_mut();
         if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
@@ -40,8 +40,8 @@ impl Responses {
         }
     }
 
-    /// Stage of the stream's response; `None` for a stream that nobody has a handle of.
-    pub fn stage(&self, stream: u32) -> Option<Stage> {
+    /// ResponseState of the stream's response; `None` for a stream that nobody has a handle of.
+    pub fn state(&self, stream: u32) -> Option<ResponseState> {
         let known = self.known.borrow();
         known.binary_search_by_key(&stream, |(number, _)| *number).ok().map(|place| known[place].1)
     }
@@ -68,13 +68,13 @@ impl Responses {
     /// The server has ended the stream by END_STREAM, and so a response that had begun before, or begins with that.
     pub fn complete(&self, stream: u32) {
         self.has_answered.set(true);
-        self.reach(stream, Stage::Over);
+        self.set_state(stream, ResponseState::Over);
     }
 
-    pub fn reach(&self, stream: u32, stage: Stage) {
+    pub fn set_state(&self, stream: u32, state: ResponseState) {
         let mut known = self.known.borrow_mut();
         if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
-            known[place].1 = stage;
+            known[place].1 = state;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that `h2` reads and writes, beside those of the socket: our own words, and what gathers until it is sealed.
+//! Bytes that `h2` reads and writes, beside those of the socket: our own frames, and bytes that wait to be sealed.
 
 use std::io::IoSlice;
 
@@ -17,8 +17,8 @@ pub fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
     count > 0
 }
 
-/// Puts our own words behind those of the library, which must be whole frames. False while there is no room.
-pub fn stage_words(buffers: &BufferPool, staged: &mut Buffer, intake: &mut Intake) -> bool {
+/// Stages our own frames behind those of the library, which must be whole. False while there is no room.
+pub fn stage_frames(buffers: &BufferPool, staged: &mut Buffer, intake: &mut Intake) -> bool {
     if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
         return false;
     }

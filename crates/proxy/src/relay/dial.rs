@@ -208,7 +208,7 @@ impl First {
         let buffers = &connection.core.buffers;
         buffers.equip(&mut connection.inbox);
         match stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
-            Poll::Pending => buffers.give_back(&mut connection.inbox),
+            Poll::Pending => buffers.release(&mut connection.inbox),
             Poll::Ready(Ok(0)) => stream.ended = true,
             Poll::Ready(Ok(count)) => connection.inbox.filled(count),
             Poll::Ready(Err(_)) => return Err(Side::Client),

@@ -72,7 +72,7 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let (services, server) = (&self.backend.services, self.connection.key.server);
-        services.buffers.give_back(&mut self.received);
+        services.buffers.release(&mut self.received);
         services.metrics.lower(self.backend.server_metrics(server).closing);
         services.metrics.lower(self.backend.server_metrics(server).open);
     }

@@ -37,7 +37,7 @@ pub async fn connect(
     let due = services.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
     let endpoint = &backend.servers[key.server].endpoint;
-    let reached = reach(services, endpoint, preamble, due, deadline).await;
+    let reached = connect_any(services, endpoint, preamble, due, deadline).await;
     services.metrics.observe(backend.metrics().connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &backend.connector) {
         (Ok((socket, remote)), None) => Ok((ServerStream::plain(socket), remote)),
@@ -84,8 +84,9 @@ pub fn commit(
     }
 }
 
-/// Gives a connection up after a request: to its pool if it can serve again; else closed, its permit returned.
-pub fn give_back(backend: &Backend, mut connection: Box<ServerConnection>, clean: bool) -> Option<Permit> {
+/// Checks a connection in after a request: into its pool if it can serve again; else it is closed, and its permit
+/// returned.
+pub fn check_in(backend: &Backend, mut connection: Box<ServerConnection>, clean: bool) -> Option<Permit> {
     let (server, services) = (connection.key.server, &backend.services);
     let metrics = backend.server_metrics(server);
     if !clean || services.draining.get() {
@@ -107,7 +108,7 @@ fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
 }
 
 /// Connects to the server, at the address that the round robin picks; at another one where that fails.
-async fn reach(
+async fn connect_any(
     services: &Services,
     endpoint: &Endpoint,
     preamble: &[u8],
@@ -121,7 +122,7 @@ async fn reach(
     while let Some(remote) = remotes.next() {
         // An address that does not answer leaves time for the others.
         let due = if remotes.len() == 0 { due } else { (services.timers.now() + share).min(due) };
-        match reach_by(services, remote, preamble, due, deadline).await {
+        match connect_to(services, remote, preamble, due, deadline).await {
             Ok(socket) => {
                 lost.into_iter().for_each(|lost| endpoint.note_failed(lost));
                 return Ok((socket, remote));
@@ -135,7 +136,7 @@ async fn reach(
     Err(failed)
 }
 
-async fn reach_by(
+async fn connect_to(
     services: &Services,
     remote: EndpointAddress,
     preamble: &[u8],

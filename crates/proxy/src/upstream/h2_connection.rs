@@ -29,7 +29,7 @@ use super::connect::connect;
 use super::connection::{Permit, PoolKey, ServerConnection};
 use super::h2_pool::{H2Connection, H2Pool};
 use crate::fault::{Attempt, Repeatable};
-use crate::http2::{Intake, Moment, Piece, Responses, give_ready, stage, stage_words};
+use crate::http2::{Intake, Moment, Piece, Responses, give_ready, stage, stage_frames};
 use crate::services::{STREAM_WINDOW_BYTES_MAX, Services};
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
@@ -403,7 +403,7 @@ impl Wired {
     fn say(&self) {
         if !self.blocked.get() {
             let room =
-                stage_words(&self.services.buffers, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
+                stage_frames(&self.services.buffers, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
             self.blocked.set(!room);
         }
     }
@@ -419,15 +419,15 @@ impl Wired {
             }
             staged.consume(count);
         }
-        buffers.give_back(&mut staged);
+        buffers.release(&mut staged);
         stream.poll_flush(context, buffers)
     }
 }
 
 impl Drop for Wired {
     fn drop(&mut self) {
-        self.services.buffers.give_back(&mut self.inbox.borrow_mut());
-        self.services.buffers.give_back(&mut self.staged.borrow_mut());
+        self.services.buffers.release(&mut self.inbox.borrow_mut());
+        self.services.buffers.release(&mut self.staged.borrow_mut());
     }
 }
 
@@ -462,7 +462,7 @@ impl AsyncRead for ServerWire {
             passed = taken.pass;
         }
         if inbox.is_idle() {
-            wired.services.buffers.give_back(&mut inbox);
+            wired.services.buffers.release(&mut inbox);
         }
         Poll::Ready(Ok(()))
     }

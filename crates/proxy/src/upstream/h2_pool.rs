@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use super::connection::ServerLimiter;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::fault::{Attempt, Repeatable};
-use crate::http2::{Piece, Responses, Stage};
+use crate::http2::{Piece, ResponseState, Responses};
 use crate::services::{Driver, Services};
 
 /// Connections to one server that a core makes at the same time, once one of them has been of use.
@@ -468,7 +468,7 @@ impl H2Connection {
 
     /// Whether the server has ended this stream: it wants nothing more of the request.
     pub fn has_ended(&self, sending: &SendStream<Piece>) -> bool {
-        self.responses.stage(sending.stream_id().as_u32()) == Some(Stage::Over)
+        self.responses.state(sending.stream_id().as_u32()) == Some(ResponseState::Over)
     }
 
     /// The server has given a whole response on this connection.

@@ -303,7 +303,7 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
     }
     connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
     if let Some(Chunk::BufferPool(mut buffer)) = part.data {
-        core.buffers.give_back(&mut buffer);
+        core.buffers.release(&mut buffer);
     }
 }
 

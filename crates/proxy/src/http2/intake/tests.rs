@@ -651,7 +651,7 @@ fn a_response_of_a_server_passes_as_it_was() {
     for step in [1, 7, 1000] {
         let (mut intake, responses, limits) = asked();
         assert_eq!(given(&mut intake, &limits, &bytes, step).unwrap(), bytes, "in pieces of {step}");
-        assert_eq!(responses.stage(1), Some(Stage::Over));
+        assert_eq!(responses.state(1), Some(ResponseState::Over));
         assert!(intake.say().is_empty());
     }
 }
@@ -689,7 +689,7 @@ fn data_before_a_final_head_is_a_malformed_response() {
             assert_eq!(got, [before.clone(), frame(HEADERS, END_HEADERS, 1, MALFORMED)].concat());
             assert_eq!(intake.say(), frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
             // The library has reset it, and passes over the rest by itself.
-            assert_eq!(responses.stage(1), None);
+            assert_eq!(responses.state(1), None);
             let rest = frame(DATA, END_STREAM, 1, b"more");
             assert_eq!(given(&mut intake, &limits, &rest, step).unwrap(), rest);
         }
@@ -763,11 +763,11 @@ fn streams_are_known_for_as_long_as_somebody_reads_them() {
     (1..100).step_by(2).for_each(|stream| responses.begin(stream));
     responses.forget(7);
     responses.forget(7);
-    responses.reach(9, Stage::Begun);
-    responses.reach(7, Stage::Begun);
+    responses.set_state(9, ResponseState::Begun);
+    responses.set_state(7, ResponseState::Begun);
     assert_eq!(
-        [5, 7, 9, 101].map(|stream| responses.stage(stream)),
-        [Some(Stage::Awaited), None, Some(Stage::Begun), None]
+        [5, 7, 9, 101].map(|stream| responses.state(stream)),
+        [Some(ResponseState::Awaited), None, Some(ResponseState::Begun), None]
     );
     (1..100).step_by(2).for_each(|stream| responses.forget(stream));
     assert!(responses.is_empty());

@@ -84,7 +84,7 @@ impl Http1 {
         loop {
             let (head, body) = (self.outbox.len(), &body[written.body..]);
             if head + body.len() + self.after.len() == 0 {
-                buffers.give_back(&mut self.outbox);
+                buffers.release(&mut self.outbox);
                 return (written, self.connection.stream.poll_flush(context, buffers).map_err(drop));
             }
             let slices = [IoSlice::new(self.outbox.readable()), IoSlice::new(body), IoSlice::new(self.after)];
@@ -276,8 +276,8 @@ impl Http1 {
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
     pub fn finish(&mut self, core: &Services) -> bool {
         let clean = !self.spent && !self.excess && self.answer.is_idle() && self.is_read();
-        core.buffers.give_back(&mut self.outbox);
-        core.buffers.give_back(&mut self.answer);
+        core.buffers.release(&mut self.outbox);
+        core.buffers.release(&mut self.answer);
         clean
     }
 }
