@@ -46,10 +46,10 @@ use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 use propylon_signer::{KeyServerAddresses, SignerProfile};
 
-/// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
+/// A compiled configuration, which all cores share: names are resolved, certificates loaded and routes indexed.
 #[derive(Clone)]
 pub struct Snapshot {
-    /// Counts from 1.
+    /// Number of the snapshot, from 1.
     pub generation: u64,
     pub config: Arc<Config>,
     pub router: Arc<Router>,
@@ -58,7 +58,7 @@ pub struct Snapshot {
     relay_routes: Arc<[usize]>,
     /// Servers by backend, then by server.
     pub servers: Vec<Arc<Vec<Server>>>,
-    /// Generation since which each backend has been what it is, by backend.
+    /// Generation in which each backend last changed, by backend.
     versions: Vec<u64>,
     /// Signers in the order of the configuration.
     pub signers: Vec<Arc<SignerProfile>>,
@@ -73,20 +73,20 @@ pub struct Snapshot {
     /// Link profiles that were read again, by signer, until they are in use.
     links: Vec<Option<Arc<LinkProfile>>>,
     tickets: Arc<TicketSets>,
-    /// TLS terms by listener; `None` for plaintext.
+    /// TLS settings by listener; `None` for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
     pub sockets: Arc<[Bound]>,
     /// Collector that spans go to; `None` where nothing is traced.
     pub collector: Option<Arc<Target>>,
 }
 
-/// On which terms a listener speaks TLS.
+/// TLS settings of a listener.
 struct Terms {
     profile: Arc<Profile>,
     prefer: Option<Vec<KeyType>>,
-    /// In place of the engine's own protocols, where bytes are handed on.
+    /// ALPN protocols of a relay, in place of the engine's own.
     alpn: Option<Vec<String>>,
-    /// HTTP/2 is among the engine's own.
+    /// Whether the engine offers HTTP/2.
     http2: bool,
     tickets: Arc<Tickets>,
     /// Parts of each worker's acceptor, by worker.
@@ -118,7 +118,7 @@ impl Terms {
 pub struct Publication {
     pub snapshot: Arc<Snapshot>,
     pub metrics: ConfiguredMetrics,
-    /// Cores that go by it.
+    /// Number of cores that use the snapshot.
     adopted: AtomicUsize,
     adopting: Notify,
 }
@@ -163,7 +163,7 @@ impl Snapshot {
         names_of(config, Some(self))
     }
 
-    /// The same, counted from after another process's configuration: what anybody has seen of that is not this.
+    /// The snapshot with generations counted from another process's, so that none of that is taken for one of these.
     pub fn counted_after(self, generation: u64) -> Snapshot {
         let generation = self.generation + generation;
         let versions = vec![generation; self.versions.len()];
@@ -258,7 +258,7 @@ impl Snapshot {
         Ok(Compiled { snapshot, warnings: findings, kept })
     }
 
-    /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
+    /// Commits the limits of servers that the earlier snapshot did not have; called at the snapshot's publication.
     pub fn commit(&self, earlier: &Snapshot) {
         let known: HashSet<_> = earlier.limiters.iter().flatten().map(Arc::as_ptr).collect();
         for limiter in self.limiters.iter().flatten().filter(|limiter| !known.contains(&Arc::as_ptr(limiter))) {
@@ -266,7 +266,7 @@ impl Snapshot {
         }
     }
 
-    /// Has new links to key servers made with what was read again for them.
+    /// Puts the link profiles whose files were read again into force, for new links to key servers.
     pub fn renew_links(&mut self) {
         for (signer, link) in self.signers.iter().zip(&mut self.links) {
             if let Some(link) = link.take() {
@@ -291,12 +291,12 @@ impl Snapshot {
         }
     }
 
-    /// The same, with its sockets.
+    /// The snapshot with its sockets.
     pub fn bound(self, sockets: Vec<Bound>) -> Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
-    /// The same, with other certificates for clients, and for servers.
+    /// The snapshot with other certificates for clients, and for servers.
     pub fn with_certificates(
         &self,
         profiles: Vec<Arc<Profile>>,
@@ -415,7 +415,7 @@ fn uploads(config: &Config) -> HashSet<&path::Path> {
     .collect()
 }
 
-/// Backends of the snapshot before, by their names.
+/// Backends of the earlier snapshot, by their names.
 #[derive(Default)]
 struct Before<'s> {
     backends: HashMap<&'s str, (&'s Snapshot, usize)>,
@@ -430,13 +430,13 @@ impl<'s> Before<'s> {
         Before { backends: earlier.into_iter().flat_map(of).collect() }
     }
 
-    /// The snapshot before, and the index that this backend has there.
+    /// The earlier snapshot, and the backend's index there.
     fn of(&self, backend: &Backend) -> Option<(&'s Snapshot, usize)> {
         self.backends.get(backend.name.as_str()).copied()
     }
 }
 
-/// Keeps the upstream profiles of before where nothing about them has changed.
+/// Keeps the earlier upstream profiles where nothing about them has changed.
 fn reload_upstreams(
     config: &Config,
     before: &Before<'_>,
@@ -502,7 +502,7 @@ fn reload_links(
     links
 }
 
-/// The same signer in the earlier snapshot.
+/// Finds the signer of the same id in the earlier snapshot.
 fn known_signer(earlier: Option<&Snapshot>, signer: &Signer) -> Option<Arc<SignerProfile>> {
     earlier?.signers.iter().find(|known| known.config.id == signer.id).cloned()
 }
@@ -553,7 +553,7 @@ pub fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddres
     names
 }
 
-/// The same servers in the snapshot before, by index; `None` for those that are new.
+/// Indexes of the servers in the earlier snapshot; `None` for new ones.
 fn known_servers<'s>(before: &Before<'s>, backend: &Backend) -> Vec<Option<&'s Server>> {
     let Some((earlier, index)) = before.of(backend) else { return vec![None; backend.servers.len()] };
     let addresses =
@@ -600,7 +600,7 @@ fn reload_servers(
     all
 }
 
-/// A backend is what it was if it is written the same, with the same servers.
+/// Whether a backend is unchanged: it is written the same, with the same servers.
 fn versions(config: &Config, servers: &[Arc<Vec<Server>>], before: &Before<'_>, generation: u64) -> Vec<u64> {
     let version = |(backend, servers): (&Backend, &Arc<Vec<Server>>)| match before.of(backend) {
         Some((earlier, index))
@@ -614,7 +614,7 @@ fn versions(config: &Config, servers: &[Arc<Vec<Server>>], before: &Before<'_>, 
     config.backends.iter().zip(servers).map(version).collect()
 }
 
-/// Keeps the terms of before where a listener's are the same.
+/// Keeps the earlier TLS settings where a listener's are the same.
 fn reload_terms(
     config: &Config,
     profiles: &[Arc<Profile>],
@@ -780,19 +780,19 @@ pub fn rule(route: &propylon_config::Route) -> Rule {
 }
 
 impl Publication {
-    /// With the metrics of the snapshot's configuration, which are to be registered before.
+    /// Makes the publication, with the metrics of the snapshot's configuration, which are registered before.
     pub fn new(snapshot: Arc<Snapshot>, telemetry: &Telemetry) -> Publication {
         let metrics = telemetry.configured(&snapshot.config);
         Publication { snapshot, metrics, adopted: AtomicUsize::new(0), adopting: Notify::new() }
     }
 
-    /// A core goes by it from here on.
+    /// Notes that a core uses the snapshot from now on.
     pub fn adopted(&self) {
         self.adopted.fetch_add(1, Ordering::SeqCst);
         self.adopting.notify_one();
     }
 
-    /// Waits for so many. For one to wait.
+    /// Waits until that many cores use the snapshot. One task may wait.
     pub async fn adopted_by(&self, cores: usize) {
         while self.adopted.load(Ordering::SeqCst) < cores {
             self.adopting.notified().await;

@@ -47,7 +47,7 @@ pub enum Phase {
     /// Everything is made ready, and nothing is accepted: another process still serves.
     Waiting,
     Serving,
-    /// No new connections; finish the requests in progress.
+    /// The worker accepts no connections and finishes the requests in progress.
     Draining,
     /// As `Draining`, while a successor serves: nobody has to hurry. Clients may stay until told to go elsewhere.
     Succeeded,
@@ -77,7 +77,7 @@ pub struct Assignment {
     pub shared: Arc<Shared>,
     pub connections_max: ConnectionsMax,
     pub batching: Arc<Batching>,
-    /// To the process that holds this one's keys.
+    /// Socket to the process that holds the private keys.
     pub key_process: Option<OwnedFd>,
     pub phase: watch::Receiver<Phase>,
 }
@@ -206,9 +206,9 @@ struct ListeningSockets {
     open: Vec<(Bound, Weak<ListeningSocket>)>,
 }
 
-/// A listening socket. It is the accepting task's, and closed with that.
+/// A listening socket. The accepting task owns it, and closes it at its end.
 struct ListeningSocket {
-    /// The listener: an address may pass to another one.
+    /// Listener that the socket belongs to: a reload may give the address to another listener.
     listener: RefCell<Rc<ListenerHandle>>,
     bound: Bound,
     socket: AsyncFd<Arc<TcpListener>>,
@@ -216,8 +216,8 @@ struct ListeningSocket {
 }
 
 impl ListeningSockets {
-    /// Ends those that are not among these sockets. What the kernel has accepted for them has been promised to clients
-    /// already, and is served on the snapshot that has their listeners.
+    /// Closes those that are not among `sockets`. Connections that the kernel has accepted on them are promised to
+    /// clients already, and are served on the snapshot that has their listeners.
     fn close(&mut self, sockets: &[Bound]) {
         let core = &self.core;
         self.open.retain(|(known, listening)| {
@@ -230,7 +230,7 @@ impl ListeningSockets {
         });
     }
 
-    /// Begins to accept at those that are new; those that are there learn whose they are now.
+    /// Accepts on new sockets, and sets the listener of those that stay.
     fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
         let snapshot = self.core.snapshot();
         let listeners = &snapshot.listeners;
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn an_accept_that_fails_for_one_client_is_followed_by_another_and_one_that_fails_for_all_is_not() {
         let socket = propylon_sys::listen("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
-        // A socket that listens no longer says EINVAL, however often it is asked.
+        // A socket that listens no longer fails with EINVAL at every accept.
         rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
         for _ in 0..3 {
             let error = propylon_sys::accept(&socket).map(drop).unwrap_err();

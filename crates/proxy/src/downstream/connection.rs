@@ -200,12 +200,12 @@ impl Connection {
         .await
     }
 
-    /// When the head was begun whose rest is waited for.
+    /// Time at which the head began that is not complete yet.
     fn head_began(&self) -> Option<Instant> {
         self.rare.as_ref().and_then(|rare| rare.head_began)
     }
 
-    /// When a head that began at that time is to be there: the first one counts from the connection's begin.
+    /// Deadline of a head that began at `began`: that of the first head counts from the accept.
     fn head_due(&self, began: Instant, timeout: Duration) -> u64 {
         let since = if self.requests == 0 { self.accepted } else { self.core.timers.at(began) };
         since + timeout.as_millis() as u64
@@ -277,7 +277,7 @@ impl Connection {
         arrival
     }
 
-    /// A head has begun and is not whole.
+    /// Handles a head that is not complete: refuses it after its timeout, else the connection waits for the rest.
     fn await_rest(&mut self, request: &Request, timeout: Duration) -> Arrival {
         let core = &self.core;
         if core.timers.now() >= self.head_due(request.started, timeout) {
@@ -508,7 +508,7 @@ impl Connection {
         }
     }
 
-    /// One line, unless strangers cause too many of them. A client that goes away without a word is not worth one.
+    /// Logs a failed handshake, as often as the throttle admits. A client that closes is not logged.
     fn log_failed_handshake(&self, unfinished: &Unfinished, started: Instant) {
         let (reason, detail) = match unfinished {
             Unfinished::Closed => return,

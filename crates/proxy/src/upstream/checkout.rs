@@ -1,4 +1,5 @@
-//! A place at a server for a request or a relay: its server and connection, and the wait while all are full.
+//! Checkout of a connection for a request or a relay: the pick of a server, its connection, and the queue while all
+//! servers are full.
 
 mod streams;
 
@@ -26,7 +27,7 @@ use super::in_flight::InFlight;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::Note;
 
-/// A client for whom a connection is sought, as far as that concerns servers.
+/// The client of a request that needs a connection, as far as the checkout uses it.
 pub trait Client {
     fn deadline(&self) -> &Deadline;
 
@@ -462,7 +463,7 @@ async fn wait(
     let due = services.timers.now() + timeout;
     client.rest();
     let granted = poll_fn(|context| {
-        // Before there is a grant, which is not to be for nobody.
+        // The client is checked before the grant, which would be lost on a client that has gone.
         if let Poll::Ready(why) = client.poll_gone(context) {
             return Poll::Ready(Err(Refusal::ClientGone(why)));
         }

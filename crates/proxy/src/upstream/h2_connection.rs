@@ -58,7 +58,7 @@ pub fn begin(backend: &Rc<Backend>, server: usize, permit: Option<Permit>) {
 struct Making {
     h2_pool: Rc<H2Pool>,
     services: Rc<Services>,
-    /// Why it comes to nothing, if it does; none once it is made.
+    /// Error that the pool gets if the connection is not made; `None` once it is.
     failure: Option<Attempt>,
 }
 
@@ -73,7 +73,7 @@ impl Making {
         self.failure = Some(why);
     }
 
-    /// The pool counts it as made from now on.
+    /// Has the pool count the connection as made.
     fn made(mut self) {
         self.failure = None;
     }
@@ -140,7 +140,7 @@ struct Life {
 }
 
 impl Life {
-    /// Says to other cores what they could have of this one's, by the configuration in effect.
+    /// Reports to other cores which connections of this one they could have, by the configuration in effect.
     fn note_links(&self) {
         let Some(backend) = self.upstreams.get(&self.backend) else { return };
         let pool = &backend.state.pool;
@@ -180,7 +180,7 @@ fn data_frame_budget(streams: u32) -> usize {
     STREAM_WINDOW_BYTES_MAX as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
 }
 
-/// Says our settings and waits for the server's: they tell how many streams there may be, and that it speaks HTTP/2.
+/// Sends our SETTINGS and waits for the server's, which limit its streams and prove that it speaks HTTP/2.
 async fn greet(
     services: &Rc<Services>,
     wire: &Rc<Wired>,
@@ -259,14 +259,14 @@ struct Driver {
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
     timeouts: Timeouts,
-    /// Window of each stream in bytes, as the server has been told.
+    /// Window of each stream in bytes, as SETTINGS have announced it.
     window: u32,
     /// Dropped last: its permit stands for the connection until that is closed.
     life: Life,
 }
 
 impl Driver {
-    /// Ready when the connection is over.
+    /// Drives the connection; ready when it has ended.
     fn poll(&mut self, context: &mut Context<'_>, deadline: &propylon_net::timers::Deadline) -> Poll<()> {
         *self.life.link.driver.borrow_mut() = Some(context.waker().clone());
         self.wire.turn.set(0);
@@ -338,7 +338,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// A server that says nothing for a while, with streams open, is asked whether it is there. True when it is not.
+    /// Sends a PING to a server that was silent for a while with streams open. True when no answer came in time.
     fn poll_ping(&mut self, context: &mut Context<'_>, now: u64, ping: u64, due: &mut u64) -> bool {
         let Some(pings) = &mut self.pings else { return false };
         if let Some(since) = self.pinged {
@@ -368,14 +368,14 @@ struct Wired {
     inbox: RefCell<Buffer>,
     /// Bytes that the library has written and the stream has not taken yet.
     staged: RefCell<Buffer>,
-    /// Bytes that have come, and when the last did in milliseconds on the core's clock.
+    /// Bytes received, and when the last were, in milliseconds on the core's clock.
     received_bytes: Cell<u64>,
     received_at: Cell<u64>,
-    /// The library waits for the socket.
+    /// Whether the library waits for the socket.
     blocked: Cell<bool>,
     intake: RefCell<Intake>,
     responses: Rc<Responses>,
-    /// Bytes read in this turn of the connection's.
+    /// Bytes read in this poll of the connection.
     turn: Cell<usize>,
     /// Limits for floods; a server is held to that of errors alone.
     limits: Http2Flood,
@@ -408,7 +408,7 @@ impl Wired {
         }
     }
 
-    /// Sends what has gathered.
+    /// Sends the staged bytes.
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (mut stream, mut staged) = (self.stream.borrow_mut(), self.staged.borrow_mut());
         let buffers = &self.services.buffers;
@@ -431,7 +431,7 @@ impl Drop for Wired {
     }
 }
 
-/// The library's end.
+/// The library's side of the connection.
 struct ServerWire(Rc<Wired>);
 
 impl AsyncRead for ServerWire {

@@ -1,6 +1,6 @@
 //! The connections to one server of HTTP/2 on a core, and the requests that wait for a stream on one of them.
 //!
-//! A stream that becomes free goes to the request whose turn it is in the pool's queue, and nobody else is woken.
+//! A stream that becomes free goes to the request that is next in the pool's queue, and no other request is woken.
 //! Requests that wait see to further connections: one at a time until the server has shown that they are of use, and
 //! later and later after one that came to nothing, or on which the server allows no streams. While any connection is
 //! open no request fails for another connection's sake.
@@ -45,9 +45,9 @@ const SHARE_MILLIS: u64 = 100;
 /// Settings of a pool from the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
-    /// Streams on a connection at a time.
+    /// Limit on concurrent streams of one connection.
     pub streams_max: usize,
-    /// Streams over a connection's life.
+    /// Limit on streams over a connection's life.
     pub requests_max: u32,
     pub order: Order,
 }
@@ -59,7 +59,7 @@ pub struct H2Pool {
     server: Cell<usize>,
     terms: Cell<Terms>,
     links: RefCell<Vec<Rc<H2Connection>>>,
-    /// Connections being made.
+    /// Number of connections being made.
     connecting: Cell<usize>,
     /// Requests that wait for a stream.
     queue: RefCell<Queue<Rc<Waiter>>>,
@@ -70,13 +70,13 @@ pub struct H2Pool {
     /// Requests that wait in the backend's queue for the right to make a connection: one that this core has will do.
     watching: RefCell<BTreeMap<QueueTicket, Waker>>,
     pace: Pace,
-    /// The server has agreed on HTTP/1.1 the last time.
+    /// Whether the server chose HTTP/1.1 by ALPN the last time.
     speaks_http1: Cell<bool>,
-    /// Only requests of earlier configurations come here.
+    /// Whether only requests of earlier configurations use the pool.
     abandoned: Cell<bool>,
-    /// There are more connections than there may be, since the limit was lowered.
+    /// Whether there are more connections than the limit, since that was lowered.
     shedding: Cell<bool>,
-    /// Requests that wait at any server of the backend.
+    /// Requests that wait for any server of the backend.
     roamers: Rc<Roamers>,
 }
 
@@ -93,7 +93,7 @@ struct Roamer {
     waker: Waker,
 }
 
-/// A place among the roamers, given up when it is dropped.
+/// A request's entry among the roamers. Dropping it leaves them.
 pub struct Roaming {
     services: Rc<Services>,
     roamers: Rc<Roamers>,
@@ -102,7 +102,7 @@ pub struct Roaming {
 }
 
 impl Roamers {
-    /// Joins those who are told of a stream that another server has; `since` is when the request came.
+    /// Joins the requests that are invited to a stream of another server; `since` is when the request arrived.
     pub fn join(
         self: &Rc<Roamers>,
         services: &Rc<Services>,
@@ -121,7 +121,7 @@ impl Roamers {
         self.list.borrow().is_empty()
     }
 
-    /// Wakes the first who would take a stream there. It is a roamer no more.
+    /// Wakes the first roamer that would take a stream of this server, and removes it from the roamers.
     fn invite(&self, to: &H2Pool) {
         let mut list = self.list.borrow_mut();
         let is_wanted = |roamer: &Roamer| roamer.wants.iter().any(|h2_pool| std::ptr::eq(&**h2_pool, to));
@@ -133,14 +133,14 @@ impl Roamers {
 }
 
 impl Roaming {
-    /// Waits on, after an invitation that led nowhere.
+    /// Waits again after an invitation whose stream was gone.
     pub fn stay(&self, context: &Context<'_>) {
         let roamer = Roamer { wants: Rc::clone(&self.wants), waker: context.waker().clone() };
         let before = self.roamers.list.borrow_mut().insert(self.ticket, roamer);
         drop(before);
     }
 
-    /// Whether another server may have a stream by now.
+    /// Whether the request was invited to another server's stream.
     pub fn is_invited(&self, context: &Context<'_>) -> bool {
         match self.roamers.list.borrow_mut().get_mut(&self.ticket) {
             Some(roamer) => {
@@ -163,16 +163,16 @@ impl Drop for Roaming {
     }
 }
 
-/// When further connections are made.
+/// State that decides when the pool makes further connections.
 #[derive(Default)]
 struct Pace {
-    /// The last connection that was made has seated somebody.
+    /// Whether the last connection that was made has served a request.
     is_proven: Cell<bool>,
-    /// The last pause, in milliseconds; 0 after a connection that was of use.
+    /// Length of the last pause in milliseconds; 0 after a connection that was of use.
     pause: Cell<u64>,
     /// End of the pause, in milliseconds on the core's clock.
     until: Cell<u64>,
-    /// Somebody will look when it is over.
+    /// Whether a timer is set for the end of the pause.
     is_armed: Cell<bool>,
 }
 
@@ -197,11 +197,11 @@ pub enum Answer {
     Look,
     /// There is no connection, and this is why the last one came to nothing.
     Failed(Attempt),
-    /// As many wait as may.
+    /// The backend's queue is full.
     Full,
 }
 
-/// Somebody who waits for a stream.
+/// A request that waits for a stream, as the pool's queue holds it.
 pub struct Waiter {
     services: Rc<Services>,
     /// The turn by which it should have its stream.
@@ -296,12 +296,12 @@ impl PendingStream {
         drop(left);
     }
 
-    /// Since when it is one among all who wait, in milliseconds on the core's clock.
+    /// Time since which the backend's queue counts the request, in milliseconds on the core's clock.
     pub fn since(&self) -> Option<u64> {
         self.waiter.counted.borrow().as_ref().map(|counted| counted.since)
     }
 
-    /// Microseconds for which it has been one of them.
+    /// Time for which the backend's queue has counted the request, in microseconds.
     pub fn waited(&self) -> Option<u64> {
         self.waiter.counted.borrow().as_ref().map(|counted| counted.began.elapsed().as_micros() as u64)
     }
@@ -327,13 +327,13 @@ pub struct H2Connection {
     services: Rc<Services>,
     /// Handle that begins streams; `None` when no further stream may begin.
     send: RefCell<Option<SendRequest<Piece>>>,
-    /// There are no further streams.
+    /// Whether no further stream may begin.
     is_closed: Cell<bool>,
     pub is_tls: bool,
     pub(super) streams: Cell<usize>,
-    /// Seats whose streams have not begun.
+    /// Reserved streams that have not begun.
     reserved: Cell<usize>,
-    /// Streams begun on it.
+    /// Number of streams begun on the connection.
     requests: Cell<u32>,
     /// Streams that the server allowed when that was last looked at.
     allowed: Cell<usize>,
@@ -341,14 +341,14 @@ pub struct H2Connection {
     /// Endpoint of the server: whether it is open, and still has the connection's address.
     endpoint: Arc<Endpoint>,
     remote: Cell<EndpointAddress>,
-    /// Milliseconds on the core's clock: when it was made.
+    /// Time at which the connection was made, in milliseconds on the core's clock.
     since: u64,
     responses: Rc<Responses>,
-    /// Whom to wake when it is to end.
+    /// Waker of the connection's driver.
     pub(super) driver: Rc<Driver>,
-    /// Milliseconds on the core's clock: when the last stream was left.
+    /// Time at which the last stream ended, in milliseconds on the core's clock.
     pub(super) left: Cell<u64>,
-    /// The connection ends for a reason of ours.
+    /// Whether this side ends the connection.
     is_dismissed: Cell<bool>,
 }
 
@@ -358,7 +358,7 @@ pub struct StreamPermit {
     pub slot: H2Slot,
 }
 
-/// A hold on what streams are begun with.
+/// A handle of the library by which a stream is begun.
 struct Reservation(Rc<H2Connection>);
 
 impl Drop for Reservation {
@@ -381,7 +381,7 @@ impl StreamPermit {
 /// A stream that has begun: the place for it, its response and its sending half.
 type Opened = (H2Slot, ResponseFuture, SendStream<Piece>);
 
-/// A place for one request; it is left when it is dropped.
+/// A reserved stream for one request. Dropping it frees the reservation.
 pub struct H2Slot {
     pub link: Rc<H2Connection>,
     h2_pool: Rc<H2Pool>,
@@ -430,7 +430,7 @@ impl H2Connection {
         }
     }
 
-    /// Streams begun on it.
+    /// Number of streams begun on the connection.
     pub fn requests(&self) -> u32 {
         self.requests.get()
     }
@@ -549,7 +549,7 @@ impl H2Pool {
         H2Pool { server, terms, roamers: Rc::clone(roamers), ..H2Pool::default() }
     }
 
-    /// Another configuration has it.
+    /// Sets the pool's index and limits when another configuration takes the pool over.
     pub fn renew(&self, server: usize, terms: Terms) {
         self.server.set(server);
         self.terms.set(terms);
@@ -561,7 +561,7 @@ impl H2Pool {
         h2_pools.get(server).is_some_and(|h2_pool| Rc::ptr_eq(h2_pool, self)).then_some(server)
     }
 
-    /// A stream for somebody who has just come, behind those who wait.
+    /// Reserves a stream for a request that has just arrived, if no earlier one waits.
     pub fn stream(self: &Rc<H2Pool>, services: &Rc<Services>) -> Option<StreamPermit> {
         if !self.queue.borrow().is_empty() {
             return None;
@@ -606,7 +606,7 @@ impl H2Pool {
         self.queue.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
     }
 
-    /// A place in the queue, for one who has come `since`, on the clock that all cores share.
+    /// Joins the queue, with a request that arrived at `since` on the clock that all cores share.
     pub fn join(
         self: &Rc<H2Pool>,
         services: &Rc<Services>,
@@ -630,32 +630,32 @@ impl H2Pool {
         PendingStream { h2_pool: Rc::clone(self), ticket, waiter, is_new: true }
     }
 
-    /// Takes somebody out of the queue, if they are in it.
+    /// Removes a request from the queue, if it is there.
     fn leave(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         self.uncounted.borrow_mut().remove(&ticket);
         self.queue.borrow_mut().leave(ticket)
     }
 
-    /// Takes somebody out of the queue whose turn it is.
+    /// Removes a request from the queue that is next and gets a stream.
     fn give(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
         self.turns.borrow_mut().give();
         Some(waiter)
     }
 
-    /// Takes somebody out of the queue who goes away unserved, if they are in it.
+    /// Removes a request from the queue that leaves unserved, if it is there.
     fn lose(&self, ticket: QueueTicket) -> Option<Rc<Waiter>> {
         let waiter = self.leave(ticket)?;
         self.turns.borrow_mut().lose(waiter.due, self.queue.borrow().len());
         Some(waiter)
     }
 
-    /// Whose turn it is.
+    /// Ticket of the request that is next.
     fn next(&self, now: u64) -> Option<QueueTicket> {
         self.queue.borrow().next(&self.turns.borrow(), self.terms.get().order, now)
     }
 
-    /// Gives what streams there are to those whose turn it is.
+    /// Gives free streams to the requests that are next.
     pub fn serve(self: &Rc<H2Pool>, services: &Rc<Services>) {
         let now = coarse_millis();
         while let Some(next) = self.next(now) {
@@ -723,12 +723,12 @@ impl H2Pool {
         !self.is_alive() && self.queue.borrow().is_empty() && now >= self.pace.until.get()
     }
 
-    /// Whether it is only too early for another connection.
+    /// Whether the pause alone keeps the pool from making another connection.
     fn wants_alarm(&self, now: u64) -> bool {
         now < self.pace.until.get() && !self.pace.is_armed.get() && self.wants_connection(self.pace.until.get())
     }
 
-    /// Has somebody look when it is time for another connection.
+    /// Sets a timer for the time at which another connection may be made.
     pub fn arm(self: &Rc<H2Pool>, services: &Rc<Services>) {
         let now = services.timers.now();
         if !self.wants_alarm(now) {
@@ -877,13 +877,13 @@ impl H2Pool {
         drop(waker);
     }
 
-    /// A connection is being made.
+    /// Counts a connection that is being made.
     pub(super) fn begun(&self) {
         self.connecting.set(self.connecting.get() + 1);
         self.watching.take().into_values().for_each(Waker::wake);
     }
 
-    /// A connection was made.
+    /// Adds a connection that was made.
     pub(super) fn opened(self: &Rc<H2Pool>, services: &Rc<Services>, link: &Rc<H2Connection>) {
         let now = services.timers.now();
         self.speaks_http1.set(false);
@@ -906,7 +906,7 @@ impl H2Pool {
         self.stir(now);
     }
 
-    /// A connection came to nothing: those who wait are told, unless there is another.
+    /// Notes that a connection could not be made; requests that wait get the error, unless there is another connection.
     pub(super) fn failed(&self, attempt: Attempt, now: u64) {
         self.connecting.set(self.connecting.get() - 1);
         self.was_of_no_use(attempt, now);
@@ -923,7 +923,7 @@ impl H2Pool {
         queue.iter().for_each(|(_, waiter)| waiter.hear(Answer::Failed(attempt)));
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub(super) fn ended(self: &Rc<H2Pool>, services: &Rc<Services>, link: &Rc<H2Connection>) {
         link.close();
         self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
@@ -938,7 +938,7 @@ impl H2Pool {
         }
     }
 
-    /// Ends the connections that nobody uses.
+    /// Ends the connections that have no streams.
     pub fn clear(&self) {
         self.links.borrow().iter().for_each(|link| link.dismiss());
     }

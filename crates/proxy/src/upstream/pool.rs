@@ -184,7 +184,7 @@ impl Pool {
         self.endpoints[server].is_open() && (h2_pool.has_room() || (h2_pool.may_connect(now) && has_permit()))
     }
 
-    /// A stream on a connection that carries many requests, if there is one.
+    /// Reserves a stream on an HTTP/2 connection, if one has room.
     pub fn stream(&self, services: &Rc<Services>, server: usize) -> Option<StreamPermit> {
         let h2_pool = &self.h2_pools[server];
         // A lower limit may have come into force after this core took over its configuration.
@@ -288,7 +288,7 @@ impl Pool {
         {
             return Returned::Closed;
         }
-        // Nobody asks a closed server, and it may want to see the end of its connections.
+        // No request goes to a closed server, and the server may wait for the end of its connections.
         let endpoint = &self.endpoints[server];
         if !endpoint.is_open() || !endpoint.is_current(&mut connection.remote) {
             return Returned::Closed;
@@ -362,7 +362,7 @@ impl Pool {
                 && endpoint.is_current(&mut connection.remote)
                 && connection.stream.is_quiet()
                 && !connection.is_expired();
-            // After the look at what has come: there may be tickets in it.
+            // Memory is released after the check for received bytes, which may be session tickets.
             if is_kept && idle.since < rested {
                 connection.stream.rest();
             }

@@ -25,17 +25,17 @@ pub enum Piece {
     End(Vec<u8>),
 }
 
-/// A response's head, to be said to the client.
+/// A response's head, to be sent to the client.
 pub struct Head<'a> {
     /// Text that the head was parsed from, and what came behind it.
     pub text: &'a [u8],
     /// So many bytes behind the head go out with it, for a client of HTTP/1.
     pub first_flight: usize,
-    /// A body follows.
+    /// Whether a body follows.
     pub is_body: bool,
     /// Whether another request may come, for a client of HTTP/1.
     pub keep_alive: bool,
-    /// A line of ours.
+    /// A header line that the engine adds.
     pub cookie: Option<&'a [u8]>,
 }
 
@@ -45,9 +45,9 @@ pub struct Head<'a> {
 enum Announced {
     /// The method or the status rules a body out.
     Nothing,
-    /// So many bytes more.
+    /// Number of body bytes left.
     Length(u64),
-    /// As many as there are: their framing says where they end.
+    /// The framing of the body says where it ends.
     Open,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Downstream<'a> {
         }
     }
 
-    /// A response has begun: nothing will be repeated now.
+    /// Notes that a response has begun, so that the request is not repeated.
     pub fn commit(&mut self, upload: &mut Upload, request: &mut Request) {
         if let (ClientSide::Http1(connection), Upload::Whole(length)) = (&mut self.client, &mut *upload) {
             connection.inbox.consume(*length);
