@@ -43,8 +43,8 @@ pub enum CookieTarget {
 }
 
 impl Sticky {
-    /// Loads a backend's secret and makes its servers' cookies; `labels` are the servers' addresses as the configuration
-    /// has them. `None` for a backend without `sticky`.
+    /// Loads a backend's secret and makes its servers' cookies; `labels` are the servers' addresses as the
+    /// configuration has them. `None` for a backend without `sticky`.
     pub fn load<'a>(
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,

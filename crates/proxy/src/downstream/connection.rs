@@ -592,8 +592,8 @@ impl HandshakeWait {
     }
 }
 
-/// Waits until the handshake may go on with the bytes in the inbox: at once, unless they are a whole ClientHello that the
-/// core's limiter queues.
+/// Waits until the handshake may go on with the bytes in the inbox: at once, unless they are a whole ClientHello that
+/// the core's limiter queues.
 fn poll_admission(
     context: &mut Context<'_>,
     core: &Core,
