@@ -166,14 +166,8 @@ impl Core {
                 continue;
             }
             let jobs_max = config.process.handshakes.in_progress;
-            let new = Signer::new(
-                profile,
-                self.key_process.get().cloned(),
-                self.metrics.clone(),
-                metrics,
-                jobs_max,
-                self.seed,
-            );
+            let key_process = self.key_process.get().cloned();
+            let new = Signer::new(profile, key_process, self.metrics.clone(), metrics, jobs_max, self.seed);
             new.start();
             signers.push(new);
         }

@@ -601,21 +601,20 @@ fn poll_admission(
     inbox: &mut Buffer,
     handshake_wait: &mut HandshakeWait,
 ) -> Poll<()> {
+    let wait = core.telemetry.handshake_queue.wait;
     if let HandshakeWait::Read { .. } = handshake_wait {
         let (window, sealed) = inbox.sealed_window();
         let Some(class) = session.hello_class(&window[sealed]) else { return Poll::Ready(()) };
         match core.handshake_limiter.admit(class) {
             Some(queued) => *handshake_wait = HandshakeWait::Admission(queued),
             None => {
-                core.metrics.observe(core.telemetry.handshake_queue.wait, 0);
+                core.metrics.observe(wait, 0);
                 return Poll::Ready(());
             }
         }
     }
     let HandshakeWait::Admission(queued) = handshake_wait else { return Poll::Ready(()) };
-    queued
-        .poll(context)
-        .map(|waited| core.metrics.observe(core.telemetry.handshake_queue.wait, waited.as_micros() as u64))
+    queued.poll(context).map(|waited| core.metrics.observe(wait, waited.as_micros() as u64))
 }
 
 fn resume(session: &mut Session, outcome: Outcome, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
