@@ -680,7 +680,7 @@ impl HealthTable {
         if changes.is_empty() && panics == panicked {
             return;
         }
-        let (open, all) = (servers.open(), servers.len());
+        let (open, all) = (servers.open(), servers.count_all());
         drop(backends);
         for Change { server, from, to } in changes {
             self.set_availability(backend, server);

@@ -379,8 +379,8 @@ impl Servers {
         too_few && !stood_in_for && doubted > 0
     }
 
-    /// All servers.
-    pub fn len(&self) -> usize {
+    /// Count of all servers.
+    pub fn count_all(&self) -> usize {
         self.all.len()
     }
 
@@ -439,7 +439,7 @@ impl Servers {
     /// Ejects a server, if that leaves enough of the others.
     fn eject(&mut self, server: usize, outliers: &Outliers, reason: Reason, now: u64) {
         let ejected = self.all.iter().filter(|server| server.ejected.is_some()).count();
-        let allowed = (self.len() * outliers.ejected_percent_max as usize / 100).max(1);
+        let allowed = (self.count_all() * outliers.ejected_percent_max as usize / 100).max(1);
         let others = self.all.iter().enumerate().filter(|(index, _)| *index != server);
         let left = others.filter(|(_, other)| other.judged().is_open()).count();
         let state = &mut self.all[server];

@@ -18,15 +18,9 @@ use propylon_policy::memory::{Pressure, Relief, SHARE_ALL, refused_share};
 use propylon_policy::sources::Sources;
 use propylon_sys::MemoryGroup;
 
-use files::FilesPlan;
+use files::{FilesPlan, client_files, server_files};
 use propylon_observe::telemetry::ShortageMetrics;
 
-/// Parts of every limit on files that are kept: one in so many for server connections, and one in so many for the admin
-/// address, the logs and the files that are read again; both within bounds.
-const SERVER_FILES_PART: u64 = 16;
-const SERVER_FILES: std::ops::RangeInclusive<u64> = 4..=256;
-const ADMIN_FILES_PART: u64 = 8;
-const ADMIN_FILES: std::ops::RangeInclusive<u64> = 4..=16;
 /// Count of idle connections that are closed at once to make room for others' files, and in one tick. Beyond that
 /// newcomers wait in the kernel's queue: a flood is not to turn over all clients at its own pace.
 const ROOM: usize = 16;
@@ -307,20 +301,6 @@ impl Overload {
 
 fn number(file: &impl AsRawFd) -> u64 {
     u64::try_from(file.as_raw_fd()).unwrap_or(0)
-}
-
-fn server_files(limit: u64) -> u64 {
-    limit.saturating_sub((limit / ADMIN_FILES_PART).clamp(*ADMIN_FILES.start(), *ADMIN_FILES.end()))
-}
-
-fn client_files(limit: u64) -> u64 {
-    let kept = (limit / SERVER_FILES_PART).clamp(*SERVER_FILES.start(), *SERVER_FILES.end());
-    server_files(limit).saturating_sub(kept)
-}
-
-/// The files of a limit that are not for clients.
-fn kept_files(limit: u64) -> u64 {
-    limit - client_files(limit)
 }
 
 #[cfg(test)]

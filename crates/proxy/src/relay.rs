@@ -3,6 +3,7 @@
 
 mod dial;
 mod hello;
+mod note;
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -19,38 +20,9 @@ use crate::snapshot::CoreSnapshot;
 use crate::upstream::connection::ServerConnection;
 use crate::upstream::in_flight::InFlight;
 
+use note::{Note, Refusal, UNRECOGNIZED_NAME};
 use propylon_net::buffer::Buffer;
 use propylon_observe::access_log::{RelayRecord, TlsFields};
-
-/// RFC 8446 §6.2: no server here has the name that the client asked for.
-const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
-/// RFC 8446 §6.2: the hello could not be read.
-const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
-
-/// Facts of a relayed connection for the log and the metrics.
-struct Note {
-    started: Instant,
-    server_name: Option<Box<str>>,
-    connect_us: Option<u32>,
-    queue_us: Option<u32>,
-    backend: Option<u32>,
-    server: Option<u32>,
-    attempts: u32,
-}
-
-impl Note {
-    fn begin() -> Note {
-        Note {
-            started: Instant::now(),
-            server_name: None,
-            connect_us: None,
-            queue_us: None,
-            backend: None,
-            server: None,
-            attempts: 0,
-        }
-    }
-}
 
 /// A connection that has its server.
 struct Relay {
@@ -91,20 +63,6 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
             account(connection, &snapshot, &note, Some(fault), (0, 0));
             None
         }
-    }
-}
-
-/// Why a connection got no server.
-struct Refusal {
-    /// One of `telemetry::RELAY_FAULTS`.
-    fault: Fault,
-    /// Alert for a TLS client whose handshake has not begun.
-    alert: Option<&'static [u8]>,
-}
-
-impl Refusal {
-    fn silent(fault: Fault) -> Refusal {
-        Refusal { fault, alert: None }
     }
 }
 

@@ -7,7 +7,12 @@ use std::task::Waker;
 use propylon_crypto::Ski;
 use propylon_crypto::keyless::{Decoder, ErrorCode, Malformed, Message, TooLong, opcode};
 
-use super::dispatch::JobId;
+/// A job's place, and how often that place had been taken before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobId {
+    pub slot: u32,
+    pub generation: u32,
+}
 
 /// Purpose of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

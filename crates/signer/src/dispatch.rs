@@ -16,7 +16,7 @@ use propylon_crypto::{JobError, KeyKind, Outcome, RemoteKey, Scheme, Ski};
 use propylon_policy::budget::Budget;
 use propylon_policy::signers::{Change, Signers};
 
-use super::channel::{Answer, Channel, Leave, Purpose, Sent, State};
+use super::channel::{Answer, Channel, JobId, Leave, Purpose, Sent, State};
 use super::report::Report;
 
 /// Times that a job is asked for, hedges among them.
@@ -45,13 +45,6 @@ pub struct Settings {
     pub timeout: u64,
     pub hedge: Option<u64>,
     pub verify: Verify,
-}
-
-/// A job's place, and how often that place had been taken before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobId {
-    slot: u32,
-    generation: u32,
 }
 
 struct Slot {

@@ -34,7 +34,8 @@ use tokio::task::spawn_local;
 use tokio::time::sleep_until;
 
 pub use addresses::{Found, KeyServerAddresses, start as start_resolver};
-use dispatch::{Dispatch, JobId, Settings};
+use channel::JobId;
+use dispatch::{Dispatch, Settings};
 pub use key_process::KeyProcessClient;
 pub use profile::SignerProfile;
 use propylon_observe::telemetry::{BESIDE_NAME, BESIDE_SERVER, SignerMetrics};

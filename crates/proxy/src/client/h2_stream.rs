@@ -15,10 +15,8 @@ use propylon_observe::telemetry::Wait;
 
 use super::h2_connection::ClientH2Connection;
 use crate::answer::Answer;
-use crate::client::side::ClientSide;
 use crate::http2::{Ahead, Chunk, Meter, Piece, translate};
 use crate::request::{After, Request};
-use crate::upstream::checkout::Client;
 
 /// Bytes of memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to
 /// say only when its client has taken all of what it got, and in small pieces.
@@ -176,7 +174,7 @@ impl Stream {
             }
             if now >= due {
                 self.abort_reason = Reason::CANCEL;
-                ClientSide::Http2(self).count_timeout(Wait::ResponseBody);
+                self.link.count_timeout(Wait::ResponseBody);
                 return Poll::Ready(After::Abort);
             }
             self.deadline.set(due, context.waker());

@@ -27,7 +27,7 @@ use crate::sticky::CookieTarget;
 use crate::trace::{self, Trace};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
-use crate::upstream::checkout::{Client, Refusal, RetryState, Traits, UpstreamStream, checkout};
+use crate::upstream::checkout::{self, Client, Refusal, RetryState, Traits, UpstreamStream, streams};
 use crate::upstream::connection::Permit;
 
 /// Attempts of one request that may be cut off so before they count.
@@ -61,7 +61,7 @@ pub async fn forward(
             return refuse(client, request, backend, &Refusal::ClientGone(why));
         }
         let traits = forwarding.begin_attempt(client, request);
-        let checked_out = checkout(client, &mut request.note, backend, traits, &mut forwarding.retry_state).await;
+        let checked_out = forwarding.checkout(client, &mut request.note, traits).await;
         note_cookie(client, request, backend);
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match checked_out {
@@ -143,6 +143,21 @@ impl<'s> Forwarding<'s> {
             is_first: client.ordinal() <= 1,
             is_repeatable: self.backend.config().retries > 0 && self.upload.is_whole() && is_idempotent,
             is_idempotent,
+        }
+    }
+
+    /// Waits for a connection, or a stream of one that carries many requests.
+    async fn checkout(
+        &mut self,
+        client: &mut ClientSide<'_>,
+        note: &mut crate::request::Note,
+        traits: Traits,
+    ) -> Result<UpstreamStream, Refusal> {
+        let (backend, retry_state) = (self.backend, &mut self.retry_state);
+        match backend.state.pool.streams_max > 0 {
+            // Boxed, since the wait for a stream is the larger one.
+            true => Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)).await,
+            false => checkout::checkout(client, note, backend, traits, retry_state).await,
         }
     }
 

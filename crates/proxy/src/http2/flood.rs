@@ -6,7 +6,7 @@
 
 use propylon_observe::telemetry::HTTP2_FLOODS;
 
-use super::intake::Moment;
+use propylon_config::Http2Flood;
 
 /// Length of a frame's header (RFC 9113 §4.1).
 pub const FRAME_HEADER_BYTES: usize = 9;
@@ -21,6 +21,16 @@ const BYTES_PER_UPDATE: u64 = 1024;
 const UPDATE_CREDIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Streams after which the past counts half when resets are compared with what was begun.
 const STREAMS_REMEMBERED: u32 = 2_048;
+
+/// Circumstances by which a frame is judged, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// Milliseconds on the core's clock.
+    pub now: u64,
+    /// Bytes sent to the peer so far.
+    pub sent: u64,
+    pub limits: &'a Http2Flood,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {

@@ -13,7 +13,7 @@ use h2::Reason;
 use propylon_config::Http2Flood;
 use propylon_http::h2::hpack::{Follower, MALFORMED, Seen};
 
-use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, PREFACE_BYTES};
+use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, Moment, PREFACE_BYTES};
 use super::responses::{ResponseState, Responses};
 
 const DATA: u8 = 0x0;
@@ -70,16 +70,6 @@ pub enum ConnectionFault {
     /// Too much of something, by its name in `HTTP2_FLOODS`.
     Flood(&'static str),
     Error(Reason),
-}
-
-/// Circumstances by which a frame is judged, at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment<'a> {
-    /// Milliseconds on the core's clock.
-    pub now: u64,
-    /// Bytes sent to the peer so far.
-    pub sent: u64,
-    pub limits: &'a Http2Flood,
 }
 
 /// Fate of a frame.

@@ -27,7 +27,8 @@ pub mod translate;
 
 pub use ahead::Ahead;
 pub use body::{Chunk, Meter, Piece};
-pub use intake::{ConnectionFault, Intake, Moment};
+pub use flood::Moment;
+pub use intake::{ConnectionFault, Intake};
 pub use responses::{ResponseState, Responses};
 pub use staging::{give_ready, stage, stage_frames};
 

@@ -7,14 +7,19 @@
 use propylon_config::{Config, ServerAddress};
 use propylon_observe::telemetry::LimitedBy;
 
-use super::{client_files, kept_files};
-
 /// Files of a process, whatever it serves: logs, timers, the main thread's event loop, what is read again.
 const PROCESS_FILES: u64 = 24;
 /// Files of a worker beside its listening sockets: its event loop, its link to the key process.
 const WORKER_FILES: u64 = 5;
 /// Clients that a process without `max_connections` is to have room for.
 const CLIENTS_LEAST: u64 = 400;
+
+const ADMIN_FILES_PART: u64 = 8;
+const ADMIN_FILES: std::ops::RangeInclusive<u64> = 4..=16;
+/// Parts of every limit on files that are kept: one in so many for server connections, and one in so many for the admin
+/// address, the logs and the files that are read again; both within bounds.
+const SERVER_FILES_PART: u64 = 16;
+const SERVER_FILES: std::ops::RangeInclusive<u64> = 4..=256;
 
 /// The open files that a configuration takes.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +91,22 @@ fn probes_of(address: &ServerAddress) -> usize {
         ServerAddress::Name { .. } => 2,
         ServerAddress::Srv { .. } => 8,
     }
+}
+
+/// The files of a limit that are for clients and servers: some are kept for the admin address.
+pub fn server_files(limit: u64) -> u64 {
+    limit.saturating_sub((limit / ADMIN_FILES_PART).clamp(*ADMIN_FILES.start(), *ADMIN_FILES.end()))
+}
+
+/// The files of a limit that are for clients.
+pub fn client_files(limit: u64) -> u64 {
+    let kept = (limit / SERVER_FILES_PART).clamp(*SERVER_FILES.start(), *SERVER_FILES.end());
+    server_files(limit).saturating_sub(kept)
+}
+
+/// The files of a limit that are not for clients.
+fn kept_files(limit: u64) -> u64 {
+    limit - client_files(limit)
 }
 
 #[cfg(test)]

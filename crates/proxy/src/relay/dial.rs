@@ -13,7 +13,7 @@ use propylon_net::socket::Socket;
 use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
 
-use super::Note;
+use super::note::Note;
 use crate::client::connection::Connection;
 use crate::client::proxy_header;
 use crate::client::side::ClientSide;

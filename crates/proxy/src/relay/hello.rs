@@ -9,7 +9,7 @@ use propylon_observe::telemetry::Wait;
 use propylon_tls::Session;
 use propylon_tls::hello::Peeker;
 
-use super::{DECODE_ERROR, Refusal};
+use super::note::{DECODE_ERROR, Refusal};
 use crate::client::connection::Connection;
 
 /// Bytes of a hello with its record headers, at most: as many as where TLS ends here. Records of a few bytes each could

@@ -1,7 +1,7 @@
 //! Checkout of a connection for a request or a relay: the pick of a server, its connection, and the queue while all
 //! servers are full.
 
-mod streams;
+pub mod streams;
 
 use std::future::{Future, poll_fn};
 use std::num::NonZeroU64;
@@ -155,9 +155,6 @@ pub async fn checkout(
     retry_state: &mut RetryState,
 ) -> Result<UpstreamStream, Refusal> {
     let services = Rc::clone(&backend.services);
-    if backend.state.pool.streams_max > 0 {
-        return Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)).await;
-    }
     let config = backend.config();
     let level = level(config.reuse);
     // A connection's PROXY header names one client, so it must not carry another's requests.
