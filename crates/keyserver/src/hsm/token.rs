@@ -310,7 +310,7 @@ impl Token {
             KeyType::RSA | KeyType::EC | KeyType::EC_EDWARDS => public_info(session, handle, kind, &id),
             _ => return None,
         };
-        match key.map(|info| RemoteKey::new(self.number, &info)) {
+        match key.map(|info| RemoteKey::new(self.number.into(), &info)) {
             Some(Ok(key)) => Some((Found { key, name: format!("{}/{shown}", self.name) }, is_wanted)),
             Some(Err(error)) => {
                 log::warn!("token \"{}\": key \"{shown}\" is passed over: {error}", self.name);
