@@ -24,7 +24,6 @@ use propylon_proxy::snapshot::{Publication, Snapshot};
 use propylon_proxy::ticket_keys;
 use propylon_proxy::trace::Outbox;
 use propylon_proxy::worker::{self, Assignment, Phase};
-use propylon_signer::KeyProcessClient;
 use propylon_tls::Finding;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -445,7 +444,7 @@ impl Main {
         let (snapshot, orders) = (Arc::clone(&initial.snapshot), Arc::clone(&initial.orders));
         let known =
             takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.inherited_state.health)).unwrap_or_default();
-        let key_process = self.key_process.take().map(KeyProcessClient::for_thread);
+        let key_process = self.key_process.take().map(propylon_signer::key_process_client);
         let health = Health::start(&snapshot, &self.store, &self.telemetry, &known, key_process);
         let mut upgrades = 0;
         if let Some(takeover) = takeover {

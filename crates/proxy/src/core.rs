@@ -118,7 +118,7 @@ impl Core {
         let Some(metrics) = &self.telemetry.key_process else { return };
         let jobs_max = self.snapshot().shared.config.process.handshakes.in_progress;
         let signer = Signer::of_key_process(socket, self.metrics.clone(), metrics, jobs_max, self.seed);
-        signer.start();
+        propylon_signer::start(&signer);
         let _ = self.key_process.set(KeyProcessClient::new(signer, Rc::clone(&self.parking)));
     }
 
@@ -168,7 +168,7 @@ impl Core {
             let jobs_max = config.process.handshakes.in_progress;
             let key_process = self.key_process.get().cloned();
             let new = Signer::new(profile, key_process, self.metrics.clone(), metrics, jobs_max, self.seed);
-            new.start();
+            propylon_signer::start(&new);
             signers.push(new);
         }
         for gone in &earlier.shared.signers {

@@ -8,69 +8,16 @@ use std::task::{Context, Poll};
 
 use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
 use propylon_crypto::keyless::whole_frames;
-use propylon_crypto::{Job, JobError, Pending, RemoteKey};
 use propylon_keyserver::isolated::MessageSocket;
-use propylon_metrics::{Registry, Store};
-use propylon_observe::telemetry::SignerMetrics;
-use propylon_tls::{Parking, ParkingLimits};
 use tokio::time::sleep;
 
 use super::link::pause;
-use super::{Signer, Work};
+use super::signer::Signer;
 
 /// A signer of this kind has one connection.
 const AT: usize = 0;
 /// Limit on messages read in a row before other tasks of the core run.
 const READS_MAX: usize = 16;
-
-/// Limit on handshakes of a thread that is no core which wait for signatures at once: more than the thread makes.
-const THREAD_PARKED_MAX: usize = 256;
-
-/// A thread's client of the key process: submits signatures, and has room for the handshakes that wait for them.
-pub struct KeyProcessClient {
-    signer: Rc<Signer>,
-    parking: Rc<Parking>,
-}
-
-impl KeyProcessClient {
-    /// Makes the client of a core, with the core's signer and parking.
-    pub fn new(signer: Rc<Signer>, parking: Rc<Parking>) -> Rc<KeyProcessClient> {
-        Rc::new(KeyProcessClient { signer, parking })
-    }
-
-    /// Makes the client of a thread that is no core, and starts its tasks there. The client has no series of its own:
-    /// its few handshakes are counted by the code that makes them.
-    pub fn for_thread(socket: OwnedFd) -> Rc<KeyProcessClient> {
-        let mut registry = Registry::new();
-        let metrics = SignerMetrics::of_key_process(&mut registry);
-        // Column 1, since the report of column 0 writes to the log.
-        let column = Store::column(&registry.build(2), 1);
-        let signer = Signer::of_key_process(socket, column, &metrics, THREAD_PARKED_MAX, propylon_crypto::seed());
-        signer.start();
-        KeyProcessClient::new(signer, Parking::new(ParkingLimits { local: 0, remote: THREAD_PARKED_MAX }))
-    }
-
-    pub fn parking(&self) -> &Rc<Parking> {
-        &self.parking
-    }
-
-    /// Submits a job for a key of the key process. Jobs for other keys are refused: a link to a key server gets its own
-    /// signatures here, and must not wait for itself.
-    pub fn submit(&self, job: Job) -> Work {
-        match &job {
-            Job::Remote { key, .. } if key.signer == RemoteKey::KEY_PROCESS => self.signer.submit(job),
-            _ => Work::Here(Pending::answered(Err(JobError::Refused))),
-        }
-    }
-
-    /// The same where there may be no key process.
-    pub fn submit_to(key_process: Option<&KeyProcessClient>, job: Job) -> Work {
-        match key_process {
-            Some(key_process) => key_process.submit(job),
-            None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
-        }
-    }
-}
 
 /// Change at the socket's other end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use propylon_net::socket::Socket;
 use propylon_tls::{Link, LinkError};
 use tokio::time::sleep;
 
-use super::{Signer, Work};
+use super::signer::{Signer, Work};
 
 /// The pause before a connection is made again: the least after one that was up, then twice as long each time, up to a
 /// limit. Half of it is left to chance, so that cores and engines do not all come at once.
