@@ -203,6 +203,36 @@ fn sessions_are_resumed() {
     }
 }
 
+/// They have different names to be verified, so that an index of the one list is another's in the next.
+#[test]
+fn sessions_are_those_of_their_servers_when_the_list_changes() {
+    let servers = [(); 3].map(|()| nginx("ssl_session_cache shared:s:1m;"));
+    let [one, two, three] = [0, 1, 2].map(|at| servers[at].address());
+    let (one, two, three) = (format!("\"localhost:{}\"", one.port()), format!("\"{two}\""), format!("\"{three}\""));
+    let text = |list: &[&String]| {
+        let list: Vec<&str> = list.iter().map(|server| server.as_str()).collect();
+        let lines = format!("{}\nmax_requests = 1", tls(""));
+        with(&[], "", &lines).replace("servers = []", &format!("servers = [{}]", list.join(", ")))
+    };
+    let engine = Engine::start(&text(&[&one, &two]));
+    let mut client = engine.client("plain");
+    let mut ask = |count: usize| {
+        (0..count).for_each(|_| assert_eq!(client.get("/tls").status, 200));
+        ["false", "true"].map(|resumed| engine.metric("propylon_server_tls_handshakes_total", &[("resumed", resumed)]))
+    };
+    assert_eq!(ask(4), [2.0, 2.0]);
+    for (list, count, expected) in [
+        (vec![&two, &one], 4, [2.0, 6.0]),
+        // One is new, and has no session yet.
+        (vec![&three, &one, &two], 6, [3.0, 11.0]),
+        (vec![&two], 2, [3.0, 13.0]),
+    ] {
+        engine.rewrite(&text(&list));
+        engine.reload();
+        assert_eq!(ask(count), expected, "{list:?}");
+    }
+}
+
 #[test]
 fn openssl_s_server_is_understood_with_each_version_and_cipher() {
     let ec = Certificates::shared().ec();
