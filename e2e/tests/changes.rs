@@ -327,10 +327,12 @@ fn a_connection_whose_listener_is_removed_has_one_more_answer() {
     let plain = config("", "", &[origin.address()], "");
     let engine = Engine::start(&format!("{plain}{}{}", listener("first"), listener("second")));
     let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut client = Client::tls(engine.address("second"));
-    assert_eq!(client.ask(get).status, 200);
+    let [mut client, mut elsewhere] = [(); 2].map(|()| Client::tls(engine.address("second")));
+    assert_eq!([&mut client, &mut elsewhere].map(|each| each.ask(get).status), [200, 200]);
     engine.rewrite(&format!("{plain}{}", listener("first")));
     assert!(engine.reload().contains("generation 2"));
+    let answer = elsewhere.ask("GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n");
+    assert_eq!(answer.status, 421, "its certificate is asked still");
     let answer = client.ask(get);
     assert!(answer.status == 200 && answer.head.contains("Connection: close"), "{}", answer.head);
     assert_eq!(engine.metric("propylon_panics_total", &[]), 0.0);

@@ -388,10 +388,12 @@ impl Tls {
         match self.session.open(window, sealed, &mut said) {
             Ok(opened) if opened.plain == 0 && !opened.end && opened.consumed == unasked.sealed_len() => {
                 self.wire.extend(&said);
-                while let Poll::Ready(Ok(count)) = socket.poll_write(&mut context, self.wire.readable())
-                    && count > 0
-                {
-                    self.wire.consume(count);
+                loop {
+                    match socket.poll_write(&mut context, self.wire.readable()) {
+                        Poll::Ready(Ok(count)) if count > 0 => self.wire.consume(count),
+                        Poll::Ready(Err(_)) => return false,
+                        Poll::Ready(Ok(_)) | Poll::Pending => break,
+                    }
                 }
                 if self.wire.is_empty() {
                     self.wire = Buffer::default();

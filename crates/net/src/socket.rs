@@ -50,7 +50,8 @@ impl Departure {
 enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
-    /// A write has met the peer's reset, which the kernel tells once: what a read takes for an end then is none. Behind
+    /// A write has met the peer's reset, or that the peer is not there any more, which the kernel tells once: what a read
+    /// takes for an end then is none. Behind
     /// the peer's end it would have been a broken pipe (tcp(7)). Boxed, so that sockets that meet none are not larger.
     Reset(Box<tokio::net::TcpStream>),
     /// Nobody wants to read what has come, but the peer's departure is waited for.
@@ -251,7 +252,7 @@ impl Socket {
 
     /// As [`Socket::poll_departed`], as the kernel knows it: before the event loop does, perhaps. One system call.
     pub fn has_departed(&self, departure: Departure) -> bool {
-        self.fd().map_or(true, |stream| departure.is_seen(stream))
+        matches!(self.0, State::Reset(_)) || self.fd().map_or(true, |stream| departure.is_seen(stream))
     }
 
     /// Lets go of the event loop that knows it, if one does: another core's will know it at its next wait.
@@ -320,11 +321,11 @@ impl Socket {
         }
     }
 
-    /// Passes on the outcome of a write, and takes note of a reset.
+    /// Passes on the outcome of a write, and takes note of a reset, or of another end that the kernel tells once.
     #[inline]
     fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Err(error)) = &written
-            && error.kind() == io::ErrorKind::ConnectionReset
+            && is_end_of_connection(error.kind())
         {
             self.meet_reset();
         }
@@ -355,6 +356,13 @@ impl Socket {
 
 fn must_wait(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Whether an error of a write says that the connection is over, where the next read would find an end. A broken pipe
+/// is what a write meets behind the peer's end (tcp(7)).
+fn is_end_of_connection(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(kind, ConnectionReset | HostUnreachable | NetworkUnreachable | TimedOut)
 }
 
 fn gone() -> io::Error {

@@ -97,7 +97,7 @@ impl Core {
         for (handle, known) in earlier.listeners.iter().zip(&earlier.shared.config.listeners) {
             let current = handle.index_in(next.shared.generation).map(|index| &next.shared.config.listeners[index]);
             if current.is_none() {
-                handle.remove(known);
+                handle.remove(known, known.tls.map(|id| &earlier.shared.profiles[id.0]));
             }
             is_any_other |= current.is_none_or(|current| current.http2 != known.http2);
         }

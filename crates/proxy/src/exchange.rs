@@ -180,13 +180,13 @@ fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> 
     let listener = snapshot.listener(client.listener());
     // Over HTTP/1.1 gateways with a name of their own are common, and nobody shares connections among names.
     let is_strict = listener.strict_host.unwrap_or(matches!(client, ClientSide::Http2(_)));
-    let profile = listener.tls.filter(|_| is_strict)?;
+    let profile = snapshot.profile(client.listener()).filter(|_| is_strict)?;
     // Only HTTP/1.0 may leave it out.
     if host.is_empty() {
         return None;
     }
     let server_name = client.hello_info().and_then(|hello_info| hello_info.server_name.as_deref());
-    if snapshot.shared.profiles[profile.0].covers(server_name, host) {
+    if profile.covers(server_name, host) {
         return None;
     }
     let made_for = server_name.map_or_else(|| "without a server name".into(), |name| format!("for {name}"));

@@ -258,7 +258,8 @@ impl Snapshot {
         Ok(Compiled { snapshot, warnings: findings, kept })
     }
 
-    /// Commits the limits of servers that the earlier snapshot did not have; called at the snapshot's publication.
+    /// Puts limits of connections into force that the earlier snapshot did not have; called at the snapshot's
+    /// publication.
     pub fn commit(&self, earlier: &Snapshot) {
         let known: HashSet<_> = earlier.limiters.iter().flatten().map(Arc::as_ptr).collect();
         for limiter in self.limiters.iter().flatten().filter(|limiter| !known.contains(&Arc::as_ptr(limiter))) {

@@ -277,7 +277,8 @@ impl Connection {
         arrival
     }
 
-    /// Handles a head that is not complete: refuses it after its timeout, else the connection waits for the rest.
+    /// Handles a head that is not complete: it is refused after its timeout, or reset from 1 KiB on while memory is
+    /// short; else the connection waits for the rest.
     fn await_rest(&mut self, request: &Request, timeout: Duration) -> Arrival {
         let core = &self.core;
         if core.timers.now() >= self.head_due(request.started, timeout) {

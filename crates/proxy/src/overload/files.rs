@@ -14,10 +14,11 @@ const WORKER_FILES: u64 = 5;
 /// Clients that a process without `max_connections` is to have room for.
 const CLIENTS_LEAST: u64 = 400;
 
+/// Part of every limit on files that is kept for the admin address, the logs and the files that are read again: one in
+/// so many, within bounds.
 const ADMIN_FILES_PART: u64 = 8;
 const ADMIN_FILES: std::ops::RangeInclusive<u64> = 4..=16;
-/// Parts of every limit on files that are kept: one in so many for server connections, and one in so many for the admin
-/// address, the logs and the files that are read again; both within bounds.
+/// The same for connections to servers.
 const SERVER_FILES_PART: u64 = 16;
 const SERVER_FILES: std::ops::RangeInclusive<u64> = 4..=256;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use propylon_config::Listener;
 use propylon_observe::telemetry::{ByReason, ListenerHandles, ListenerMetrics, RelayMetrics};
+use propylon_tls::Profile;
 
 /// A listener for as long as any of its connections lives. Configurations that come and go have it at any index, or not
 /// at all.
@@ -16,8 +17,16 @@ pub struct ListenerHandle {
     proxy_refused: RefCell<Option<Arc<ByReason>>>,
     /// Generation of the newest configuration that has the listener, and its index there.
     newest: Cell<(u64, usize)>,
-    /// The listener as it was last, once it is gone; without its profile, which is an index of another configuration.
-    last: OnceCell<Box<Listener>>,
+    /// The listener as it was last, once it is gone.
+    last: OnceCell<Box<LastListener>>,
+}
+
+/// A listener that is gone.
+pub struct LastListener {
+    /// The listener's `tls` is an index of its own configuration.
+    pub listener: Listener,
+    /// `None` for plaintext.
+    pub profile: Option<Arc<Profile>>,
 }
 
 impl ListenerHandle {
@@ -39,8 +48,8 @@ impl ListenerHandle {
     }
 
     /// Takes note that the newest configuration does not have the listener.
-    pub fn remove(&self, last: &Listener) {
-        let _ = self.last.set(Box::new(Listener { tls: None, ..last.clone() }));
+    pub fn remove(&self, last: &Listener, profile: Option<&Arc<Profile>>) {
+        let _ = self.last.set(Box::new(LastListener { listener: last.clone(), profile: profile.cloned() }));
     }
 
     /// The newest configuration does not have the listener.
@@ -60,7 +69,7 @@ impl ListenerHandle {
     }
 
     /// The listener as it was when it was removed.
-    pub fn last(&self) -> Option<&Listener> {
+    pub fn last(&self) -> Option<&LastListener> {
         self.last.get().map(|last| &**last)
     }
 

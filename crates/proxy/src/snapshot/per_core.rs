@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use propylon_config::{Listener, Route};
 use propylon_observe::telemetry::{ConfiguredMetrics, SignerMetrics};
-use propylon_tls::{Acceptor, Deferral, Parking};
+use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
 use super::{Publication, Snapshot, Terms};
 use crate::services::ListenerHandle;
@@ -122,7 +122,15 @@ impl CoreSnapshot {
     /// The listener by this configuration, or as it was last where it has been removed.
     pub fn listener<'l>(&'l self, listener: &'l Rc<ListenerHandle>) -> &'l Listener {
         let own = self.index_of(listener).map(|index| &self.shared.config.listeners[index]);
-        own.or_else(|| listener.last()).expect("a listener is in some configuration")
+        own.or_else(|| Some(&listener.last()?.listener)).expect("a listener is in some configuration")
+    }
+
+    /// The certificates of the listener, as it was last where it has been removed; `None` for plaintext.
+    pub fn profile<'l>(&'l self, listener: &'l Rc<ListenerHandle>) -> Option<&'l Arc<Profile>> {
+        match self.index_of(listener) {
+            Some(index) => Some(&self.shared.profiles[self.shared.config.listeners[index].tls?.0]),
+            None => listener.last()?.profile.as_ref(),
+        }
     }
 
     /// The listener's acceptor; `None` for plaintext.
