@@ -5,8 +5,8 @@
 //! before; for that both are compared without their positions, and without what is known only while the process runs.
 
 use crate::model::{
-    At, Backend, BackendTls, CertificateSource, Config, Drain, Ordered, Server, SignerId, TicketKeys, TlsPolicy,
-    TlsProfile, Tracing, Trust,
+    At, Backend, BackendTls, CertificateSource, Config, Drain, Ordered, Server, Signer, SignerId, SignerServer,
+    TicketKeys, TlsPolicy, TlsProfile, Tracing, Trust,
 };
 
 impl TlsProfile {
@@ -46,6 +46,21 @@ impl BackendTls {
     /// looked at makes no difference.
     pub fn connects_the_same(&self, other: &BackendTls) -> bool {
         let of = |tls: &BackendTls| BackendTls { watch: None, ..upstream(tls) };
+        of(self) == of(other)
+    }
+}
+
+impl Signer {
+    /// Whether both say the same. A signer is one whole: with anything else about it, it is another.
+    pub(crate) fn says_the_same(&self, other: &Signer) -> bool {
+        let of = |signer: &Signer| Signer {
+            id: SignerId(0),
+            servers: signer.servers.iter().map(|server| SignerServer { at: At::default(), ..server.clone() }).collect(),
+            identity: trust(&signer.identity),
+            ca: trust(&signer.ca),
+            at: At::default(),
+            ..signer.clone()
+        };
         of(self) == of(other)
     }
 }

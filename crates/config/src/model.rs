@@ -10,6 +10,8 @@ mod process;
 mod tls;
 mod tracing;
 
+use std::collections::HashMap;
+
 use serde::{Serialize, Serializer};
 
 pub use acme::*;
@@ -86,6 +88,18 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// Sections `[[route]]`, in file order, which has no meaning: the most specific route wins.
     pub routes: Vec<Route>,
+}
+
+impl Config {
+    /// Indexes of listeners by their names.
+    pub fn listener_indexes(&self) -> HashMap<&str, usize> {
+        self.listeners.iter().map(|listener| listener.name.as_str()).zip(0..).collect()
+    }
+
+    /// Indexes of backends by their names.
+    pub fn backend_indexes(&self) -> HashMap<&str, usize> {
+        self.backends.iter().map(|backend| backend.name.as_str()).zip(0..).collect()
+    }
 }
 
 /// A rule that selects requests and says what is done with them. The most specific route wins.

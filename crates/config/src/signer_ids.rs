@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::model::{Config, Signer, SignerId, SignerServer};
+use crate::model::{Config, Signer, SignerId};
 
 impl Config {
     /// The same configuration, with the numbers of `earlier` for the signers that are in both.
@@ -27,41 +27,10 @@ fn renumber(signers: &mut [Signer], earlier: &[Signer]) -> Vec<SignerId> {
     /// Numbers of a first configuration lie below.
     static NEXT: AtomicUsize = AtomicUsize::new(1 << 16);
     for signer in &mut *signers {
-        let known = earlier.iter().find(|known| known.is_same(signer)).map(|known| known.id);
+        let known = earlier.iter().find(|known| known.says_the_same(signer)).map(|known| known.id);
         signer.id = known.unwrap_or_else(|| SignerId(NEXT.fetch_add(1, Ordering::Relaxed)));
     }
     signers.iter().map(|signer| signer.id).collect()
-}
-
-impl Signer {
-    /// Whether it is the same signer. A signer is one whole: with anything else about it, it is another.
-    fn is_same(&self, other: &Signer) -> bool {
-        // All of its fields: one that is new has to be compared as well.
-        let Signer {
-            id: _,
-            name,
-            servers,
-            identity,
-            ca,
-            timeout,
-            connections,
-            hedge,
-            verify,
-            resolve_interval,
-            watch,
-            allow_world_readable_keys,
-            at: _,
-        } = other;
-        let same_servers = |one: &[SignerServer], two: &[SignerServer]| {
-            let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
-            one.iter().map(of).eq(two.iter().map(of))
-        };
-        (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
-            && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
-            && self.allow_world_readable_keys == *allow_world_readable_keys
-            && (self.timeout, self.connections, self.hedge, self.verify) == (*timeout, *connections, *hedge, *verify)
-            && same_servers(&self.servers, servers)
-    }
 }
 
 #[cfg(test)]

@@ -232,19 +232,15 @@ impl Health {
         let config = &table.snapshot.config;
         let mut tasks = self.0.tasks.borrow_mut();
         tasks.retain(|endpoint, _| table.indexes.contains_key(endpoint));
-        // Backends of before by name.
-        let before = |old: &'_ HealthTable| {
-            old.snapshot.config.backends.iter().map(|backend| backend.name.clone()).zip(0..).collect::<HashMap<_, _>>()
-        };
-        let before: HashMap<String, usize> = old.map(before).unwrap_or_default();
+        let before = old.map(|old| old.snapshot.config.backend_indexes()).unwrap_or_default();
+        let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&table));
         for (index, backend) in config.backends.iter().enumerate() {
             table.review(index);
             let is_panic = table.backends.borrow()[index].servers.is_panic();
             table.column().set(table.metrics[index].backend.panic, i64::from(is_panic));
             // Once for all servers: it is a look at the whole backend.
-            let known = old.and_then(|old| Some((old, *before.get(&backend.name)?)));
+            let known = old.and_then(|old| Some((old, *before.get(backend.name.as_str())?)));
             let probes_alike = known.is_some_and(|(old, known)| old.probes_alike(known, &table, index));
-            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&table));
             for (server, configured) in backend.servers.iter().enumerate() {
                 table.announce(index, server);
                 let endpoint = &table.snapshot.servers[index][server].endpoint;

@@ -9,7 +9,7 @@
 mod file;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -867,8 +867,7 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
             changes.push(json!({ "path": format!("tls.{}", tls.name), "certificates": "read again" }));
         }
     }
-    let before: HashMap<&str, usize> =
-        earlier.config.backends.iter().map(|backend| backend.name.as_str()).zip(0..).collect();
+    let before = earlier.config.backend_indexes();
     for (backend, upstream) in later.config.backends.iter().zip(&later.upstreams) {
         let Some(index) = before.get(backend.name.as_str()) else { continue };
         let known = &earlier.config.backends[*index];

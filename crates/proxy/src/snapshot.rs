@@ -419,21 +419,19 @@ fn uploads(config: &Config) -> HashSet<&path::Path> {
 /// Backends of the earlier snapshot, by their names.
 #[derive(Default)]
 struct Before<'s> {
-    backends: HashMap<&'s str, (&'s Snapshot, usize)>,
+    earlier: Option<&'s Snapshot>,
+    backends: HashMap<&'s str, usize>,
 }
 
 impl<'s> Before<'s> {
     fn new(earlier: Option<&'s Snapshot>) -> Before<'s> {
-        let of = |earlier: &'s Snapshot| {
-            let backends = earlier.config.backends.iter().enumerate();
-            backends.map(move |(index, backend)| (backend.name.as_str(), (earlier, index)))
-        };
-        Before { backends: earlier.into_iter().flat_map(of).collect() }
+        let backends = earlier.map(|earlier| earlier.config.backend_indexes()).unwrap_or_default();
+        Before { earlier, backends }
     }
 
     /// The earlier snapshot, and the backend's index there.
     fn of(&self, backend: &Backend) -> Option<(&'s Snapshot, usize)> {
-        self.backends.get(backend.name.as_str()).copied()
+        Some((self.earlier?, *self.backends.get(backend.name.as_str())?))
     }
 }
 
@@ -622,11 +620,7 @@ fn reload_terms(
     tickets: &TicketSets,
     earlier: Option<&Snapshot>,
 ) -> Vec<Option<Arc<Terms>>> {
-    let before = |earlier: &'_ Snapshot| {
-        let names = earlier.config.listeners.iter().map(|listener| listener.name.clone());
-        names.zip(earlier.terms.iter().cloned()).collect::<HashMap<_, _>>()
-    };
-    let before = earlier.map(before).unwrap_or_default();
+    let before = earlier.map(|earlier| earlier.config.listener_indexes()).unwrap_or_default();
     let terms = |listener: &Listener| {
         let id = listener.tls?.0;
         let terms = Terms {
@@ -637,7 +631,7 @@ fn reload_terms(
             tickets: Arc::clone(tickets.of(id)),
             parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
         };
-        let known = before.get(&listener.name).and_then(Option::as_ref);
+        let known = earlier.and_then(|earlier| earlier.terms[*before.get(listener.name.as_str())?].as_ref());
         Some(known.filter(|known| known.is_same(&terms)).cloned().unwrap_or_else(|| Arc::new(terms)))
     };
     config.listeners.iter().map(terms).collect()

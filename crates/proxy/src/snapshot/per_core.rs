@@ -1,7 +1,6 @@
 //! A snapshot as one core works by it: with the state that only this core writes, and with the core's knowledge of the
 //! backends from the snapshot before.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -58,19 +57,9 @@ impl CoreSnapshot {
         let shared = Arc::clone(&publication.snapshot);
         let assemble = |terms: &Terms| Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
         let (listeners, acceptors) = reload_listeners(&shared, &publication.metrics, earlier, assemble);
-        let names = |earlier: &'_ CoreSnapshot| {
-            earlier
-                .shared
-                .config
-                .backends
-                .iter()
-                .map(|backend| backend.name.clone())
-                .zip(0..)
-                .collect::<HashMap<_, _>>()
-        };
-        let names: HashMap<String, usize> = earlier.map(names).unwrap_or_default();
+        let before = earlier.map(|earlier| earlier.shared.config.backend_indexes()).unwrap_or_default();
         let backends = shared.config.backends.iter().enumerate().map(|(index, backend)| {
-            let known = earlier.and_then(|earlier| Some((earlier, *names.get(&backend.name)?)));
+            let known = earlier.and_then(|earlier| Some((earlier, *before.get(backend.name.as_str())?)));
             // Connectors keep the sessions that servers have given, where nothing has changed; else the sessions learnt
             // with other certificates are forgotten.
             let connector = shared.upstreams[index].as_ref().map(|upstream| {
@@ -170,13 +159,9 @@ fn reload_listeners(
     earlier: Option<&CoreSnapshot>,
     assemble: impl Fn(&Terms) -> Rc<Acceptor>,
 ) -> Listeners {
-    let names = |earlier: &'_ CoreSnapshot| {
-        let listeners = earlier.shared.config.listeners.iter().zip(0..);
-        listeners.map(|(listener, index)| (listener.name.clone(), index)).collect::<HashMap<String, usize>>()
-    };
-    let names = earlier.map(names).unwrap_or_default();
+    let before = earlier.map(|earlier| earlier.shared.config.listener_indexes()).unwrap_or_default();
     let handles = shared.config.listeners.iter().zip(&shared.terms).enumerate().map(|(index, (listener, terms))| {
-        let known = earlier.and_then(|earlier| Some((earlier, *names.get(&listener.name)?)));
+        let known = earlier.and_then(|earlier| Some((earlier, *before.get(listener.name.as_str())?)));
         let handle = known.map(|(earlier, known)| Rc::clone(&earlier.listeners[known]));
         let handle = handle.unwrap_or_else(|| Rc::new(ListenerHandle::new(&metrics.listeners[index])));
         handle.reload(shared.generation, index, &metrics.listeners[index]);
