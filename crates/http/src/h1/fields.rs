@@ -3,6 +3,7 @@
 use super::grammar::{ODD, TOKEN, class, first_control, trim};
 use super::{Limits, Reject};
 use crate::fault::Fault;
+use crate::h2::Pseudo;
 
 /// A range of bytes in the buffer that a head was parsed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub enum Name {
     Tracestate,
     /// Known only so that it cannot be nominated away: Authorization, Cookie, Cache-Control, Content-Type, ...
     EndToEnd,
+    /// A pseudo-header field of HTTP/2, whose name no field of HTTP/1 can have.
+    Pseudo(Pseudo),
 }
 
 impl Name {
@@ -272,6 +275,8 @@ pub struct Field {
     pub(crate) plain: bool,
     /// Whether the name has token bytes other than letters, digits and `-`.
     pub(crate) odd: bool,
+    /// Whether its sender wants it in no table of compression, on this hop or the next (RFC 7541 §7.1.3).
+    pub secret: bool,
 }
 
 impl Field {
@@ -493,6 +498,7 @@ pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, 
         forward: true,
         plain: from == 1 && value[0] == b' ' && to == value.len(),
         odd: seen & ODD != 0,
+        secret: false,
     })
 }
 

@@ -551,7 +551,8 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         | Name::ProxyAuthorization
         | Name::Proxy
         | Name::ClientCert
-        | Name::Http2Settings => {}
+        | Name::Http2Settings
+        | Name::Pseudo(_) => {}
     }
     head.fields.push(field);
     Ok(())

@@ -1,7 +1,7 @@
 //! Frames of a peer, before the library reads them: rules that the library does not keep, or keeps by ending the
 //! connection when RFC 9113 wants the end of a stream.
 //!
-//! Nearly everything passes as it came. Header blocks are followed (`h2::hpack`), and the library gets a malformed one
+//! Nearly everything passes as it came. Header blocks are followed (`h2::follower`), and the library gets a malformed one
 //! instead of one that it would have choked on. DATA and window updates that break a rule of their stream are kept
 //! from it: we send the peer RST_STREAM, and tell the library that the peer has sent it. Frames without data are
 //! dropped, since the library ends a connection after a hundred of them, however long it lives.
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use h2::Reason;
 use propylon_config::Http2Flood;
-use propylon_http::h2::hpack::{Follower, MALFORMED, Seen};
+use propylon_http::h2::follower::{Follower, MALFORMED, Seen};
 
 use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, Moment, PREFACE_BYTES};
 use super::responses::{ResponseState, Responses};
