@@ -1,7 +1,7 @@
 //! Bytes on their way: a window over initialised memory, and the core's pool of such memory.
 //!
-//! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `BufferPool` and gives it back
-//! when nothing is left in it.
+//! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `BufferPool` and gives it
+//! back when nothing is left in it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -64,6 +64,11 @@ impl Buffer {
     /// Nothing readable and nothing sealed: the memory can go back to the pool.
     pub fn is_idle(&self) -> bool {
         self.is_empty() && self.sealed_len() == 0
+    }
+
+    /// Bytes that can be added where the readable ones end, none being sealed.
+    pub fn room(&self) -> usize {
+        self.bytes.len() - self.end as usize
     }
 
     pub fn capacity(&self) -> usize {
@@ -258,7 +263,8 @@ impl BufferPool {
         }
     }
 
-    /// Leaves `buffer` no more memory than what it holds takes, for as long as it waits for more: none if it holds nothing.
+    /// Leaves `buffer` no more memory than what it holds takes, for as long as it waits for more: none if it holds
+    /// nothing.
     pub fn fold(&self, buffer: &mut Buffer) {
         if buffer.is_idle() {
             return self.release(buffer);

@@ -3,7 +3,6 @@
 use super::grammar::{ODD, TOKEN, class, first_control, trim};
 use super::{Limits, Reject};
 use crate::fault::Fault;
-use crate::h2::Pseudo;
 
 /// A range of bytes in the buffer that a head was parsed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +74,39 @@ pub enum Name {
     EndToEnd,
     /// A pseudo-header field of HTTP/2, whose name no field of HTTP/1 can have.
     Pseudo(Pseudo),
+}
+
+/// Pseudo-header fields (RFC 9113 §8.3, RFC 8441 §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pseudo {
+    Authority,
+    Method,
+    Path,
+    Protocol,
+    Scheme,
+    Status,
+}
+
+impl Pseudo {
+    pub const ALL: [Pseudo; 6] =
+        [Pseudo::Authority, Pseudo::Method, Pseudo::Path, Pseudo::Protocol, Pseudo::Scheme, Pseudo::Status];
+
+    /// The pseudo-header field of this name, with its colon.
+    pub fn of(name: &[u8]) -> Option<Pseudo> {
+        Pseudo::ALL.into_iter().find(|pseudo| pseudo.as_str().as_bytes() == name)
+    }
+
+    /// Its name, with its colon.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Pseudo::Authority => ":authority",
+            Pseudo::Method => ":method",
+            Pseudo::Path => ":path",
+            Pseudo::Protocol => ":protocol",
+            Pseudo::Scheme => ":scheme",
+            Pseudo::Status => ":status",
+        }
+    }
 }
 
 impl Name {
@@ -280,6 +312,12 @@ pub struct Field {
 }
 
 impl Field {
+    /// A field whose line reads exactly `name: value CRLF`.
+    #[inline]
+    pub(crate) fn of_line(name: Span, value: Span, kind: Name, odd: bool, secret: bool) -> Field {
+        Field { name, value, kind, forward: true, plain: true, odd, secret }
+    }
+
     /// The whole line, if it reads exactly `name: value`.
     pub fn plain_line<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         self.plain.then(|| Span { start: self.name.start, end: self.value.end }.bytes(buf))
@@ -500,6 +538,31 @@ pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, 
         odd: seen & ODD != 0,
         secret: false,
     })
+}
+
+/// Checks the name of a field of HTTP/2 (RFC 9113 §8.2.1); says whether it has token bytes other than letters, digits and
+/// `-`.
+pub(crate) fn check_name(name: &[u8]) -> Result<bool, Fault> {
+    if name.is_empty() {
+        return Err(Fault::EmptyFieldName);
+    }
+    let (mut seen, mut missing) = (0, false);
+    for &byte in name {
+        let class = class(byte);
+        seen |= class;
+        missing |= class & TOKEN == 0 || byte.is_ascii_uppercase();
+    }
+    if missing { Err(Fault::BadFieldName) } else { Ok(seen & ODD != 0) }
+}
+
+/// Checks the value of a field of HTTP/2 (RFC 9113 §8.2.1).
+pub(crate) fn check_value(value: &[u8]) -> Option<Fault> {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    match first_control(value) {
+        Some(_) => Some(Fault::ControlByte),
+        None if is_blank(value.first()) || is_blank(value.last()) => Some(Fault::SpaceAroundValue),
+        None => None,
+    }
 }
 
 #[cold]

@@ -55,7 +55,8 @@ pub use answer::{
     AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response, write_response,
 };
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, whole_chunked, write_chunk_header, write_last_chunk};
-pub use fields::{Field, Fields, Name, Span, write_line};
+pub use fields::{Field, Fields, Name, Pseudo, Span, write_line};
+pub(crate) use fields::{check_name, check_value};
 pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;
 pub use request::{Asked, Method, RequestBody, RequestHead, Scheme, Version, parse_request};

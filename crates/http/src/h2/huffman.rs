@@ -1,10 +1,11 @@
-//! Strings in the Huffman code of HPACK (RFC 7541 §5.2), read as far as is needed to judge them.
+//! Strings in the Huffman code of HPACK (RFC 7541 §5.2).
 
 /// A block that says nothing that could be followed: the connection's error (RFC 9113 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Bits of each symbol's code, the string's end last (RFC 7541 Appendix B). The code is canonical: the lengths say it all.
+/// Bits of each symbol's code, the string's end last (RFC 7541 Appendix B). The code is canonical: the lengths say it
+/// all.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -93,33 +94,91 @@ const fn short() -> [(u8, u8); 256] {
 /// Reads a string, in place of what `out` had.
 pub fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
     out.clear();
-    let (mut bits, mut count, mut rest) = (0_u64, 0_u32, bytes.iter());
+    decode_onto(bytes, out)
+}
+
+/// Bits of the shortest code.
+const LENGTH_MIN: usize = 5;
+
+/// Reads a string behind what `out` has.
+pub fn decode_onto(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let start = out.len();
+    // Room for as many symbols as there can be: none of them has to ask for it.
+    out.resize(start + bytes.len() * 8 / LENGTH_MIN, 0);
+    let text = &mut out[start..];
+    let (mut bits, mut count, mut at, mut written) = (0_u64, 0_u32, 0, 0);
     loop {
-        while count <= 56
-            && let Some(byte) = rest.next()
-        {
-            bits = bits << 8 | u64::from(*byte);
-            count += 8;
+        if count <= 32 {
+            if let Some(four) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+                (bits, count, at) = (bits << 32 | u64::from(u32::from_be_bytes(*four)), count + 32, at + 4);
+            } else if let Some(byte) = bytes.get(at) {
+                (bits, count, at) = (bits << 8 | u64::from(*byte), count + 8, at + 1);
+                continue;
+            }
         }
         // Beyond the end there are ones, as in the padding.
         let next = if count >= 8 { bits >> (count - 8) } else { bits << (8 - count) | 0xff >> count };
         let (symbol, length) = SHORT[next as usize & 0xff];
         let length = u32::from(length);
-        if length > 0 && length <= count {
-            out.push(symbol);
-            count -= length;
-            continue;
-        }
-        match if length == 0 { long(bits, count) } else { None } {
-            Some((symbol, length)) if symbol != END => {
-                out.push(symbol as u8);
-                count -= length;
+        let (symbol, length) = if length > 0 && length <= count {
+            (symbol, length)
+        } else {
+            match if length == 0 { long(bits, count) } else { None } {
+                Some((symbol, length)) if symbol != END => (symbol as u8, length),
+                Some(_) => return Err(Corrupt),
+                // Less than a byte of ones.
+                None if count < 8 && !bits & ((1 << count) - 1) == 0 => break,
+                None => return Err(Corrupt),
             }
-            Some(_) => return Err(Corrupt),
-            // Less than a byte of ones.
-            None if count < 8 && !bits & ((1 << count) - 1) == 0 => return Ok(()),
-            None => return Err(Corrupt),
+        };
+        text[written] = symbol;
+        written += 1;
+        count -= length;
+    }
+    out.truncate(start + written);
+    Ok(())
+}
+
+/// Code of each byte, and its bits.
+static CODES: [(u32, u8); 256] = codes();
+
+const fn codes() -> [(u32, u8); 256] {
+    let (mut out, mut length) = ([(0, 0); 256], 1);
+    while length <= LENGTH_MAX {
+        let row = ROWS[length];
+        let mut index = 0;
+        while index < row.count {
+            let symbol = SYMBOLS[row.at as usize + index as usize];
+            if symbol != END {
+                out[symbol as usize] = (row.first + index, length as u8);
+            }
+            index += 1;
         }
+        length += 1;
+    }
+    out
+}
+
+/// Bytes that a string takes in the code.
+pub fn encoded_len(text: &[u8]) -> usize {
+    let bits: usize = text.iter().map(|byte| usize::from(CODES[usize::from(*byte)].1)).sum();
+    bits.div_ceil(8)
+}
+
+/// Writes a string behind what `out` has.
+pub fn encode_onto(text: &[u8], out: &mut Vec<u8>) {
+    let (mut bits, mut count) = (0_u64, 0_u32);
+    for byte in text {
+        let (code, length) = CODES[usize::from(*byte)];
+        (bits, count) = (bits << length | u64::from(code), count + u32::from(length));
+        while count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    if count > 0 {
+        // The begin of the end's code, which is ones.
+        out.push((bits << (8 - count)) as u8 | (0xff >> count) as u8);
     }
 }
 
@@ -138,16 +197,10 @@ mod tests {
     use super::*;
 
     fn encode(text: &[u8]) -> Vec<u8> {
-        let mut bits: Vec<bool> = Vec::new();
-        for byte in text {
-            let length = usize::from(LENGTHS[usize::from(*byte)]);
-            let row = ROWS[length];
-            let index = SYMBOLS[usize::from(row.at)..].iter().position(|symbol| *symbol == u16::from(*byte)).unwrap();
-            let code = row.first + index as u32;
-            bits.extend((0..length).rev().map(|bit| code >> bit & 1 == 1));
-        }
-        bits.resize(bits.len().div_ceil(8) * 8, true);
-        bits.chunks(8).map(|byte| byte.iter().fold(0, |sum, bit| sum << 1 | u8::from(*bit))).collect()
+        let mut out = Vec::new();
+        encode_onto(text, &mut out);
+        assert_eq!(out.len(), encoded_len(text));
+        out
     }
 
     #[test]
@@ -173,6 +226,18 @@ mod tests {
                 assert_eq!(decode(&encode(&text), &mut out), Ok(()));
                 assert_eq!(out, text);
             }
+        }
+    }
+
+    #[test]
+    fn strings_of_any_bytes_come_back_behind_what_was_there() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for length in 0..2_000 {
+            let most = if length % 2 == 0 { 128 } else { 255 };
+            let text: Vec<u8> = (0..length).map(|_| random.u8(..=most)).collect();
+            let mut out = b"before".to_vec();
+            assert_eq!(decode_onto(&encode(&text), &mut out), Ok(()));
+            assert_eq!(out.strip_prefix(b"before"), Some(&text[..]));
         }
     }
 
