@@ -143,7 +143,7 @@ fn a_page_of_many_parts_comes_by_http_2_whole() {
     assert_eq!(report["others"], serde_json::json!([]), "all by HTTP/2");
     assert!(report["parts"].as_u64() >= Some(4 * all + 3), "{report}");
     assert_eq!(browser.console(), Vec::<String>::new());
-    assert_eq!(engine.metric("propylon_http2_floods_total", &[("reason", "library")]), 0.0);
+    assert_eq!(engine.metric("propylon_http2_floods_total", &[("reason", "stream-error")]), 0.0);
     // Browsers may open one ahead before they know what the first one speaks.
     assert!(engine.metric("propylon_http2_connections_total", &[]) <= 2.0);
     drop(browser);

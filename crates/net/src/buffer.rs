@@ -225,6 +225,16 @@ impl BufferPool {
         self.large.take()
     }
 
+    /// A copy of `bytes`, in memory of the pool where that has room for them.
+    pub fn copy(&self, bytes: &[u8]) -> Buffer {
+        if bytes.len() > SMALL_BYTES {
+            return Buffer::exactly(bytes);
+        }
+        let mut buffer = self.small();
+        buffer.extend(bytes);
+        buffer
+    }
+
     /// Releases a buffer's memory: the pool keeps it for the next borrower or frees it.
     #[inline]
     pub fn release(&self, buffer: &mut Buffer) {

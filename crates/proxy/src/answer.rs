@@ -1,5 +1,8 @@
 //! Responses of the engine itself.
 
+use propylon_http::h1::Pseudo;
+use propylon_http::h2::FieldWriter;
+
 /// An answer that is given here.
 #[derive(Clone, Copy)]
 pub struct Answer<'a> {
@@ -15,4 +18,30 @@ impl Answer<'_> {
     pub fn plain(status: u16) -> Answer<'static> {
         Answer { status, fields: &[], content_type: "text/plain; charset=utf-8", body: "", close: false }
     }
+}
+
+/// Writes the fields of an answer for a client of HTTP/2. Returns about how many bytes they come to before they are
+/// compressed.
+pub fn write_fields(answer: &Answer<'_>, date: &[u8], out: &mut impl FieldWriter) -> usize {
+    let mut written = 16;
+    let mut digits = itoa::Buffer::new();
+    out.pseudo(Pseudo::Status, [digits.format(answer.status).as_bytes(), b""]);
+    let mut field = |name: &str, value: &[u8]| {
+        written += name.len() + value.len() + 4;
+        out.field(name.as_bytes(), value, false);
+    };
+    for (name, value) in answer.fields {
+        // Made by us, but perhaps of what a client sent.
+        if !value.bytes().any(|byte| byte.is_ascii_control()) {
+            field(name, value.as_bytes());
+        }
+    }
+    if !matches!(answer.status, 204 | 304) {
+        if !answer.body.is_empty() {
+            field("content-type", answer.content_type.as_bytes());
+        }
+        field("content-length", itoa::Buffer::new().format(answer.body.len()).as_bytes());
+    }
+    field("date", date);
+    written
 }

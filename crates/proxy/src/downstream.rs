@@ -4,4 +4,3 @@ mod announced;
 pub mod connection;
 mod h2_connection;
 mod h2_stream;
-mod h2_wire;

@@ -27,4 +27,5 @@ pub mod sticky;
 pub mod ticket_keys;
 pub mod trace;
 pub mod upstream;
+mod websocket;
 pub mod worker;

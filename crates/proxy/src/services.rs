@@ -2,7 +2,7 @@
 //! private-key work, and the accounts of memory, files and handshakes.
 
 mod date;
-mod header_cache;
+mod heads;
 mod listener;
 mod uploads;
 mod windows;
@@ -15,10 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::HeaderValue;
 use propylon_config::HandshakeLimits;
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Job, JobError, JobQueue, Pending, RemoteKey};
+use propylon_http::h2::hpack::Recurring;
 use propylon_metrics::Column;
 use propylon_net::buffer::BufferPool;
 use propylon_net::timers::Timers;
@@ -36,7 +36,7 @@ use crate::overload::{Overload, Room, Shared};
 use crate::pipes::Pipes;
 use crate::trace::{Outbox, Tracer};
 use date::Date;
-pub use header_cache::HeaderCache;
+pub use heads::{HeadPool, ReceivedHead};
 pub use listener::ListenerHandle;
 use propylon_signer::{KeyProcessClient, Signer, Work};
 pub use uploads::Uploads;
@@ -72,6 +72,8 @@ pub struct Services {
     pub(crate) batches_seen: Cell<BatchCounts>,
     /// Scratch buffer in which a head or a chunk is put together before it is sealed; never borrowed across a wait.
     pub scratch: RefCell<Vec<u8>>,
+    /// Scratch buffer for lines of a head that goes to a peer of HTTP/2; never borrowed across a wait.
+    pub lines: RefCell<Vec<u8>>,
     /// For handshakes that fail.
     pub failures_logged: RefCell<Throttle>,
     /// For servers that TLS comes to nothing with.
@@ -84,7 +86,7 @@ pub struct Services {
     pub connections: Cell<usize>,
     /// Requests in progress on this core.
     pub requests: Cell<usize>,
-    /// Bytes of memory that bodies take which are with the HTTP/2 library, for peers that have not read them.
+    /// Bytes of memory that bodies take which wait for peers of HTTP/2 to read them.
     pub unread: Cell<usize>,
     /// Bytes by which clients of HTTP/2 have wider windows than at first.
     pub widened: Cell<u64>,
@@ -97,8 +99,10 @@ pub struct Services {
     /// The next of `next_owner`.
     pub(crate) owners: Cell<NonZeroU64>,
     pub(crate) date: RefCell<Date>,
-    /// Fields of responses to clients of HTTP/2.
-    pub headers: RefCell<HeaderCache>,
+    /// Fields that go to peers of HTTP/2 again and again.
+    pub recurring: RefCell<Recurring>,
+    /// Heads of responses of HTTP/2.
+    pub heads: HeadPool,
 }
 
 /// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
@@ -149,6 +153,7 @@ impl Services {
             parking_seen: Cell::default(),
             ready_seen: Cell::default(),
             batches_seen: Cell::default(),
+            lines: RefCell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
             server_failures_logged: RefCell::default(),
@@ -163,7 +168,8 @@ impl Services {
             ended: Notify::new(),
             owners: Cell::new(first_owner(core)),
             date: RefCell::new(Date::new(0)),
-            headers: RefCell::default(),
+            recurring: RefCell::default(),
+            heads: HeadPool::default(),
         })
     }
 
@@ -233,11 +239,6 @@ impl Services {
     /// Calls `use_it` with the current value of the `Date` field.
     pub fn with_date<T>(&self, use_it: impl FnOnce(&str) -> T) -> T {
         use_it(&self.date().text)
-    }
-
-    /// The same as HTTP/2 has it.
-    pub fn date_value(&self) -> HeaderValue {
-        self.date().value.clone()
     }
 
     fn date(&self) -> RefMut<'_, Date> {

@@ -1,11 +1,8 @@
 //! A probe by gRPC: grpc.health.v1.Health/Check over HTTP/2, with prior knowledge or by ALPN. The two messages have one field each, so they are
 //! written and read by hand.
 
-use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
-
 use super::failure::Failure;
-use super::http2::{self, Connection};
+use super::http2::{self, Answer, Request};
 use super::stream::ProbeStream;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
@@ -16,28 +13,26 @@ const SERVING: u64 = 1;
 
 /// Asks and judges the answer. The connection ends with it.
 pub async fn ask(stream: ProbeStream, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
-    let request = http2::request("POST", host, PATH, secure)
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())
-        .map_err(|error| Failure::new("not-made", error.to_string()))?;
-    let connection = Connection::new(stream).await?;
-    let (head, mut body) = connection.ask(request, Some(question(service))).await?;
-    if head.status != StatusCode::OK {
-        return Err(Failure::new("unexpected-status", head.status.as_u16().to_string()));
+    let request = Request {
+        method: "POST",
+        host,
+        path: PATH,
+        secure,
+        fields: &[("content-type", "application/grpc"), ("te", "trailers")],
+        body: Some(question(service)),
+    };
+    let answer = http2::exchange(stream, request, |answer| {
+        answer.status() != 200 || judge_status(answer).is_err() || answer.body.len() > ANSWER_BYTES_MAX
+    });
+    let answer = answer.await?;
+    if answer.status() != 200 {
+        return Err(Failure::new("unexpected-status", answer.status().to_string()));
     }
-    judge_status(&head.headers)?;
-    let mut message = Vec::new();
-    while let Some(data) = http2::read_more(&mut body).await? {
-        if message.len() + data.len() > ANSWER_BYTES_MAX {
-            return Err(Failure::new("bad-response", "the answer is too long"));
-        }
-        message.extend_from_slice(&data);
+    judge_status(&answer)?;
+    if answer.body.len() > ANSWER_BYTES_MAX {
+        return Err(Failure::new("bad-response", "the answer is too long"));
     }
-    if let Some(trailers) = body.trailers().await.map_err(http2::broken)? {
-        judge_status(&trailers)?;
-    }
-    match serving_status(&message) {
+    match serving_status(&answer.body) {
         Some(SERVING) => Ok(()),
         Some(2) => Err(Failure::new("not-serving", "NOT_SERVING")),
         Some(3) => Err(Failure::new("not-serving", "SERVICE_UNKNOWN")),
@@ -47,8 +42,8 @@ pub async fn ask(stream: ProbeStream, service: &str, host: &str, secure: bool) -
 }
 
 /// `grpc-status`, in the head where there is no message, or in the trailers.
-fn judge_status(fields: &HeaderMap) -> Result<(), Failure> {
-    match fields.get("grpc-status").map(|value| value.as_bytes()) {
+fn judge_status(answer: &Answer) -> Result<(), Failure> {
+    match answer.field("grpc-status") {
         None | Some(b"0") => Ok(()),
         // NOT_FOUND: the server knows no service of that name.
         Some(b"5") => Err(Failure::new("not-serving", "the service is unknown there")),
@@ -57,7 +52,7 @@ fn judge_status(fields: &HeaderMap) -> Result<(), Failure> {
 }
 
 /// A message in its frame: not compressed, its length, `HealthCheckRequest { service = 1 }`.
-fn question(service: &str) -> Bytes {
+fn question(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
         message.push(0x0a);
@@ -67,7 +62,7 @@ fn question(service: &str) -> Bytes {
     let mut framed = vec![0];
     framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
     framed.extend_from_slice(&message);
-    framed.into()
+    framed
 }
 
 /// `HealthCheckResponse { status = 1 }` in its frame. Fields that are not known are passed over, as protobuf wants it.

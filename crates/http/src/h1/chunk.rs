@@ -2,7 +2,7 @@
 
 use super::fields::{Lines, parse_field, write_line};
 use super::grammar::{TOKEN, class};
-use super::{Name, Reject};
+use super::{Field, Name, Reject};
 use crate::fault::Fault;
 
 /// Takes a chunked body apart. Any division of the input gives the same data, the same trailers and the same verdict.
@@ -208,7 +208,7 @@ impl Decoder {
             }
             let field = parse_field(&self.section, line, self.trailer_count == 1)?;
             let name = field.name.bytes(&self.section);
-            if !self.drops_trailers && may_trail(field.kind, name) && !(field.odd && Name::is_lookalike(name)) {
+            if !self.drops_trailers && may_trail(&field, &self.section) {
                 write_line(name, field.value.bytes(&self.section), &mut self.trailers);
             }
         }
@@ -221,7 +221,7 @@ impl Decoder {
 
 /// Fields that frame, route, authenticate or steer must be known before the body (RFC 9110 §6.5.1); a recipient that
 /// merged them into the head would be led by whoever wrote the body's end.
-fn may_trail(kind: Name, name: &[u8]) -> bool {
+pub(crate) fn may_trail(field: &Field, text: &[u8]) -> bool {
     const REFUSED: [&str; 11] = [
         "age",
         "accept-encoding",
@@ -235,7 +235,10 @@ fn may_trail(kind: Name, name: &[u8]) -> bool {
         "range",
         "retry-after",
     ];
-    kind == Name::Other && !REFUSED.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    let name = field.name.bytes(text);
+    field.kind == Name::Other
+        && !REFUSED.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+        && !(field.odd && Name::is_lookalike(name))
 }
 
 /// The line before a chunk's data.

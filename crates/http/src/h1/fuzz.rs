@@ -30,12 +30,17 @@ pub fn head(bytes: &[u8]) {
         (Err(_), (Err(_), _)) => return,
         differing => panic!("the verdict depends on the division: {differing:?}"),
     }
+    rewritten(&whole, bytes);
+}
+
+/// What servers of HTTP/1 get of a request reads as what was asked.
+pub fn rewritten(head: &RequestHead, buf: &[u8]) {
     for forwarded in [Forwarded::Remove, Forwarded::Replace, Forwarded::Append] {
-        rewritten(&whole, bytes, forwarded);
+        rewritten_with(head, buf, forwarded);
     }
 }
 
-fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
+fn rewritten_with(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
     let address = match head.length % 2 {
         0 => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         _ => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),

@@ -423,21 +423,28 @@ fn check_line_so_far(line: &[u8]) -> Result<(), Reject> {
 
 fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let text = line.bytes(buf);
-    check_line_so_far(text)?;
     let start = line.start as usize;
+    check_line_so_far(text)?;
     let method_end = text.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::BadRequestLine))?;
     let rest = &text[method_end + 1..];
     let target_length = rest.iter().position(|&b| b == b' ').ok_or(Reject::of(Fault::NoVersion))?;
     head.version = read_version(&rest[target_length + 1..])?;
-    head.method_text = Span::new(start, start + method_end);
-    head.method = Method::of(&text[..method_end]);
-    match head.method {
-        Method::Connect => return Err(Reject::of(Fault::ConnectNotSupported)),
-        Method::Trace => return Err(Reject::of(Fault::TraceNotAllowed)),
-        _ => {}
-    }
+    read_method(buf, Span::new(start, start + method_end), head)?;
     let target_start = start + method_end + 1;
     read_target(buf, Span::new(target_start, target_start + target_length), head)
+}
+
+/// Takes note of the method, a token.
+pub(crate) fn read_method(buf: &[u8], method: Span, head: &mut RequestHead) -> Result<(), Reject> {
+    let text = method.bytes(buf);
+    head.method_text = method;
+    head.method = Method::of(text);
+    match head.method {
+        Method::Connect => Err(Reject::of(Fault::ConnectNotSupported)),
+        Method::Trace => Err(Reject::of(Fault::TraceNotAllowed)),
+        _ if text.len() > METHOD_BYTES_MAX => Err(Reject::of(Fault::MethodTooLong)),
+        _ => Ok(()),
+    }
 }
 
 /// A later minor version is understood as the one we know (RFC 9110 §2.5).
@@ -454,7 +461,8 @@ pub(crate) fn read_version(text: &[u8]) -> Result<Version, Reject> {
     }
 }
 
-fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
+/// Takes note of the target, in whatever form.
+pub(crate) fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let target = span.bytes(buf);
     if !all(target, TARGET) {
         return Err(Reject::of(Fault::BadTargetByte));
@@ -497,7 +505,7 @@ fn read_absolute(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), R
 }
 
 /// Takes note of a field that decides something, and whether it goes on.
-fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<(), Reject> {
+pub(crate) fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<(), Reject> {
     let value = field.value.bytes(buf);
     let state = &mut head.parser;
     field.forward = false;
@@ -601,7 +609,54 @@ pub(crate) fn judge_coding(value: &[u8]) -> Reject {
     }
 }
 
-fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+/// Takes note of how the body is framed where that does not stand in a field: `is_body`: there is one, or may be.
+pub(crate) fn frame(head: &mut RequestHead, is_body: bool, has_length: bool) {
+    match (is_body, has_length) {
+        (_, true) => {}
+        (true, false) => head.parser.chunked = true,
+        // RFC 9110 §8.6: these say so when they have no content.
+        (false, false) if matches!(head.method, Method::Post | Method::Put | Method::Patch) => {
+            head.parser.content_length = Some(0);
+        }
+        (false, false) => {}
+    }
+}
+
+/// Takes note of an authority beside the target. `has_host`: there is a Host field as well; if both differ in spelling, it
+/// is judged whether they mean the same.
+///
+/// # Errors
+/// 400: it is none.
+pub(crate) fn note_authority(
+    buf: &[u8],
+    authority: Span,
+    has_host: bool,
+    is_https: bool,
+    head: &mut RequestHead,
+) -> Result<(), Reject> {
+    let read = Authority::read(buf, authority)?;
+    let host = head.parser.host.filter(|_| has_host);
+    match host {
+        Some(host) if host.text.bytes(buf) == authority.bytes(buf) => {}
+        Some(_) => {
+            head.scheme = Some(if is_https { Scheme::Https } else { Scheme::Http });
+            head.parser.target_authority = Some(read);
+        }
+        None => head.parser.host = Some(read),
+    }
+    Ok(())
+}
+
+/// Takes note of a protocol that the request is to be upgraded to.
+pub(crate) fn note_upgrade(protocol: Span, head: &mut RequestHead) {
+    head.upgrade = Some(protocol);
+    head.parser.upgrades = 1;
+    head.parser.options.upgrade = true;
+}
+
+/// Completes a head all of whose fields have been noted.
+pub(crate) fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+    head.parser.phase = Phase::Done;
     let state = head.parser;
     let modern = head.version == Version::Http11;
     if state.options.framing {

@@ -199,7 +199,7 @@ fn read_status_line(buf: &[u8], line: Span, head: &mut ResponseHead) -> Result<(
     Ok(())
 }
 
-fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(), Reject> {
+pub(crate) fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(), Reject> {
     let value = field.value.bytes(buf);
     field.forward = false;
     match field.kind {
@@ -246,7 +246,24 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(
     Ok(())
 }
 
-fn finish(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), Reject> {
+/// Takes note of how the body is framed where no field says so; `whole`: all of it is here, in so many bytes.
+pub(crate) fn frame(head: &mut ResponseHead, whole: Option<u64>) {
+    match whole {
+        Some(length) => head.content_length = Some(length),
+        None => head.chunked = true,
+    }
+}
+
+/// Takes note of the protocol that the server has switched to.
+pub(crate) fn note_switch(protocol: Span, head: &mut ResponseHead) {
+    head.upgrade = Some(protocol);
+    head.parser.upgrades = 1;
+    head.parser.options.upgrade = true;
+}
+
+/// Completes a head all of whose fields have been noted.
+pub(crate) fn finish(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), Reject> {
+    head.parser.phase = Phase::Done;
     let options = head.parser.options;
     let no_content = head.status < 200 || head.status == 204;
     head.body = if no_content || head.status == 304 || asked.method == Method::Head {

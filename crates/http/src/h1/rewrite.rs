@@ -7,7 +7,7 @@ use propylon_config::Forwarded;
 
 use super::fields::{write_elements, write_line};
 use super::grammar::is_token;
-use super::{Name, RequestBody, RequestHead, Scheme, Version};
+use super::{Field, Name, RequestBody, RequestHead, Scheme, Version};
 
 /// An address as X-Forwarded-For spells it. IPv4 in IPv6 is written as IPv4.
 #[derive(Clone, Copy, Debug)]
@@ -98,13 +98,31 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
     }
     out.extend_from_slice(context.host.unwrap_or_else(|| head.host.bytes(buf)));
     out.extend_from_slice(b"\r\n");
-    // Strangers tell nothing about themselves that a server could take for a proxy's word.
-    let trusted = context.forwarded == Forwarded::Append;
-    head.fields.write_some(buf, |kind| trusted || kind != Name::Claim, out);
-    match context.body {
-        RequestBody::None => {}
-        RequestBody::Length(length) => write_content_length(length, out),
-        RequestBody::Chunked => out.extend_from_slice(CHUNKED),
+    head.fields.write_some(buf, |kind| is_told(kind, context), out);
+    if context.body == RequestBody::Chunked {
+        out.extend_from_slice(CHUNKED);
+    }
+    write_body_lines(head, context, out);
+    write_connection(head, buf, context.keep_alive, out);
+    write_origin_lines(head, buf, context, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a field of this kind goes on: strangers tell nothing about themselves that a server could take for a proxy's
+/// word.
+fn is_told(kind: Name, context: &ForwardContext) -> bool {
+    context.forwarded == Forwarded::Append || kind != Name::Claim
+}
+
+/// Whether a client's field goes on as it is.
+pub(crate) fn goes_on(field: &Field, context: &ForwardContext) -> bool {
+    field.forward && is_told(field.kind, context)
+}
+
+/// Writes the lines on the body and on what is expected, for servers of all versions.
+pub(crate) fn write_body_lines(head: &RequestHead, context: &ForwardContext, out: &mut Vec<u8>) {
+    if let RequestBody::Length(length) = context.body {
+        write_content_length(length, out);
     }
     if context.expect_continue && head.expect_continue {
         out.extend_from_slice(b"Expect: 100-continue\r\n");
@@ -113,12 +131,17 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
         let mut digits = itoa::Buffer::new();
         write_line(b"Max-Forwards", digits.format(hops.saturating_sub(1)).as_bytes(), out);
     }
-    write_connection(head, buf, context.keep_alive, out);
+}
+
+/// Writes the lines on trailers and on where the request comes from, for servers of all versions.
+pub(crate) fn write_origin_lines(head: &RequestHead, buf: &[u8], context: &ForwardContext, out: &mut Vec<u8>) {
+    if head.te_trailers {
+        out.extend_from_slice(b"TE: trailers\r\n");
+    }
     write_forwarded(head, buf, context, out);
     if context.via {
         write_via(head.version, out);
     }
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Adds lines to a head that [`write_request`] has just written, before the blank line at its end.
@@ -158,9 +181,6 @@ fn write_connection(head: &RequestHead, buf: &[u8], keep_alive: bool, out: &mut 
     write_line(b"Connection", options, out);
     if let Some(protocols) = head.protocols(buf) {
         write_elements(b"Upgrade", protocols, out);
-    }
-    if head.te_trailers {
-        out.extend_from_slice(b"TE: trailers\r\n");
     }
 }
 

@@ -118,6 +118,8 @@ pub struct Connection<T> {
     pub(super) is_pinged: bool,
     /// Frames to be sent.
     pub(super) out: Vec<u8>,
+    /// Bytes of them that were taken.
+    pub(super) taken: usize,
     /// Bytes sent before those.
     pub(super) sent: u64,
 }
@@ -159,6 +161,7 @@ impl<T> Connection<T> {
             goaway_sent: None,
             is_pinged: false,
             out,
+            taken: 0,
             sent: 0,
         }
     }
@@ -330,6 +333,11 @@ impl<T> Connection<T> {
         if let Some(place) = self.place(id).filter(|place| !self.streams[*place].is_closed()) {
             self.reset_at(place, reason, Reset::ByUs);
         }
+    }
+
+    /// Refuses a stream that has just come, and that nobody has looked at.
+    pub fn refuse(&mut self, id: u32) {
+        frame::write_reset(id, Reason::REFUSED_STREAM, &mut self.out);
     }
 
     pub(super) fn reset_at(&mut self, place: usize, reason: Reason, as_what: fn(Reason) -> Reset) {

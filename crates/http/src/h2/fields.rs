@@ -1,6 +1,6 @@
 //! Writers of fields: what takes the fields of a message to be sent.
 
-use crate::h1::Pseudo;
+use crate::h1::{Field, Name, Pseudo};
 
 /// A writer that takes the fields of one message in the order in which its peer gets them.
 pub trait FieldWriter {
@@ -10,4 +10,23 @@ pub trait FieldWriter {
     /// `name` may have capital letters, as HTTP/1 writes it. `secret`: in no table of compression, here or further on
     /// (RFC 7541 §7.1.3).
     fn field(&mut self, name: &[u8], value: &[u8], secret: bool);
+
+    /// Takes fields that are lines, `name: value CRLF`.
+    fn lines(&mut self, lines: &[u8]) {
+        for line in lines.split(|byte| *byte == b'\n') {
+            if let Some(colon) = memchr::memchr(b':', line) {
+                self.field(&line[..colon], line[colon + 1..].trim_ascii(), false);
+            }
+        }
+    }
+}
+
+/// Whether a field is one of HTTP/1's connections, which makes a message of HTTP/2 malformed (RFC 9113 §8.2.2).
+#[inline]
+pub(super) fn is_connection_specific(text: &[u8], field: &Field) -> bool {
+    match field.kind {
+        Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::TransferEncoding | Name::Upgrade => true,
+        Name::Te => field.value.bytes(text) != b"trailers",
+        _ => false,
+    }
 }

@@ -92,7 +92,8 @@ const fn short() -> [(u8, u8); 256] {
 }
 
 /// Reads a string, in place of what `out` had.
-pub fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+#[cfg(test)]
+fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
     out.clear();
     decode_onto(bytes, out)
 }

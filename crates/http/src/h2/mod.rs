@@ -6,26 +6,31 @@
 //! | `receive.rs`, `send.rs` | its two directions; `inbound.rs`: a frame that is not whole |
 //! | `stream.rs` | a stream's state, with the chart of it |
 //! | `window.rs`, `priority.rs`, `flood.rs` | flow control; whose turn it is to send; what there may be too much of |
+//! | `request.rs`, `response.rs` | messages, by the rules that HTTP/1's are read by |
+//! | `fields.rs` | what takes the fields of a message |
 //! | `frame.rs`, `settings.rs`, `reason.rs` | what stands on the wire |
 //! | `hpack/`, `huffman.rs` | header blocks |
-//! | `fields.rs` | fields of messages that HTTP/1 has no lines for |
-//! | `follower.rs` | header blocks looked at beside another decoder |
 
 pub mod connection;
 mod fields;
 pub mod flood;
-pub mod follower;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod hpack;
 mod huffman;
 mod inbound;
 pub mod priority;
 mod reason;
 pub mod receive;
+mod request;
+mod response;
 mod role;
 mod send;
 pub mod settings;
 pub mod stream;
+#[cfg(any(test, fuzzing))]
+mod testing;
 mod window;
 
 pub use crate::h1::Pseudo;
@@ -35,6 +40,8 @@ pub use flood::Flood;
 pub use inbound::Block;
 pub use reason::Reason;
 pub use receive::Event;
+pub use request::{Refusal, RequestReader, write_request};
+pub use response::{ResponseReader, read_trailer, write_informational, write_response};
 pub use role::Role;
 pub use send::Sent;
 pub use stream::{Ending, Reset, Stream};

@@ -698,7 +698,7 @@ impl<T> Connection<T> {
         stream.expected = Some(bytes);
         match stream.check_length(stream.is_received()) {
             Ok(()) => Ok(()),
-            Err(reason) => self.offend(id, reason).map(drop),
+            Err(reason) => self.break_off(place, reason),
         }
     }
 
@@ -713,8 +713,21 @@ impl<T> Connection<T> {
                 self.update(place, |stream| stream.receive = Half::Ended);
                 Ok(())
             }
-            Err(reason) => self.offend(id, reason).map(drop),
+            Err(reason) => self.break_off(place, reason),
         }
+    }
+
+    /// Breaks off a stream whose message is malformed, though both sides may have ended it: what has come of it is not
+    /// whole.
+    fn break_off(&mut self, place: usize, reason: Reason) -> Result<(), ConnectionFault> {
+        self.flood.count_error()?;
+        let stream = &mut self.streams[place];
+        match (stream.reset, stream.is_closed()) {
+            (None, true) => stream.reset = Some(Reset::ForError(reason)),
+            (None, false) => self.reset_at(place, reason, Reset::ForError),
+            (Some(_), _) => {}
+        }
+        Ok(())
     }
 }
 

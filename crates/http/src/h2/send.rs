@@ -23,19 +23,22 @@ pub struct Sent {
 impl<T> Connection<T> {
     /// Frames to be sent, in their order.
     pub fn output(&self) -> &[u8] {
-        &self.out
+        &self.out[self.taken..]
     }
 
-    /// Takes the output away.
-    pub fn take_output(&mut self) -> Vec<u8> {
-        self.sent += self.out.len() as u64;
-        std::mem::take(&mut self.out)
+    /// Says that so many bytes of the output were taken.
+    pub fn consume_output(&mut self, count: usize) {
+        self.taken += count;
+        if self.taken == self.out.len() {
+            self.clear_output();
+        }
     }
 
     /// Says that all of the output was taken.
     pub fn clear_output(&mut self) {
         self.sent += self.out.len() as u64;
         self.out.clear();
+        self.taken = 0;
     }
 
     /// Takes in a stream that a client begins.

@@ -1,6 +1,7 @@
 //! Labels of metrics that are no faults of requests (those are in `propylon_http::fault`), and faults that end relays.
 
 use propylon_http::fault::Fault;
+use propylon_http::h2::Flood;
 
 /// Why a server was picked that is not an ordinary one which is up.
 pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
@@ -55,22 +56,10 @@ pub const PROBE_SUCCEEDED: &str = "success";
 /// Result of a probe that this machine could not make: it says nothing about the server.
 pub const PROBE_NOT_MADE: &str = "not-made";
 
-/// Floods that end a connection: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
-pub const HTTP2_FLOODS: &[&str] = &[
-    "settings",
-    "ping",
-    "priority",
-    "reset",
-    "continuation",
-    "empty-data",
-    "window-update",
-    "unknown-frame",
-    "stream-error",
-    "library",
-    "streams",
-];
+/// Floods that end a connection: `reason` of `propylon_http2_floods_total`.
+pub const HTTP2_FLOODS: &[&str] = &Flood::NAMES;
 
-/// Errors for which the library ends a connection: `reason` of `propylon_http2_errors_total`.
+/// Errors of clients for which a connection is ended: `reason` of `propylon_http2_errors_total`.
 pub const HTTP2_ERRORS: &[&str] = &[
     "protocol-error",
     "flow-control-error",

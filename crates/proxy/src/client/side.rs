@@ -164,13 +164,6 @@ impl Client for ClientSide<'_> {
         }
     }
 
-    fn read_ahead(&mut self, context: &mut Context<'_>) {
-        // Over HTTP/2 what comes of the body would be in the way of the connection's other streams.
-        if let ClientSide::Http2(stream) = self {
-            stream.read_ahead(context);
-        }
-    }
-
     fn rest(&mut self) {
         if let ClientSide::Http1(connection) = self
             && connection.inbox.is_idle()

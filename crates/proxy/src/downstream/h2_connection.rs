@@ -1,26 +1,28 @@
 //! The life of a client's HTTP/2 connection: streams begun as they come, floods ended, quiet times, the drain.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
-use h2::Reason;
-use h2::server::{Builder, SendResponse};
-use propylon_config::Http2;
 use propylon_http::fault::Fault;
-use propylon_net::budget::{self, Budget, STREAMS_PER_POLL_MAX};
+use propylon_http::h1::{Limits, RequestBody};
+use propylon_http::h2::{Block, ConnectionFault, Event, Flood, Reason, Refusal};
+use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX, STREAMS_PER_POLL_MAX};
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::{Fill, ReadError};
 use propylon_net::socket::Departure;
 use propylon_observe::telemetry::Wait;
 use tokio::task::spawn_local;
 
 use super::h2_stream;
-use super::h2_wire::{DATA_FRAME_BUDGET, Wire};
 use crate::client::connection::{Connection, FAREWELL_MILLIS, Farewell};
 use crate::client::h2_connection::ClientH2Connection;
+use crate::client::h2_stream::Stream;
 use crate::core::Core;
 use crate::fault;
-use crate::http2::{ConnectionFault, Piece};
+use crate::http2::{Streams, messages};
 use crate::request::After;
 use crate::services::ListenerHandle;
 
@@ -28,18 +30,9 @@ use crate::services::ListenerHandle;
 const REST_AFTER_MILLIS: u64 = 1_000;
 /// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
 const TASKS_PER_STREAM: usize = 2;
-/// Streams that we have reset and the client may not have heard of; frames for them are let pass.
-const RESET_STREAMS_MAX: usize = 64;
-/// Body bytes that the library may hold of one response before it says that there is no room.
-const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Windows' worth of bodies that have gone on to servers before wider ones are opened.
-const WINDOWS_PER_WIDENING: u32 = 4;
-/// Bytes by which windows may be wider than at first on one core: so much more may have to be held for servers that do
-/// not take the uploads. Beyond that uploads go on with the windows that they have.
-const CORE_WIDENED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// How soon a connection that is not read is looked at again, though nothing has happened to it.
 const PAUSE_MILLIS: u64 = 100;
-/// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
+/// How long a client that is told to go away may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
 
 /// How the connection came to its end.
@@ -63,10 +56,9 @@ pub async fn serve(connection: Connection) {
     core.metrics.raise(metrics.open);
     let _open = Open { core: Rc::clone(&core), listener: Rc::clone(&connection.listener) };
     let link = Rc::new(ClientH2Connection::new(connection, limits, head_bytes));
-    let end = match Box::pin(begin(&link, head_bytes)).await {
-        Ok(library) => Box::pin(Driver::new(Rc::clone(&link), library).run()).await,
-        Err(end) => end,
-    };
+    let mut driver = Driver::new(Rc::clone(&link));
+    let end = poll_fn(|context| driver.poll(context)).await;
+    link.link.lose();
     match end {
         End::Spoken => Box::pin(farewell(&link)).await,
         End::Lost => {
@@ -81,7 +73,7 @@ fn end_of_writing(link: &ClientH2Connection) -> End {
         Fault::KeysExhausted => {
             let faults = &link.listener.metrics.faults;
             link.core.metrics.increment(faults.of(Fault::KeysExhausted));
-            link.core.buffers.release(&mut link.staged.borrow_mut());
+            link.link.h2.borrow_mut().clear_output();
             End::Spoken
         }
         _ => End::Lost,
@@ -100,72 +92,8 @@ impl Drop for Open {
     }
 }
 
-fn builder(limits: &Http2, first_window: u32, head_bytes: usize) -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .max_concurrent_streams(limits.max_concurrent_streams)
-        .initial_window_size(first_window)
-        .initial_connection_window_size(connection_window(limits))
-        .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .data_frame_budget(DATA_FRAME_BUDGET.max(connection_window(limits) as usize / 2))
-        // Rapid reset (CVE-2023-44487) in one piece: `flood.rs` has the rest of it, and the same limit.
-        .max_pending_accept_reset_streams(limits.flood.resets as usize)
-        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
-        .max_local_error_reset_streams(Some(limits.flood.errors as usize));
-    if limits.extended_connect {
-        builder.enable_connect_protocol();
-    }
-    builder
-}
-
-/// Room for all streams: uploads that their servers do not take hold up no other.
-fn connection_window(limits: &Http2) -> u32 {
-    together(limits.initial_window, limits)
-}
-
-/// The connection's window where each of its streams has this one.
-fn together(window: u32, limits: &Http2) -> u32 {
-    const MAX: u32 = i32::MAX as u32;
-    window.saturating_mul(limits.max_concurrent_streams).clamp(window, MAX)
-}
-
-type Library = h2::server::Connection<Wire, Piece>;
-
-/// Says our settings and hears the client's preface.
-async fn begin(link: &Rc<ClientH2Connection>, head_bytes: usize) -> Result<Library, End> {
-    let core = Rc::clone(&link.core);
-    let timeout = core.snapshot().listener(&link.listener).timeouts.request_head.as_millis() as u64;
-    let due = core.timers.now() + timeout;
-    let mut handshake =
-        pin!(builder(&link.limits, link.first_window, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
-    poll_fn(|context| {
-        match handshake.as_mut().poll(context) {
-            Poll::Ready(Ok(library)) => return Poll::Ready(Ok(library)),
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Spoken)),
-            Poll::Pending => {}
-        }
-        if let Poll::Ready(Err(_)) = link.poll_flush(context) {
-            return Poll::Ready(Err(End::Lost));
-        }
-        if core.timers.now() >= due {
-            link.count_timeout(Wait::RequestHead);
-            return Poll::Ready(Err(End::Spoken));
-        }
-        link.connection.borrow().deadline.set(due, context.waker());
-        Poll::Pending
-    })
-    .await
-}
-
 struct Driver {
     link: Rc<ClientH2Connection>,
-    library: Library,
-    /// Window of each stream in bytes, as SETTINGS have announced it.
-    announced_window: u32,
-    /// As they are while there is room, and what they come to.
-    window: u32,
-    together: u32,
     /// Milliseconds on the core's clock: since when the client's socket takes nothing.
     stalled: Option<u64>,
     /// The last GOAWAY is on its way: by then it is to be over.
@@ -174,51 +102,39 @@ struct Driver {
     draining: Option<u64>,
     /// When it is to be said, once that is known.
     leaves_at: Option<u64>,
+    /// The client has heard the first GOAWAY.
+    has_heard: bool,
     rested: bool,
 }
 
 impl Driver {
-    fn new(link: Rc<ClientH2Connection>, library: Library) -> Driver {
-        let (window, together) = (link.limits.initial_window, connection_window(&link.limits));
+    fn new(link: Rc<ClientH2Connection>) -> Driver {
         link.connection.borrow().deadline.rest();
-        let announced_window = link.first_window;
-        Driver {
-            link,
-            library,
-            announced_window,
-            window,
-            together,
-            stalled: None,
-            closing: None,
-            draining: None,
-            leaves_at: None,
-            rested: false,
-        }
-    }
-
-    async fn run(mut self) -> End {
-        poll_fn(|context| self.poll(context)).await
+        Driver { link, stalled: None, closing: None, draining: None, leaves_at: None, has_heard: false, rested: false }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
-        self.link.turn.set(0);
+        let link = Rc::clone(&self.link);
+        link.link.set_driver(context);
         loop {
-            let over = self.poll_library(context);
-            self.link.say();
-            let flushed = self.link.poll_flush(context);
-            match flushed {
-                Poll::Ready(Err(_)) => return Poll::Ready(end_of_writing(&self.link)),
+            let is_open = match self.poll_read(context) {
+                Ok(is_open) => is_open,
+                Err(fault) => {
+                    link.count_fault(fault);
+                    self.say_goodbye(fault.reason(), link.core.timers.now());
+                    true
+                }
+            };
+            match poll_flush(&link, context) {
+                Poll::Ready(Err(_)) => return Poll::Ready(end_of_writing(&link)),
+                Poll::Ready(Ok(())) if self.closing.is_some() => return Poll::Ready(End::Spoken),
                 Poll::Ready(Ok(())) => self.stalled = None,
                 Poll::Pending => {
-                    self.stalled.get_or_insert(self.link.core.timers.now());
+                    self.stalled.get_or_insert(link.core.timers.now());
                 }
             }
-            if over {
+            if !is_open {
                 return Poll::Ready(End::Spoken);
-            }
-            // The event that the library waited for has happened: nothing else would have it looked at again.
-            if flushed.is_ready() && self.link.blocked.take() {
-                continue;
             }
             match self.poll_limits(context) {
                 Limit::Kept => return Poll::Pending,
@@ -228,94 +144,139 @@ impl Driver {
         }
     }
 
-    /// Begins the streams that have come. True when the connection is over.
-    fn poll_library(&mut self, context: &mut Context<'_>) -> bool {
-        for _ in 0..STREAMS_PER_POLL_MAX {
-            match self.library.poll_accept(context) {
-                Poll::Pending => return false,
-                Poll::Ready(None) => return true,
-                Poll::Ready(Some(Ok((head, respond)))) => self.begin_stream(head, respond),
-                Poll::Ready(Some(Err(error))) => {
-                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-                        self.link.count_flood("library");
-                    } else if error.is_library() && error.is_go_away() {
-                        self.link.count_error(error.reason().unwrap_or(Reason::INTERNAL_ERROR));
-                    }
-                    log::debug!("{}: HTTP/2 ended: {error}", self.link.peer);
-                    return true;
-                }
+    /// Reads what has come. False when the client has ended.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionFault> {
+        let link = Rc::clone(&self.link);
+        let (mut bytes, mut begun) = (0, 0);
+        while self.closing.is_none() && !link.is_held_up() && !link.link.is_full() {
+            if bytes >= FRAMES_BYTES_PER_POLL_MAX {
+                budget::spend(Budget::Frames, context);
+                break;
             }
+            if begun >= STREAMS_PER_POLL_MAX {
+                budget::spend(Budget::Streams, context);
+                break;
+            }
+            let mut inbox = {
+                let mut connection = link.connection.borrow_mut();
+                if connection.inbox.is_empty() {
+                    match poll_fill(&mut connection, context) {
+                        Poll::Pending => break,
+                        Poll::Ready(false) => return Ok(false),
+                        Poll::Ready(true) => {}
+                    }
+                }
+                std::mem::take(&mut connection.inbox)
+            };
+            let taken = self.take(&mut inbox, STREAMS_PER_POLL_MAX - begun);
+            let mut connection = link.connection.borrow_mut();
+            connection.inbox = inbox;
+            let (count, streams) = taken?;
+            (bytes, begun) = (bytes + count, begun + streams);
         }
-        budget::spend(Budget::Streams, context);
-        false
+        Ok(true)
     }
 
-    fn begin_stream(&mut self, head: http::Request<h2::RecvStream>, mut respond: SendResponse<Piece>) {
+    /// Takes in what lies in the inbox. Returns how many bytes that was, and how many streams they have begun.
+    fn take(&mut self, inbox: &mut Buffer, streams_max: u32) -> Result<(usize, u32), ConnectionFault> {
+        let link = Rc::clone(&self.link);
+        let mut h2 = link.link.h2.borrow_mut();
+        let (now, mut all, mut streams) = (link.core.timers.now(), 0, 0);
+        while !inbox.is_empty() && streams < streams_max {
+            let (used, event) = h2.receive(inbox.readable(), now)?;
+            match event {
+                Some(Event::Request(block)) => {
+                    streams += 1;
+                    self.begin_stream(&mut h2, &block, inbox.readable())?;
+                }
+                Some(Event::Data { stream, bytes, .. }) => {
+                    link.link.received(&mut h2, stream, &inbox.readable()[bytes]);
+                }
+                Some(Event::Trailers(block)) => {
+                    messages::read_trailers(&link.link, &mut h2, &block, inbox.readable())?;
+                }
+                Some(Event::Reset { stream }) => link.link.wake_stream(&mut h2, stream),
+                Some(Event::Pong) => self.has_heard = true,
+                Some(Event::Settings | Event::GoAway | Event::Response(_)) | None => {}
+            }
+            inbox.consume(used);
+            all += used;
+        }
+        link.count_untaken();
+        Ok((all, streams))
+    }
+
+    fn begin_stream(&mut self, h2: &mut Streams, block: &Block, bytes: &[u8]) -> Result<(), ConnectionFault> {
         let link = &self.link;
-        let open = link.streams.get();
-        if open >= link.limits.max_concurrent_streams as usize * TASKS_PER_STREAM {
-            link.count_flood("streams");
-            link.intake.borrow_mut().leaves(respond.stream_id().as_u32());
-            respond.send_reset(Reason::REFUSED_STREAM);
-            return;
+        let core = &link.core;
+        let mut request = core.request();
+        request.begin(Instant::now());
+        let limits = {
+            let snapshot = core.snapshot();
+            let limits = &snapshot.listener(&link.listener).limits;
+            Limits { head_bytes: limits.head_bytes, headers: limits.headers }
+        };
+        let read = messages::read_request(h2, block, bytes, &limits, &mut core.random.borrow_mut(), &mut request)?;
+        let rejected = match read {
+            Ok(()) => Ok(()),
+            Err(Refusal::Rejected(reject)) => Err(reject),
+            Err(Refusal::Malformed) => {
+                core.give_request_back(request);
+                return h2.reject(block.stream);
+            }
+        };
+        if link.streams.get() >= link.limits.max_concurrent_streams as usize * TASKS_PER_STREAM {
+            link.count_fault(ConnectionFault::Flood(Flood::Streams));
+            core.give_request_back(request);
+            h2.refuse(block.stream);
+            return Ok(());
         }
-        {
-            let mut intake = link.intake.borrow_mut();
-            intake.serves(respond.stream_id().as_u32());
-            link.count_untaken(&intake);
+        h2.accept(block, core.timers.now(), link.link.state());
+        if let (Ok(()), RequestBody::Length(length)) = (&rejected, request.head.body) {
+            h2.expect(block.stream, length)?;
         }
-        if open == 0 {
-            link.connection.borrow().deadline.work();
+        if let Some(priority) = request.head.fields.value(&request.text, "priority") {
+            h2.set_priority(block.stream, priority);
         }
-        link.streams.set(open + 1);
-        link.active.set(link.core.timers.now());
+        link.stream_began();
         let ordinal = link.requests.get().saturating_add(1);
         link.requests.set(ordinal);
         if ordinal > 1 {
-            link.core.handshake_limiter.note_request();
+            core.handshake_limiter.note_request();
         }
-        let metrics = &link.listener.metrics.http2;
-        link.core.metrics.increment(metrics.streams_begun);
-        link.core.metrics.raise(metrics.streams);
         self.rested = false;
+        let uploads = !block.end;
+        let stream = Stream::new(Rc::clone(link), block.stream, (ordinal, uploads), h2.announced_window());
         // Boxed: the runtime moves what it is given from place to place, and this is close to two kilobytes.
-        spawn_local(Box::pin(h2_stream::serve(Rc::clone(link), ordinal, head, respond)));
+        spawn_local(Box::pin(h2_stream::serve(stream, request, rejected)));
+        Ok(())
     }
 
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Limit {
         let link = Rc::clone(&self.link);
         let core = &link.core;
         let now = core.timers.now();
-        if let Some(fault) = link.fault.get()
-            && self.closing.is_none()
-        {
-            let reason = match fault {
-                ConnectionFault::Flood(reason) => {
-                    link.count_flood(reason);
-                    Reason::ENHANCE_YOUR_CALM
-                }
-                ConnectionFault::Error(reason) => {
-                    link.count_error(reason);
-                    reason
-                }
-            };
-            self.say_goodbye(reason, now);
-            return Limit::SaysGoodbye;
-        }
         let mut due = u64::MAX;
         if self.draining.is_none() && (core.is_leaving(&link.listener) || self.is_outdated() || link.is_wearing()) {
             let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
             if now >= leaves_at {
                 self.draining = Some(now);
-                self.library.graceful_shutdown();
+                let mut h2 = link.link.h2.borrow_mut();
+                h2.announce_goaway();
+                h2.ping();
                 return Limit::SaysGoodbye;
             }
             due = leaves_at;
         }
+        if let Some(since) = self.draining
+            && self.drain(since, now, &mut due)
+        {
+            return Limit::SaysGoodbye;
+        }
         if self.fit_windows() {
             return Limit::SaysGoodbye;
         }
-        if link.paused.get() {
+        if link.is_paused() {
             // Nothing of it is read, so that nobody else would learn that its client has gone.
             if link.connection.borrow().stream.socket.has_departed(Departure::End) {
                 return Limit::Over(End::Lost);
@@ -341,20 +302,14 @@ impl Driver {
             }
             due = due.min(closing);
         } else if link.streams.get() == 0 {
-            let quiet_due = match self.draining {
-                // A request may be on its way that was sent before the client could know.
-                Some(since) => link.active.get().max(since) + DRAIN_MILLIS,
-                None => link.active.get() + idle,
-            };
+            let quiet_due = link.active.get() + idle;
             if now >= quiet_due {
-                if self.draining.is_none() {
-                    link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
-                }
+                link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
                 self.say_goodbye(Reason::NO_ERROR, now);
                 return Limit::SaysGoodbye;
             }
-            // Memory or files are needed elsewhere.
-            if link.connection.borrow().deadline.is_called() {
+            // Nothing follows, or memory or files are needed elsewhere.
+            if link.link.h2.borrow().is_leaving() || link.connection.borrow().deadline.is_called() {
                 self.say_goodbye(Reason::NO_ERROR, now);
                 return Limit::SaysGoodbye;
             }
@@ -375,9 +330,24 @@ impl Driver {
         link.core.snapshot().listener(&link.listener).http2 != link.limits
     }
 
-    /// When to look again.
+    /// Says the last GOAWAY of a drain when the client has heard the first one, or has had the time to: a request may be
+    /// on its way that was sent before it could know. True when that is said now.
+    fn drain(&mut self, since: u64, now: u64, due: &mut u64) -> bool {
+        let mut h2 = self.link.link.h2.borrow_mut();
+        if h2.is_leaving() {
+            return false;
+        }
+        if self.has_heard || now >= since + DRAIN_MILLIS {
+            h2.go_away(Reason::NO_ERROR);
+            return true;
+        }
+        *due = (*due).min(since + DRAIN_MILLIS);
+        false
+    }
+
+    /// Returns when to look again.
     fn rest_when_quiet(&mut self, now: u64) -> u64 {
-        if self.rested || self.link.facts.is_none() {
+        if self.rested {
             return u64::MAX;
         }
         let rest_at = self.link.active.get() + REST_AFTER_MILLIS;
@@ -385,6 +355,7 @@ impl Driver {
             return rest_at;
         }
         self.rested = true;
+        self.link.link.h2.borrow_mut().rest();
         if let Some(session) = &mut self.link.connection.borrow_mut().stream.tls {
             session.rest();
         }
@@ -394,51 +365,15 @@ impl Driver {
     /// Says GOAWAY for the last time; streams in progress end with it.
     fn say_goodbye(&mut self, reason: Reason, now: u64) {
         self.closing = Some(now + FAREWELL_MILLIS);
-        self.library.abrupt_shutdown(reason);
+        self.link.link.h2.borrow_mut().go_away(reason);
     }
 
-    /// Windows as wide as bodies are long and as there is room for. True when the client is to be told.
+    /// Windows as wide as there is room for. True when the client is to be told.
     fn fit_windows(&mut self) -> bool {
-        let is_wider = self.widen();
-        let window = self.window.min(self.link.core.uploads.width());
-        // The library takes no other change while the last one has not been acknowledged: whatever comes next has it
-        // asked again.
-        if window == self.announced_window || self.library.set_initial_window_size(window).is_err() {
-            return is_wider;
-        }
-        self.announced_window = window;
-        true
-    }
-
-    /// Long bodies get wider windows: once four windows have gone on to servers, twice as much. True when the
-    /// connection has one.
-    fn widen(&mut self) -> bool {
-        let uploaded = self.link.uploaded.get();
-        if self.window >= self.link.limits.window_max
-            || self.announced_window != self.window
-            || uploaded < u64::from(self.window) * u64::from(WINDOWS_PER_WIDENING)
-        {
-            return false;
-        }
-        let wider = self.window.saturating_mul(2).min(self.link.limits.window_max);
-        self.link.uploaded.set(0);
-        let together = together(wider, &self.link.limits);
-        let more = together - self.together;
-        let widened = &self.link.core.widened;
-        if widened.get() + u64::from(more) > CORE_WIDENED_BYTES_MAX {
-            return false;
-        }
-        widened.set(widened.get() + u64::from(more));
-        (self.window, self.together) = (wider, together);
-        self.library.set_target_window_size(together);
-        true
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        let widened = &self.link.core.widened;
-        widened.set(widened.get() - u64::from(self.together - connection_window(&self.link.limits)));
+        let window = self.link.limits.initial_window.min(self.link.core.uploads.width());
+        let mut h2 = self.link.link.h2.borrow_mut();
+        // The last change has to be acknowledged first: whatever comes next has it asked again.
+        window != h2.announced_window() && h2.announce_window(window)
     }
 }
 
@@ -452,7 +387,47 @@ enum Limit {
 
 /// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
 async fn farewell(link: &ClientH2Connection) {
-    link.seal();
+    seal(link);
     let mut farewell = Farewell::begin(&mut link.connection.borrow_mut(), After::Linger);
     poll_fn(|context| farewell.poll(context, &mut link.connection.borrow_mut())).await;
+}
+
+/// Reads until there is something, or the client has ended: then false.
+fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<bool> {
+    let Connection { stream, inbox, wire, core, .. } = connection;
+    match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
+        Ok(fill) => Poll::Ready(fill == Fill::Bytes),
+        Err(ReadError::Io(_)) => Poll::Ready(false),
+        Err(ReadError::Tls(failure)) => {
+            connection.note_tls_failure(&failure);
+            Poll::Ready(false)
+        }
+    }
+}
+
+/// Sends what streams and the connection have to say, sealed in full records.
+fn poll_flush(link: &ClientH2Connection, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    let mut h2 = link.link.h2.borrow_mut();
+    let mut connection = link.connection.borrow_mut();
+    let Connection { stream, wire, core, .. } = &mut *connection;
+    loop {
+        link.link.write_bodies(&mut h2);
+        ready!(stream.poll_flush(context, &core.buffers, wire))?;
+        if h2.output().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        stream.stage(h2.output(), &core.buffers, wire);
+        h2.clear_output();
+    }
+}
+
+/// Puts what is to be said behind what is on its way, for a connection that ends.
+fn seal(link: &ClientH2Connection) {
+    let mut h2 = link.link.h2.borrow_mut();
+    let mut connection = link.connection.borrow_mut();
+    let Connection { stream, wire, core, .. } = &mut *connection;
+    if !h2.output().is_empty() {
+        stream.stage(h2.output(), &core.buffers, wire);
+        h2.clear_output();
+    }
 }

@@ -2,6 +2,8 @@
 
 use propylon_config::Forwarded;
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
+use propylon_http::h2;
+use propylon_http::h2::hpack::BlockWriter;
 
 use crate::client::facts::ClientFactHeaders;
 use crate::client::side::ClientSide;
@@ -9,7 +11,7 @@ use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
 
-/// Writes the head for the server, whatever HTTP the client speaks. `last`: no other request on its connection.
+/// Writes the head for a server of HTTP/1, whatever HTTP the client speaks. `last`: no other request on its connection.
 pub fn write_request_head(
     client: &ClientSide<'_>,
     request: &Request,
@@ -17,15 +19,64 @@ pub fn write_request_head(
     last: bool,
     out: &mut Vec<u8>,
 ) {
+    let address = ClientAddress::new(client.peer().ip());
+    let context = context((client, &address), request, snapshot, last);
+    h1::write_request(&request.head, &request.text, &context, out);
+    if let Some(facts) = facts((client, &address), snapshot) {
+        h1::add_lines(out, |out| facts.write(out));
+    }
+    if request.trace.is_told() {
+        h1::add_lines(out, |out| request.trace.write(out));
+    }
+}
+
+/// Writes the fields of the head for a server of HTTP/2, whatever HTTP the client speaks. `is_tls`: the server's
+/// connection is.
+pub fn write_request_fields(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    is_tls: bool,
+    out: &mut BlockWriter<'_>,
+) {
+    let address = ClientAddress::new(client.peer().ip());
+    let context = context((client, &address), request, snapshot, false);
+    let scheme: &[u8] = if is_tls { b"https" } else { b"http" };
+    let core = client.core();
+    let mut scratch = core.lines.borrow_mut();
+    let more = |lines: &mut Vec<u8>| {
+        if let Some(facts) = facts((client, &address), snapshot) {
+            facts.write(lines);
+        }
+        if request.trace.is_told() {
+            request.trace.write(lines);
+        }
+    };
+    h2::write_request((&request.head, &request.text), &context, scheme, &mut scratch, more, out);
+}
+
+fn facts<'a>(
+    (client, address): (&'a ClientSide<'_>, &'a ClientAddress),
+    snapshot: &'a CoreSnapshot,
+) -> Option<ClientFactHeaders<'a>> {
+    let listener = snapshot.listener(client.listener());
+    ClientFactHeaders::of(address, client.facts(), client.hello_info(), listener)
+}
+
+fn context<'a>(
+    (client, address): (&ClientSide<'_>, &'a ClientAddress),
+    request: &Request,
+    snapshot: &'a CoreSnapshot,
+    last: bool,
+) -> ForwardContext<'a> {
     let head = &request.head;
     let listener = snapshot.listener(client.listener());
-    let address = ClientAddress::new(client.peer().ip());
     let label = || {
         let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
         snapshot.shared.servers[backend][server].label.as_bytes()
     };
-    let context = ForwardContext {
-        client: &address,
+    ForwardContext {
+        client: address,
         scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
         forwarded: match listener.forwarded {
             Forwarded::Append if !listener.trusts(client.peer().ip()) => Forwarded::Replace,
@@ -36,13 +87,6 @@ pub fn write_request_head(
         expect_continue: true,
         keep_alive: !last,
         via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
-    };
-    h1::write_request(head, &request.text, &context, out);
-    if let Some(facts) = ClientFactHeaders::of(&address, client.facts(), client.hello_info(), listener) {
-        h1::add_lines(out, |out| facts.write(out));
-    }
-    if request.trace.is_told() {
-        h1::add_lines(out, |out| request.trace.write(out));
     }
 }
 

@@ -18,9 +18,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use h2::Reason;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, ResponseBody, Version, elements};
+use propylon_http::h2::Reason;
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
 use propylon_policy::min_rate_timeout::MinRateTimeout;
@@ -38,9 +38,8 @@ use self::upstream::http2::Http2;
 use self::upstream::rest::{note_excess, see_out};
 use crate::client::side::ClientSide;
 use crate::exchange::answers::answer_fault;
-use crate::exchange::heads::{cookie_line, write_request_head};
+use crate::exchange::heads::{cookie_line, write_request_fields, write_request_head};
 use crate::fault::Attempt;
-use crate::http2::translate;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -49,9 +48,12 @@ use crate::upstream::closing;
 use crate::upstream::connect::{check_in, log_tls_failure};
 use crate::upstream::connection::{Permit, ServerConnection};
 use crate::upstream::in_flight::InFlight;
+use crate::websocket;
 
 /// A body at least this long is moved in large pieces from its start.
 const LONG_BODY_BYTES: u64 = 48 * 1024;
+/// Bytes of a body that go out with their head, where a server of HTTP/2 has sent them already.
+const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
 const INFORMATIONAL_MAX: u32 = 16;
 
@@ -280,13 +282,7 @@ impl<'a> Transfer<'a> {
             let (written, sent) = server.poll_send(context, &progress.core.services);
             // The client may send as much anew as the server has taken.
             client.release(written.body);
-            let Poll::Ready(sent) = progress.note_sent(written, sent) else {
-                if progress.sending == Sending::Body {
-                    client.read_ahead(context);
-                }
-                return Poll::Pending;
-            };
-            sent?;
+            ready!(progress.note_sent(written, sent))?;
             if progress.sending == Sending::End {
                 return match progress.tunnel {
                     true => server.poll_end(context, &progress.core),
@@ -348,7 +344,7 @@ impl<'a> Transfer<'a> {
             101 => {
                 let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();
                 let accept = response.fields.value(self.server.head_text(), "Sec-WebSocket-Accept");
-                let is_right = accept == Some(translate::websocket_accept(key).as_bytes());
+                let is_right = accept == Some(websocket::accept(key).as_bytes());
                 if is_right { Ok(()) } else { Err(server_fault(Fault::BadSwitch)) }
             }
             _ => Ok(()),
@@ -477,13 +473,15 @@ impl<'a> Transfer<'a> {
         let Transfer { client, server, progress } = self;
         loop {
             // A client that does not read must not fill our memory. A stream takes what is left by itself.
-            let room = match server.is_read() && (progress.tunnel || client.is_stream()) {
+            let is_over = server.is_read() && (progress.tunnel || client.is_stream());
+            // What is here already goes out with the head.
+            let is_first_flight = !server.is_read() && server.has_part() && client.outstanding() < FIRST_FLIGHT_BYTES;
+            let room = match is_over || is_first_flight && !client.is_stream() {
                 true => Poll::Ready(Ok(())),
                 false => client.poll_room(context),
             };
             progress.note_taken(client.outstanding());
             if room.is_pending() {
-                server.read_ahead(context);
                 progress.limits.download.wait_for(Side::Client, &progress.core);
                 return Poll::Pending;
             }
@@ -639,8 +637,11 @@ fn open(
         // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.
         request.head.upgrade = None;
     }
-    write_request_head(client, request, snapshot, false, &mut scratch);
-    Ok(Opened::Stream(Box::new(Http2::open(permit, &request.head, &scratch)?)))
+    drop(scratch);
+    let http2 = Http2::open(permit, &request.head, |fields, is_tls| {
+        write_request_fields(client, request, snapshot, is_tls, fields);
+    })?;
+    Ok(Opened::Stream(Box::new(http2)))
 }
 
 /// Puts a body that has come with its head behind that, and makes room for one that will be long, for clients of

@@ -45,9 +45,6 @@ pub trait Client {
     /// As [`Client::poll_gone`], as the kernel knows it: before the event loop does, perhaps. One system call.
     fn has_gone(&self) -> Option<Fault>;
 
-    /// Takes what comes of the request's body while nobody else does, so that it is in nobody's way.
-    fn read_ahead(&mut self, context: &mut Context<'_>);
-
     /// Gives up buffers that hold nothing, while something else is waited for.
     fn rest(&mut self);
 }
@@ -211,7 +208,6 @@ async fn connect_for(
         if let Poll::Ready(made) = made.as_mut().poll(context) {
             return Poll::Ready(made.map_err(Refusal::Failed));
         }
-        client.read_ahead(context);
         client.poll_gone(context).map(|why| Err(Refusal::ClientGone(why)))
     })
     .await
@@ -479,7 +475,6 @@ async fn wait(
             return Poll::Ready(Ok(None));
         }
         queued.h2_pools.iter().for_each(|h2_pool| h2_pool.watch(ticket, context));
-        client.read_ahead(context);
         if services.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue(Fault::QueueTimeout)));
         }

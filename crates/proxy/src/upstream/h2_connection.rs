@@ -3,25 +3,22 @@
 //! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a stream
 //! on it, and hears of its stream from the library. A request without one waits in its server's pool (`h2_pool.rs`).
 
-use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use h2::client::{Builder, Connection, SendRequest};
-use h2::{Ping, PingPong};
 use propylon_config::{self as config, Http2Flood, ServerHttp2, ServerProtocol};
 use propylon_http::fault::Fault;
+use propylon_http::h2::settings::OwnSettings;
+use propylon_http::h2::{ConnectionFault, Event, Reason, Role, Terms};
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use propylon_net::buffer::Buffer;
-use propylon_net::client_stream::SEAL_BYTES_MAX;
 use propylon_net::server_stream::ServerStream;
+use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
 use super::backend::{Backend, Upstreams};
@@ -29,20 +26,11 @@ use super::connect::connect;
 use super::connection::{Permit, PoolKey, ServerConnection};
 use super::h2_pool::{H2Connection, H2Pool};
 use crate::fault::{Attempt, Repeatable};
-use crate::http2::{Intake, Moment, Piece, Responses, give_ready, stage, stage_frames};
+use crate::http2::{Link, Streams, messages};
 use crate::services::{STREAM_WINDOW_BYTES_MAX, Services};
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
-/// DATA frames of this size may fill the windows of all streams whose clients take nothing: gRPC is made of streams of
-/// small messages, and one stalled client must not cost the others their connection.
-const DATA_FRAME_BYTES_MIN: usize = 16;
-/// Bytes that the library charges for a frame that is smaller than this, less its size, while it lies unread.
-const DATA_FRAME_CHARGE: usize = 256;
-/// Body bytes of a request that the library may hold beyond the server's window.
-const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Streams of ours that a server may answer wrongly on one connection.
-const ERRORS_MAX: usize = 1000;
 /// How long a connection that was made for requests of an earlier configuration waits for them, in milliseconds.
 const LATECOMER_MILLIS: u64 = 1_000;
 
@@ -103,18 +91,16 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
         return keep(&backend, &h2_pool, made, making).await;
     }
     let ServerConnection { stream, permit, expires, remote, .. } = *made;
-    let wire = Rc::new(Wired::new(&services, stream));
     let timeout = config.timeouts.connect.as_millis() as u64;
-    let window = services.windows.width();
-    let begun = greet(&services, &wire, (config.http2, window), timeout, &deadline).await;
-    let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
+    let link = Link::new(&services, Role::Client, &terms(config.http2, services.windows.width()));
+    let mut wire = Wire::new(&services, stream);
+    if !agreed || greet(&mut wire, &link, timeout, &deadline).await.is_err() {
         services.metrics.lower(backend.server_metrics(server).open);
         let failed = Attempt::new(Fault::NoHttp2, Repeatable::Unsent);
         return making.failed(failed);
-    };
+    }
     let endpoint = Arc::clone(&backend.servers[server].endpoint);
-    let link =
-        Rc::new(H2Connection::new((send, Rc::clone(&wire.responses)), is_tls, expires, (endpoint, remote), &services));
+    let link = Rc::new(H2Connection::new(link, is_tls, expires, (endpoint, remote), &services));
     let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
     let life = Life { upstreams: Rc::clone(&backend.upstreams), backend: of, server, h2_pool, link, permit };
     let timeouts = Timeouts::of(config);
@@ -123,10 +109,22 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     life.note_links();
-    let (pings, pinged, ending) = (None, None, None);
-    let mut driver = Driver { connection, wire, pings, pinged, ending, timeouts, window, life };
-    driver.pings = driver.connection.ping_pong();
+    let mut driver = Driver { wire, pinged: None, ending: None, timeouts, life };
     poll_fn(|context| driver.poll(context, &deadline)).await;
+    driver.life.link.link.lose();
+}
+
+/// Terms on which we speak to servers, whose streams begin with windows of so many bytes.
+fn terms(config: ServerHttp2, window: u32) -> Terms {
+    let settings = OwnSettings {
+        max_concurrent_streams: None,
+        initial_window: window,
+        header_list_bytes_max: HEADER_LIST_BYTES_MAX,
+        enable_connect: false,
+    };
+    // Room for all its streams: clients that read slowly hold up no other.
+    let connection_window = STREAM_WINDOW_BYTES_MAX.saturating_mul(config.max_streams).min(i32::MAX as u32);
+    Terms { settings, connection_window, flood: Http2Flood::default() }
 }
 
 /// A connection that was made, until its end: whatever ends it, its pool counts it no more, and its permit is free.
@@ -174,56 +172,25 @@ async fn keep(backend: &Backend, h2_pool: &Rc<H2Pool>, made: Box<ServerConnectio
     }
 }
 
-type Begun = (SendRequest<Piece>, Connection<ServerWire, Piece>);
-
-fn data_frame_budget(streams: u32) -> usize {
-    STREAM_WINDOW_BYTES_MAX as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
-}
-
 /// Sends our SETTINGS and waits for the server's, which limit its streams and prove that it speaks HTTP/2.
-async fn greet(
-    services: &Rc<Services>,
-    wire: &Rc<Wired>,
-    (config, window): (ServerHttp2, u32),
-    timeout: u64,
-    deadline: &propylon_net::timers::Deadline,
-) -> Result<Begun, ()> {
-    let due = services.timers.now() + timeout;
-    let mut builder = Builder::new();
-    builder
-        .enable_push(false)
-        .initial_max_send_streams(config.max_streams as usize)
-        .initial_window_size(window)
-        // Room for all its streams: clients that read slowly hold up no other.
-        .initial_connection_window_size(STREAM_WINDOW_BYTES_MAX.saturating_mul(config.max_streams).min(i32::MAX as u32))
-        .data_frame_budget(data_frame_budget(config.max_streams))
-        .max_header_list_size(HEADER_LIST_BYTES_MAX)
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .max_local_error_reset_streams(Some(ERRORS_MAX));
-    let mut handshake = pin!(builder.handshake::<ServerWire, Piece>(ServerWire(Rc::clone(wire))));
-    let mut begun: Option<Begun> = None;
+async fn greet(wire: &mut Wire, link: &Link, timeout: u64, deadline: &Deadline) -> Result<(), ()> {
+    let due = wire.services.timers.now() + timeout;
     poll_fn(|context| {
-        wire.turn.set(0);
-        let over = match &mut begun {
-            None => match handshake.as_mut().poll(context) {
-                Poll::Ready(Ok(both)) => {
-                    begun = Some(both);
-                    context.waker().wake_by_ref();
-                    false
-                }
-                Poll::Ready(Err(_)) => true,
-                Poll::Pending => false,
+        let read = wire.poll_read(
+            context,
+            |event, _, _| {
+                debug_assert!(matches!(event, Event::Settings | Event::GoAway), "no stream has begun");
+                Ok(())
             },
-            Some((_, connection)) => Pin::new(connection).poll(context).is_ready(),
-        };
-        let flushed = wire.poll_flush(context);
-        if over || matches!(flushed, Poll::Ready(Err(_))) || services.timers.now() >= due {
-            return Poll::Ready(Err(()));
+            link,
+        );
+        let flushed = wire.poll_flush(context, link);
+        let is_over = read.is_err() || matches!(read, Ok(false)) || matches!(flushed, Poll::Ready(Err(_)));
+        if link.h2.borrow().has_settings() {
+            return Poll::Ready(Ok(()));
         }
-        if wire.received_bytes.get() > 0
-            && let Some(begun) = begun.take()
-        {
-            return Poll::Ready(Ok(begun));
+        if is_over || wire.services.timers.now() >= due {
+            return Poll::Ready(Err(()));
         }
         deadline.set(due, context.waker());
         Poll::Pending
@@ -251,50 +218,92 @@ impl Timeouts {
 }
 
 struct Driver {
-    connection: Connection<ServerWire, Piece>,
-    wire: Rc<Wired>,
-    pings: Option<PingPong>,
+    wire: Wire,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
     pinged: Option<u64>,
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
     timeouts: Timeouts,
-    /// Window of each stream in bytes, as SETTINGS have announced it.
-    window: u32,
     /// Dropped last: its permit stands for the connection until that is closed.
     life: Life,
 }
 
 impl Driver {
     /// Drives the connection; ready when it has ended.
-    fn poll(&mut self, context: &mut Context<'_>, deadline: &propylon_net::timers::Deadline) -> Poll<()> {
-        *self.life.link.driver.borrow_mut() = Some(context.waker().clone());
-        self.wire.turn.set(0);
+    fn poll(&mut self, context: &mut Context<'_>, deadline: &Deadline) -> Poll<()> {
+        let connection = Rc::clone(&self.life.link);
+        let (link, services) = (&connection.link, Rc::clone(&self.life.upstreams.services));
+        *connection.driver.borrow_mut() = Some(context.waker().clone());
+        link.set_driver(context);
         // The window is set ahead of streams that have just begun, since the server must hear of it before them. While
-        // the last change has not been acknowledged the library takes no other; then it is polled again.
-        let window = self.life.upstreams.services.windows.width();
-        if window != self.window && self.connection.set_initial_window_size(window).is_ok() {
-            self.window = window;
+        // the last change has not been acknowledged none is made; then the connection is polled again.
+        let window = services.windows.width();
+        if window != link.h2.borrow().announced_window() {
+            link.h2.borrow_mut().announce_window(window);
         }
-        loop {
-            let over = Pin::new(&mut self.connection).poll(context).is_ready();
-            self.wire.say();
-            let flushed = self.wire.poll_flush(context);
-            // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
-            if over || self.wire.responses.has_failed() || matches!(flushed, Poll::Ready(Err(_))) {
-                return Poll::Ready(());
-            }
-            if self.life.link.allows_more() {
-                self.life.h2_pool.serve(&self.life.upstreams.services);
-            }
-            if !(flushed.is_ready() && self.wire.blocked.take()) {
-                break;
-            }
+        let is_open = self.poll_read(context, &connection);
+        let flushed = self.wire.poll_flush(context, link);
+        // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
+        if !is_open || connection.has_failed() || matches!(flushed, Poll::Ready(Err(_))) {
+            return Poll::Ready(());
         }
-        if self.life.link.is_open() && self.wire.stream.borrow().is_wearing() {
-            self.life.link.close();
+        if connection.allows_more() {
+            self.life.h2_pool.serve(&services);
         }
-        let now = self.life.upstreams.services.timers.now();
+        if connection.is_open() && self.wire.stream.is_wearing() {
+            connection.close();
+        }
+        if !link.h2.borrow().may_open() {
+            connection.close();
+        }
+        self.poll_limits(context, deadline, flushed.is_ready())
+    }
+
+    /// Reads what has come. False when the connection has ended.
+    fn poll_read(&mut self, context: &mut Context<'_>, connection: &H2Connection) -> bool {
+        let link = &connection.link;
+        let read = self.wire.poll_read(
+            context,
+            |event, bytes, h2| {
+                match event {
+                    Event::Response(block) => {
+                        messages::read_response(link, h2, &block, bytes)?;
+                        note_answer(connection, h2.stream(block.stream).is_some_and(|stream| stream.is_received()));
+                    }
+                    Event::Trailers(block) => {
+                        messages::read_trailers(link, h2, &block, bytes)?;
+                        note_answer(connection, true);
+                    }
+                    Event::Data { stream, bytes: range, end } => {
+                        link.received(h2, stream, &bytes[range]);
+                        note_answer(connection, end);
+                    }
+                    Event::Reset { stream } => link.wake_stream(h2, stream),
+                    Event::GoAway => link.wake_reset(h2),
+                    Event::Pong => self.pinged = None,
+                    Event::Settings | Event::Request(_) => {}
+                }
+                Ok(())
+            },
+            link,
+        );
+        let read = match link.fault() {
+            Some(fault) => Err(fault),
+            None => read,
+        };
+        if let Err(fault) = read {
+            // Streams in progress end with the connection, which says why as far as the server still listens.
+            link.h2.borrow_mut().go_away(fault.reason());
+            let _ = self.wire.poll_flush(context, link);
+            return false;
+        }
+        read.unwrap_or(false)
+    }
+
+    fn poll_limits(&mut self, context: &mut Context<'_>, deadline: &Deadline, is_flushed: bool) -> Poll<()> {
+        let connection = Rc::clone(&self.life.link);
+        let services = Rc::clone(&self.life.upstreams.services);
+        let now = services.timers.now();
         let mut due = u64::MAX;
         let backend = self.life.upstreams.get(&self.life.backend);
         if let Some(backend) = &backend {
@@ -306,19 +315,24 @@ impl Driver {
             let pool = &backend.state.pool;
             pool.limiter.as_ref()?.ends(self.life.h2_pool.index_in(&pool.h2_pools)?)
         });
-        if self.life.link.streams.get() == 0 && !self.life.link.is_open() {
+        let is_unused = connection.streams.get() == 0 && connection.reserved.get() == 0;
+        if is_unused && !connection.is_open() {
+            if self.poll_end(context, &connection, is_flushed) {
+                return Poll::Ready(());
+            }
             // The connection's last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
-                self.life.upstreams.services.metrics.increment(self.life.server.close_timeouts);
-                let _ = self.wire.stream.borrow().reset_on_close();
+                services.metrics.increment(self.life.server.close_timeouts);
+                let _ = self.wire.stream.reset_on_close();
                 return Poll::Ready(());
             }
-        } else if self.life.link.streams.get() == 0 {
+        } else if is_unused {
             let idle = if self.life.h2_pool.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
-            let quiet = self.life.link.left.get() + idle;
-            if now >= quiet || self.life.upstreams.services.draining.get() {
-                self.life.link.dismiss();
+            let quiet = connection.left.get() + idle;
+            if now >= quiet || services.draining.get() {
+                connection.dismiss();
+                context.waker().wake_by_ref();
             }
             due = quiet.max(now + 1);
         } else {
@@ -328,9 +342,9 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if let Some(others) = others.filter(|_| self.life.link.is_open()) {
-            match self.life.h2_pool.make_way(&self.life.link, others, now) {
-                Ok(()) => self.life.link.dismiss(),
+        if let Some(others) = others.filter(|_| connection.is_open()) {
+            match self.life.h2_pool.make_way(&connection, others, now) {
+                Ok(()) => connection.dismiss(),
                 Err(later) => due = due.min(later),
             }
         }
@@ -338,168 +352,119 @@ impl Driver {
         Poll::Pending
     }
 
+    /// Says GOAWAY and ends the connection, once all that was to be said is on its way. True when that is done.
+    fn poll_end(&mut self, context: &mut Context<'_>, connection: &H2Connection, is_flushed: bool) -> bool {
+        let link = &connection.link;
+        if !link.h2.borrow().is_leaving() {
+            link.h2.borrow_mut().go_away(Reason::NO_ERROR);
+            if self.wire.poll_flush(context, link).is_pending() {
+                return false;
+            }
+        } else if !is_flushed {
+            return false;
+        }
+        self.wire.stream.poll_end(context, &self.wire.services.buffers).is_ready()
+    }
+
     /// Sends a PING to a server that was silent for a while with streams open. True when no answer came in time.
     fn poll_ping(&mut self, context: &mut Context<'_>, now: u64, ping: u64, due: &mut u64) -> bool {
-        let Some(pings) = &mut self.pings else { return false };
         if let Some(since) = self.pinged {
-            match pings.poll_pong(context) {
-                Poll::Ready(_) => self.pinged = None,
-                Poll::Pending if now >= since + ping => return true,
-                Poll::Pending => *due = (*due).min(since + ping),
+            if now >= since + ping {
+                return true;
             }
+            *due = (*due).min(since + ping);
+            return false;
         }
-        if self.pinged.is_none() {
-            let quiet_due = self.wire.received_at.get() + ping;
-            if now >= quiet_due && pings.send_ping(Ping::opaque()).is_ok() {
-                self.pinged = Some(now);
-                // The library sends it when it is polled next.
-                context.waker().wake_by_ref();
-            }
-            *due = (*due).min(quiet_due.max(now + ping));
+        let quiet_due = self.wire.received_at + ping;
+        if now >= quiet_due && self.life.link.link.h2.borrow_mut().ping() {
+            self.pinged = Some(now);
+            // What was said just now is written when the connection is polled next.
+            context.waker().wake_by_ref();
         }
+        *due = (*due).min(quiet_due.max(now + ping));
         false
     }
 }
 
-/// State that the library's stream and the connection's driver share.
-struct Wired {
-    services: Rc<Services>,
-    stream: RefCell<ServerStream>,
-    inbox: RefCell<Buffer>,
-    /// Bytes that the library has written and the stream has not taken yet.
-    staged: RefCell<Buffer>,
-    /// Bytes received, and when the last were, in milliseconds on the core's clock.
-    received_bytes: Cell<u64>,
-    received_at: Cell<u64>,
-    /// Whether the library waits for the socket.
-    blocked: Cell<bool>,
-    intake: RefCell<Intake>,
-    responses: Rc<Responses>,
-    /// Bytes read in this poll of the connection.
-    turn: Cell<usize>,
-    /// Limits for floods; a server is held to that of errors alone.
-    limits: Http2Flood,
+/// Takes note of a response that is whole: an error that ends the connection later is not all that the server can do.
+/// Heads alone are no use, since a server may break off whatever it begins.
+fn note_answer(connection: &H2Connection, is_whole: bool) {
+    if is_whole {
+        connection.has_answered.set(true);
+    }
 }
 
-impl Wired {
-    fn new(services: &Rc<Services>, stream: ServerStream) -> Wired {
-        let responses = Rc::<Responses>::default();
-        Wired {
-            services: Rc::clone(services),
-            stream: RefCell::new(stream),
-            inbox: RefCell::default(),
-            staged: RefCell::default(),
-            received_bytes: Cell::new(0),
-            received_at: Cell::new(services.timers.now()),
-            blocked: Cell::new(false),
-            intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize, Rc::clone(&responses))),
-            responses,
-            turn: Cell::new(0),
-            limits: Http2Flood::default(),
-        }
+/// A server's socket and what has come from it.
+struct Wire {
+    services: Rc<Services>,
+    stream: ServerStream,
+    inbox: Buffer,
+    /// Milliseconds on the core's clock: when the last bytes came.
+    received_at: u64,
+}
+
+impl Wire {
+    fn new(services: &Rc<Services>, stream: ServerStream) -> Wire {
+        let received_at = services.timers.now();
+        Wire { services: Rc::clone(services), stream, inbox: Buffer::default(), received_at }
     }
 
-    /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
-    fn say(&self) {
-        if !self.blocked.get() {
-            let room =
-                stage_frames(&self.services.buffers, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
-            self.blocked.set(!room);
+    /// Reads what has come, and hands events on with the bytes that they are in. False when the server has ended.
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        mut take: impl FnMut(Event, &[u8], &mut Streams) -> Result<(), ConnectionFault>,
+        link: &Link,
+    ) -> Result<bool, ConnectionFault> {
+        let mut all = 0;
+        while !link.is_full() {
+            if all >= FRAMES_BYTES_PER_POLL_MAX {
+                budget::spend(Budget::Frames, context);
+                break;
+            }
+            if self.inbox.is_empty() {
+                match self.stream.poll_fill(context, &self.services.buffers, &mut self.inbox) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(count)) if count > 0 => self.received_at = self.services.timers.now(),
+                    Poll::Ready(_) => return Ok(false),
+                }
+            }
+            let mut h2 = link.h2.borrow_mut();
+            while !self.inbox.is_empty() {
+                let (used, event) = h2.receive(self.inbox.readable(), self.received_at)?;
+                if let Some(event) = event {
+                    take(event, self.inbox.readable(), &mut h2)?;
+                }
+                self.inbox.consume(used);
+                all += used;
+            }
         }
+        if self.inbox.is_idle() {
+            self.services.buffers.release(&mut self.inbox);
+        }
+        Ok(true)
     }
 
-    /// Sends the staged bytes.
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (mut stream, mut staged) = (self.stream.borrow_mut(), self.staged.borrow_mut());
-        let buffers = &self.services.buffers;
-        while !staged.is_empty() {
-            let count = ready!(stream.poll_write(context, buffers, &[IoSlice::new(staged.readable())]))?;
+    /// Sends what streams and the connection have to say.
+    fn poll_flush(&mut self, context: &mut Context<'_>, link: &Link) -> Poll<io::Result<()>> {
+        let (mut h2, buffers) = (link.h2.borrow_mut(), &self.services.buffers);
+        loop {
+            link.write_bodies(&mut h2);
+            if h2.output().is_empty() {
+                return self.stream.poll_flush(context, buffers);
+            }
+            let count = ready!(self.stream.poll_write(context, buffers, &[IoSlice::new(h2.output())]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            staged.consume(count);
+            h2.consume_output(count);
         }
-        buffers.release(&mut staged);
-        stream.poll_flush(context, buffers)
     }
 }
 
-impl Drop for Wired {
+impl Drop for Wire {
     fn drop(&mut self) {
-        self.services.buffers.release(&mut self.inbox.borrow_mut());
-        self.services.buffers.release(&mut self.staged.borrow_mut());
-    }
-}
-
-/// The library's side of the connection.
-struct ServerWire(Rc<Wired>);
-
-impl AsyncRead for ServerWire {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let wired = &*self.0;
-        let (mut inbox, mut intake) = (wired.inbox.borrow_mut(), wired.intake.borrow_mut());
-        let mut passed = 0;
-        while passed == 0 && !give_ready(&mut intake, into) {
-            if wired.turn.get() >= FRAMES_BYTES_PER_POLL_MAX {
-                budget::spend(Budget::Frames, context);
-                return Poll::Pending;
-            }
-            if inbox.is_empty() {
-                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.services.buffers, &mut inbox))?;
-                if count == 0 {
-                    break;
-                }
-                wired.received_bytes.set(wired.received_bytes.get() + count as u64);
-                wired.received_at.set(wired.services.timers.now());
-            }
-            let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
-            let moment = Moment { now: wired.services.timers.now(), sent: 0, limits: &wired.limits };
-            // An offence of a server that ends its connection needs no last word.
-            let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-            into.put_slice(&bytes[..taken.pass]);
-            inbox.consume(taken.used);
-            wired.turn.set(wired.turn.get() + taken.used);
-            passed = taken.pass;
-        }
-        if inbox.is_idle() {
-            wired.services.buffers.release(&mut inbox);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ServerWire {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let wired = &*self.0;
-        if wired.staged.borrow().len() >= SEAL_BYTES_MAX {
-            wired.blocked.set(true);
-            ready!(wired.poll_flush(context))?;
-            wired.blocked.set(false);
-        }
-        Poll::Ready(Ok(stage(&wired.services.buffers, &mut wired.staged.borrow_mut(), slices)))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    /// Flushing is left to the connection's driver, when there is nothing more to be written.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let wired = &*self.0;
-        ready!(wired.poll_flush(context))?;
-        wired.stream.borrow_mut().poll_end(context, &wired.services.buffers)
+        self.services.buffers.release(&mut self.inbox);
     }
 }
 

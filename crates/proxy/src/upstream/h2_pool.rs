@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use h2::SendStream;
-use h2::client::{ResponseFuture, SendRequest};
 use propylon_http::fault::Fault;
+use propylon_http::h2::Reason;
+use propylon_http::h2::hpack::BlockWriter;
 use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::BackendMetrics;
 use propylon_policy::queue::{Order, Queue, QueueTicket, Turns};
@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use super::connection::ServerLimiter;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::fault::{Attempt, Repeatable};
-use crate::http2::{Piece, ResponseState, Responses};
+use crate::http2::Link;
 use crate::services::{Driver, Services};
 
 /// Connections to one server that a core makes at the same time, once one of them has been of use.
@@ -325,14 +325,13 @@ impl Drop for PendingStream {
 /// A connection to a server.
 pub struct H2Connection {
     services: Rc<Services>,
-    /// Handle that begins streams; `None` when no further stream may begin.
-    send: RefCell<Option<SendRequest<Piece>>>,
+    pub link: Link,
     /// Whether no further stream may begin.
     is_closed: Cell<bool>,
     pub is_tls: bool,
     pub(super) streams: Cell<usize>,
     /// Reserved streams that have not begun.
-    reserved: Cell<usize>,
+    pub(super) reserved: Cell<usize>,
     /// Number of streams begun on the connection.
     requests: Cell<u32>,
     /// Streams that the server allowed when that was last looked at.
@@ -343,7 +342,8 @@ pub struct H2Connection {
     remote: Cell<EndpointAddress>,
     /// Time at which the connection was made, in milliseconds on the core's clock.
     since: u64,
-    responses: Rc<Responses>,
+    /// Whether the server has given a whole response on this connection.
+    pub(super) has_answered: Cell<bool>,
     /// Waker of the connection's driver.
     pub(super) driver: Rc<Driver>,
     /// Time at which the last stream ended, in milliseconds on the core's clock.
@@ -358,28 +358,28 @@ pub struct StreamPermit {
     pub slot: H2Slot,
 }
 
-/// A handle of the library by which a stream is begun.
+/// A stream that is to be begun.
 struct Reservation(Rc<H2Connection>);
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.0.reserved.set(self.0.reserved.get() - 1);
-        self.0.let_go();
+        if !self.0.is_open() {
+            self.0.link.wake_driver();
+        }
     }
 }
 
 impl StreamPermit {
-    /// Begins the stream.
-    pub fn open(self, request: http::Request<()>, end: bool) -> Result<Opened, h2::Error> {
+    /// Begins the stream with a head of which `write` writes the fields. `end`: it has no body. `None` where the server
+    /// takes no more.
+    pub fn open(self, end: bool, write: impl FnOnce(&mut BlockWriter<'_>)) -> Option<(H2Slot, u32)> {
         let StreamPermit { reservation, slot } = self;
-        let (response, sending) = slot.link.open(request, end)?;
+        let id = slot.link.link.open_stream(end, write)?;
         drop(reservation);
-        Ok((slot, response, sending))
+        Some((slot, id))
     }
 }
-
-/// A stream that has begun: the place for it, its response and its sending half.
-type Opened = (H2Slot, ResponseFuture, SendStream<Piece>);
 
 /// A reserved stream for one request. Dropping it frees the reservation.
 pub struct H2Slot {
@@ -402,7 +402,7 @@ impl Drop for H2Slot {
 
 impl H2Connection {
     pub(super) fn new(
-        (send, responses): (SendRequest<Piece>, Rc<Responses>),
+        link: Link,
         is_tls: bool,
         expires: Option<Instant>,
         (endpoint, remote): (Arc<Endpoint>, EndpointAddress),
@@ -412,7 +412,7 @@ impl H2Connection {
         services.windows.watch(&driver);
         H2Connection {
             services: Rc::clone(services),
-            send: RefCell::new(Some(send)),
+            link,
             is_closed: Cell::new(false),
             is_tls,
             streams: Cell::new(0),
@@ -423,7 +423,7 @@ impl H2Connection {
             endpoint,
             remote: Cell::new(remote),
             since: now,
-            responses,
+            has_answered: Cell::new(false),
             driver,
             left: Cell::new(now),
             is_dismissed: Cell::new(false),
@@ -442,52 +442,23 @@ impl H2Connection {
 
     /// Whether the server takes WebSockets (RFC 8441 §3).
     pub fn speaks_websocket(&self) -> bool {
-        self.send.borrow().as_ref().is_some_and(SendRequest::is_extended_connect_protocol_enabled)
-    }
-
-    fn open(&self, request: http::Request<()>, end: bool) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
-        let mut send = self.send.borrow_mut();
-        // A handle for each stream: one that waits to be opened does not stand in the way of others.
-        let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
-        let (response, sending) = send.send_request(request, end)?;
-        self.responses.begin(sending.stream_id().as_u32());
-        Ok((response, sending))
-    }
-
-    /// The library ends a connection when nobody can begin a stream and none is left.
-    fn let_go(&self) {
-        if self.is_closed.get() && self.reserved.get() == 0 {
-            *self.send.borrow_mut() = None;
-        }
-    }
-
-    /// Nobody reads this stream's response any more.
-    pub fn forget(&self, sending: &SendStream<Piece>) {
-        self.responses.forget(sending.stream_id().as_u32());
-    }
-
-    /// Whether the server has ended this stream: it wants nothing more of the request.
-    pub fn has_ended(&self, sending: &SendStream<Piece>) -> bool {
-        self.responses.state(sending.stream_id().as_u32()) == Some(ResponseState::Over)
+        self.link.h2.borrow().peer_settings().enable_connect
     }
 
     /// The server has given a whole response on this connection.
     pub fn has_answered(&self) -> bool {
-        self.responses.has_answered()
+        self.has_answered.get()
     }
 
     /// The server has ended the connection by GOAWAY with an error.
     pub fn has_failed(&self) -> bool {
-        self.responses.has_failed()
+        self.link.h2.borrow().goaway().is_some_and(|goaway| goaway.reason != Reason::NO_ERROR)
     }
 
     /// Has no further streams; who has one may begin a stream, and those begun go on.
     pub fn close(&self) {
         self.is_closed.set(true);
-        self.let_go();
-        if let Some(driver) = self.driver.take() {
-            driver.wake();
-        }
+        self.link.wake_driver();
     }
 
     /// The same where it is not the server who wants it.
@@ -502,7 +473,7 @@ impl H2Connection {
 
     /// Streams that the server allows at a time (RFC 9113 §5.1.2).
     fn allowed(&self) -> usize {
-        self.send.borrow().as_ref().map_or(0, SendRequest::current_max_send_streams)
+        if self.is_closed.get() { 0 } else { self.link.h2.borrow().streams_allowed() }
     }
 
     /// The server allows no streams, for now.
@@ -525,21 +496,20 @@ impl H2Connection {
     }
 
     fn has_room(&self, terms: Terms) -> bool {
-        let mut send = self.send.borrow_mut();
-        let Some(sender) = send.as_mut().filter(|_| self.is_open()) else { return false };
-        // Says so when the server has said GOAWAY or the connection is lost.
-        if let Poll::Ready(Err(_)) = sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            drop(send);
+        if !self.is_open() {
+            return false;
+        }
+        // The server has said GOAWAY, or the identifiers are used up.
+        if !self.link.h2.borrow().may_open() {
             self.close();
             return false;
         }
         let worn = self.requests.get() >= terms.requests_max;
         if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) || !self.is_current() {
-            drop(send);
             self.dismiss();
             return false;
         }
-        self.streams.get() < terms.streams_max.min(sender.current_max_send_streams())
+        self.streams.get() < terms.streams_max.min(self.allowed())
     }
 }
 

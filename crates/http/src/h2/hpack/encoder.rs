@@ -116,32 +116,6 @@ enum Literal {
 }
 
 impl BlockWriter<'_> {
-    pub fn status(&mut self, status: u16) {
-        let index = match status {
-            200 => 8,
-            204 => 9,
-            206 => 10,
-            304 => 11,
-            400 => 12,
-            404 => 13,
-            500 => 14,
-            _ => {
-                let text =
-                    [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
-                return self.pseudo(Pseudo::Status, [&text, b""]);
-            }
-        };
-        self.index(index);
-    }
-
-    /// Writes fields that are lines, `name: value CRLF`.
-    pub fn lines(&mut self, lines: &[u8]) {
-        for line in lines.split(|byte| *byte == b'\n') {
-            let Some(colon) = memchr::memchr(b':', line) else { continue };
-            self.field(&line[..colon], line[colon + 1..].trim_ascii(), false);
-        }
-    }
-
     fn index(&mut self, index: usize) {
         integer::write(index, 7, 0x80, self.out);
     }
@@ -219,6 +193,13 @@ impl FieldWriter for BlockWriter<'_> {
             (Pseudo::Path, b"/index.html") => (true, 5),
             (Pseudo::Scheme, b"http") => (true, 6),
             (Pseudo::Scheme, b"https") => (true, 7),
+            (Pseudo::Status, b"200") => (true, 8),
+            (Pseudo::Status, b"204") => (true, 9),
+            (Pseudo::Status, b"206") => (true, 10),
+            (Pseudo::Status, b"304") => (true, 11),
+            (Pseudo::Status, b"400") => (true, 12),
+            (Pseudo::Status, b"404") => (true, 13),
+            (Pseudo::Status, b"500") => (true, 14),
             (Pseudo::Authority, _) => (false, 1),
             (Pseudo::Method, _) => (false, 2),
             (Pseudo::Path, _) => (false, 4),

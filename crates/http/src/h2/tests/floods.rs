@@ -26,7 +26,7 @@ fn frames_that_bring_nothing_are_limited() {
         (data(1, false, 0), 100, "empty-data"),
         (frame(kind::DATA, flag::PADDED, 1, &[3, 0, 0, 0]), 100, "empty-data"),
         (window_update(1, 1), 1_000, "window-update"),
-        (frame(0xfe, 0, 0, &[]), 1_000, "unknown"),
+        (frame(0xfe, 0, 0, &[]), 1_000, "unknown-frame"),
     ] {
         let mut server = server();
         server.now = 1_000;

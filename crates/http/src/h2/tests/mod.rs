@@ -4,7 +4,10 @@ mod floods;
 mod flow;
 mod frames;
 mod pairs;
+mod requests;
+mod responses;
 mod states;
+mod writing;
 
 use propylon_config::Http2Flood;
 
@@ -125,7 +128,8 @@ impl Side {
 
     /// Words for what we say, frame by frame.
     pub fn says(&mut self) -> Vec<String> {
-        let out = self.h2.take_output();
+        let out = self.h2.output().to_vec();
+        self.h2.clear_output();
         let rest = out.strip_prefix(PREFACE).unwrap_or(&out);
         frames(rest).into_iter().map(|(header, payload)| spoken(&header, &payload)).collect()
     }
@@ -141,7 +145,8 @@ impl Side {
 
     /// Answers, as a server.
     pub fn answers(&mut self, stream: u32, end: bool) -> bool {
-        self.h2.send_head(stream, (true, end), &mut self.recurring, |fields| fields.status(200))
+        self.h2
+            .send_head(stream, (true, end), &mut self.recurring, |fields| fields.pseudo(Pseudo::Status, [b"200", b""]))
     }
 
     /// Offers a body of so many bytes, and writes as many DATA frames of whatever stream as windows have room for.

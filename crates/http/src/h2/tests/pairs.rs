@@ -24,7 +24,9 @@ impl Pair {
         loop {
             self.client.sends();
             self.server.sends();
-            let (to_server, to_client) = (self.client.h2.take_output(), self.server.h2.take_output());
+            let (to_server, to_client) = (self.client.h2.output().to_vec(), self.server.h2.output().to_vec());
+            self.client.h2.clear_output();
+            self.server.h2.clear_output();
             if to_server.is_empty() && to_client.is_empty() {
                 return heard;
             }
@@ -78,4 +80,29 @@ fn pings_are_answered() {
     assert!(!pair.client.h2.ping(), "one at a time");
     assert_eq!(pair.settle(&mut fastrand::Rng::with_seed(1)), ["pong"]);
     assert!(pair.client.h2.ping());
+}
+
+/// Any frames, whole ones for the most part, that mean something here and there.
+#[test]
+fn a_connection_bears_any_frames() {
+    const KINDS: [u8; 12] = [0, 1, 1, 2, 3, 4, 6, 7, 8, 9, 16, 250];
+    let mut random = fastrand::Rng::with_seed(17);
+    for _ in 0..20_000 {
+        let mut input = vec![random.u8(..)];
+        for _ in 0..random.usize(..20) {
+            let payload: Vec<u8> = match random.u8(..4) {
+                0 => [super::GET, super::FIELD].concat(),
+                1 => vec![0, 0, 0, random.u8(..)],
+                2 => vec![random.u8(..); random.usize(..20)],
+                _ => (0..random.usize(..40)).map(|_| random.u8(..)).collect(),
+            };
+            let (kind, flags) = (KINDS[random.usize(..12)], [0, 1, 4, 5, 8, 32, random.u8(..)][random.usize(..7)]);
+            input.extend(frame(kind, flags, [0, 1, 3, 5, 7, 2][random.usize(..6)], &payload));
+        }
+        if random.u8(..16) == 0 {
+            let place = random.usize(1..input.len().max(2)).min(input.len() - 1);
+            input[place] = random.u8(..);
+        }
+        crate::h2::fuzz::connection(&input);
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
+use propylon_http::h2;
+use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::{Fill, ReadError};
 
 use super::upstream::part::Part;
@@ -14,13 +15,12 @@ use crate::client::side::ClientSide;
 use crate::exchange::transfer::body::{Upload, write_chunk};
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault;
-use crate::http2::{Chunk, translate};
 use crate::request::Request;
-use crate::upstream::checkout::Client;
+use crate::websocket;
 
 /// Piece of a request's body.
 pub enum Piece {
-    Data(Bytes),
+    Data(Buffer),
     /// The body is over; lines of its trailers, if it has any.
     End(Vec<u8>),
 }
@@ -116,11 +116,6 @@ impl<'a> Downstream<'a> {
         }
     }
 
-    /// While the server takes nothing.
-    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
-        self.client.read_ahead(context);
-    }
-
     /// The server has taken so many bytes of the body.
     pub fn release(&mut self, count: usize) {
         if let ClientSide::Http2(stream) = &mut self.client
@@ -166,25 +161,17 @@ impl<'a> Downstream<'a> {
         match &mut self.client {
             ClientSide::Http2(stream) => {
                 let head = &request.response;
-                let response = {
-                    let date = (!head.has_date).then(|| core.date_value());
-                    translate::response(head, text, date, &mut core.headers.borrow_mut())
-                };
-                let Some(mut response) = response else {
-                    return Err(server_fault(Fault::BadResponse));
-                };
                 if self.tunnel {
-                    translate::accept_tunnel(&mut response);
-                    request.note.status = response.status().as_u16();
-                }
-                if let Some(line) = said.cookie {
-                    translate::add_line(line, &mut response);
+                    request.note.status = 200;
                 }
                 request.note.bytes_sent += head.length as u64;
-                match stream.send_head(response, !said.is_body) {
-                    true => Ok(()),
-                    false => Err(Stop::Client(Fault::ClientReset)),
-                }
+                let mut scratch = core.lines.borrow_mut();
+                let is_sent = core.with_date(|date| {
+                    stream.send_head(!said.is_body, |fields| {
+                        h2::write_response((head, text), date.as_bytes(), said.cookie, &mut scratch, fields);
+                    })
+                });
+                if is_sent { Ok(()) } else { Err(Stop::Client(Fault::ClientReset)) }
             }
             ClientSide::Http1(connection) => {
                 let version = request.head.version;
@@ -202,7 +189,7 @@ impl<'a> Downstream<'a> {
                 if self.tunnel && request.response.version == Version::Http2 {
                     // The server has not seen the key: over HTTP/2 there is none (RFC 8441 §5).
                     let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();
-                    let accept = translate::websocket_accept(key);
+                    let accept = websocket::accept(key);
                     h1::add_lines(&mut scratch, |out| {
                         h1::write_line(b"Sec-WebSocket-Accept", accept.as_bytes(), out);
                     });
@@ -261,7 +248,7 @@ impl<'a> Downstream<'a> {
 
     /// Hands a part of the body on. Returns its length.
     pub fn pass(&mut self, request: &mut Request, part: Part) -> Result<usize, Stop> {
-        let length = part.data.as_ref().map_or(0, Chunk::len);
+        let length = part.data.as_ref().map_or(0, Buffer::len);
         self.announced.take(length, part.end.is_some())?;
         request.note.bytes_sent += length as u64;
         match &mut self.client {
@@ -273,17 +260,11 @@ impl<'a> Downstream<'a> {
 }
 
 fn pass_stream(stream: &mut Stream, request: &mut Request, part: Part) -> Result<(), Stop> {
-    let trailers = part.end.as_deref().filter(|lines| !lines.is_empty());
-    let last = part.end.is_some() && trailers.is_none();
-    let mut sent = true;
-    if part.data.is_some() || last {
-        sent = stream.send_piece(part.data.unwrap_or_default(), last);
+    request.note.bytes_sent += part.end.as_ref().map_or(0, Vec::len) as u64;
+    match stream.send_data(part.data, part.end) {
+        true => Ok(()),
+        false => Err(Stop::Client(Fault::ClientReset)),
     }
-    if let Some(lines) = trailers {
-        request.note.bytes_sent += lines.len() as u64;
-        sent &= stream.send_trailers(translate::trailer_map(lines));
-    }
-    if sent { Ok(()) } else { Err(Stop::Client(Fault::ClientReset)) }
 }
 
 fn pass_connection(connection: &mut Connection, request: &mut Request, framing: Framing, part: Part) {
@@ -293,8 +274,9 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
     let chunked = framing == Framing::Chunked;
     if let Some(data) = &part.data {
         match chunked {
-            true => write_chunk(data.bytes(), &mut scratch),
-            false => scratch.extend_from_slice(data.bytes()),
+            true if data.is_empty() => {}
+            true => write_chunk(data.readable(), &mut scratch),
+            false => scratch.extend_from_slice(data.readable()),
         }
     }
     if let Some(lines) = part.end.filter(|_| chunked) {
@@ -302,7 +284,7 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
         h1::write_last_chunk(&lines, &mut scratch);
     }
     connection.stream.stage(&scratch, &core.buffers, &mut connection.wire);
-    if let Some(Chunk::BufferPool(mut buffer)) = part.data {
+    if let Some(mut buffer) = part.data {
         core.buffers.release(&mut buffer);
     }
 }
@@ -313,27 +295,17 @@ fn poll_stream(
     upload: &mut Upload,
     takes_trailers: bool,
 ) -> Poll<Result<Piece, Stop>> {
-    match ready!(stream.poll_data(context)) {
-        Some(Ok(piece)) => {
+    match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
+        Some(piece) => {
             if let Upload::Stream { begun, .. } = upload {
                 *begun = true;
             }
-            return Poll::Ready(Ok(Piece::Data(piece)));
+            Poll::Ready(Ok(Piece::Data(piece)))
         }
-        Some(Err(error)) => return Poll::Ready(Err(Stop::Client(client_fault(&error)))),
-        None => {}
-    }
-    let trailers = ready!(stream.poll_trailers(context)).map_err(|error| Stop::Client(client_fault(&error)))?;
-    let trailers = trailers.filter(|_| takes_trailers);
-    let lines = trailers.map(|trailers| translate::trailer_lines(&trailers, Decoder::new()));
-    Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
-}
-
-/// Fault of a body that the library does not take: the client has reset it, or has broken a rule.
-fn client_fault(error: &h2::Error) -> Fault {
-    match error.is_reset() && error.is_library() {
-        true => Fault::BadBody,
-        false => Fault::ClientReset,
+        None => {
+            let lines = stream.take_trailers().filter(|_| takes_trailers);
+            Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
+        }
     }
 }
 
@@ -342,7 +314,7 @@ fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Re
     if connection.inbox.is_empty() && !ready!(poll_fill(connection, context))? {
         return Poll::Ready(Ok(Piece::End(Vec::new())));
     }
-    let piece = Bytes::copy_from_slice(connection.inbox.readable());
+    let piece = connection.core.buffers.copy(connection.inbox.readable());
     connection.inbox.consume(piece.len());
     Poll::Ready(Ok(Piece::Data(piece)))
 }
@@ -381,8 +353,8 @@ fn poll_connection(
                 let body = &connection.inbox.readable()[..*length];
                 let piece = match request.head.body {
                     // Decoded once without an error when its end was looked for.
-                    RequestBody::Chunked => decoded(body).0,
-                    _ => Bytes::copy_from_slice(body),
+                    RequestBody::Chunked => Buffer::exactly(&decoded(body).0),
+                    _ => connection.core.buffers.copy(body),
                 };
                 return Poll::Ready(Ok(Piece::Data(piece)));
             }
@@ -391,7 +363,7 @@ fn poll_connection(
             }
             Upload::Length { remaining, begun } if !connection.inbox.is_empty() => {
                 let count = (connection.inbox.len() as u64).min(*remaining) as usize;
-                let piece = Bytes::copy_from_slice(&connection.inbox.readable()[..count]);
+                let piece = connection.core.buffers.copy(&connection.inbox.readable()[..count]);
                 connection.inbox.consume(count);
                 (*remaining, *begun, request.body_begun) = (*remaining - count as u64, true, true);
                 request.note.bytes_received += count as u64;
@@ -421,7 +393,7 @@ fn next_chunk(
     let bytes = connection.inbox.readable();
     let (consumed, piece) = match decoder.next(bytes).map_err(|_| Stop::Client(Fault::BadBody))? {
         Event::NeedMore { consumed } => (consumed, None),
-        Event::Data { start, end } => (end, Some(Piece::Data(Bytes::copy_from_slice(&bytes[start..end])))),
+        Event::Data { start, end } => (end, Some(Piece::Data(connection.core.buffers.copy(&bytes[start..end])))),
         Event::End { consumed } => {
             let lines = if takes_trailers { decoder.trailers().to_vec() } else { Vec::new() };
             (consumed, Some(Piece::End(lines)))
@@ -433,7 +405,7 @@ fn next_chunk(
 }
 
 /// Data and trailers.
-fn decoded(body: &[u8]) -> (Bytes, Vec<u8>) {
+fn decoded(body: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (mut decoder, mut at, mut data) = (Decoder::new(), 0, Vec::with_capacity(body.len()));
     while let Ok(event) = decoder.next(&body[at..]) {
         match event {
@@ -444,7 +416,7 @@ fn decoded(body: &[u8]) -> (Bytes, Vec<u8>) {
             }
         }
     }
-    (data.into(), decoder.trailers().to_vec())
+    (data, decoder.trailers().to_vec())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use bytes::Bytes;
 use propylon_http::fault::Fault;
+use propylon_net::buffer::Buffer;
 
 use super::body::Upload;
 use super::limits::{Limits, Side};
@@ -105,7 +105,7 @@ impl Progress<'_> {
         }
     }
 
-    pub fn note_piece(&mut self, piece: &Bytes, is_stream: bool) {
+    pub fn note_piece(&mut self, piece: &Buffer, is_stream: bool) {
         self.limits.upload.progressed(piece.len(), &self.core);
         // Bytes of a connection are counted as they are unframed.
         if is_stream {

@@ -8,10 +8,10 @@ pub mod rest;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::Reason;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Asked, ChunkHeader, ResponseHead};
+use propylon_http::h2::Reason;
+use propylon_net::buffer::Buffer;
 
 use self::http1::{Framing, Http1};
 use self::http2::Http2;
@@ -30,11 +30,11 @@ impl Upstream {
     pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Services>) -> (Written, Poll<Result<(), ()>>) {
         match self {
             Upstream::Http1(http1) => http1.poll_send(context, core),
-            Upstream::Http2(http2) => http2.poll_send(context, core),
+            Upstream::Http2(http2) => http2.poll_send(context),
         }
     }
 
-    pub fn stage(&mut self, core: &Services, piece: Bytes) {
+    pub fn stage(&mut self, core: &Services, piece: Buffer) {
         match self {
             Upstream::Http1(http1) => {
                 if http1.framing == Framing::Chunked && !piece.is_empty() {
@@ -59,7 +59,7 @@ impl Upstream {
                 http1.outbox.extend(&scratch);
             }
             Upstream::Http1(_) => {}
-            Upstream::Http2(http2) => http2.send_end(core, trailers),
+            Upstream::Http2(http2) => http2.send_end(trailers),
         }
     }
 
@@ -139,10 +139,11 @@ impl Upstream {
         }
     }
 
-    /// Reads while the client takes nothing: bytes that come do not stay with the library, in the way of others.
-    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
-        if let Upstream::Http2(http2) = self {
-            http2.read_ahead(context);
+    /// Whether a part of the body is here already, and can go out with its head.
+    pub fn has_part(&self) -> bool {
+        match self {
+            Upstream::Http1(_) => false,
+            Upstream::Http2(http2) => http2.has_part(),
         }
     }
 

@@ -193,7 +193,6 @@ async fn await_stream(
     let mut pending = h2_pool.join(&services, backend.metrics(), limiter, arrived);
     let mut roaming: Option<Roaming> = None;
     let awaited = poll_fn(|context| {
-        client.read_ahead(context);
         // Before there is a stream, which is not to be for nobody.
         if let Poll::Ready(why) = client.poll_gone(context) {
             return Poll::Ready(Err(Refusal::ClientGone(why)));

@@ -3,7 +3,6 @@
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Asked, Event, Parsed, RequestBody, ResponseBody, ResponseHead};
 use propylon_net::budget;
@@ -13,7 +12,6 @@ use super::part::{Part, RESPONSE_LIMITS, Written, bad_head};
 use crate::exchange::transfer::body::Download;
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault::{self, Attempt, Repeatable};
-use crate::http2::Chunk;
 use crate::services::Services;
 use crate::upstream::connection::ServerConnection;
 
@@ -35,7 +33,7 @@ pub struct Http1 {
     pub framing: Framing,
     /// Heads and framing on their way to the server; `piece` and then `after` follow it.
     pub outbox: Buffer,
-    pub piece: Bytes,
+    pub piece: Buffer,
     pub after: &'static [u8],
     /// Bytes that the server sent and nobody has taken yet.
     pub answer: Buffer,
@@ -61,7 +59,7 @@ impl Http1 {
             connection,
             framing: if body == RequestBody::Chunked { Framing::Chunked } else { Framing::Plain },
             outbox,
-            piece: Bytes::new(),
+            piece: Buffer::default(),
             after: b"",
             answer: Buffer::default(),
             download: Download::Done,
@@ -109,9 +107,11 @@ impl Http1 {
     /// Writes what is staged.
     pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Services) -> (Written, Poll<Result<(), ()>>) {
         let mut piece = std::mem::take(&mut self.piece);
-        let (written, sent) = self.poll_write(context, &core.buffers, &piece);
-        if written.body < piece.len() {
-            piece.advance(written.body);
+        let (written, sent) = self.poll_write(context, &core.buffers, piece.readable());
+        piece.consume(written.body);
+        if piece.is_empty() {
+            core.buffers.release(&mut piece);
+        } else {
             self.piece = piece;
         }
         (written, sent)
@@ -258,14 +258,14 @@ impl Http1 {
     }
 
     /// Takes the readable bytes of the answer; the others stay.
-    fn take_answer(&mut self, core: &Services) -> Chunk {
+    fn take_answer(&mut self, core: &Services) -> Buffer {
         if self.answer.sealed_len() == 0 {
-            return Chunk::BufferPool(std::mem::take(&mut self.answer));
+            return std::mem::take(&mut self.answer);
         }
         let mut piece = core.buffers.small();
         piece.extend(self.answer.readable());
         self.answer.consume(self.answer.len());
-        Chunk::BufferPool(piece)
+        piece
     }
 
     /// Bytes have come behind the response.

@@ -1,37 +1,33 @@
 //! A server's side of HTTP/2: one of a connection's streams.
 
-use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream, SendStream};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{self, Asked, Decoder, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead};
+use propylon_http::h1::{Asked, RequestBody, RequestHead, ResponseBody, ResponseHead};
+use propylon_http::h2::hpack::BlockWriter;
+use propylon_http::h2::{Reason, Reset, ResponseReader};
+use propylon_net::buffer::Buffer;
 
 use super::part::{Part, RESPONSE_LIMITS, Written, bad_head};
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault::{Attempt, Repeatable};
-use crate::http2::{Ahead, Chunk, Meter, Piece, translate};
-use crate::services::Services;
+use crate::http2::Link;
+use crate::services::ReceivedHead;
 use crate::upstream::h2_pool::{H2Connection, H2Slot, StreamPermit};
 
 pub struct Http2 {
     slot: H2Slot,
-    response: ResponseFuture,
-    send: SendStream<Piece>,
+    id: u32,
     /// The part of the body that is staged.
-    piece: Bytes,
-    meter: Rc<Meter>,
+    piece: Option<Buffer>,
+    /// Bytes of the part before it that were handed over, as long as the server's windows have not taken all of them.
+    handed: usize,
     /// Each way of a tunnel ends by itself.
     tunnel: bool,
-    recv: Option<RecvStream>,
-    ahead: Ahead,
-    /// The head that came last, as HTTP/1 would have written it.
-    text: Vec<u8>,
-    /// The library's response, until its text is read.
-    head: Option<http::Response<RecvStream>>,
+    /// The head that came last.
+    head: Option<Box<ReceivedHead>>,
+    /// The final head has been read.
+    is_answered: bool,
     /// A stream's reset, for the client to hear of.
     pub reset: Option<Reason>,
     /// The response may have no body, whether the stream has ended or not.
@@ -40,63 +36,71 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    /// Opens a stream for a request with such a head.
-    pub fn open(permit: StreamPermit, head: &RequestHead, text: &[u8]) -> Result<Http2, Attempt> {
+    /// Opens a stream for a request with such a head, of which `write` writes the fields.
+    pub fn open(
+        permit: StreamPermit,
+        head: &RequestHead,
+        write: impl FnOnce(&mut BlockWriter<'_>, bool),
+    ) -> Result<Http2, Attempt> {
         let link = &permit.slot.link;
         let tunnel = head.upgrade.is_some();
         if tunnel && !link.speaks_websocket() {
             return Err(Attempt::new(Fault::NoExtendedConnect, Repeatable::No));
         }
-        let no = Attempt::new(Fault::BadRequestForHttp2, Repeatable::No);
-        let request = translate::server_request(text, tunnel, link.is_tls).ok_or(no)?;
         let end = !tunnel && matches!(head.body, RequestBody::None | RequestBody::Length(0));
-        let closed = if link.has_answered() { Fault::Goaway } else { Fault::ClosedBeforeResponse };
-        let (slot, response, send) = permit.open(request, end).map_err(|_| Attempt::new(closed, Repeatable::Unsent))?;
+        let (closed, is_tls) =
+            (if link.has_answered() { Fault::Goaway } else { Fault::ClosedBeforeResponse }, link.is_tls);
+        let opened = permit.open(end, |fields| write(fields, is_tls));
+        let (slot, id) = opened.ok_or(Attempt::new(closed, Repeatable::Unsent))?;
         Ok(Http2 {
             slot,
-            response,
-            send,
-            piece: Bytes::new(),
-            meter: Rc::default(),
+            id,
+            piece: None,
+            handed: 0,
             tunnel,
-            recv: None,
-            ahead: Ahead::default(),
-            text: Vec::new(),
             head: None,
+            is_answered: false,
             reset: None,
             bodiless: false,
             ended: false,
         })
     }
 
-    pub fn stage(&mut self, piece: Bytes) {
-        self.piece = piece;
+    fn link(&self) -> &Link {
+        &self.slot.link.link
+    }
+
+    fn connection(&self) -> &H2Connection {
+        &self.slot.link
+    }
+
+    pub fn stage(&mut self, piece: Buffer) {
+        self.piece = Some(piece);
     }
 
     /// Sends the end of the body, with these trailers.
-    pub fn send_end(&mut self, core: &Rc<Services>, trailers: &[u8]) {
-        // Go's server takes trailers of a stream that it has done with for an error of the connection.
-        if self.is_answered() {
-            return;
+    pub fn send_end(&mut self, trailers: &[u8]) {
+        // Go's server takes trailers of a stream that it has done with for an error of the connection. One that has
+        // answered already may have closed the stream.
+        if !self.has_ended() {
+            self.link().send_data(self.id, None, Some(trailers.to_vec()));
         }
-        let sent = match trailers {
-            [] => self.send.send_data(Piece::new(Chunk::default(), core, &self.meter), true),
-            lines => self.send.send_trailers(translate::trailer_map(lines)),
-        };
-        // A server that has answered already may have closed the stream.
-        let _ = sent;
     }
 
     pub fn head_text(&self) -> &[u8] {
-        &self.text
+        self.head.as_ref().map_or(b"", |head| &head.text)
     }
 
-    /// Takes the body that follows the head; false where none does.
+    /// Takes note of the body that follows the head; false where none does.
     pub fn begin_body(&mut self, body: ResponseBody) -> bool {
-        self.recv = self.head.take().map(http::Response::into_body);
-        self.ended = self.recv.as_ref().is_none_or(RecvStream::is_end_stream);
         // A stream that goes on makes no body for a response that may have none (RFC 9110 §6.4.1).
         self.bodiless = body == ResponseBody::None;
+        match body {
+            ResponseBody::None => self.link().expect(self.id, 0),
+            ResponseBody::Length(length) => self.link().expect(self.id, length),
+            ResponseBody::Chunked | ResponseBody::UntilClose => {}
+        }
+        self.ended = self.link().whole_body(self.id) == Some(0);
         !self.is_read()
     }
 
@@ -105,46 +109,39 @@ impl Http2 {
         self.ended || self.bodiless
     }
 
+    /// Whether a part of the body is here already.
+    pub fn has_part(&self) -> bool {
+        self.is_read() || self.link().has_received(self.id)
+    }
+
     pub fn begin_tunnel(&mut self) {
-        self.recv = self.head.take().map(http::Response::into_body);
-        self.ended = false;
+        (self.ended, self.bodiless) = (false, false);
     }
 
-    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
-        if let Some(recv) = self.recv.as_mut().filter(|_| !self.ended) {
-            self.ahead.fill(recv, context);
+    /// Hands the piece over. Ready when the server's windows have taken all of it: until then its client is not to send
+    /// more.
+    pub fn poll_send(&mut self, context: &mut Context<'_>) -> (Written, Poll<Result<(), ()>>) {
+        let nothing = Written::default();
+        if let Some(piece) = self.piece.take() {
+            self.handed = piece.len();
+            if self.has_ended() || !self.link().send_data(self.id, Some(piece), None) {
+                return (nothing, Poll::Ready(Err(())));
+            }
         }
-    }
-
-    /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is
-    /// there: windows that one stream reserves the others cannot have.
-    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Services>) -> (Written, Poll<Result<(), ()>>) {
-        let mut taken = Written::default();
-        while !self.piece.is_empty() {
-            if self.is_answered() {
-                return (taken, Poll::Ready(Err(())));
-            }
-            if self.meter.poll_room(context).is_pending() {
-                return (taken, Poll::Pending);
-            }
-            self.send.reserve_capacity(self.piece.len());
-            let room = match self.send.capacity() {
-                0 => match self.send.poll_capacity(context) {
-                    Poll::Pending => return (taken, Poll::Pending),
-                    Poll::Ready(Some(Ok(room))) => room,
-                    Poll::Ready(_) => return (taken, Poll::Ready(Err(()))),
-                },
-                room => room,
-            };
-            let count = room.min(self.piece.len());
-            let part = Chunk::Shared(self.piece.split_to(count));
-            if self.send.send_data(Piece::new(part, core, &self.meter), false).is_err() {
-                return (taken, Poll::Ready(Err(())));
-            }
-            taken.all += count;
-            taken.body += count;
+        if self.handed == 0 {
+            return (nothing, Poll::Ready(Ok(())));
         }
-        (taken, Poll::Ready(Ok(())))
+        let is_taken = self.link().pending(self.id) == 0 && self.link().reset_of(self.id).is_none();
+        if !is_taken {
+            if self.has_ended() {
+                return (nothing, Poll::Ready(Err(())));
+            }
+            if self.link().poll_room(self.id, true, context).is_pending() {
+                return (nothing, Poll::Pending);
+            }
+        }
+        let count = std::mem::take(&mut self.handed);
+        (Written { all: count, body: count }, Poll::Ready(Ok(())))
     }
 
     pub fn poll_head(
@@ -154,80 +151,83 @@ impl Http2 {
         answered: &mut bool,
         response: &mut ResponseHead,
     ) -> Poll<Result<(), Stop>> {
-        self.text.clear();
-        if let Poll::Ready(Some(Ok(interim))) = self.response.poll_informational(context) {
+        self.drop_head();
+        ready!(self.link().poll_received(self.id, context));
+        if let Some(head) = self.link().take_head(self.id) {
             *answered = true;
-            return Poll::Ready(self.read_head(&interim, asked, true, response));
+            return Poll::Ready(self.read_head(head, asked, response));
         }
-        match ready!(Pin::new(&mut self.response).poll(context)) {
-            Ok(head) => {
-                *answered = true;
-                let ended = head.body().is_end_stream();
-                let read = self.read_head(&head, asked, ended, response);
-                self.head = Some(head);
-                Poll::Ready(read)
-            }
-            Err(error) => Poll::Ready(Err(self.fault(&error, *answered))),
-        }
+        let reset = self.link().reset_of(self.id).unwrap_or(Reset::ConnectionLost);
+        Poll::Ready(Err(self.fault(reset, *answered)))
     }
 
-    fn read_head<T>(
+    fn read_head(
         &mut self,
-        head: &http::Response<T>,
+        mut head: Box<ReceivedHead>,
         asked: Asked<'_>,
-        ended: bool,
         response: &mut ResponseHead,
     ) -> Result<(), Stop> {
-        let fault = || server_fault(Fault::BadResponse);
-        translate::write_response(head, asked, ended, &mut self.text).map_err(|_| fault())?;
-        match h1::parse_response(&self.text, asked, &RESPONSE_LIMITS, response) {
-            Ok(Parsed::Complete) => {}
-            Ok(Parsed::Partial) => return Err(fault()),
-            Err(reject) => return Err(bad_head(&reject)),
+        let mut reader = ResponseReader::default();
+        response.clear();
+        for field in &head.fields {
+            reader.field(&head.text, *field, asked, response);
         }
-        response.version = h1::Version::Http2;
-        Ok(())
+        let whole = match head.end {
+            true => Some(0),
+            false => self.link().whole_body(self.id).map(|bytes| bytes as u64),
+        };
+        let read = match head.flaw {
+            Some(_) => Err(server_fault(Fault::BadResponse)),
+            None => reader
+                .finish(&mut head.text, asked, (whole, RESPONSE_LIMITS.headers), response)
+                .map_err(|reject| bad_head(&reject)),
+        };
+        // Nothing of a response has gone on that is known to be too short or too long.
+        let read = match (read, whole, response.body) {
+            (Ok(()), Some(whole), ResponseBody::Length(length)) if whole != length => {
+                Err(server_fault(if whole < length { Fault::BodyCutShort } else { Fault::ExcessData }))
+            }
+            (read, ..) => read,
+        };
+        if read.is_err() {
+            self.link().reset(self.id, Reason::PROTOCOL_ERROR);
+            self.ended = true;
+        }
+        self.is_answered = !response.is_informational();
+        self.head = Some(head);
+        read
+    }
+
+    fn drop_head(&mut self) {
+        if let Some(head) = self.head.take() {
+            self.link().services.heads.give_back(head);
+        }
     }
 
     pub fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Result<Part, Stop>> {
-        let Some(recv) = self.recv.as_mut().filter(|_| !self.ended) else {
+        if self.ended {
             return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
-        };
-        loop {
-            match ready!(self.ahead.poll(recv, context)) {
-                Some(Ok(data)) => {
-                    // The client has room for it: whoever asks has looked.
-                    let _ = recv.flow_control().release_capacity(data.len());
-                    let ended = self.ahead.is_empty() && recv.is_end_stream();
-                    if data.is_empty() && !ended {
-                        continue;
-                    }
-                    self.ended = ended;
-                    let end = self.ended.then(Vec::new);
-                    let data = (!data.is_empty()).then_some(Chunk::Shared(data));
-                    return Poll::Ready(Ok(Part { data, end }));
-                }
-                Some(Err(error)) => return Poll::Ready(Err(self.fault(&error, true))),
-                None => break,
-            }
         }
-        match ready!(recv.poll_trailers(context)) {
-            Ok(trailers) => {
+        match ready!(self.link().poll_data(self.id, context)) {
+            Ok(Some(data)) => {
+                // The client has room for it: whoever asks has looked.
+                self.link().release(self.id, data.len());
+                self.ended = self.link().whole_body(self.id) == Some(0);
+                let end = self.ended.then(Vec::new);
+                Poll::Ready(Ok(Part { data: Some(data), end }))
+            }
+            Ok(None) => {
                 self.ended = true;
-                let lines = trailers.map(|trailers| translate::trailer_lines(&trailers, Decoder::new()));
+                let lines = self.link().take_trailers(self.id);
                 Poll::Ready(Ok(Part { data: None, end: Some(lines.unwrap_or_default()) }))
             }
-            Err(error) => Poll::Ready(Err(self.fault(&error, true))),
+            Err(reset) => Poll::Ready(Err(self.fault(reset, true))),
         }
-    }
-
-    fn link(&self) -> &H2Connection {
-        &self.slot.link
     }
 
     /// The server has ended the stream, and so has all that it wants of the request.
-    fn is_answered(&self) -> bool {
-        !self.tunnel && self.link().has_ended(&self.send)
+    fn has_ended(&self) -> bool {
+        !self.tunnel && self.link().has_ended(self.id)
     }
 
     /// The server's stream has not ended.
@@ -235,68 +235,81 @@ impl Http2 {
         !self.ended
     }
 
-    /// Polls for the end of the stream of a response that may have no body. Ready with false when data comes instead,
-    /// or a frame that the library refuses: after an answer to HEAD the library looks by itself.
+    /// Polls for the end of the stream of a response that may have no body. Ready with false where data came instead.
     pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        let Some(recv) = self.recv.as_mut() else { return Poll::Ready(true) };
-        let fine = loop {
-            match ready!(self.ahead.poll(recv, context)) {
-                Some(Ok(data)) if data.is_empty() => {}
-                Some(Ok(_)) => {
-                    self.send.send_reset(Reason::PROTOCOL_ERROR);
-                    break false;
+        loop {
+            match ready!(self.link().poll_data(self.id, context)) {
+                Ok(Some(mut data)) => self.link().services.buffers.release(&mut data),
+                Ok(None) => {
+                    self.ended = true;
+                    return Poll::Ready(true);
                 }
-                Some(Err(error)) => break !error.is_library(),
-                None => break true,
+                Err(reset) => {
+                    self.ended = true;
+                    return Poll::Ready(!matches!(reset, Reset::ForError(_)));
+                }
             }
-        };
-        self.ended = true;
-        Poll::Ready(fine)
+        }
     }
 
-    /// Fault of the request that an error of the stream means (RFC 9113 §8.7).
-    fn fault(&mut self, error: &h2::Error, answered: bool) -> Stop {
-        self.reset = error.reason().filter(|_| error.is_reset() && error.is_remote());
-        let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
-        // Streams above the last that the server has looked at end so, whatever GOAWAY's code: they may be treated as
-        // if they had never been begun (RFC 9113 §6.8).
-        let passed_over = error.is_go_away() && error.is_remote();
-        let is_of_use = self.link().has_answered();
-        // Streams below it end with the connection, and nobody knows what has become of them.
-        let cut_off = error.is_io() && self.link().has_failed() && is_of_use;
-        if error.is_go_away() || error.is_io() {
-            self.link().close();
-        }
-        let reset = if self.reset.is_some_and(is_about_request) { Fault::RequestReset } else { Fault::StreamReset };
-        let passed_over_as = if is_of_use { Fault::Goaway } else { Fault::StreamRefused };
-        let (fault, repeatable) = match (refused || passed_over, answered) {
-            (true, false) if passed_over => (passed_over_as, Repeatable::Unsent),
-            (true, false) => (Fault::StreamRefused, Repeatable::Unsent),
-            // A server that has sent an interim response has looked at it all the same.
-            (true, true) if passed_over && self.recv.is_none() => (passed_over_as, Repeatable::Unanswered),
-            (_, true) if cut_off => (Fault::Goaway, Repeatable::No),
-            (_, false) if cut_off => (Fault::Goaway, Repeatable::Unanswered),
-            // A response of this stream that the library does not take is malformed (RFC 9113 §8.1.1).
-            _ if error.is_reset() && error.is_library() => (Fault::BadResponse, Repeatable::No),
-            // Behind an interim response: the final one is still owed.
-            (_, true) if error.is_io() && self.recv.is_none() => (Fault::ClosedBeforeResponse, Repeatable::No),
-            (_, true) => (if error.is_io() { Fault::BodyCutShort } else { reset }, Repeatable::No),
-            (_, false) if error.is_reset() => (reset, Repeatable::No),
-            (_, false) => (Fault::ClosedBeforeResponse, Repeatable::Unanswered),
+    /// Fault of the request that the end of its stream means (RFC 9113 §8.7).
+    fn fault(&mut self, why: Reset, answered: bool) -> Stop {
+        self.ended = true;
+        let is_of_use = self.connection().has_answered();
+        // A server that has sent an interim response has looked at the request all the same.
+        let is_awaited = !self.is_answered;
+        let (fault, repeatable) = match (why, answered) {
+            // Streams above the last that the server has looked at end so, whatever GOAWAY's code: they may be treated
+            // as if they had never been begun (RFC 9113 §6.8).
+            (Reset::Unprocessed(_), _) => {
+                self.connection().close();
+                let passed_over_as = if is_of_use { Fault::Goaway } else { Fault::StreamRefused };
+                let repeatable = match answered {
+                    false => Repeatable::Unsent,
+                    true if is_awaited => Repeatable::Unanswered,
+                    true => Repeatable::No,
+                };
+                (passed_over_as, repeatable)
+            }
+            (Reset::ConnectionLost, _) => {
+                self.connection().close();
+                self.lost(is_of_use, answered)
+            }
+            (Reset::ByPeer(Reason::REFUSED_STREAM), false) => (Fault::StreamRefused, Repeatable::Unsent),
+            (Reset::ByPeer(reason), _) => {
+                self.reset = Some(reason);
+                (if is_about_request(reason) { Fault::RequestReset } else { Fault::StreamReset }, Repeatable::No)
+            }
+            // A response of this stream that breaks a rule is malformed (RFC 9113 §8.1.1).
+            (Reset::ForError(_) | Reset::ByUs(_), _) => (Fault::BadResponse, Repeatable::No),
         };
         Stop::Server(Attempt::new(fault, repeatable))
+    }
+
+    /// Fault of a request whose connection has ended.
+    fn lost(&self, is_of_use: bool, answered: bool) -> (Fault, Repeatable) {
+        // Streams that end with the connection of a server that has said GOAWAY with an error: nobody knows what has
+        // become of them.
+        let is_cut_off = self.connection().has_failed() && is_of_use;
+        match (answered, is_cut_off) {
+            (true, true) => (Fault::Goaway, Repeatable::No),
+            (false, true) => (Fault::Goaway, Repeatable::Unanswered),
+            // Behind an interim response: the final one is still owed.
+            (true, false) if !self.is_answered => (Fault::ClosedBeforeResponse, Repeatable::No),
+            (true, false) => (Fault::BodyCutShort, Repeatable::No),
+            (false, false) => (Fault::ClosedBeforeResponse, Repeatable::Unanswered),
+        }
     }
 }
 
 /// A request that is given up is given up at the server as well.
 impl Drop for Http2 {
     fn drop(&mut self) {
-        if !self.ended {
-            self.send.send_reset(Reason::CANCEL);
-        }
-        self.link().forget(&self.send);
+        self.drop_head();
+        self.link().forget(self.id);
     }
 }
+
 /// Whether a server that resets a stream with such a code speaks of the request, and not of itself. gRPC's servers say
 /// CANCEL when a deadline of the client's is over.
 fn is_about_request(reason: Reason) -> bool {

@@ -1,0 +1,478 @@
+//! A connection of HTTP/2 with a client or a server, as its streams and its driver share it: what comes is put where its
+//! stream's task finds it, and what tasks hand over is written as windows and turns allow.
+//!
+//! Each stream has one task, which asks here for what it waits for and is woken when that has happened, and the driver
+//! has another, which alone reads and writes the socket.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use propylon_http::h2::hpack::BlockWriter;
+use propylon_http::h2::{Connection, ConnectionFault, Ending, FieldWriter, Reason, Reset, Role, Stream, Terms};
+use propylon_net::buffer::Buffer;
+use propylon_net::client_stream::SEAL_BYTES_MAX;
+
+use super::queue::BodyQueue;
+use crate::services::{ReceivedHead, Services};
+
+/// Bytes of a body that may wait for a peer's window or socket before more of it is read.
+const PENDING_BYTES_MAX: usize = 32 * 1024;
+/// Output of a connection from which on nothing more is received: frames that a peer provokes and does not read.
+const OUTPUT_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
+
+/// What a stream's task waits for, as bits.
+mod interest {
+    /// Body bytes, their end, or a head.
+    pub const RECEIVED: u8 = 1;
+    /// Room for more of the body that is sent.
+    pub const ROOM: u8 = 2;
+    /// All of what was handed over is on its way.
+    pub const EMPTY: u8 = 4;
+    /// The end of the stream before its time.
+    pub const GONE: u8 = 8;
+}
+
+/// The streams of a connection.
+pub type Streams = Connection<StreamState>;
+
+/// Memory that the bodies of one connection take. What its streams still hold when they end is given back.
+pub struct Accounts {
+    services: Rc<Services>,
+    /// Bytes of memory that bodies take which the peer has not read.
+    unread: Cell<usize>,
+    /// Bytes of bodies that the peer has sent and nobody has taken.
+    untaken: Cell<u64>,
+}
+
+impl Accounts {
+    /// Counts memory of bodies that a peer has not read.
+    fn add_unread(&self, bytes: usize) {
+        self.unread.set(self.unread.get() + bytes);
+        self.services.unread.set(self.services.unread.get() + bytes);
+    }
+
+    fn remove_unread(&self, bytes: usize) {
+        self.unread.set(self.unread.get() - bytes);
+        self.services.unread.set(self.services.unread.get() - bytes);
+    }
+}
+
+/// What this side keeps of a stream.
+pub struct StreamState {
+    accounts: Rc<Accounts>,
+    /// Body bytes that have come, and nobody has taken.
+    received: BodyQueue,
+    /// Bytes of them, and of those taken, whose window was not given back.
+    untaken: u64,
+    /// Lines of the trailers that have come.
+    trailers: Option<Vec<u8>>,
+    /// Body bytes to be sent, and lines of the trailers behind them.
+    sending: BodyQueue,
+    last_lines: Option<Vec<u8>>,
+    waker: Option<Waker>,
+    interest: u8,
+    /// Heads of responses that have come, the oldest first.
+    heads: VecDeque<Box<ReceivedHead>>,
+}
+
+impl StreamState {
+    fn note_untaken(&mut self, bytes: u64) {
+        self.untaken += bytes;
+        self.accounts.untaken.set(self.accounts.untaken.get() + bytes);
+    }
+
+    fn note_taken(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.untaken);
+        self.untaken -= bytes;
+        self.accounts.untaken.set(self.accounts.untaken.get() - bytes);
+    }
+
+    fn drop_received(&mut self) {
+        self.received.clear(&self.accounts.services.buffers);
+        self.note_taken(self.untaken);
+    }
+
+    fn drop_sending(&mut self) {
+        let freed = self.sending.clear(&self.accounts.services.buffers);
+        self.accounts.remove_unread(freed);
+    }
+
+    fn wait(&mut self, interest: u8, context: &Context<'_>) {
+        self.interest |= interest;
+        match &mut self.waker {
+            Some(known) => known.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+    }
+
+    /// Wakes the stream's task where it waits for any of these.
+    fn wake(&mut self, interest: u8) {
+        if self.interest & interest != 0
+            && let Some(waker) = self.waker.take()
+        {
+            self.interest = 0;
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for StreamState {
+    fn drop(&mut self) {
+        self.drop_received();
+        self.drop_sending();
+    }
+}
+
+/// What a stream's task and the connection's driver share.
+pub struct Link {
+    pub services: Rc<Services>,
+    pub h2: RefCell<Streams>,
+    /// Fault of the peer's that a stream's task has found, and for which the connection is to end.
+    fault: Cell<Option<ConnectionFault>>,
+    /// Waker of the driver, once it waits.
+    driver: RefCell<Option<Waker>>,
+    accounts: Rc<Accounts>,
+}
+
+impl Link {
+    pub fn new(services: &Rc<Services>, role: Role, terms: &Terms) -> Link {
+        let accounts = Accounts { services: Rc::clone(services), unread: Cell::new(0), untaken: Cell::new(0) };
+        Link {
+            services: Rc::clone(services),
+            h2: RefCell::new(Connection::new(role, terms)),
+            fault: Cell::new(None),
+            driver: RefCell::default(),
+            accounts: Rc::new(accounts),
+        }
+    }
+
+    /// What is kept of a stream that begins.
+    pub fn state(&self) -> StreamState {
+        StreamState {
+            accounts: Rc::clone(&self.accounts),
+            received: BodyQueue::default(),
+            untaken: 0,
+            trailers: None,
+            sending: BodyQueue::default(),
+            last_lines: None,
+            waker: None,
+            interest: 0,
+            heads: VecDeque::new(),
+        }
+    }
+
+    /// Bytes of memory that bodies take which the peer has not read.
+    pub fn unread(&self) -> usize {
+        self.accounts.unread.get()
+    }
+
+    /// Bytes of bodies that the peer has sent and nobody has taken.
+    pub fn untaken(&self) -> u64 {
+        self.accounts.untaken.get()
+    }
+
+    /// Has the driver woken when there is something to be written.
+    pub fn set_driver(&self, context: &Context<'_>) {
+        let mut driver = self.driver.borrow_mut();
+        match &mut *driver {
+            Some(known) => known.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+    }
+
+    /// Wakes the driver.
+    pub fn wake_driver(&self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// Wakes the driver where there is something for it to write.
+    fn wake_if_output(&self, h2: &Streams) {
+        if !h2.output().is_empty() || h2.has_data() {
+            self.wake_driver();
+        }
+    }
+
+    /// Fault that a stream's task has found.
+    pub fn fault(&self) -> Option<ConnectionFault> {
+        self.fault.get()
+    }
+
+    /// Whether so much waits to be written that nothing more is to be received.
+    pub fn is_full(&self) -> bool {
+        self.h2.borrow().output().len() >= OUTPUT_BYTES_MAX
+    }
+
+    /// Writes what streams have to send into the connection's output, as much as is sealed at one go.
+    pub fn write_bodies(&self, h2: &mut Streams) {
+        while let Some(room) = SEAL_BYTES_MAX.checked_sub(h2.output().len()) {
+            let sent = h2.write_data(room, |state, count, out| {
+                let freed = state.sending.copy_out(count, &self.services.buffers, out);
+                state.accounts.remove_unread(freed);
+            });
+            let Some(sent) = sent else { return };
+            let Some(stream) = h2.stream_mut(sent.stream) else { continue };
+            let is_roomy = stream.pending() <= PENDING_BYTES_MAX;
+            let empty = if sent.is_drained { interest::EMPTY } else { 0 };
+            stream.data.wake(if is_roomy { interest::ROOM | empty } else { empty });
+            if sent.is_drained && stream.data.last_lines.is_some() {
+                self.send_trailers(h2, sent.stream);
+            }
+        }
+    }
+
+    fn send_trailers(&self, h2: &mut Streams, id: u32) {
+        let lines = h2.stream_mut(id).and_then(|stream| stream.data.last_lines.take()).unwrap_or_default();
+        let mut recurring = self.services.recurring.borrow_mut();
+        h2.send_head(id, (true, true), &mut recurring, |fields| fields.lines(&lines));
+    }
+
+    /// Body bytes of a stream have come.
+    pub fn received(&self, h2: &mut Streams, id: u32, bytes: &[u8]) {
+        let Some(stream) = h2.stream_mut(id) else { return };
+        stream.data.received.push(bytes, &self.services.buffers);
+        stream.data.note_untaken(bytes.len() as u64);
+        stream.data.wake(interest::RECEIVED);
+    }
+
+    /// Trailers of a stream have come, as lines.
+    pub fn received_trailers(&self, h2: &mut Streams, id: u32, lines: Vec<u8>) {
+        if let Some(stream) = h2.stream_mut(id) {
+            stream.data.trailers = Some(lines);
+            stream.data.wake(interest::RECEIVED);
+        }
+    }
+
+    /// The head of a response has come.
+    pub fn received_head(&self, h2: &mut Streams, id: u32, head: Box<ReceivedHead>) {
+        if let Some(stream) = h2.stream_mut(id) {
+            stream.data.heads.push_back(head);
+            stream.data.wake(interest::RECEIVED);
+        }
+    }
+
+    /// A stream was reset, or has lost its connection.
+    pub fn wake_stream(&self, h2: &mut Streams, id: u32) {
+        if let Some(stream) = h2.stream_mut(id) {
+            stream.data.drop_sending();
+            stream.data.wake(u8::MAX);
+        }
+    }
+
+    /// Streams may have been reset: their tasks hear of it.
+    pub fn wake_reset(&self, h2: &mut Streams) {
+        let reset = h2.streams().filter(|stream| stream.reset().is_some()).map(Stream::id);
+        let reset: Vec<u32> = reset.collect();
+        reset.into_iter().for_each(|id| self.wake_stream(h2, id));
+    }
+
+    /// The connection has ended: all of its streams' tasks hear of it.
+    pub fn lose(&self) {
+        let mut h2 = self.h2.borrow_mut();
+        h2.lose();
+        let streams: Vec<u32> = h2.streams().map(Stream::id).collect();
+        streams.into_iter().for_each(|id| self.wake_stream(&mut h2, id));
+    }
+}
+
+/// What a stream's task asks for.
+impl Link {
+    /// Why the stream was broken off, if it was; also when it is gone.
+    pub fn reset_of(&self, id: u32) -> Option<Reset> {
+        self.h2.borrow().stream(id).map_or(Some(Reset::ConnectionLost), Stream::reset)
+    }
+
+    /// Ready when the stream is broken off.
+    pub fn poll_reset(&self, id: u32, context: &Context<'_>) -> Poll<Reset> {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(Reset::ConnectionLost) };
+        match stream.reset() {
+            Some(reset) => Poll::Ready(reset),
+            None => {
+                stream.data.wait(interest::GONE, context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ready when a head, body bytes or their end are there, or the stream is broken off.
+    pub fn poll_received(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(()) };
+        let is_ready = !stream.data.heads.is_empty()
+            || !stream.data.received.is_empty()
+            || stream.is_received()
+            || stream.reset().is_some();
+        if is_ready {
+            return Poll::Ready(());
+        }
+        stream.data.wait(interest::RECEIVED | interest::GONE, context);
+        Poll::Pending
+    }
+
+    /// The next body bytes, `None` behind the last of them.
+    ///
+    /// # Errors
+    /// The stream was broken off. What a server has sent before it broke off comes first; a client's reset is the end of
+    /// everything.
+    pub fn poll_data(&self, id: u32, context: &Context<'_>) -> Poll<Result<Option<Buffer>, Reset>> {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(Err(Reset::ConnectionLost)) };
+        if let Some(buffer) = stream.data.received.pop() {
+            return Poll::Ready(Ok(Some(buffer)));
+        }
+        match stream.reset() {
+            // What is malformed is not whole, whoever has ended it.
+            Some(reset @ Reset::ForError(_)) => return Poll::Ready(Err(reset)),
+            _ if stream.is_received() => return Poll::Ready(Ok(None)),
+            Some(reset) => return Poll::Ready(Err(reset)),
+            None => {}
+        }
+        stream.data.wait(interest::RECEIVED | interest::GONE, context);
+        Poll::Pending
+    }
+
+    /// Bytes that are left of a body without trailers all of which is here.
+    pub fn whole_body(&self, id: u32) -> Option<usize> {
+        let h2 = self.h2.borrow();
+        let is_whole = |stream: &&Stream<StreamState>| {
+            let is_malformed = matches!(stream.reset(), Some(Reset::ForError(_)));
+            stream.is_received() && stream.data.trailers.is_none() && !is_malformed
+        };
+        let stream = h2.stream(id).filter(is_whole);
+        stream.map(|stream| stream.data.received.len())
+    }
+
+    /// The head of a response that is next, if one has come.
+    pub fn take_head(&self, id: u32) -> Option<Box<ReceivedHead>> {
+        self.h2.borrow_mut().stream_mut(id).and_then(|stream| stream.data.heads.pop_front())
+    }
+
+    /// Whether body bytes, or their end, are there.
+    pub fn has_received(&self, id: u32) -> bool {
+        let h2 = self.h2.borrow();
+        h2.stream(id).is_some_and(|stream| !stream.data.received.is_empty() || stream.is_received())
+    }
+
+    /// Whether the peer's message is whole, or its stream closed.
+    pub fn has_ended(&self, id: u32) -> bool {
+        self.h2.borrow().stream(id).is_none_or(|stream| stream.is_received() || stream.reset().is_some())
+    }
+
+    /// Says how long the body of a message is: 0 where there can be none. A stream on which it is not is reset.
+    pub fn expect(&self, id: u32, bytes: u64) {
+        let mut h2 = self.h2.borrow_mut();
+        if let Err(fault) = h2.expect(id, bytes) {
+            self.fault.set(Some(fault));
+            self.wake_driver();
+        }
+        self.wake_if_output(&h2);
+    }
+
+    /// Wants a stream's window to be so wide.
+    pub fn set_window(&self, id: u32, bytes: u32) {
+        let mut h2 = self.h2.borrow_mut();
+        h2.set_window(id, bytes);
+        self.wake_if_output(&h2);
+    }
+
+    /// Lines of the trailers that have come.
+    pub fn take_trailers(&self, id: u32) -> Option<Vec<u8>> {
+        self.h2.borrow_mut().stream_mut(id).and_then(|stream| stream.data.trailers.take())
+    }
+
+    /// Body bytes have gone on: the peer may send as many anew.
+    pub fn release(&self, id: u32, bytes: usize) {
+        let mut h2 = self.h2.borrow_mut();
+        if let Some(stream) = h2.stream_mut(id) {
+            stream.data.note_taken(bytes as u64);
+        }
+        h2.release(id, bytes);
+        self.wake_if_output(&h2);
+    }
+
+    /// Begins a stream, with a request's head of which `write` writes the fields. `None` where the peer takes no more.
+    pub fn open_stream(&self, end: bool, write: impl FnOnce(&mut BlockWriter<'_>)) -> Option<u32> {
+        let mut h2 = self.h2.borrow_mut();
+        let (now, state) = (self.services.timers.now(), self.state());
+        let id = h2.open_stream((end, now, state), &mut self.services.recurring.borrow_mut(), write);
+        self.wake_if_output(&h2);
+        id
+    }
+
+    /// Sends a head, of which `write` writes the fields: an interim one or the last. False where the stream is closed.
+    pub fn send_head(&self, id: u32, (is_last, end): (bool, bool), write: impl FnOnce(&mut BlockWriter<'_>)) -> bool {
+        let mut h2 = self.h2.borrow_mut();
+        let is_sent = h2.send_head(id, (is_last, end), &mut self.services.recurring.borrow_mut(), write);
+        self.wake_if_output(&h2);
+        is_sent
+    }
+
+    /// Hands over a part of a body, the last of it if it `ends`; `lines` are the trailers behind that, empty for none.
+    /// False where the stream is closed.
+    pub fn send_data(&self, id: u32, data: Option<Buffer>, end: Option<Vec<u8>>) -> bool {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return false };
+        let ending = match &end {
+            None => Ending::Open,
+            Some(lines) if lines.is_empty() => Ending::Data,
+            Some(_) => Ending::Trailers,
+        };
+        if stream.reset().is_some() || stream.is_sent() {
+            return false;
+        }
+        stream.data.last_lines = end.filter(|lines| !lines.is_empty());
+        let bytes = data.as_ref().map_or(0, Buffer::len);
+        if let Some(buffer) = data {
+            self.accounts.add_unread(buffer.capacity());
+            stream.data.sending.push_buffer(buffer);
+        }
+        let has_nothing = stream.pending() + bytes == 0;
+        h2.offer(id, bytes, ending);
+        if has_nothing && ending == Ending::Trailers {
+            self.send_trailers(&mut h2, id);
+        }
+        self.write_bodies(&mut h2);
+        self.wake_if_output(&h2);
+        true
+    }
+
+    /// Bytes handed over that no window has had room for.
+    pub fn pending(&self, id: u32) -> usize {
+        self.h2.borrow().stream(id).map_or(0, Stream::pending)
+    }
+
+    /// Ready when so little waits to be sent that more is worth handing over; `all`: when nothing does.
+    pub fn poll_room(&self, id: u32, all: bool, context: &Context<'_>) -> Poll<()> {
+        let mut h2 = self.h2.borrow_mut();
+        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(()) };
+        let most = if all { 0 } else { PENDING_BYTES_MAX };
+        if stream.pending() <= most || stream.is_closed() {
+            return Poll::Ready(());
+        }
+        stream.data.wait(if all { interest::EMPTY } else { interest::ROOM } | interest::GONE, context);
+        Poll::Pending
+    }
+
+    /// Breaks the stream off.
+    pub fn reset(&self, id: u32, reason: Reason) {
+        let mut h2 = self.h2.borrow_mut();
+        h2.reset(id, reason);
+        self.wake_stream(&mut h2, id);
+        self.wake_if_output(&h2);
+    }
+
+    /// The stream's task has ended.
+    pub fn forget(&self, id: u32) {
+        let mut h2 = self.h2.borrow_mut();
+        if let Some(stream) = h2.stream_mut(id) {
+            stream.data.drop_received();
+            (stream.data.waker, stream.data.interest) = (None, 0);
+        }
+        h2.forget(id);
+        self.wake_if_output(&h2);
+    }
+}
