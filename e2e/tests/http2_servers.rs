@@ -1547,3 +1547,40 @@ fn who_waits_keeps_its_place_though_its_connection_makes_way_for_another_workers
     assert!(origin.connections() > 2, "each worker's connection has made way: {} connections", origin.connections());
     engine.metric_reaches("propylon_queue_depth", &[], 0.0);
 }
+
+/// Streams that stand still take little of the engine's memory, however fast their servers are, and whether they stand
+/// still from the first byte or after some.
+#[test]
+fn a_hundred_stalled_streams_take_four_mebibytes_at_most() {
+    const CLIENTS: u64 = 4;
+    const STREAMS: u32 = 100;
+    let origin = Origin::answering(|_| {
+        [&b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"[..], &vec![b'x'; 1_000_000]].concat()
+    });
+    for window in [0, 40_000] {
+        // Each is new to it: memory that was used before would not be seen.
+        let chain = Chain::new(&origin);
+        for (engine, what) in [(&chain.back, "servers of HTTP/1.1"), (&chain.front, "servers of HTTP/2")] {
+            let before = engine.rss();
+            let mut clients: Vec<Http2> = (0..CLIENTS).map(|_| Http2::start_with(engine, &[(4, window)])).collect();
+            for client in &mut clients {
+                // So much that no stream waits for the connection's window.
+                client.send(WINDOW_UPDATE, 0, 0, &0x4000_0000_u32.to_be_bytes());
+                (0..STREAMS).for_each(|index| client.get(1 + index * 2, "/long"));
+            }
+            let mut last = 0;
+            holds("nothing more comes", || {
+                std::thread::sleep(Duration::from_millis(300));
+                let now = engine.rss();
+                let is_same = now <= last && engine.metric("propylon_http2_streams", &[]) == f64::from(STREAMS * 4);
+                last = now;
+                is_same
+            });
+            let each = last.saturating_sub(before) / CLIENTS;
+            println!("{what}, windows of {window}: {} KiB for {STREAMS} streams", each >> 10);
+            assert!(each <= 4 << 20, "{what}, windows of {window}: {each} bytes");
+            drop(clients);
+            holds("they are gone", || engine.metric("propylon_http2_streams", &[]) == 0.0);
+        }
+    }
+}

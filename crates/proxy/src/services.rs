@@ -40,7 +40,7 @@ pub use heads::{HeadPool, ReceivedHead};
 pub use listener::ListenerHandle;
 use propylon_signer::{KeyProcessClient, Signer, Work};
 pub use uploads::Uploads;
-pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, Windows};
+pub use windows::{Driver, STREAM_WINDOW_BYTES_MAX, WIDE_WINDOW_BYTES, Windows};
 
 /// Services of one core, shared by all its connections and requests.
 pub struct Services {

@@ -40,6 +40,8 @@ pub struct ClientH2Connection {
     pub(crate) uploads: Cell<u64>,
     /// Bytes of their bodies that servers have not taken, as they were counted last.
     untaken: Cell<u64>,
+    /// Bytes by which windows of servers' streams are wider than at first, for this client.
+    pub widened: Cell<u64>,
     /// Nothing is read until servers have taken more of what came before.
     paused: Cell<bool>,
 }
@@ -77,6 +79,7 @@ impl ClientH2Connection {
             active: Cell::new(core.timers.now()),
             uploads: Cell::new(0),
             untaken: Cell::new(0),
+            widened: Cell::new(0),
             paused: Cell::new(false),
             core,
         }

@@ -17,8 +17,8 @@ use crate::answer::Answer;
 use crate::request::{After, Request};
 
 /// Bytes of memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to
-/// say only when its client has taken all of what it got, and in small pieces.
-const CONNECTION_UNREAD_BYTES_MAX: usize = 1024 * 1024;
+/// say only when its client would take it at once, and in small pieces.
+const CONNECTION_UNREAD_BYTES_MAX: usize = 512 * 1024;
 const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Windows' worth of a body that have gone on to its server before a wider one is opened.
 const WINDOWS_PER_WIDENING: u64 = 4;
@@ -131,7 +131,10 @@ impl Stream {
 
     /// Ready when the client takes enough for another piece to be worth reading.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.link.link.poll_room(self.id, self.is_crowded(), context)
+        match self.is_crowded() {
+            true => self.link.link.poll_window(self.id, context),
+            false => self.link.link.poll_room(self.id, context),
+        }
     }
 
     /// Bodies that nobody reads take more of the connection's memory, or of the core's, than they may.
@@ -175,7 +178,7 @@ impl Stream {
             if self.poll_gone(context).is_ready() {
                 return Poll::Ready(After::Abort);
             }
-            if self.link.link.poll_room(self.id, true, context).is_ready() {
+            if self.link.link.poll_empty(self.id, context).is_ready() {
                 return Poll::Ready(After::Next);
             }
             let now = core.timers.now();

@@ -202,6 +202,7 @@ impl Driver {
             inbox.consume(used);
             all += used;
         }
+        link.link.wake_starved(&mut h2);
         link.count_untaken();
         Ok((all, streams))
     }

@@ -473,7 +473,7 @@ impl<'a> Transfer<'a> {
         let Transfer { client, server, progress } = self;
         loop {
             // A client that does not read must not fill our memory. A stream takes what is left by itself.
-            let is_over = server.is_read() && (progress.tunnel || client.is_stream());
+            let is_over = server.is_read() && (progress.tunnel || client.is_stream()) || server.has_end();
             // What is here already goes out with the head.
             let is_first_flight = !server.is_read() && server.has_part() && client.outstanding() < FIRST_FLIGHT_BYTES;
             let room = match is_over || is_first_flight && !client.is_stream() {
@@ -503,6 +503,9 @@ impl<'a> Transfer<'a> {
             let length = client.pass(progress.request, part)?;
             progress.passed += length as u64;
             progress.outstanding = client.outstanding();
+            if progress.outstanding == 0 {
+                server.widen(&client.client, progress.passed);
+            }
             // A part that fills a small buffer is not the last of the body.
             progress.long |= length >= PIECE_BYTES;
         }

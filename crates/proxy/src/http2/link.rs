@@ -32,6 +32,8 @@ mod interest {
     pub const EMPTY: u8 = 4;
     /// The end of the stream before its time.
     pub const GONE: u8 = 8;
+    /// A window that is open, with nothing to be sent.
+    pub const WINDOW: u8 = 16;
 }
 
 /// The streams of a connection.
@@ -133,6 +135,8 @@ pub struct Link {
     fault: Cell<Option<ConnectionFault>>,
     /// Waker of the driver, once it waits.
     driver: RefCell<Option<Waker>>,
+    /// A task waits for the peer to open a window.
+    is_starved: Cell<bool>,
     accounts: Rc<Accounts>,
 }
 
@@ -144,6 +148,7 @@ impl Link {
             h2: RefCell::new(Connection::new(role, terms)),
             fault: Cell::new(None),
             driver: RefCell::default(),
+            is_starved: Cell::new(false),
             accounts: Rc::new(accounts),
         }
     }
@@ -269,6 +274,20 @@ impl Link {
         reset.into_iter().for_each(|id| self.wake_stream(h2, id));
     }
 
+    /// Wakes the tasks that wait for windows which the peer has opened.
+    pub fn wake_starved(&self, h2: &mut Streams) {
+        if h2.take_opened() && self.is_starved.take() {
+            let starved = h2.streams().filter(|stream| stream.data.interest & interest::WINDOW != 0).map(Stream::id);
+            let starved: Vec<u32> = starved.collect();
+            for id in starved {
+                match h2.has_window(id) {
+                    true => h2.stream_mut(id).into_iter().for_each(|stream| stream.data.wake(interest::WINDOW)),
+                    false => self.is_starved.set(true),
+                }
+            }
+        }
+    }
+
     /// The connection has ended: all of its streams' tasks hear of it.
     pub fn lose(&self) {
         let mut h2 = self.h2.borrow_mut();
@@ -355,6 +374,12 @@ impl Link {
     pub fn has_received(&self, id: u32) -> bool {
         let h2 = self.h2.borrow();
         h2.stream(id).is_some_and(|stream| !stream.data.received.is_empty() || stream.is_received())
+    }
+
+    /// Whether the end of a body is here, and nothing before it.
+    pub fn has_end(&self, id: u32) -> bool {
+        let h2 = self.h2.borrow();
+        h2.stream(id).is_some_and(|stream| stream.data.received.is_empty() && stream.is_received())
     }
 
     /// Whether the peer's message is whole, or its stream closed.
@@ -445,16 +470,39 @@ impl Link {
         self.h2.borrow().stream(id).map_or(0, Stream::pending)
     }
 
-    /// Ready when so little waits to be sent that more is worth handing over; `all`: when nothing does.
-    pub fn poll_room(&self, id: u32, all: bool, context: &Context<'_>) -> Poll<()> {
+    /// Ready when so little waits to be sent that more is worth handing over.
+    pub fn poll_room(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        let is_roomy = |h2: &Streams| h2.stream(id).is_none_or(|stream| stream.pending() <= PENDING_BYTES_MAX);
+        self.poll_until(id, is_roomy, interest::ROOM, context)
+    }
+
+    /// Ready when nothing waits to be sent.
+    pub fn poll_empty(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        let is_empty = |h2: &Streams| h2.stream(id).is_none_or(|stream| stream.pending() == 0);
+        self.poll_until(id, is_empty, interest::EMPTY, context)
+    }
+
+    /// Ready when nothing waits to be sent, and more would go out at once.
+    pub fn poll_window(&self, id: u32, context: &Context<'_>) -> Poll<()> {
+        let polled = self.poll_until(id, |h2| h2.has_window(id), interest::EMPTY | interest::WINDOW, context);
+        if polled.is_pending() {
+            self.is_starved.set(true);
+        }
+        polled
+    }
+
+    fn poll_until(&self, id: u32, is_due: impl Fn(&Streams) -> bool, interest: u8, context: &Context<'_>) -> Poll<()> {
         let mut h2 = self.h2.borrow_mut();
-        let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(()) };
-        let most = if all { 0 } else { PENDING_BYTES_MAX };
-        if stream.pending() <= most || stream.is_closed() {
+        if is_due(&h2) {
             return Poll::Ready(());
         }
-        stream.data.wait(if all { interest::EMPTY } else { interest::ROOM } | interest::GONE, context);
-        Poll::Pending
+        match h2.stream_mut(id).filter(|stream| !stream.is_closed()) {
+            Some(stream) => {
+                stream.data.wait(interest | interest::GONE, context);
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
     }
 
     /// Breaks the stream off.

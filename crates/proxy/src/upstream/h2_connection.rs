@@ -27,7 +27,7 @@ use super::connection::{Permit, PoolKey, ServerConnection};
 use super::h2_pool::{H2Connection, H2Pool};
 use crate::fault::{Attempt, Repeatable};
 use crate::http2::{Link, Streams, messages};
-use crate::services::{STREAM_WINDOW_BYTES_MAX, Services};
+use crate::services::{Services, WIDE_WINDOW_BYTES};
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
@@ -123,7 +123,7 @@ fn terms(config: ServerHttp2, window: u32) -> Terms {
         enable_connect: false,
     };
     // Room for all its streams: clients that read slowly hold up no other.
-    let connection_window = STREAM_WINDOW_BYTES_MAX.saturating_mul(config.max_streams).min(i32::MAX as u32);
+    let connection_window = WIDE_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32);
     Terms { settings, connection_window, flood: Http2Flood::default() }
 }
 

@@ -16,6 +16,7 @@ use propylon_net::buffer::Buffer;
 use self::http1::{Framing, Http1};
 use self::http2::Http2;
 use self::part::{Part, Written};
+use crate::client::side::ClientSide;
 use crate::exchange::transfer::body::Download;
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::services::Services;
@@ -144,6 +145,22 @@ impl Upstream {
         match self {
             Upstream::Http1(_) => false,
             Upstream::Http2(http2) => http2.has_part(),
+        }
+    }
+
+    /// Whether the end of the body is here, and nothing before it.
+    pub fn has_end(&self) -> bool {
+        match self {
+            Upstream::Http1(_) => false,
+            Upstream::Http2(http2) => http2.has_end(),
+        }
+    }
+
+    /// Widens the window of a stream of whose body so many bytes have passed, and whose client has taken them.
+    pub fn widen(&mut self, client: &ClientSide<'_>, passed: u64) {
+        if let Upstream::Http2(http2) = self {
+            let stream = if let ClientSide::Http2(stream) = client { Some(&stream.link) } else { None };
+            http2.widen(stream, passed);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A server's side of HTTP/2: one of a connection's streams.
 
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use propylon_http::fault::Fault;
@@ -9,11 +10,15 @@ use propylon_http::h2::{Reason, Reset, ResponseReader};
 use propylon_net::buffer::Buffer;
 
 use super::part::{Part, RESPONSE_LIMITS, Written, bad_head};
+use crate::client::h2_connection::ClientH2Connection;
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault::{Attempt, Repeatable};
 use crate::http2::Link;
-use crate::services::ReceivedHead;
+use crate::services::{ReceivedHead, STREAM_WINDOW_BYTES_MAX, Services, WIDE_WINDOW_BYTES};
 use crate::upstream::h2_pool::{H2Connection, H2Slot, StreamPermit};
+
+/// Bytes by which windows of servers' streams may be wider than at first for one client's connection.
+const CLIENT_WIDENED_BYTES_MAX: u64 = 512 * 1024;
 
 pub struct Http2 {
     slot: H2Slot,
@@ -32,6 +37,8 @@ pub struct Http2 {
     pub reset: Option<Reason>,
     /// The response may have no body, whether the stream has ended or not.
     bodiless: bool,
+    /// Share of memory of a window that was widened.
+    widened: Option<Widened>,
     ended: bool,
 }
 
@@ -62,6 +69,7 @@ impl Http2 {
             is_answered: false,
             reset: None,
             bodiless: false,
+            widened: None,
             ended: false,
         })
     }
@@ -114,6 +122,22 @@ impl Http2 {
         self.is_read() || self.link().has_received(self.id)
     }
 
+    /// Whether the end of the body is here, and nothing before it.
+    pub fn has_end(&self) -> bool {
+        self.link().has_end(self.id)
+    }
+
+    /// Widens the stream's window once, when its client has taken the first bytes of a body that is longer than the
+    /// window. `client`: its connection, where it speaks HTTP/2.
+    pub fn widen(&mut self, client: Option<&Rc<ClientH2Connection>>, passed: u64) {
+        if self.widened.is_none() && !self.is_read() && passed * 2 >= u64::from(STREAM_WINDOW_BYTES_MAX) {
+            self.widened = Widened::take(&self.link().services, client);
+            if self.widened.is_some() {
+                self.link().set_window(self.id, WIDE_WINDOW_BYTES);
+            }
+        }
+    }
+
     pub fn begin_tunnel(&mut self) {
         (self.ended, self.bodiless) = (false, false);
     }
@@ -136,7 +160,7 @@ impl Http2 {
             if self.has_ended() {
                 return (nothing, Poll::Ready(Err(())));
             }
-            if self.link().poll_room(self.id, true, context).is_pending() {
+            if self.link().poll_empty(self.id, context).is_pending() {
                 return (nothing, Poll::Pending);
             }
         }
@@ -298,6 +322,38 @@ impl Http2 {
             (true, false) if !self.is_answered => (Fault::ClosedBeforeResponse, Repeatable::No),
             (true, false) => (Fault::BodyCutShort, Repeatable::No),
             (false, false) => (Fault::ClosedBeforeResponse, Repeatable::Unanswered),
+        }
+    }
+}
+
+/// Share of memory of a window that was widened, among those of its core and of the client's connection.
+struct Widened {
+    services: Rc<Services>,
+    client: Option<Rc<ClientH2Connection>>,
+}
+
+impl Widened {
+    const BYTES: u64 = (WIDE_WINDOW_BYTES - STREAM_WINDOW_BYTES_MAX) as u64;
+
+    /// `None` where there is no room for it.
+    fn take(services: &Rc<Services>, client: Option<&Rc<ClientH2Connection>>) -> Option<Widened> {
+        let has_room =
+            |client: &Rc<ClientH2Connection>| client.widened.get() + Widened::BYTES <= CLIENT_WIDENED_BYTES_MAX;
+        if !client.is_none_or(has_room) || !services.windows.widen(Widened::BYTES) {
+            return None;
+        }
+        if let Some(client) = client {
+            client.widened.set(client.widened.get() + Widened::BYTES);
+        }
+        Some(Widened { services: Rc::clone(services), client: client.map(Rc::clone) })
+    }
+}
+
+impl Drop for Widened {
+    fn drop(&mut self) {
+        self.services.windows.narrow(Widened::BYTES);
+        if let Some(client) = &self.client {
+            client.widened.set(client.widened.get() - Widened::BYTES);
         }
     }
 }
