@@ -120,8 +120,6 @@ pub struct Connection<T> {
     pub(super) out: Vec<u8>,
     /// Bytes of them that were taken.
     pub(super) taken: usize,
-    /// Whether the peer has opened a window since that was asked last.
-    pub(super) has_opened: bool,
     /// Bytes sent before those.
     pub(super) sent: u64,
 }
@@ -164,7 +162,6 @@ impl<T> Connection<T> {
             is_pinged: false,
             out,
             taken: 0,
-            has_opened: false,
             sent: 0,
         }
     }
@@ -359,15 +356,10 @@ impl<T> Connection<T> {
         (self.open, self.queue) = (0, SendQueue::default());
     }
 
-    /// Whether the peer would take more of a stream's body now than was offered.
-    pub fn has_window(&self, id: u32) -> bool {
-        let is_open = |stream: &Stream<T>| stream.pending == 0 && stream.send_window.is_open();
-        self.send_window.is_open() && self.stream(id).is_some_and(is_open)
-    }
-
-    /// Whether the peer has opened a window since this was asked last.
-    pub fn take_opened(&mut self) -> bool {
-        std::mem::take(&mut self.has_opened)
+    /// Bytes of a stream's body that its peer would take now, beyond those that were offered.
+    pub fn room(&self, id: u32) -> usize {
+        let window = |stream: &Stream<T>| stream.send_window.bytes().min(self.send_window.bytes());
+        self.stream(id).map_or(0, |stream| window(stream).saturating_sub(stream.pending))
     }
 
     /// Gives back the window of bytes that were received on a stream and have gone on.

@@ -273,7 +273,6 @@ impl<T> Connection<T> {
         self.encoder.set_table_bytes_max(self.peer.table_bytes_max);
         settings::write_acknowledgement(&mut self.out);
         let by = i64::from(self.peer.initial_window) - i64::from(before);
-        self.has_opened |= by > 0;
         if by != 0 {
             for place in 0..self.streams.len() {
                 let changed = self.streams[place].send_window.change(by);
@@ -330,7 +329,6 @@ impl<T> Connection<T> {
             if increment == 0 {
                 return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR));
             }
-            self.has_opened |= !self.send_window.is_open();
             let changed = self.send_window.change(i64::from(increment));
             return changed.map(|()| None).map_err(|_| ConnectionFault::Error(Reason::FLOW_CONTROL_ERROR));
         }
@@ -345,7 +343,6 @@ impl<T> Connection<T> {
         if increment == 0 {
             return self.offend(id, Reason::PROTOCOL_ERROR);
         }
-        self.has_opened |= !self.streams[place].send_window.is_open();
         if self.streams[place].send_window.change(i64::from(increment)).is_err() {
             return self.offend(id, Reason::FLOW_CONTROL_ERROR);
         }

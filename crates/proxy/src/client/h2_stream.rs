@@ -77,7 +77,7 @@ impl Stream {
     /// # Errors
     /// The client has reset the stream, or broken a rule.
     pub fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buffer>, Fault>> {
-        self.link.link.poll_data(self.id, context).map_err(|reset| match reset {
+        self.link.link.poll_data(self.id, usize::MAX, context).map_err(|reset| match reset {
             Reset::ForError(_) => Fault::BadBody,
             _ => Fault::ClientReset,
         })
@@ -135,6 +135,11 @@ impl Stream {
             true => self.link.link.poll_window(self.id, context),
             false => self.link.link.poll_room(self.id, context),
         }
+    }
+
+    /// Bytes that are worth handing over at once.
+    pub fn part_max(&self) -> usize {
+        if self.is_crowded() { self.link.link.room(self.id).max(1) } else { usize::MAX }
     }
 
     /// Bodies that nobody reads take more of the connection's memory, or of the core's, than they may.

@@ -202,7 +202,6 @@ impl Driver {
             inbox.consume(used);
             all += used;
         }
-        link.link.wake_starved(&mut h2);
         link.count_untaken();
         Ok((all, streams))
     }
@@ -415,6 +414,7 @@ fn poll_flush(link: &ClientH2Connection, context: &mut Context<'_>) -> Poll<io::
         link.link.write_bodies(&mut h2);
         ready!(stream.poll_flush(context, &core.buffers, wire))?;
         if h2.output().is_empty() {
+            link.link.wake_starved(&mut h2);
             return Poll::Ready(Ok(()));
         }
         stream.stage(h2.output(), &core.buffers, wire);

@@ -494,7 +494,7 @@ impl<'a> Transfer<'a> {
                 return Poll::Ready(Ok(()));
             }
             let large = progress.long && progress.passed > 0 && !client.is_crowded();
-            let Poll::Ready(part) = server.poll_part(context, &progress.core, large) else {
+            let Poll::Ready(part) = server.poll_part(context, &progress.core, (large, client.part_max())) else {
                 progress.limits.download.wait_for(Side::Server, &progress.core);
                 return Poll::Pending;
             };

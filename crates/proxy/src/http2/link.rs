@@ -274,16 +274,17 @@ impl Link {
         reset.into_iter().for_each(|id| self.wake_stream(h2, id));
     }
 
-    /// Wakes the tasks that wait for windows which the peer has opened.
+    /// Wakes the tasks that wait until more of their bodies would go out at once, where it would.
     pub fn wake_starved(&self, h2: &mut Streams) {
-        if h2.take_opened() && self.is_starved.take() {
-            let starved = h2.streams().filter(|stream| stream.data.interest & interest::WINDOW != 0).map(Stream::id);
-            let starved: Vec<u32> = starved.collect();
-            for id in starved {
-                match h2.has_window(id) {
-                    true => h2.stream_mut(id).into_iter().for_each(|stream| stream.data.wake(interest::WINDOW)),
-                    false => self.is_starved.set(true),
-                }
+        if !self.is_starved.take() {
+            return;
+        }
+        let starved = h2.streams().filter(|stream| stream.data.interest & interest::WINDOW != 0).map(Stream::id);
+        let starved: Vec<u32> = starved.collect();
+        for id in starved {
+            match room(h2, id) > 0 {
+                true => h2.stream_mut(id).into_iter().for_each(|stream| stream.data.wake(interest::WINDOW)),
+                false => self.is_starved.set(true),
             }
         }
     }
@@ -295,6 +296,11 @@ impl Link {
         let streams: Vec<u32> = h2.streams().map(Stream::id).collect();
         streams.into_iter().for_each(|id| self.wake_stream(&mut h2, id));
     }
+}
+
+/// Bytes of a stream's body that would go out at once.
+fn room(h2: &Streams, id: u32) -> usize {
+    h2.room(id).min(SEAL_BYTES_MAX.saturating_sub(h2.output().len()))
 }
 
 /// What a stream's task asks for.
@@ -332,15 +338,15 @@ impl Link {
         Poll::Pending
     }
 
-    /// The next body bytes, `None` behind the last of them.
+    /// The next body bytes, so many at most, `None` behind the last of them.
     ///
     /// # Errors
     /// The stream was broken off. What a server has sent before it broke off comes first; a client's reset is the end of
     /// everything.
-    pub fn poll_data(&self, id: u32, context: &Context<'_>) -> Poll<Result<Option<Buffer>, Reset>> {
+    pub fn poll_data(&self, id: u32, most: usize, context: &Context<'_>) -> Poll<Result<Option<Buffer>, Reset>> {
         let mut h2 = self.h2.borrow_mut();
         let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(Err(Reset::ConnectionLost)) };
-        if let Some(buffer) = stream.data.received.pop() {
+        if let Some(buffer) = stream.data.received.pop(most, &self.services.buffers) {
             return Poll::Ready(Ok(Some(buffer)));
         }
         match stream.reset() {
@@ -482,9 +488,14 @@ impl Link {
         self.poll_until(id, is_empty, interest::EMPTY, context)
     }
 
-    /// Ready when nothing waits to be sent, and more would go out at once.
+    /// Bytes that would go out at once.
+    pub fn room(&self, id: u32) -> usize {
+        room(&self.h2.borrow(), id)
+    }
+
+    /// Ready when more would go out at once.
     pub fn poll_window(&self, id: u32, context: &Context<'_>) -> Poll<()> {
-        let polled = self.poll_until(id, |h2| h2.has_window(id), interest::EMPTY | interest::WINDOW, context);
+        let polled = self.poll_until(id, |h2| room(h2, id) > 0, interest::WINDOW, context);
         if polled.is_pending() {
             self.is_starved.set(true);
         }

@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use propylon_net::buffer::{Buffer, BufferPool, SMALL_BYTES};
+use propylon_net::buffer::{Buffer, BufferPool};
+
+/// Parts that are smaller take no buffer of the pool.
+const EXACT_BYTES_MAX: usize = 4 * 1024;
 
 /// Bytes that wait, in their order.
 #[derive(Default)]
@@ -24,15 +27,13 @@ impl BodyQueue {
     pub fn push(&mut self, mut bytes: &[u8], pool: &BufferPool) {
         self.bytes += bytes.len();
         while !bytes.is_empty() {
-            let room = self.buffers.back().map_or(0, Buffer::room);
-            if room == 0 {
+            let Some(buffer) = self.buffers.back_mut().filter(|buffer| has_room(buffer)) else {
                 self.buffers.push_back(pool.small());
                 continue;
-            }
-            let (here, rest) = bytes.split_at(bytes.len().min(room).min(SMALL_BYTES));
-            if let Some(buffer) = self.buffers.back_mut() {
-                buffer.extend(here);
-            }
+            };
+            let room = buffer.capacity() - buffer.len();
+            let (here, rest) = bytes.split_at(bytes.len().min(room));
+            buffer.extend(here);
             bytes = rest;
         }
     }
@@ -43,8 +44,16 @@ impl BodyQueue {
         self.buffers.push_back(buffer);
     }
 
-    /// Takes the first buffer away.
-    pub fn pop(&mut self) -> Option<Buffer> {
+    /// Takes the first buffer away, or a copy of so many bytes where it has more.
+    pub fn pop(&mut self, most: usize, pool: &BufferPool) -> Option<Buffer> {
+        let first = self.buffers.front_mut()?;
+        if first.len() > most {
+            let part = &first.readable()[..most];
+            let part = if most < EXACT_BYTES_MAX { Buffer::exactly(part) } else { pool.copy(part) };
+            first.consume(most);
+            self.bytes -= most;
+            return Some(part);
+        }
         let buffer = self.buffers.pop_front()?;
         self.bytes -= buffer.len();
         Some(buffer)
@@ -81,5 +90,67 @@ impl BodyQueue {
             pool.release(&mut buffer);
             freed + capacity
         })
+    }
+}
+
+/// Whether bytes can be added to a buffer: where they would be moved for that, half of it at least is free.
+fn has_room(buffer: &Buffer) -> bool {
+    buffer.room() > 0 || buffer.len() * 2 <= buffer.capacity() && buffer.capacity() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_net::buffer::SMALL_BYTES;
+
+    use super::*;
+
+    /// Buffers that the queue has.
+    fn buffers(queue: &BodyQueue) -> usize {
+        queue.buffers.len()
+    }
+
+    #[test]
+    fn what_is_put_in_comes_out_in_order_however_it_is_cut() {
+        let (pool, mut random) = (BufferPool::default(), fastrand::Rng::with_seed(7));
+        let (mut queue, mut put, mut taken) = (BodyQueue::default(), 0_u8, Vec::new());
+        let mut all = Vec::new();
+        for _ in 0..3_000 {
+            let piece: Vec<u8> = (0..random.usize(..3_000))
+                .map(|_| {
+                    put = put.wrapping_add(1);
+                    put
+                })
+                .collect();
+            all.extend_from_slice(&piece);
+            queue.push(&piece, &pool);
+            match random.u8(..3) {
+                0 => _ = queue.copy_out(random.usize(..=queue.len()), &pool, &mut taken),
+                1 => taken.extend(queue.pop(random.usize(1..30_000), &pool).iter().flat_map(|part| part.readable())),
+                _ => queue.push_buffer(Buffer::exactly(&[])),
+            }
+            assert_eq!(queue.len() + taken.len(), all.len());
+            assert_eq!(queue.is_empty(), queue.len() == 0);
+        }
+        while let Some(part) = queue.pop(usize::MAX, &pool) {
+            taken.extend_from_slice(part.readable());
+        }
+        assert!(taken == all && queue.is_empty());
+    }
+
+    /// A window's worth lies in one buffer, whatever of it was taken.
+    #[test]
+    fn bytes_that_no_window_lets_grow_stay_in_one_buffer() {
+        let (pool, mut queue) = (BufferPool::default(), BodyQueue::default());
+        queue.push(&[b'x'; SMALL_BYTES], &pool);
+        for _ in 0..100 {
+            let mut owed = 0;
+            while owed < SMALL_BYTES / 2 {
+                owed += queue.pop(700, &pool).expect("there is more").len();
+            }
+            queue.push(&vec![b'x'; owed], &pool);
+            assert_eq!((queue.len(), buffers(&queue)), (SMALL_BYTES, 1));
+        }
+        let freed = queue.clear(&pool);
+        assert_eq!((freed, queue.len(), buffers(&queue)), (SMALL_BYTES, 0, 0));
     }
 }

@@ -238,6 +238,11 @@ impl<'a> Downstream<'a> {
         matches!(&self.client, ClientSide::Http2(stream) if stream.is_crowded())
     }
 
+    /// Bytes of the body that are worth handing over at once.
+    pub fn part_max(&self) -> usize {
+        if let ClientSide::Http2(stream) = &self.client { stream.part_max() } else { usize::MAX }
+    }
+
     /// Bytes that the client has still to take.
     pub fn outstanding(&self) -> usize {
         match &self.client {

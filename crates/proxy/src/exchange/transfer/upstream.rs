@@ -132,11 +132,17 @@ impl Upstream {
         }
     }
 
-    /// Reads the next part of the body. `large`: the body is worth a large buffer.
-    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, large: bool) -> Poll<Result<Part, Stop>> {
+    /// Reads the next part of the body. `large`: the body is worth a large buffer. `most`: bytes that are worth copying
+    /// out of one that is here.
+    pub fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+        core: &Services,
+        (large, most): (bool, usize),
+    ) -> Poll<Result<Part, Stop>> {
         match self {
             Upstream::Http1(http1) => http1.poll_part(context, core, large),
-            Upstream::Http2(http2) => http2.poll_part(context),
+            Upstream::Http2(http2) => http2.poll_part(context, most),
         }
     }
 

@@ -228,11 +228,12 @@ impl Http2 {
         }
     }
 
-    pub fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Result<Part, Stop>> {
+    /// Reads the next part of the body, of so many bytes at most.
+    pub fn poll_part(&mut self, context: &mut Context<'_>, most: usize) -> Poll<Result<Part, Stop>> {
         if self.ended {
             return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
         }
-        match ready!(self.link().poll_data(self.id, context)) {
+        match ready!(self.link().poll_data(self.id, most, context)) {
             Ok(Some(data)) => {
                 // The client has room for it: whoever asks has looked.
                 self.link().release(self.id, data.len());
@@ -262,7 +263,7 @@ impl Http2 {
     /// Polls for the end of the stream of a response that may have no body. Ready with false where data came instead.
     pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         loop {
-            match ready!(self.link().poll_data(self.id, context)) {
+            match ready!(self.link().poll_data(self.id, usize::MAX, context)) {
                 Ok(Some(mut data)) => self.link().services.buffers.release(&mut data),
                 Ok(None) => {
                     self.ended = true;
