@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use propylon_http::fault::Fault;
-use propylon_http::h1::{Method, ResponseHead, reason_phrase};
+use propylon_http::h1::{Method, RequestBody, ResponseHead, reason_phrase};
 use propylon_http::h2::hpack::BlockWriter;
 use propylon_http::h2::{self, Reason, Reset};
 use propylon_net::buffer::Buffer;
@@ -70,6 +70,19 @@ impl Stream {
     /// Ready when the client has reset the stream, or its connection is lost.
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.link.link.poll_reset(self.id, context).map(drop)
+    }
+
+    /// Whether bytes of the request's body are here.
+    pub fn has_data(&self) -> bool {
+        self.link.link.has_data(self.id)
+    }
+
+    /// Framing of the request's body for a server of HTTP/1: its length, where all of it is here.
+    pub fn framing(&self, body: RequestBody) -> RequestBody {
+        match self.link.link.whole_body(self.id) {
+            Some(length) if body == RequestBody::Chunked => RequestBody::Length(length as u64),
+            _ => body,
+        }
     }
 
     /// The next piece of the request's body; `None` behind the last.

@@ -279,10 +279,13 @@ impl<'a> Transfer<'a> {
     fn poll_pieces(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Transfer { client, server, progress } = self;
         for _ in 0..PIECES_PER_POLL_MAX {
-            let (written, sent) = server.poll_send(context, &progress.core.services);
-            // The client may send as much anew as the server has taken.
-            client.release(written.body);
-            ready!(progress.note_sent(written, sent))?;
+            // What is here already goes out with the head.
+            if !(server.has_head_alone() && client.has_piece()) {
+                let (written, sent) = server.poll_send(context, &progress.core.services);
+                // The client may send as much anew as the server has taken.
+                client.release(written.body);
+                ready!(progress.note_sent(written, sent))?;
+            }
             if progress.sending == Sending::End {
                 return match progress.tunnel {
                     true => server.poll_end(context, &progress.core),
@@ -629,6 +632,9 @@ fn open(
     scratch.clear();
     let permit = match server_stream {
         UpstreamStream::Connection(connection) => {
+            if let ClientSide::Http2(stream) = client {
+                request.head.body = stream.framing(request.head.body);
+            }
             let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);
             begin_upload(client, request, snapshot, upload, &mut scratch);

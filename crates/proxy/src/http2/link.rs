@@ -382,6 +382,11 @@ impl Link {
         h2.stream(id).is_some_and(|stream| !stream.data.received.is_empty() || stream.is_received())
     }
 
+    /// Whether body bytes are here.
+    pub fn has_data(&self, id: u32) -> bool {
+        self.h2.borrow().stream(id).is_some_and(|stream| !stream.data.received.is_empty())
+    }
+
     /// Whether the end of a body is here, and nothing before it.
     pub fn has_end(&self, id: u32) -> bool {
         let h2 = self.h2.borrow();

@@ -116,6 +116,11 @@ impl<'a> Downstream<'a> {
         }
     }
 
+    /// Whether a piece of a stream's body is here.
+    pub fn has_piece(&self) -> bool {
+        matches!(&self.client, ClientSide::Http2(stream) if stream.has_data())
+    }
+
     /// The server has taken so many bytes of the body.
     pub fn release(&mut self, count: usize) {
         if let ClientSide::Http2(stream) = &mut self.client

@@ -35,6 +35,14 @@ impl Upstream {
         }
     }
 
+    /// Whether the request's head is to be sent to a server of HTTP/1, and nothing behind it yet.
+    pub fn has_head_alone(&self) -> bool {
+        match self {
+            Upstream::Http1(http1) => !http1.outbox.is_empty() && http1.piece.is_empty() && http1.after.is_empty(),
+            Upstream::Http2(_) => false,
+        }
+    }
+
     pub fn stage(&mut self, core: &Services, piece: Buffer) {
         match self {
             Upstream::Http1(http1) => {
