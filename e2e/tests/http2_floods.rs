@@ -204,7 +204,7 @@ fn rapid_resets() {
 #[test]
 fn resets_that_the_engine_is_made_to_say() {
     type Provocation = fn(u32) -> Vec<u8>;
-    // What is counted when it goes on.
+    // Uploads are counted when they go on.
     let provocations: &[(&str, &str, u32, &[&str], Provocation)] = &[
         // Which of the limits it meets first depends on where a second of the engine's begins.
         ("a window beyond its end", "stream", FLOW_CONTROL_ERROR, &["window-update", "stream-error"], |stream| {

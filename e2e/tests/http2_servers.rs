@@ -1576,7 +1576,7 @@ fn a_hundred_stalled_streams_take_four_mebibytes_at_most() {
                 last = now;
                 is_same
             });
-            // What was needed for a moment is given back by then.
+            // Memory needed for a moment is given back by then.
             std::thread::sleep(Duration::from_secs(3));
             let each = engine.rss().saturating_sub(before) / CLIENTS;
             println!("{what}, windows of {window}: {} KiB for {STREAMS} streams", each >> 10);

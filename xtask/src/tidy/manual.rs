@@ -11,6 +11,9 @@ use super::lexer::Source;
 const MANUAL: &str = "docs/manual.md";
 const REASONS: &str = "crates/observe/src/telemetry/reasons.rs";
 const FAULTS: &str = "crates/http/src/fault.rs";
+/// File of the names of floods, which have a row of their own.
+const FLOODS: &str = "crates/http/src/h2/flood.rs";
+const FLOODS_ROW: &str = "http2 floods";
 /// Reasons of TLS with clients and with servers.
 const TLS_FAILURES: [&str; 2] = ["crates/tls/src/records/failure.rs", "crates/tls/src/upstream/failure.rs"];
 /// Rows of the table of reasons that are faults: their families, and those alone that a client can bring about.
@@ -37,6 +40,7 @@ pub struct Manual {
     text: String,
     reasons: String,
     faults: String,
+    floods: String,
     /// Code of `TLS_FAILURES`.
     tls_failures: [String; 2],
     /// Where each metric's name is written first.
@@ -65,6 +69,9 @@ impl Manual {
         }
         if file == Path::new(FAULTS) {
             code.clone_into(&mut self.faults);
+        }
+        if file == Path::new(FLOODS) {
+            code.clone_into(&mut self.floods);
         }
         if let Some(place) = TLS_FAILURES.iter().position(|failures| file == Path::new(failures)) {
             code.clone_into(&mut self.tls_failures[place]);
@@ -114,6 +121,7 @@ impl Manual {
         lists.extend(fault_lists(&self.faults, &self.reasons));
         let [with_clients, with_servers] = &self.tls_failures;
         lists.extend(handshake_failures(with_clients, &self.reasons).map(|list| ("handshake failures".into(), list)));
+        lists.extend(flood_names(&self.floods).map(|list| (FLOODS_ROW.into(), list)));
         let mut findings = check_server_tls(with_servers, lists.get(SERVER_TLS_FAULTS));
         let Some(begin) = self.text.find(REASONS_HEADING) else {
             return vec![Finding::error(Path::new(MANUAL), 1, "there is no table of reasons below `### Reasons`")];
@@ -255,6 +263,12 @@ fn handshake_failures(failures: &str, reasons: &str) -> Option<BTreeSet<String>>
     let mut labels = reasons_table(failures)?;
     labels.extend(literals(unfinished.unwrap_or_default()).map(|(_, label)| label.to_owned()));
     Some(labels)
+}
+
+/// Names of floods: `const NAMES: [&str; ..] = ["a", "b"];`.
+fn flood_names(code: &str) -> Option<BTreeSet<String>> {
+    let table = code.split("const NAMES: ").nth(1)?.split("];").find(|part| part.contains('"'))?;
+    Some(literals(table).map(|(_, name)| name.to_owned()).collect())
 }
 
 /// Reasons of TLS with servers that are no faults of requests, and the other way round.

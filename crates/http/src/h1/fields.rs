@@ -96,7 +96,7 @@ impl Pseudo {
         Pseudo::ALL.into_iter().find(|pseudo| pseudo.as_str().as_bytes() == name)
     }
 
-    /// Its name, with its colon.
+    /// Name of the pseudo-header field, with its colon.
     pub fn as_str(self) -> &'static str {
         match self {
             Pseudo::Authority => ":authority",
@@ -540,7 +540,8 @@ pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, 
     })
 }
 
-/// Checks the name of a field of HTTP/2 (RFC 9113 §8.2.1); says whether it has token bytes other than letters, digits and
+/// Checks the name of a field of HTTP/2 (RFC 9113 §8.2.1); says whether it has token bytes other than letters, digits
+/// and
 /// `-`.
 pub(crate) fn check_name(name: &[u8]) -> Result<bool, Fault> {
     if name.is_empty() {

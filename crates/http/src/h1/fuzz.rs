@@ -33,7 +33,7 @@ pub fn head(bytes: &[u8]) {
     rewritten(&whole, bytes);
 }
 
-/// What servers of HTTP/1 get of a request reads as what was asked.
+/// Asserts that what servers of HTTP/1 get of a request reads as what was asked.
 pub fn rewritten(head: &RequestHead, buf: &[u8]) {
     for forwarded in [Forwarded::Remove, Forwarded::Replace, Forwarded::Append] {
         rewritten_with(head, buf, forwarded);

@@ -38,6 +38,8 @@
 
 use crate::fault::Fault;
 mod answer;
+pub(crate) mod answer_build;
+pub(crate) mod build;
 mod chunk;
 mod fields;
 #[cfg(any(test, fuzzing))]
@@ -58,20 +60,6 @@ pub(crate) use chunk::may_trail;
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, whole_chunked, write_chunk_header, write_last_chunk};
 pub use fields::{Field, Fields, Name, Pseudo, Span, write_line};
 pub(crate) use fields::{check_name, check_value};
-
-/// Rules for requests, field by field, which hold for all versions of HTTP.
-pub(crate) mod build {
-    pub(crate) use super::request::{
-        finish, frame, note_authority, note_field, note_upgrade, read_method, read_target,
-    };
-    pub(crate) use super::rewrite::{goes_on, write_body_lines, write_origin_lines};
-}
-
-/// Rules for responses, field by field, which hold for all versions of HTTP.
-pub(crate) mod answer_build {
-    pub(crate) use super::response::{finish, frame, note_field, note_switch};
-    pub(crate) use super::rewrite::write_via;
-}
 
 pub use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;

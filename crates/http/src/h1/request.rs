@@ -622,8 +622,8 @@ pub(crate) fn frame(head: &mut RequestHead, is_body: bool, has_length: bool) {
     }
 }
 
-/// Takes note of an authority beside the target. `has_host`: there is a Host field as well; if both differ in spelling, it
-/// is judged whether they mean the same.
+/// Takes note of an authority beside the target. `has_host`: there is a Host field as well; if both differ in
+/// spelling, it is judged whether they mean the same.
 ///
 /// # Errors
 /// 400: it is none.

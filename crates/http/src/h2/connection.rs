@@ -13,7 +13,7 @@ use super::Reason;
 use super::flood::{Flood, FloodLimiter};
 use super::frame::{self, PREFACE};
 use super::hpack::{Decoder, Encoder};
-use super::inbound::Inbound;
+use super::inbound::{Block, Inbound};
 use super::priority::{Priority, SendQueue};
 use super::role::Role;
 use super::settings::{self, OwnSettings, PeerSettings, TABLE_BYTES, WINDOW_BYTES};
@@ -262,15 +262,20 @@ impl<T> Connection<T> {
             Some(Reset::ByPeer(_) | Reset::Unprocessed(_)) => {}
             // Frames that the peer has sent before it knows are thrown away (RFC 9113 §5.1, closed).
             _ if stream.receive != Half::Ended => {
-                let late_max = LATE_MIN.max(LATE_PER_STREAM * self.streams_max.max(self.streams.len()));
-                if self.late.len() >= late_max {
-                    self.late.pop_front();
-                }
-                self.late.push_back(Late { stream: stream.id, bytes: 0 });
+                self.note_late(stream.id);
             }
             _ if self.role == Role::Server => self.flood.note_finished(stream.id),
             _ => {}
         }
+    }
+
+    /// Remembers a stream that is over here, for which its peer may have frames on their way.
+    pub(super) fn note_late(&mut self, stream: u32) {
+        let late_max = LATE_MIN.max(LATE_PER_STREAM * self.streams_max.max(self.streams.len()));
+        if self.late.len() >= late_max {
+            self.late.pop_front();
+        }
+        self.late.push_back(Late { stream, bytes: 0 });
     }
 
     /// Whether a frame for a stream that is over here was on its way when its peer heard of that. `ends`: nothing more
@@ -336,8 +341,11 @@ impl<T> Connection<T> {
     }
 
     /// Refuses a stream that has just come, and that nobody has looked at.
-    pub fn refuse(&mut self, id: u32) {
-        frame::write_reset(id, Reason::REFUSED_STREAM, &mut self.out);
+    pub fn refuse(&mut self, block: &Block) {
+        if !block.end {
+            self.note_late(block.stream);
+        }
+        frame::write_reset(block.stream, Reason::REFUSED_STREAM, &mut self.out);
     }
 
     pub(super) fn reset_at(&mut self, place: usize, reason: Reason, as_what: fn(Reason) -> Reset) {

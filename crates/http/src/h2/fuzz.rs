@@ -140,7 +140,7 @@ pub fn connection(input: &[u8]) {
     check_frames(role, &side.h2, first);
 }
 
-/// What was written are whole frames.
+/// Asserts that what was written are whole frames.
 fn check_frames(role: Role, h2: &Connection<usize>, first: &u8) {
     let mut out = h2.output();
     if role == Role::Client {
@@ -203,7 +203,7 @@ impl Side {
             Event::Request(block) => {
                 let decoded = self.h2.decode(&block, input, &mut Vec::new(), 50, &mut |_, _| {})?;
                 if decoded.flaw.is_some() {
-                    return self.h2.reject(block.stream);
+                    return self.h2.reject(&block);
                 }
                 self.h2.accept(&block, now, 0);
                 let answer = |out: &mut hpack::BlockWriter<'_>| out.pseudo(Pseudo::Status, [b"200", b""]);
@@ -216,7 +216,7 @@ impl Side {
             Event::Response(block) => {
                 let decoded = self.h2.decode(&block, input, &mut Vec::new(), 50, &mut |_, _| {})?;
                 if decoded.flaw.is_some() {
-                    return self.h2.reject(block.stream);
+                    return self.h2.reject(&block);
                 }
                 self.h2.responds(block.stream, true, block.end);
             }

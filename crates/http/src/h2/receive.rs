@@ -428,8 +428,12 @@ impl<T> Connection<T> {
     ///
     /// # Errors
     /// As many streams were as may be: the connection is to end.
-    pub fn reject(&mut self, id: u32) -> Result<(), ConnectionFault> {
-        self.offend(id, Reason::PROTOCOL_ERROR).map(drop)
+    pub fn reject(&mut self, block: &Block) -> Result<(), ConnectionFault> {
+        // The body of a request that was not taken may be on its way.
+        if !block.end && self.place(block.stream).is_none() {
+            self.note_late(block.stream);
+        }
+        self.offend(block.stream, Reason::PROTOCOL_ERROR).map(drop)
     }
 }
 
@@ -613,13 +617,16 @@ impl<T> Connection<T> {
         if self.goaway_sent.is_some_and(|last| id > last) {
             return Ok(Fate::Dropped(None));
         }
-        if self.open >= self.streams_max {
-            return self.offend(id, Reason::REFUSED_STREAM).map(Fate::Dropped);
+        let reason = match is_flawed {
+            _ if self.open >= self.streams_max => Reason::REFUSED_STREAM,
+            true => Reason::PROTOCOL_ERROR,
+            false => return Ok(Fate::Request),
+        };
+        // The body that comes behind it is no offence of its own.
+        if !end {
+            self.note_late(id);
         }
-        if is_flawed {
-            return self.offend(id, Reason::PROTOCOL_ERROR).map(Fate::Dropped);
-        }
-        Ok(Fate::Request)
+        self.offend(id, reason).map(Fate::Dropped)
     }
 
     fn judge_servers(&mut self, id: u32, end: bool) -> Result<Fate, ConnectionFault> {

@@ -14,9 +14,9 @@ const KEY_BYTES: usize = 24;
 /// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is malformed: its stream is reset, and nobody answers it (RFC 9113 §8.1.1).
+    /// A malformed request: its stream is reset, and nobody answers it (RFC 9113 §8.1.1).
     Malformed,
-    /// It is answered with the status.
+    /// A request that is answered with the status.
     Rejected(Reject),
 }
 
@@ -53,7 +53,7 @@ impl RequestReader {
             return self.pseudo(pseudo, field.value);
         }
         if !std::mem::replace(&mut self.has_fields, true) {
-            // It has a part in what other fields mean.
+            // The method has a part in what other fields mean.
             head.method = Method::of(self.method.map_or(b"", |method| method.bytes(text)));
         }
         self.fields += 1;
@@ -93,8 +93,8 @@ impl RequestReader {
         *slot = Some(value);
     }
 
-    /// Completes the head. `end`: no body follows. What the client has not written, and the head needs, is written behind
-    /// the text; `random` is for the key of a WebSocket, whose servers of HTTP/1.1 want one.
+    /// Completes the head. `end`: no body follows. What the client has not written, and the head needs, is written
+    /// behind the text; `random` is for the key of a WebSocket, whose servers of HTTP/1.1 want one.
     ///
     /// # Errors
     /// The request is malformed, or refused with a status.
@@ -289,9 +289,8 @@ fn websocket_key(random: [u8; 16]) -> [u8; KEY_BYTES] {
 pub fn write_request(
     (head, text): (&RequestHead, &[u8]),
     context: &ForwardContext<'_>,
-    scheme: &[u8],
+    (scheme, more): (&[u8], impl FnOnce(&mut Vec<u8>)),
     scratch: &mut Vec<u8>,
-    more: impl FnOnce(&mut Vec<u8>),
     out: &mut impl FieldWriter,
 ) {
     let is_tunnel = head.upgrade.is_some();

@@ -1,5 +1,5 @@
-//! Responses of HTTP/2 (RFC 9113 §8.3.2) and trailers (§8.1): read field by field by the rules that HTTP/1's are read by,
-//! and written.
+//! Responses of HTTP/2 (RFC 9113 §8.3.2) and trailers (§8.1): read field by field by the rules that HTTP/1's are read
+//! by, and written.
 
 use crate::fault::Fault;
 use crate::h1::{
@@ -53,8 +53,8 @@ impl ResponseReader {
         asked.upgrade.is_some() && status.is_some_and(|status| status.len() == 3 && status[0] == b'2')
     }
 
-    /// Completes the head. `whole`: all of the body is here, in so many bytes. Text that the head needs and the server has not written is written
-    /// behind the other.
+    /// Completes the head. `whole`: all of the body is here, in so many bytes. Text that the head needs and the server
+    /// has not written is written behind the other.
     ///
     /// # Errors
     /// 502: the response is malformed.
@@ -107,8 +107,8 @@ impl ResponseReader {
     }
 }
 
-/// Writes a field of trailers behind the lines of the others, unless it may not trail (RFC 9110 §6.5.1). False for a field
-/// that trailers cannot have, which makes them malformed (RFC 9113 §8.1).
+/// Writes a field of trailers behind the lines of the others, unless it may not trail (RFC 9110 §6.5.1). False for a
+/// field that trailers cannot have, which makes them malformed (RFC 9113 §8.1).
 pub fn read_trailer(text: &[u8], field: Field, lines: &mut Vec<u8>) -> bool {
     if matches!(field.kind, Name::Pseudo(_)) || is_connection_specific(text, &field) {
         return false;

@@ -216,19 +216,19 @@ impl Driver {
             let limits = &snapshot.listener(&link.listener).limits;
             Limits { head_bytes: limits.head_bytes, headers: limits.headers }
         };
-        let read = messages::read_request(h2, block, bytes, &limits, &mut core.random.borrow_mut(), &mut request)?;
+        let read = messages::read_request(h2, (block, bytes), &limits, &mut core.random.borrow_mut(), &mut request)?;
         let rejected = match read {
             Ok(()) => Ok(()),
             Err(Refusal::Rejected(reject)) => Err(reject),
             Err(Refusal::Malformed) => {
                 core.give_request_back(request);
-                return h2.reject(block.stream);
+                return h2.reject(block);
             }
         };
         if link.streams.get() >= link.limits.max_concurrent_streams as usize * TASKS_PER_STREAM {
             link.count_fault(ConnectionFault::Flood(Flood::Streams));
             core.give_request_back(request);
-            h2.refuse(block.stream);
+            h2.refuse(block);
             return Ok(());
         }
         h2.accept(block, core.timers.now(), link.link.state());
@@ -330,8 +330,8 @@ impl Driver {
         link.core.snapshot().listener(&link.listener).http2 != link.limits
     }
 
-    /// Says the last GOAWAY of a drain when the client has heard the first one, or has had the time to: a request may be
-    /// on its way that was sent before it could know. True when that is said now.
+    /// Says the last GOAWAY of a drain when the client has heard the first one, or has had the time to: a request may
+    /// be on its way that was sent before it could know. True when that is said now.
     fn drain(&mut self, since: u64, now: u64, due: &mut u64) -> bool {
         let mut h2 = self.link.link.h2.borrow_mut();
         if h2.is_leaving() {
@@ -380,7 +380,7 @@ impl Driver {
 /// Result of looking at the limits.
 enum Limit {
     Kept,
-    /// There is something for the library to say.
+    /// There is something to be sent.
     SaysGoodbye,
     Over(End),
 }

@@ -52,7 +52,7 @@ pub fn write_request_fields(
             request.trace.write(lines);
         }
     };
-    h2::write_request((&request.head, &request.text), &context, scheme, &mut scratch, more, out);
+    h2::write_request((&request.head, &request.text), &context, (scheme, more), &mut scratch, out);
 }
 
 fn facts<'a>(

@@ -279,7 +279,7 @@ impl<'a> Transfer<'a> {
     fn poll_pieces(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Transfer { client, server, progress } = self;
         for _ in 0..PIECES_PER_POLL_MAX {
-            // What is here already goes out with the head.
+            // Body bytes that are here already go out with the head.
             if !(server.has_head_alone() && client.has_piece()) {
                 let (written, sent) = server.poll_send(context, &progress.core.services);
                 // The client may send as much anew as the server has taken.
@@ -477,7 +477,7 @@ impl<'a> Transfer<'a> {
         loop {
             // A client that does not read must not fill our memory. A stream takes what is left by itself.
             let is_over = server.is_read() && (progress.tunnel || client.is_stream()) || server.has_end();
-            // What is here already goes out with the head.
+            // Body bytes that are here already go out with the head.
             let is_first_flight = !server.is_read() && server.has_part() && client.outstanding() < FIRST_FLIGHT_BYTES;
             let room = match is_over || is_first_flight && !client.is_stream() {
                 true => Poll::Ready(Ok(())),

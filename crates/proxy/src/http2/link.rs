@@ -1,5 +1,5 @@
-//! A connection of HTTP/2 with a client or a server, as its streams and its driver share it: what comes is put where its
-//! stream's task finds it, and what tasks hand over is written as windows and turns allow.
+//! A connection of HTTP/2 with a client or a server, as its streams and its driver share it: what comes is put where
+//! its stream's task finds it, and what tasks hand over is written as windows and turns allow.
 //!
 //! Each stream has one task, which asks here for what it waits for and is woken when that has happened, and the driver
 //! has another, which alone reads and writes the socket.
@@ -22,7 +22,7 @@ const PENDING_BYTES_MAX: usize = 32 * 1024;
 /// Output of a connection from which on nothing more is received: frames that a peer provokes and does not read.
 const OUTPUT_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 
-/// What a stream's task waits for, as bits.
+/// Events that a stream's task waits for, as bits.
 mod interest {
     /// Body bytes, their end, or a head.
     pub const RECEIVED: u8 = 1;
@@ -61,7 +61,7 @@ impl Accounts {
     }
 }
 
-/// What this side keeps of a stream.
+/// State of a stream that this side keeps.
 pub struct StreamState {
     accounts: Rc<Accounts>,
     /// Body bytes that have come, and nobody has taken.
@@ -127,7 +127,7 @@ impl Drop for StreamState {
     }
 }
 
-/// What a stream's task and the connection's driver share.
+/// A connection, as the tasks of its streams and its driver share it.
 pub struct Link {
     pub services: Rc<Services>,
     pub h2: RefCell<Streams>,
@@ -153,7 +153,7 @@ impl Link {
         }
     }
 
-    /// What is kept of a stream that begins.
+    /// State of a stream that begins.
     pub fn state(&self) -> StreamState {
         StreamState {
             accounts: Rc::clone(&self.accounts),
@@ -303,7 +303,7 @@ fn room(h2: &Streams, id: u32) -> usize {
     h2.room(id).min(SEAL_BYTES_MAX.saturating_sub(h2.output().len()))
 }
 
-/// What a stream's task asks for.
+/// Questions and orders of a stream's task.
 impl Link {
     /// Why the stream was broken off, if it was; also when it is gone.
     pub fn reset_of(&self, id: u32) -> Option<Reset> {
@@ -341,8 +341,8 @@ impl Link {
     /// The next body bytes, so many at most, `None` behind the last of them.
     ///
     /// # Errors
-    /// The stream was broken off. What a server has sent before it broke off comes first; a client's reset is the end of
-    /// everything.
+    /// The stream was broken off. What a server has sent before it broke off comes first; a client's reset is the end
+    /// of everything.
     pub fn poll_data(&self, id: u32, most: usize, context: &Context<'_>) -> Poll<Result<Option<Buffer>, Reset>> {
         let mut h2 = self.h2.borrow_mut();
         let Some(stream) = h2.stream_mut(id) else { return Poll::Ready(Err(Reset::ConnectionLost)) };
@@ -350,7 +350,7 @@ impl Link {
             return Poll::Ready(Ok(Some(buffer)));
         }
         match stream.reset() {
-            // What is malformed is not whole, whoever has ended it.
+            // A malformed message is not whole, whoever has ended it.
             Some(reset @ Reset::ForError(_)) => return Poll::Ready(Err(reset)),
             _ if stream.is_received() => return Poll::Ready(Ok(None)),
             Some(reset) => return Poll::Ready(Err(reset)),

@@ -1,5 +1,5 @@
-//! Messages of HTTP/2 as they come: header blocks read into requests, into heads that wait for their requests' tasks, and
-//! into the lines of trailers.
+//! Messages of HTTP/2 as they come: header blocks read into requests, into heads that wait for their requests' tasks,
+//! and into the lines of trailers.
 
 use propylon_http::fault::Fault;
 use propylon_http::h1::{Limits, Name, Pseudo, Reject};
@@ -18,8 +18,7 @@ const FIELDS_MAX: usize = 200;
 /// The connection is to end; or, within, the request is malformed, or refused with a status.
 pub fn read_request(
     h2: &mut Streams,
-    block: &Block,
-    input: &[u8],
+    (block, input): (&Block, &[u8]),
     limits: &Limits,
     random: &mut fastrand::Rng,
     request: &mut Request,
@@ -72,7 +71,7 @@ pub fn read_trailers(link: &Link, h2: &mut Streams, block: &Block, input: &[u8])
         is_fine &= h2::read_trailer(text, field, &mut lines);
     })?;
     if !is_fine || decoded.flaw.is_some() || decoded.is_cut {
-        h2.reject(block.stream)?;
+        h2.reject(block)?;
         link.wake_stream(h2, block.stream);
         return Ok(());
     }

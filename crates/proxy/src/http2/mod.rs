@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113) with clients and servers, as far as both have it in common. Frames, HPACK and the states of streams
-//! are `propylon_http::h2`; what is here joins them with tasks and with memory of the core's.
+//! HTTP/2 (RFC 9113) with clients and servers, as far as both have it in common. Frames, HPACK and the states of
+//! streams are `propylon_http::h2`; what is here joins them with tasks and with memory of the core's.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -129,7 +129,7 @@ mod tests {
                 _ => queue.push_buffer(Buffer::exactly(&[])),
             }
             assert_eq!(queue.len() + taken.len(), all.len());
-            assert_eq!(queue.is_empty(), queue.len() == 0);
+            assert_eq!(queue.is_empty(), all.len() == taken.len());
         }
         while let Some(part) = queue.pop(usize::MAX, &pool) {
             taken.extend_from_slice(part.readable());

@@ -24,6 +24,8 @@ pub struct ReceivedHead {
 
 /// Heads that a core keeps for reuse.
 #[derive(Debug, Default)]
+// In boxes, since they move as pointers between connections and tasks.
+#[expect(clippy::vec_box)]
 pub struct HeadPool(RefCell<Vec<Box<ReceivedHead>>>);
 
 impl HeadPool {

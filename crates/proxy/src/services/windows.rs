@@ -14,7 +14,8 @@ use std::task::Waker;
 
 use propylon_net::buffer::SMALL_BYTES;
 
-/// Body bytes that a server may send before its client takes any: at most, and at least. No more than lie in one buffer.
+/// Body bytes that a server may send before its client takes any: at most, and at least. No more than lie in one
+/// buffer.
 pub const STREAM_WINDOW_BYTES_MAX: u32 = SMALL_BYTES as u32;
 /// Window of a stream whose client takes what it gets.
 pub const WIDE_WINDOW_BYTES: u32 = 128 * 1024;

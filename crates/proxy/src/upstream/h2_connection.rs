@@ -1,7 +1,7 @@
 //! HTTP/2 with servers: few connections, many streams on each.
 //!
 //! A connection belongs to a core, is made by a task of its own and driven by it until its end; a request has a stream
-//! on it, and hears of its stream from the library. A request without one waits in its server's pool (`h2_pool.rs`).
+//! on it, and hears of its stream from the connection. A request without one waits in its server's pool (`h2_pool.rs`).
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -378,7 +378,7 @@ impl Driver {
         let quiet_due = self.wire.received_at + ping;
         if now >= quiet_due && self.life.link.link.h2.borrow_mut().ping() {
             self.pinged = Some(now);
-            // What was said just now is written when the connection is polled next.
+            // Frames written just now are sent when the connection is polled next.
             context.waker().wake_by_ref();
         }
         *due = (*due).min(quiet_due.max(now + ping));

@@ -134,3 +134,17 @@ fn what_comes_too_late_on_a_stream_that_is_over_has_an_end() {
     }
     assert!(said.iter().any(|word| word == "reset 1 stream-closed"), "{said:?}");
 }
+
+#[test]
+fn the_bodies_of_requests_that_were_not_taken_are_no_offences_of_their_own() {
+    let mut server = server();
+    for stream in [1, 3, 5, 7] {
+        server.hears(&headers(stream, true, GET));
+    }
+    // One stream too many, whose body is on its way in many frames.
+    server.hears(&headers(9, false, GET));
+    assert_eq!(server.says(), ["reset 9 refused-stream"]);
+    assert_eq!(fault_of(&mut server, 1_100, &data(9, false, 10)), None);
+    server.hears(&data(9, true, 10));
+    assert_eq!(server.says(), Vec::<String>::new());
+}

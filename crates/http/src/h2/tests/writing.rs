@@ -32,7 +32,7 @@ fn request(text: &str, forwarded: Forwarded) -> String {
     };
     let mut out = Written::default();
     let more = |lines: &mut Vec<u8>| lines.extend_from_slice(b"X-Ours: 1\r\nX-More: 2\r\n");
-    write_request((&head, text.as_bytes()), &context, b"http", &mut Vec::new(), more, &mut out);
+    write_request((&head, text.as_bytes()), &context, (b"http", more), &mut Vec::new(), &mut out);
     out.text()
 }
 
