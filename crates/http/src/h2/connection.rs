@@ -5,6 +5,7 @@
 //! by its length and copied into a frame when windows have room for it. A stream is known here from its first HEADERS
 //! until both sides and the application are done with it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use propylon_config::Http2Flood;
@@ -101,6 +102,8 @@ pub struct Connection<T> {
     pub(super) inbound: Inbound,
     /// Streams in the order of their identifiers.
     pub(super) streams: VecDeque<Stream<T>>,
+    /// Place at which a stream was found last: the same one is asked for again and again.
+    last_place: Cell<usize>,
     /// Streams among them that are not closed.
     pub(super) open: usize,
     /// The newest stream of the client's: at a server the newest that has come, at a client the newest begun.
@@ -149,6 +152,7 @@ impl<T> Connection<T> {
             encoder: Encoder::new(),
             inbound: Inbound::new(role),
             streams: VecDeque::new(),
+            last_place: Cell::new(0),
             open: 0,
             last: 0,
             late: VecDeque::new(),
@@ -207,17 +211,20 @@ impl<T> Connection<T> {
     }
 
     pub(super) fn place(&self, id: u32) -> Option<usize> {
-        // The newest is asked for most.
-        match self.streams.back() {
-            Some(last) if last.id == id => Some(self.streams.len() - 1),
-            _ => self.streams.binary_search_by_key(&id, |stream| stream.id).ok(),
+        let last = self.last_place.get();
+        if self.streams.get(last).is_some_and(|stream| stream.id == id) {
+            return Some(last);
         }
+        let place = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        self.last_place.set(place);
+        Some(place)
     }
 
     /// Adds the newest stream.
     pub(super) fn add(&mut self, id: u32, (receive, send): (Half, Half), now: u64, data: T) {
         debug_assert!(self.streams.back().is_none_or(|last| last.id < id), "streams begin in order");
         self.open += 1;
+        self.last_place.set(self.streams.len());
         self.streams.push_back(Stream {
             id,
             receive,

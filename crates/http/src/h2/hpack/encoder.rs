@@ -152,16 +152,16 @@ impl BlockWriter<'_> {
         }
     }
 
-    /// Writes a field whose name is at `index` of the static table, or 0.
-    fn write(&mut self, index: usize, name: &[u8], value: &[u8], secret: bool) {
-        if secret || matches!(index, AUTHORIZATION | COOKIE | PROXY_AUTHORIZATION | SET_COOKIE) {
-            return self.literal(Literal::Never, index, name, value, 0);
-        }
-        let hash = hash(name, value);
+    /// Writes a field that is no secret, if the dynamic table has it. No secret is ever put there.
+    fn write_known(&mut self, hash: u32, name: &[u8], value: &[u8]) -> bool {
         let is_it = |known: &[u8], other: &[u8]| other == value && known.eq_ignore_ascii_case(name);
-        if let Some(place) = self.table.find(hash, is_it) {
-            return self.index(FIRST_DYNAMIC + place);
-        }
+        let place = self.table.find(hash, is_it);
+        place.into_iter().for_each(|place| self.index(FIRST_DYNAMIC + place));
+        place.is_some()
+    }
+
+    /// Writes a field that the dynamic table does not have, and whose name is at `index` of the static table, or 0.
+    fn write_new(&mut self, index: usize, name: &[u8], value: &[u8], hash: u32) {
         let size = name.len() + value.len() + FIELD_BYTES;
         let how = match index {
             // Values that belong to one resource, of which there are many.
@@ -186,6 +186,7 @@ impl FieldWriter for BlockWriter<'_> {
                 &joined
             }
         };
+        let text = name.as_str().as_bytes();
         let (same, index) = match (name, value) {
             (Pseudo::Method, b"GET") => (true, 2),
             (Pseudo::Method, b"POST") => (true, 3),
@@ -209,13 +210,26 @@ impl FieldWriter for BlockWriter<'_> {
         };
         match same {
             true => self.index(index),
-            false => self.write(index, name.as_str().as_bytes(), value, false),
+            false => {
+                let hash = hash(text, value);
+                if !self.write_known(hash, text, value) {
+                    self.write_new(index, text, value, hash);
+                }
+            }
         }
     }
 
     fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
+        let hash = hash(name, value);
+        // The name is looked for last: what is in the dynamic table needs no other.
+        if !secret && self.write_known(hash, name, value) {
+            return;
+        }
         let index = statics::index_of(name).unwrap_or(0);
-        self.write(index, name, value, secret);
+        match secret || matches!(index, AUTHORIZATION | COOKIE | PROXY_AUTHORIZATION | SET_COOKIE) {
+            true => self.literal(Literal::Never, index, name, value, 0),
+            false => self.write_new(index, name, value, hash),
+        }
     }
 }
 
