@@ -298,6 +298,12 @@ impl Link {
     }
 }
 
+/// Whether a stream was reset for what is wrong with its message. Frames behind the end of a message leave that whole.
+fn is_malformed(stream: &Stream<StreamState>) -> bool {
+    let is_behind_the_end = |reason| reason == Reason::STREAM_CLOSED && stream.is_received();
+    matches!(stream.reset(), Some(Reset::ForError(reason)) if !is_behind_the_end(reason))
+}
+
 /// Bytes of a stream's body that would go out at once.
 fn room(h2: &Streams, id: u32) -> usize {
     h2.room(id).min(SEAL_BYTES_MAX.saturating_sub(h2.output().len()))
@@ -351,7 +357,7 @@ impl Link {
         }
         match stream.reset() {
             // A malformed message is not whole, whoever has ended it.
-            Some(reset @ Reset::ForError(_)) => return Poll::Ready(Err(reset)),
+            Some(reset) if is_malformed(stream) => return Poll::Ready(Err(reset)),
             _ if stream.is_received() => return Poll::Ready(Ok(None)),
             Some(reset) => return Poll::Ready(Err(reset)),
             None => {}
@@ -364,8 +370,7 @@ impl Link {
     pub fn whole_body(&self, id: u32) -> Option<usize> {
         let h2 = self.h2.borrow();
         let is_whole = |stream: &&Stream<StreamState>| {
-            let is_malformed = matches!(stream.reset(), Some(Reset::ForError(_)));
-            stream.is_received() && stream.data.trailers.is_none() && !is_malformed
+            stream.is_received() && stream.data.trailers.is_none() && !is_malformed(stream)
         };
         let stream = h2.stream(id).filter(is_whole);
         stream.map(|stream| stream.data.received.len())
