@@ -154,7 +154,7 @@ impl BlockWriter<'_> {
 
     /// Writes a field that is no secret, if the dynamic table has it. No secret is ever put there.
     fn write_known(&mut self, hash: u32, name: &[u8], value: &[u8]) -> bool {
-        let is_it = |known: &[u8], other: &[u8]| other == value && known.eq_ignore_ascii_case(name);
+        let is_it = |known: &[u8], other: &[u8]| other == value && statics::is_name(known, name);
         let place = self.table.find(hash, is_it);
         place.into_iter().for_each(|place| self.index(FIRST_DYNAMIC + place));
         place.is_some()

@@ -117,8 +117,34 @@ pub fn index_of(name: &[u8]) -> Option<usize> {
     let candidates = BY_LENGTH.get(name.len())?.iter().map(|index| usize::from(*index));
     candidates.into_iter().find(|index| {
         let known = FIELDS[index - 1].name.as_bytes();
-        known[0] == first && known.eq_ignore_ascii_case(name)
+        known[0] == first && is_name(known, name)
     })
+}
+
+/// Whether `name`, in whatever case, is a name that is known in lower case.
+#[inline]
+pub fn is_name(known: &[u8], name: &[u8]) -> bool {
+    if known.len() != name.len() {
+        return false;
+    }
+    // Eight bytes at a time, the last ones with some that were compared before: names are compared for each field.
+    let (Some(known_last), Some(last)) = (known.last_chunk::<8>(), name.last_chunk::<8>()) else {
+        return known.eq_ignore_ascii_case(name);
+    };
+    let is_same = |known: &[u8; 8], other: &[u8; 8]| u64::from_le_bytes(*known) == to_lower(u64::from_le_bytes(*other));
+    let chunks = known.as_chunks::<8>().0.iter().zip(name.as_chunks::<8>().0);
+    chunks.into_iter().all(|(known, other)| is_same(known, other)) && is_same(known_last, last)
+}
+
+/// Eight bytes with the capital letters among them made small.
+fn to_lower(bytes: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let low_bits = bytes & (ONES * 0x7f);
+    let is_from_a = low_bits + ONES * u64::from(0x80 - b'A');
+    let is_beyond_z = low_bits + ONES * u64::from(0x7f - b'Z');
+    let is_ascii = !bytes & (ONES * 0x80);
+    // The bit of 0x80 in each capital letter, moved to that which makes it small.
+    bytes | (is_ascii & (is_from_a ^ is_beyond_z)) >> 2
 }
 
 #[cfg(test)]
@@ -133,6 +159,24 @@ mod tests {
                 None => Name::of(field.name.as_bytes()),
             };
             assert_eq!(field.kind, expected, "{}", field.name);
+        }
+    }
+
+    #[test]
+    fn names_are_compared_as_the_standard_library_does() {
+        let mut random = fastrand::Rng::with_seed(11);
+        for byte in 0..=u8::MAX {
+            assert_eq!(to_lower(u64::from_le_bytes([byte; 8])), u64::from_le_bytes([byte.to_ascii_lowercase(); 8]));
+        }
+        for _ in 0..20_000 {
+            let known: Vec<u8> = (0..random.usize(..30)).map(|_| random.u8(..).to_ascii_lowercase()).collect();
+            let mut name = known.clone();
+            name.iter_mut().filter(|_| random.bool()).for_each(u8::make_ascii_uppercase);
+            assert!(is_name(&known, &name));
+            if let Some(place) = (!name.is_empty()).then(|| random.usize(..name.len())) {
+                name[place] ^= 1 << random.u8(..8);
+                assert_eq!(is_name(&known, &name), known.eq_ignore_ascii_case(&name), "{known:?} {name:?}");
+            }
         }
     }
 
