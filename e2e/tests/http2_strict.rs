@@ -309,6 +309,21 @@ fn trailers_are_fields_at_the_end_and_nothing_else() {
     assert!(seen.ends_with("5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n"), "{seen}");
 }
 
+/// A request may have as many fields as over HTTP/1.1, its pseudo-header fields apart.
+#[test]
+fn the_limit_of_fields_is_that_of_fields() {
+    let gate = Gate::new();
+    let mut client = Http2::start(&gate.engine);
+    for (stream, count, status) in [(1, 100, 200), (3, 101, 431), (5, 100, 200), (7, 130, 431)] {
+        let mut fields = request("GET", "/");
+        fields.extend((0..count).map(|_| ("x-field", "1")));
+        client.headers(stream, END_STREAM, &fields);
+        assert_eq!(outcome(&client.next_of(stream)), Status(status), "{count} fields");
+    }
+    let refused = gate.engine.metric("propylon_requests_rejected_total", &[("reason", "too-many-fields")]);
+    assert_eq!(refused, 2.0);
+}
+
 /// RFC 9113 §8.3.1: a path has no fragment, and nothing of what was said is left out unsaid. §8.1: trailers have no pseudo-header
 /// fields, not even alone.
 #[test]

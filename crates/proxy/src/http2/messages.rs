@@ -9,8 +9,12 @@ use super::link::{Link, Streams};
 use crate::request::Request;
 use crate::services::ReceivedHead;
 
-/// Fields of a server's head, and of trailers, at most.
+/// Fields of a server's head, at most.
 const FIELDS_MAX: usize = 200;
+/// Trailers, as many as over HTTP/1.1.
+const TRAILERS_MAX: usize = 64;
+/// Pseudo-header fields of a request, which count as no fields of it.
+const PSEUDO_FIELDS_MAX: usize = 5;
 
 /// Reads a request.
 ///
@@ -25,10 +29,12 @@ pub fn read_request(
 ) -> Result<Result<(), Refusal>, ConnectionFault> {
     let Request { text, head, .. } = request;
     let mut reader = RequestReader::default();
-    let decoded = h2.decode(block, input, text, limits.headers, &mut |text, field| reader.field(text, field, head))?;
+    let fields_max = limits.headers + PSEUDO_FIELDS_MAX;
+    let decoded = h2.decode(block, input, text, fields_max, &mut |text, field| reader.field(text, field, head))?;
     let read = match decoded.flaw {
         Some(flaw @ Fault::SpaceAroundValue) => Err(Refusal::Rejected(Reject::of(flaw))),
         Some(_) => Err(Refusal::Malformed),
+        None if decoded.fields > fields_max => Err(Refusal::Rejected(Reject::of(Fault::TooManyFields))),
         None if decoded.is_cut => Err(Refusal::Rejected(Reject::of(Fault::HeadTooLong))),
         None => reader.finish(text, block.end, limits, || random.u128(..).to_be_bytes(), head),
     };
@@ -67,7 +73,7 @@ pub fn read_response(link: &Link, h2: &mut Streams, block: &Block, input: &[u8])
 /// The connection is to end.
 pub fn read_trailers(link: &Link, h2: &mut Streams, block: &Block, input: &[u8]) -> Result<(), ConnectionFault> {
     let (mut text, mut lines, mut is_fine) = (Vec::new(), Vec::new(), true);
-    let decoded = h2.decode(block, input, &mut text, FIELDS_MAX, &mut |text, field| {
+    let decoded = h2.decode(block, input, &mut text, TRAILERS_MAX, &mut |text, field| {
         is_fine &= h2::read_trailer(text, field, &mut lines);
     })?;
     if !is_fine || decoded.flaw.is_some() || decoded.is_cut {
