@@ -4,6 +4,7 @@
 //! The kernel spreads the clients over the engines by SO_REUSEPORT. Each engine has its part of the connections
 //! that the server may have; there is no count over all of them.
 
+use crate::client_group::clients::Behaviour;
 use crate::client_group::phase::LoadPhase;
 use crate::client_group::processes::{ClientProcesses, Endpoint, PROCESSES_MAX};
 use crate::client_group::{ClientBehaviour, RequestPattern};
@@ -181,7 +182,8 @@ fn measure(arguments: &Arguments, fleet: &Fleet, interrupt: &Interrupt) -> Outco
         opening_max: (OPENING_MAX / processes).max(1),
         arrivals_max: None,
     };
-    let mut warmup = ClientProcesses::start(&endpoint, &behaviour(RequestPattern::Once), 1, None, interrupt)?;
+    let first = Behaviour::Http1(behaviour(RequestPattern::Once));
+    let mut warmup = ClientProcesses::start(&endpoint, &first, 1, None, interrupt)?;
     warmup.grow(WARMUP_EACH * arguments.processes, OPENING_TIMEOUT, "")?;
     drop(warmup);
     interrupt.sleep(REST)?;
@@ -190,7 +192,7 @@ fn measure(arguments: &Arguments, fleet: &Fleet, interrupt: &Interrupt) -> Outco
     let cpu_before = fleet.cpu()?;
     let mut group = ClientProcesses::start(
         &endpoint,
-        &behaviour(RequestPattern::Every(arguments.every)),
+        &Behaviour::Http1(behaviour(RequestPattern::Every(arguments.every))),
         processes,
         None,
         interrupt,

@@ -122,6 +122,7 @@ pub struct TlsOffer {
 }
 
 /// A server, ready to be connected to as often as wanted.
+#[derive(Clone)]
 pub struct Target {
     pub address: SocketAddr,
     /// For `Host` and the server name extension.
@@ -131,6 +132,7 @@ pub struct Target {
     next_source: std::cell::Cell<usize>,
 }
 
+#[derive(Clone)]
 struct TlsClient {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,

@@ -1,9 +1,11 @@
 //! A client group: many clients, each with a connection of its own, all with the same slow pattern of requests.
 //!
 //! The module `load` asks how much work a server can do, a client group how many clients it can hold. One thread, one
-//! epoll, one heap of timers. `phase` has the results of a load phase, `processes` spreads a group over several
-//! processes.
+//! epoll, one heap of timers. `http2` is the like over HTTP/2, `clients` either of them, `phase` has the results of a
+//! load phase, `processes` spreads a group over several processes.
 
+pub mod clients;
+pub mod http2;
 pub mod phase;
 pub mod processes;
 

@@ -3,8 +3,8 @@
 //! A child is sent instructions line by line on stdin and replies line by line on stdout, both in JSON; it ends with
 //! its stdin, so that no child outlives the process that started it.
 
+use super::clients::{Behaviour, Clients};
 use super::phase::{ClientCounts, LoadPhase};
-use super::{ClientBehaviour, ClientGroup};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::machine;
@@ -37,7 +37,7 @@ pub struct Endpoint {
 #[derive(Serialize, Deserialize)]
 struct Assignment {
     endpoint: Endpoint,
-    behaviour: ClientBehaviour,
+    behaviour: Behaviour,
     seed: u64,
     core: Option<usize>,
 }
@@ -79,7 +79,7 @@ impl ClientProcesses {
     /// On `core`, if there is one to be on.
     pub fn start(
         endpoint: &Endpoint,
-        behaviour: &ClientBehaviour,
+        behaviour: &Behaviour,
         processes: usize,
         core: Option<usize>,
         interrupt: &Interrupt,
@@ -238,7 +238,7 @@ fn serve(first: &str, lines: &Receiver<String>, interrupt: &Interrupt) -> Outcom
         machine::pin_to_core(core)?;
     }
     let target = Target::new(endpoint.address, &endpoint.name, endpoint.tls.as_ref())?.with_sources(&endpoint.sources);
-    let mut group = ClientGroup::new(&target, behaviour, seed, interrupt)?;
+    let mut group = Clients::new(&target, behaviour, seed, interrupt)?;
     loop {
         use std::sync::mpsc::TryRecvError;
         let line = match lines.try_recv() {

@@ -12,11 +12,13 @@ use std::time::Duration;
     propylon-bench compare --against haproxy,nginx\n  \
     propylon-bench compare --against haproxy --rows ec13,requests-tls --rounds 5 --duration 4 --json result.json\n  \
     propylon-bench compare --rows all --rounds 5\n  \
+    propylon-bench compare --rows requests-h2,post-h2,requests-h2-h2,requests-h1-h2,idle-h2\n  \
+    propylon-bench compare --baseline before/propylon --rows requests-h2,idle-h2 --rounds 7\n  \
     propylon-bench compare --envoy venv/bin/envoy --markdown peers.md\n\n\
     Figures are CPU time (user and system) of all threads and processes of the proxy, which has one worker on one core,\n\
     per connection, request or gigabyte; medians of the rounds. Needs two cores: one for the proxy, one for the rest.")]
 pub struct Arguments {
-    /// Peers to compare with; by default those that are installed
+    /// Peers to compare with; by default those that are installed, and with --baseline none but that
     #[arg(long, value_name = "PEER", value_delimiter = ',')]
     pub against: Vec<Peer>,
     /// The haproxy to measure, if not the one in $PATH
@@ -31,6 +33,9 @@ pub struct Arguments {
     /// The propylon to measure; by default the one beside this program. "none" leaves it out
     #[arg(long, value_name = "PATH")]
     pub propylon: Option<PathBuf>,
+    /// Another propylon, of an earlier build, as a peer: with the same configuration, in turns with this one
+    #[arg(long, value_name = "PATH")]
+    pub baseline: Option<PathBuf>,
     /// Kinds of work; by default all that every program here knows, without HTTP/2, re-encryption and the TCP relay
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub rows: Vec<Choice>,
@@ -85,12 +90,46 @@ impl Arguments {
         if self.rows.is_empty() { Row::DEFAULT.to_vec() } else { Choice::rows(&self.rows) }
     }
 
+    /// The peers that were named, or those by default.
+    pub fn peers(&self) -> Vec<Peer> {
+        let baseline = self.baseline.as_ref().map(|_| Peer::Baseline);
+        let others = match (self.against.is_empty(), baseline) {
+            (true, None) => Peer::PEERS.to_vec(),
+            (true, Some(_)) => Vec::new(),
+            (false, _) => self.against.clone(),
+        };
+        baseline.into_iter().chain(others).collect()
+    }
+
     pub fn path_of(&self, peer: Peer) -> Option<&Path> {
         match peer {
             Peer::Propylon | Peer::Unbatched => self.propylon.as_deref(),
             Peer::Haproxy => self.haproxy.as_deref(),
             Peer::Nginx => self.nginx.as_deref(),
             Peer::Envoy => self.envoy.as_deref(),
+            Peer::Baseline => self.baseline.as_deref(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn a_baseline_stands_alone_unless_others_are_named() {
+        let peers = |line: &str| Line::parse_from(line.split(' ')).arguments.peers();
+        assert_eq!(peers("x"), Peer::PEERS);
+        assert_eq!(peers("x --against nginx"), [Peer::Nginx]);
+        assert_eq!(peers("x --baseline old"), [Peer::Baseline]);
+        assert_eq!(peers("x --baseline old --against nginx,unbatched"), [Peer::Baseline, Peer::Nginx, Peer::Unbatched]);
+        assert!(Line::try_parse_from(["x", "--against", "baseline"]).is_err(), "it has no path of its own");
     }
 }

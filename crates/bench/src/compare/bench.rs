@@ -6,7 +6,7 @@ use super::rows::{Row, Sample, Unit};
 use super::running::Running;
 use super::site::{Needs, OWN_PATH, SITE_NAME, Site};
 use crate::failure::{Failure, Outcome, While};
-use crate::idle::IdleConnections;
+use crate::idle::{IdleConnections, idle_clients};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
 use crate::load::{Kind, Load, Measured, Plan, Until};
@@ -38,8 +38,9 @@ pub struct Bench<'a> {
     pub interrupt: &'a Interrupt,
     pub scratch: &'a ScratchDir,
     pub plain_origin: &'a OriginProcess,
-    /// Runs only if a row needs it.
+    /// Both run only if a row needs them.
     pub tls_origin: Option<&'a OriginProcess>,
+    pub http2_origin: Option<&'a OriginProcess>,
 }
 
 /// Matrix of measurements: rows, and which program cannot do which, and why.
@@ -47,6 +48,17 @@ pub struct Matrix {
     pub rows: Vec<Row>,
     /// Reason why a program cannot do a row, by row and program.
     pub unsupported: BTreeMap<(usize, usize), String>,
+}
+
+/// The origin's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// HTTP/1.1 without TLS.
+    Plain,
+    /// HTTP/1.1 over TLS.
+    Tls,
+    /// HTTP/2 without TLS.
+    Http2,
 }
 
 /// The origin behind the proxies.
@@ -65,7 +77,10 @@ impl Bench<'_> {
     fn origin(&self, needs: Needs) -> Outcome<&OriginProcess> {
         match needs {
             Needs::TlsOrigin => self.tls_origin.ok_or_else(|| Failure::new("no origin with TLS was started")),
-            _ => Ok(self.plain_origin),
+            Needs::Http2Origin | Needs::Http2Throughout => {
+                self.http2_origin.ok_or_else(|| Failure::new("no origin with HTTP/2 was started"))
+            }
+            Needs::Nothing | Needs::Mlkem | Needs::Relay | Needs::Http2 => Ok(self.plain_origin),
         }
     }
 
@@ -73,7 +88,7 @@ impl Bench<'_> {
     pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
         let (proxy, target) = self.start(program, row)?;
         if row.unit() == Unit::Kibibytes {
-            self.measure_memory(&target, proxy.pid())
+            self.measure_memory(&target, row, proxy.pid())
         } else {
             self.with_load(target, row, |run| self.measure_cpu(row, proxy.pid(), run))
         }
@@ -113,7 +128,8 @@ impl Bench<'_> {
             Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
             _ => (Kind::KeepAlive, self.arguments.connections, ""),
         };
-        let request = Request::new("GET", row.path(), SITE_NAME, headers, 0);
+        let (method, body_bytes) = row.method();
+        let request = Request::new(method, row.path(), SITE_NAME, headers, body_bytes);
         Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
     }
 
@@ -130,7 +146,8 @@ impl Bench<'_> {
             return work(&mut |until| load.run(until, ""));
         };
         target.offer_http2();
-        let request = http2::Request::new("GET", row.path(), &target, &[], 0)?;
+        let (method, body_bytes) = row.method();
+        let request = http2::Request::new(method, row.path(), &target, &[], body_bytes)?;
         let Plan { connections, timeout, rate, .. } = plan;
         let mut load = http2::Load::new(target, http2::Plan { connections, streams, request, timeout, rate })?;
         work(&mut |until| load.run(until, "", self.interrupt))
@@ -168,8 +185,9 @@ impl Bench<'_> {
         })
     }
 
-    fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        let open = |count| IdleConnections::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
+    fn measure_memory(&self, target: &Target, row: Row, pid: u32) -> Outcome<Sample> {
+        let clients = || idle_clients(row.http(), row.path(), SITE_NAME, REQUEST_TIMEOUT);
+        let open = |count| IdleConnections::open(target, count, clients(), self.interrupt);
         drop(open(IDLE_WARMUP_CONNECTIONS)?);
         self.interrupt.sleep(Duration::from_millis(300))?;
         let count = self.arguments.idle_connections;
@@ -178,14 +196,15 @@ impl Bench<'_> {
         let still_open = held.hold(IDLE_HOLD)?;
         let after = Memory::of(&[pid])?;
         let growth = after.growth_since(&before, still_open);
-        let closed = (held.opening.done as usize).saturating_sub(still_open) as u64;
-        let closed_error = (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
+        let errors = held.opening.errors_total();
+        let lost = (count as u64).saturating_sub(errors + still_open as u64);
+        let lost_error = (lost > 0).then(|| format!("the proxy closed {lost} idle connections, or never served them"));
         Ok(Sample {
             value: (still_open > 0).then_some(growth.rss),
             done: still_open as u64,
-            per_second: held.opening.per_second(),
-            errors: held.opening.errors_total() + closed,
-            first_error: held.opening.first_error.clone().or(closed_error),
+            per_second: held.opening.clients.served as f64 / held.opening.seconds.max(1e-9),
+            errors: errors + lost,
+            first_error: held.opening.first_error.clone().or(lost_error),
             kernel_kib: Some(growth.kernel),
             pss_kib: Some(growth.pss),
             ..Sample::default()
@@ -226,19 +245,25 @@ impl Matrix {
 
 impl OriginProcess {
     /// On the load's core: the origin's work is not the proxy's.
-    pub fn start(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt, with_tls: bool) -> Outcome<Self> {
+    pub fn start(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt, kind: Origin) -> Outcome<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
         let mut command = Command::new(std::env::current_exe().when("finding this program")?);
         command.args(["origin", "--bind", &address.to_string(), "--body-bytes", &ORIGIN_BODY_BYTES.to_string()]);
-        if with_tls {
-            command.arg("--tls").arg(scratch.path().join(format!("{SITE_NAME}.ec.pem")));
-        }
-        let log = if with_tls { "tls-origin.log" } else { "origin.log" };
+        let log = match kind {
+            Origin::Plain => "origin.log",
+            Origin::Tls => {
+                command.arg("--tls").arg(scratch.path().join(format!("{SITE_NAME}.ec.pem")));
+                "tls-origin.log"
+            }
+            Origin::Http2 => {
+                command.arg("--http2");
+                "http2-origin.log"
+            }
+        };
         let mut child = Running::start(command, arguments.load_core, &scratch.path().join(log))?;
-        if with_tls {
-            child.wait_until_accepting(address, interrupt)?;
-        } else {
-            child.wait_until_answering(address, "/", interrupt)?;
+        match kind {
+            Origin::Plain => child.wait_until_answering(address, "/", interrupt)?,
+            Origin::Tls | Origin::Http2 => child.wait_until_accepting(address, interrupt)?,
         }
         Ok(Self { child, address })
     }

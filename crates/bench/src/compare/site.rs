@@ -26,6 +26,10 @@ pub enum Needs {
     Http2,
     /// TLS to the origin.
     TlsOrigin,
+    /// HTTP/2 to the origin.
+    Http2Origin,
+    /// HTTP/2 for clients and to the origin.
+    Http2Throughout,
 }
 
 /// The files and addresses for one run of one proxy, and what the work needs of it.
@@ -42,8 +46,16 @@ pub struct Site {
     pub is_relay: bool,
     /// HTTP/2 is offered by ALPN, before HTTP/1.1.
     pub is_http2: bool,
+    /// The origin speaks HTTP/2, without TLS (prior knowledge).
+    pub is_origin_http2: bool,
     /// The origin speaks TLS, with a certificate for `SITE_NAME` that this CA signed.
     pub origin_ca: Option<PathBuf>,
+}
+
+impl Needs {
+    pub fn has_http2_origin(self) -> bool {
+        matches!(self, Self::Http2Origin | Self::Http2Throughout)
+    }
 }
 
 impl Site {
@@ -52,7 +64,8 @@ impl Site {
         Ok(Self {
             curves: if needs == Needs::Mlkem { CURVES_WITH_MLKEM } else { CURVES },
             is_relay: needs == Needs::Relay,
-            is_http2: needs == Needs::Http2,
+            is_http2: matches!(needs, Needs::Http2 | Needs::Http2Throughout),
+            is_origin_http2: needs.has_http2_origin(),
             origin_ca: (needs == Needs::TlsOrigin).then(|| directory.join("ca.pem")),
             ..Self::at(directory, origin)?
         })
@@ -78,6 +91,7 @@ impl Site {
             curves: CURVES,
             is_relay: false,
             is_http2: false,
+            is_origin_http2: false,
             origin_ca: None,
         })
     }

@@ -1,9 +1,12 @@
 //! The flags of `connections`, and what its clients do by them.
 
+use crate::client_group::clients::Behaviour;
 use crate::client_group::processes::PROCESSES_MAX;
 use crate::client_group::{ClientBehaviour, RequestPattern};
-use crate::idle::OPENING_MAX;
+use crate::failure::{Failure, Outcome};
+use crate::idle::{OPENING_MAX, idle_clients};
 use crate::link::Request;
+use crate::requests::Http;
 use crate::target;
 use crate::units::parse_duration;
 use clap::ValueEnum;
@@ -19,6 +22,7 @@ const DRIBBLE_BYTES: usize = 4 * 1024;
 #[command(after_help = "Examples:\n  \
     propylon-bench connections --target 127.0.0.1:8443 --count 8000 --server-pid 4711\n  \
     propylon-bench connections --target propylon --modes tcp,tcp-byte,http,tls --count 4000\n  \
+    propylon-bench connections --target nginx --modes tls,h2\n  \
     propylon-bench connections --target haproxy --count 2000 --slow 50 --hold 20s\n  \
     propylon-bench connections --target 10.0.0.5:443 --count 60000 --processes 4 --every 30s --hold 90s\n\n\
     --target is an address, or propylon, haproxy or nginx: then that program is started, anew for each mode, with the\n\
@@ -92,6 +96,8 @@ pub enum Mode {
     Http,
     /// A request over TLS, answered
     Tls,
+    /// HTTP/2 over TLS: twenty requests, answered one after the other
+    H2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -101,6 +107,15 @@ pub enum SlowPart {
 }
 
 impl Mode {
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::H2)
+    }
+
+    /// The version of HTTP of connections that ask and lie idle.
+    pub fn http(self) -> Http {
+        if self == Self::H2 { Http::V2 } else { Http::V11 }
+    }
+
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -117,9 +132,10 @@ impl Arguments {
     }
 
     /// The behaviour of the clients of a mode.
-    pub fn behaviour(&self, mode: Mode, host: &str, path: &str) -> ClientBehaviour {
+    pub fn behaviour(&self, mode: Mode, host: &str, path: &str) -> Behaviour {
         let mut request = Request::new("GET", path, host, "", 0);
         let pattern = match (mode, self.slow, self.every) {
+            (Mode::H2, ..) => return idle_clients(Http::V2, path, host, self.timeout),
             (Mode::Tcp, ..) => RequestPattern::Silent,
             (Mode::TcpByte, ..) => RequestPattern::OneByte,
             (_, Some(bytes_per_second), _) => {
@@ -129,7 +145,24 @@ impl Arguments {
             (_, None, Some(every)) => RequestPattern::Every(every),
             (_, None, None) => RequestPattern::Once,
         };
-        ClientBehaviour { pattern, request, timeout: self.timeout, opening_max: OPENING_MAX, arrivals_max: None }
+        Behaviour::Http1(ClientBehaviour {
+            pattern,
+            request,
+            timeout: self.timeout,
+            opening_max: OPENING_MAX,
+            arrivals_max: None,
+        })
+    }
+
+    /// Refuses what a mode's clients do not do.
+    pub fn check(&self, mode: Mode) -> Outcome<()> {
+        if mode == Mode::H2 && (self.slow.is_some() || self.every.is_some()) {
+            return Err(Failure::new("--slow and --every are for HTTP/1.1: connections of the mode h2 are idle"));
+        }
+        if mode.is_tls() && self.target.plain {
+            return Err(Failure::new(format!("--plain and the mode {} exclude each other", mode.name())));
+        }
+        Ok(())
     }
 
     pub fn slow_request(&self, host: &str, path: &str) -> Request {
@@ -182,12 +215,28 @@ mod tests {
     #[test]
     fn modes_say_what_their_clients_do() {
         let arguments = parse("x --target a:1 --slow 30 --slow-part body --modes tcp,tcp-byte,http");
-        let patterns = arguments.modes().into_iter().map(|mode| arguments.behaviour(mode, "a", "/").pattern);
+        let http1 = |mode| match arguments.behaviour(mode, "a", "/") {
+            Behaviour::Http1(behaviour) => behaviour,
+            Behaviour::Http2(_) => panic!("{mode:?}"),
+        };
+        let patterns = arguments.modes().into_iter().map(|mode| http1(mode).pattern);
         let dribble = RequestPattern::Dribble { bytes_per_second: 30 };
         assert_eq!(patterns.collect::<Vec<_>>(), [RequestPattern::Silent, RequestPattern::OneByte, dribble]);
-        let bytes = arguments.behaviour(Mode::Http, "a", "/").request.bytes;
+        let bytes = http1(Mode::Http).request.bytes;
         assert!(bytes.starts_with(b"POST / ") && bytes.len() > DRIBBLE_BYTES);
         assert_eq!(parse("x --target a:1 --plain").modes(), [Mode::Http]);
         assert_eq!(parse("x --target a:1 --compare").modes(), [Mode::Tcp, Mode::Http, Mode::Tls]);
+    }
+
+    #[test]
+    fn connections_of_http2_ask_twenty_times_and_are_idle() {
+        let arguments = parse("x --target a:1 --modes tls,h2");
+        assert_eq!(arguments.modes(), [Mode::Tls, Mode::H2]);
+        let Behaviour::Http2(behaviour) = arguments.behaviour(Mode::H2, "a", "/x") else { panic!("not HTTP/2") };
+        assert_eq!((behaviour.requests, &*behaviour.path), (20, "/x"));
+        assert!(arguments.check(Mode::H2).is_ok());
+        for flags in ["--slow 50", "--every 5", "--plain"] {
+            assert!(parse(&format!("x --target a:1 {flags}")).check(Mode::H2).is_err(), "{flags}");
+        }
     }
 }

@@ -10,7 +10,7 @@ pub mod table;
 use crate::client_group::processes::ClientProcesses;
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
-use crate::idle::{IdleConnections, OPENING_TIMEOUT};
+use crate::idle::{IdleConnections, OPENING_TIMEOUT, idle_clients};
 use crate::interrupt::Interrupt;
 use crate::report;
 use crate::target::Target;
@@ -40,6 +40,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 }
 
 fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Interrupt) -> Outcome<Row> {
+    arguments.check(mode)?;
     let open = server.open(arguments, mode, interrupt)?;
     let behaviour = arguments.behaviour(mode, &open.endpoint.name, &open.path);
     let load_core = match server {
@@ -47,13 +48,8 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
         Server::Startable { .. } => arguments.load_core(),
     };
     let target = Target::new(open.endpoint.address, &open.endpoint.name, open.endpoint.tls.as_ref())?;
-    drop(IdleConnections::open(
-        &target,
-        WARMUP_CONNECTIONS.min(arguments.count),
-        &open.path,
-        arguments.timeout,
-        interrupt,
-    )?);
+    let first = idle_clients(mode.http(), &open.path, &open.endpoint.name, arguments.timeout);
+    drop(IdleConnections::open(&target, WARMUP_CONNECTIONS.min(arguments.count), first, interrupt)?);
     interrupt.sleep(SERVER_REST)?;
 
     let before = Reading::of(&open.pids)?;

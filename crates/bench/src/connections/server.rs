@@ -55,10 +55,7 @@ impl Server {
     }
 
     pub fn open(&self, arguments: &Arguments, mode: Mode, interrupt: &Interrupt) -> Outcome<Open> {
-        let tls = if mode == Mode::Tls { arguments.target.offer(false) } else { None };
-        if mode == Mode::Tls && tls.is_none() {
-            return Err(Failure::new("--plain and the mode tls exclude each other"));
-        }
+        let tls = if mode.is_tls() { arguments.target.offer(false) } else { None };
         let is_tls = tls.is_some();
         let endpoint = |address, name: &str| Endpoint {
             address,
@@ -87,7 +84,7 @@ impl Server {
                     false => None,
                 };
                 let path = if origin.is_some() { "/" } else { OWN_PATH }.to_owned();
-                let site = Site::at(scratch.path(), origin_address)?;
+                let site = Site { is_http2: mode == Mode::H2, ..Site::at(scratch.path(), origin_address)? };
                 let log = scratch.path().join("server.log");
                 let mut started = Running::start(program.command(&site)?, arguments.server_core, &log)?;
                 started.wait_until_answering(site.plain, OWN_PATH, interrupt)?;

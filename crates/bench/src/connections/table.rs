@@ -193,6 +193,9 @@ impl Report {
             println!("Kernel memory is of this machine's end; total = RSS + as much.");
         }
         println!("CPU µs: the server's, from accept to the first answer. kept: still there when all were closed.");
+        if self.modes.iter().any(|mode| mode.mode == Mode::H2) {
+            println!("Of h2, to the last of its twenty answers.");
+        }
         if self.modes.iter().any(|mode| mode.kernel.is_coarse) {
             println!("sockets is the growth of all kernel slabs: only root may read /proc/slabinfo.");
         }

@@ -6,7 +6,8 @@ use crate::link::Broken;
 use crate::stats::ErrorKind;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
+use http::Response;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -89,13 +90,7 @@ impl H2Connection {
         if let Some(negotiated) = wire.negotiated() {
             self.shared.stats.borrow_mut().record_handshake(negotiated);
         }
-        let (sender, connection) = h2::client::Builder::new()
-            .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .enable_push(false)
-            .handshake(wire)
-            .await
-            .map_err(|error| broken(&error))?;
+        let (sender, connection) = handshake(wire).await?;
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
         let shared_connection = Rc::downgrade(self);
@@ -134,16 +129,7 @@ impl H2Connection {
     }
 
     async fn read(&self, response: ResponseFuture) -> Result<Answer, h2::Error> {
-        let response = response.await?;
-        let mut answer = Answer { status: response.status().as_u16(), body_bytes: 0 };
-        let mut body = response.into_body();
-        while let Some(data) = body.data().await {
-            let bytes = data?.len();
-            answer.body_bytes += bytes as u64;
-            self.shared.stats.borrow_mut().moved.down += bytes as u64;
-            body.flow_control().release_capacity(bytes)?;
-        }
-        Ok(answer)
+        read(response.await?, |bytes| self.shared.stats.borrow_mut().moved.down += bytes).await
     }
 
     async fn upload(&self, mut stream: SendStream<Bytes>) -> Result<(), h2::Error> {
@@ -162,6 +148,30 @@ impl H2Connection {
     }
 }
 
+/// Begins HTTP/2 on a wire that is for nothing else, as the common browsers do.
+pub async fn handshake(wire: Wire) -> Result<(SendRequest<Bytes>, h2::client::Connection<Wire, Bytes>), Broken> {
+    h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .enable_push(false)
+        .handshake(wire)
+        .await
+        .map_err(|error| broken(&error))
+}
+
+/// Reads a response to its end, and tells `seen` of its bytes as they come.
+pub async fn read(response: Response<RecvStream>, mut seen: impl FnMut(u64)) -> Result<Answer, h2::Error> {
+    let mut answer = Answer { status: response.status().as_u16(), body_bytes: 0 };
+    let mut body = response.into_body();
+    while let Some(data) = body.data().await {
+        let bytes = data?.len();
+        answer.body_bytes += bytes as u64;
+        seen(bytes as u64);
+        body.flow_control().release_capacity(bytes)?;
+    }
+    Ok(answer)
+}
+
 /// Moves the connection's frames until it ends.
 async fn drive(connection: h2::client::Connection<Wire, Bytes>, shared_connection: Weak<H2Connection>, serial: u64) {
     let ended = connection.await;
@@ -178,7 +188,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
 }
 
-fn broken(error: &h2::Error) -> Broken {
+pub fn broken(error: &h2::Error) -> Broken {
     let kind = if error.is_reset() {
         ErrorKind::StreamReset
     } else if error.is_go_away() && error.is_remote() {

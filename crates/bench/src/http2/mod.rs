@@ -3,7 +3,7 @@
 //! One thread. Each stream is a task that asks, reads to the end, and asks again; `shared` is what all of them
 //! know, `connection` what some of them share, `wire` what that is made of.
 
-mod connection;
+pub mod connection;
 mod shared;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use crate::link::Broken;
 use crate::stats::{ErrorKind, Negotiated};
 use crate::stream::TlsStream;
 use crate::target::Target;
+use rustls::ServerConnection;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -22,30 +23,56 @@ pub struct NonBlocking(TcpStream);
 impl Wire {
     /// Connected, and with TLS agreed on HTTP/2.
     pub async fn open(target: &Target) -> Result<Self, Broken> {
-        let wire = Self::connect(target).await?;
-        match &wire {
-            Self::Tls(stream) if stream.session.alpn_protocol() != Some(b"h2") => {
-                Err(Broken::new(ErrorKind::Tls, "the server did not take h2 (ALPN)"))
-            }
-            _ => Ok(wire),
-        }
+        Self::begin(Self::connect(target).await?, target).await
     }
 
-    /// Connected, whatever was agreed on.
-    async fn connect(target: &Target) -> Result<Self, Broken> {
+    /// A socket that is connected.
+    pub async fn connect(target: &Target) -> Result<TcpStream, Broken> {
         let connect = |error: io::Error| Broken::new(ErrorKind::Connect, error);
         let socket = TcpStream::from_std(target.connect().map_err(connect)?).map_err(connect)?;
         socket.writable().await.map_err(connect)?;
-        if let Some(error) = socket.take_error().map_err(connect)? {
-            return Err(connect(error));
+        match socket.take_error().map_err(connect)? {
+            Some(error) => Err(connect(error)),
+            None => Ok(socket),
         }
+    }
+
+    /// The client's side of a connected socket, with TLS agreed on HTTP/2.
+    pub async fn begin(socket: TcpStream, target: &Target) -> Result<Self, Broken> {
         let session = target.tls_session().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        let wire = Self::over(socket, session.map(|session| (*session).into())).await;
+        let wire = wire.map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        match wire.agrees() {
+            true => Ok(wire),
+            false => Err(Broken::new(ErrorKind::Tls, "the server did not take h2 (ALPN)")),
+        }
+    }
+
+    /// The server's side, with TLS agreed on HTTP/2.
+    pub async fn accept(socket: TcpStream, session: Option<ServerConnection>) -> io::Result<Self> {
+        let wire = Self::over(socket, session.map(Into::into)).await?;
+        match wire.agrees() {
+            true => Ok(wire),
+            false => Err(io::Error::other("the client did not offer h2 (ALPN)")),
+        }
+    }
+
+    /// Whatever is agreed on.
+    async fn over(socket: TcpStream, session: Option<rustls::Connection>) -> io::Result<Self> {
         let Some(session) = session else {
             return Ok(Self::Plain(socket));
         };
-        let mut stream = TlsStream::new(NonBlocking(socket), (*session).into());
-        poll_fn(|cx| poll_handshake(&mut stream, cx)).await.map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        let mut stream = TlsStream::new(NonBlocking(socket), session);
+        poll_fn(|cx| poll_handshake(&mut stream, cx)).await?;
         Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// Without TLS, HTTP/2 is taken for known (RFC 9113 §3.3).
+    fn agrees(&self) -> bool {
+        match self {
+            Self::Plain(_) => true,
+            Self::Tls(stream) => stream.session.alpn_protocol() == Some(b"h2"),
+        }
     }
 
     pub fn negotiated(&self) -> Option<Negotiated> {

@@ -2,6 +2,7 @@
 
 use super::steps::slow_clients;
 use super::testbed::{Servers, Setup, Spent, Testbed};
+use crate::client_group::clients::Behaviour;
 use crate::client_group::phase::LoadPhase;
 use crate::client_group::processes::{ClientProcesses, Endpoint};
 use crate::compare::site::SITE_NAME;
@@ -184,7 +185,7 @@ fn measure_kept(
     blank: impl Fn(Spent) -> Secured,
 ) -> Outcome<Secured> {
     let Testbed { arguments, interrupt, .. } = testbed;
-    let (behaviour, core) = (slow_clients(testbed), Some(arguments.load_core));
+    let (behaviour, core) = (Behaviour::Http1(slow_clients(testbed)), Some(arguments.load_core));
     let mut group = ClientProcesses::start(endpoint, &behaviour, arguments.processes as usize, core, interrupt)?;
     let grown = group.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
     let before = servers.gauge()?;

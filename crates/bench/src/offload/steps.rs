@@ -2,6 +2,7 @@
 
 use super::sockets::Established;
 use super::testbed::{Servers, Setup, Spent, Testbed};
+use crate::client_group::clients::Behaviour;
 use crate::client_group::phase::LoadPhase;
 use crate::client_group::processes::{ClientProcesses, Endpoint};
 use crate::client_group::{ClientBehaviour, RequestPattern};
@@ -79,7 +80,7 @@ pub fn climb(testbed: &Testbed, setup: Setup) -> Outcome<Vec<Step>> {
     interrupt.sleep(REST)?;
     let endpoint = Endpoint { address: servers.plain, name: SITE_NAME.to_owned(), tls: None, sources: Vec::new() };
     let core = Some(arguments.load_core);
-    let behaviour = slow_clients(testbed);
+    let behaviour = Behaviour::Http1(slow_clients(testbed));
     let mut group = ClientProcesses::start(&endpoint, &behaviour, arguments.processes as usize, core, interrupt)?;
     let mut steps: Vec<Step> = Vec::new();
     for &clients in &arguments.clients {

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Longest request head taken.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Largest body that is echoed; more is answered with 413.
-const ECHO_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const ECHO_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Answers to pipelined requests gathered before the first of them must be sent.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Size of one chunk of `/chunked`.

@@ -1,9 +1,12 @@
-//! `origin`: an HTTP/1.1 server that costs next to nothing, to stand behind a load balancer that is being measured.
+//! `origin`: a server that costs next to nothing, to stand behind a load balancer that is being measured.
 //!
 //! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection, `raw` is one that
-//! speaks no HTTP.
+//! speaks no HTTP, `http2` is the same server for clients of HTTP/2,
+//! and `cork` what its connections write to.
 
 mod connection;
+mod cork;
+mod http2;
 mod raw;
 pub mod request;
 mod settings;
@@ -34,7 +37,7 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// Tokens from here on are listeners.
 const LISTENER_TOKEN: u64 = 1 << 62;
 
-/// Serve as a cheap HTTP/1.1 origin
+/// Serve as a cheap HTTP/1.1 origin, or an HTTP/2 one
 #[derive(clap::Args)]
 #[command(after_help = "\
 Paths:
@@ -47,6 +50,7 @@ The first line on stdout is \"listening ADDRESS\" (one line per address). Ends o
 Examples:
   propylon-bench origin --bind 127.0.0.1:8000 --body-bytes 1024 --name blue
   propylon-bench origin --bind 127.0.0.1:8443 --tls certs/localhost.ec.pem   (for proxies that encrypt again)
+  propylon-bench origin --bind 127.0.0.1:8000 --http2                        (for proxies that speak HTTP/2 to servers)
   propylon-bench origin --bind 127.0.0.1:9000 --raw echo                     (for TCP relays)")]
 pub struct Arguments {
     /// Addresses to listen on; port 0 takes a free one
@@ -67,6 +71,9 @@ pub struct Arguments {
     /// Speak TLS with this certificate: chain and key in one PEM, as `certificates` writes them
     #[arg(long, value_name = "CERT.pem")]
     pub tls: Option<PathBuf>,
+    /// Speak HTTP/2: with --tls by ALPN, without it from the first byte on (prior knowledge)
+    #[arg(long, conflicts_with = "raw")]
+    pub http2: bool,
     /// Speak no HTTP: behind a TCP relay, for `throughput --tcp`
     #[arg(long, value_name = "MODE")]
     pub raw: Option<RawMode>,
@@ -117,26 +124,27 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         crate::machine::pin_to_core(core)?;
     }
     let mut settings = Settings::new(&arguments.name, arguments.body_bytes, arguments.delay, arguments.fail_every);
-    settings.tls = arguments.tls.as_deref().map(tls::server_config).transpose()?;
+    let protocol: &[u8] = if arguments.http2 { b"h2" } else { b"http/1.1" };
+    settings.tls = arguments.tls.as_deref().map(|path| tls::server_config(path, protocol)).transpose()?;
     settings.raw = arguments.raw;
-    let mut origin = Origin::bind(&arguments.bind, settings)?;
-    let bound = Bound { listening: origin.addresses()? };
+    let listeners = bind(&arguments.bind)?;
+    let bound = Bound { listening: addresses(&listeners)? };
     for address in &bound.listening {
         println!("listening {address}");
     }
     io::stdout().flush().when("telling the address")?;
     report::save_json(arguments.json.as_deref(), &bound)?;
-    origin.serve(&interrupt)
+    match arguments.http2 {
+        true => http2::serve(listeners, settings, &interrupt),
+        false => Origin::new(listeners, settings)?.serve(&interrupt),
+    }
 }
 
 impl Origin {
-    pub fn bind(addresses: &[SocketAddr], settings: Settings) -> Outcome<Self> {
+    fn new(listeners: Vec<TcpListener>, settings: Settings) -> Outcome<Self> {
         let poll = Poll::new().when("epoll")?;
-        let mut listeners = Vec::new();
-        for (index, address) in addresses.iter().enumerate() {
-            let listener = listen(*address).when(format_args!("listening on {address}"))?;
-            poll.add(&listener, LISTENER_TOKEN + index as u64).when("epoll")?;
-            listeners.push(listener);
+        for (index, listener) in listeners.iter().enumerate() {
+            poll.add(listener, LISTENER_TOKEN + index as u64).when("epoll")?;
         }
         Ok(Self {
             listeners,
@@ -149,10 +157,6 @@ impl Origin {
             serial: 0,
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
         })
-    }
-
-    pub fn addresses(&self) -> Outcome<Vec<SocketAddr>> {
-        self.listeners.iter().map(|listener| listener.local_addr().when("asking for the bound address")).collect()
     }
 
     /// Serves until interrupted.
@@ -257,6 +261,14 @@ impl Origin {
     }
 }
 
+fn bind(addresses: &[SocketAddr]) -> Outcome<Vec<TcpListener>> {
+    addresses.iter().map(|address| listen(*address).when(format_args!("listening on {address}"))).collect()
+}
+
+fn addresses(listeners: &[TcpListener]) -> Outcome<Vec<SocketAddr>> {
+    listeners.iter().map(|listener| listener.local_addr().when("asking for the bound address")).collect()
+}
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket =
         socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM.nonblocking(), None)?;
@@ -295,18 +307,33 @@ pub mod tests {
             let out = scratch.path().to_string_lossy().into_owned();
             let arguments = crate::certificates::tests::Command::parse_from(["x", "--out", &out, "--keys", "ec"]);
             crate::certificates::write(&arguments.arguments).unwrap();
-            let tls = tls::server_config(&scratch.path().join("localhost.ec.pem")).unwrap();
+            let tls = tls::server_config(&scratch.path().join("localhost.ec.pem"), b"http/1.1").unwrap();
             Self::with(move || Settings { tls: Some(tls), ..Settings::new("test", 1024, Duration::ZERO, None) })
         }
 
+        pub fn http2() -> Self {
+            Self::serving(|| Settings::new("test", 1024, Duration::ZERO, None), http2::serve)
+        }
+
+        pub fn http2_failing(every: u64) -> Self {
+            Self::serving(move || Settings::new("test", 1024, Duration::ZERO, Some(every)), http2::serve)
+        }
+
         fn with(settings: impl FnOnce() -> Settings + Send + 'static) -> Self {
+            Self::serving(settings, |listeners, settings, flag| Origin::new(listeners, settings)?.serve(flag))
+        }
+
+        fn serving(
+            settings: impl FnOnce() -> Settings + Send + 'static,
+            serve: fn(Vec<TcpListener>, Settings, &Interrupt) -> Outcome<()>,
+        ) -> Self {
             let interrupt = Interrupt::default();
             let (sender, address) = std::sync::mpsc::channel();
             let flag = interrupt.clone();
             let thread = std::thread::spawn(move || {
-                let mut origin = Origin::bind(&["127.0.0.1:0".parse().unwrap()], settings()).unwrap();
-                sender.send(origin.addresses().unwrap()[0]).unwrap();
-                origin.serve(&flag).unwrap();
+                let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+                sender.send(addresses(&listeners).unwrap()[0]).unwrap();
+                serve(listeners, settings(), &flag).unwrap();
             });
             Self { address: address.recv().unwrap(), interrupt, thread: Some(thread) }
         }

@@ -70,7 +70,7 @@ impl Request {
 }
 
 impl RequestedAnswer {
-    fn of_path(path: &str) -> Self {
+    pub fn of_path(path: &str) -> Self {
         let path = path.split('?').next().unwrap_or(path);
         let mut parts = path.trim_start_matches('/').splitn(2, '/');
         let (first, argument) = (parts.next().unwrap_or_default(), parts.next());

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 /// TLS 1.2 and 1.3 with one certificate, tickets on, AES-128-GCM where the client has it: what clients would prefer
 /// differs, and is not what is measured behind a proxy. `path` holds chain and key, as `certificates` writes them.
-pub fn server_config(path: &Path) -> Outcome<Arc<ServerConfig>> {
+/// `protocol` is all that is agreed on by ALPN.
+pub fn server_config(path: &Path, protocol: &[u8]) -> Outcome<Arc<ServerConfig>> {
     let doing = format!("--tls {}", path.display());
     let (chain, key) = read_identity("--tls", path)?;
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
@@ -22,6 +23,6 @@ pub fn server_config(path: &Path) -> Outcome<Arc<ServerConfig>> {
         .when(&doing)?;
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().when(&doing)?;
     config.ignore_client_order = true;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(Arc::new(config))
 }

@@ -241,6 +241,8 @@ impl Figures {
             Mode::Http => Traffic::Http,
             // The others are HTTP connections too, that say nothing: no TCP relay.
             Mode::Tcp | Mode::TcpByte => return 0,
+            // The rules, and the requirements, are of connections that carry one request at a time.
+            Mode::H2 => return 0,
         };
         let rss = mode.server.map_or(0.0, |server| server.rss_kib.0);
         self.learn_connection(name, traffic, rss, mode.kernel.sockets.0 + mode.kernel.buffers.0)
