@@ -22,6 +22,9 @@ PEERS=(
     "pkcs11-tool opensc"
     "pebble pebble"
     "pebble-challtestsrv pebble"
+    "go golang-go"
+    # With java; where there is that alone, no compiler is.
+    "javac default-jdk-headless"
 )
 # And the modules of Debian's Python, whatever other Python comes first in the path.
 PYTHON=/usr/bin/python3

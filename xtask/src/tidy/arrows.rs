@@ -110,6 +110,7 @@ const CRATES: &[CrateRules] = &[
             "signer",
             "observe",
             "policy",
+            "http",
             "net",
             "tls",
             "acme",
