@@ -11,14 +11,23 @@ pub trait FieldWriter {
     /// (RFC 7541 §7.1.3).
     fn field(&mut self, name: &[u8], value: &[u8], secret: bool);
 
-    /// Takes fields that are lines, `name: value CRLF`.
+    /// Takes fields that are lines, `name: value CRLF`. Those of secrets have no blank behind their colon.
     fn lines(&mut self, lines: &[u8]) {
         for line in lines.split(|byte| *byte == b'\n') {
             if let Some(colon) = memchr::memchr(b':', line) {
-                self.field(&line[..colon], line[colon + 1..].trim_ascii(), false);
+                let value = &line[colon + 1..];
+                self.field(&line[..colon], value.trim_ascii(), !value.starts_with(b" "));
             }
         }
     }
+}
+
+/// Writes a field that no table of compression may have as a line that says so, and that means the same to HTTP/1.
+pub(super) fn write_secret_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.push(b':');
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Whether a field is one of HTTP/1's connections, which makes a message of HTTP/2 malformed (RFC 9113 §8.2.2).

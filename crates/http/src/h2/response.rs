@@ -7,7 +7,7 @@ use crate::h1::{
     reason_phrase, write_line,
 };
 
-use super::fields::{FieldWriter, is_connection_specific};
+use super::fields::{FieldWriter, is_connection_specific, write_secret_line};
 
 /// Reads a response's head field by field.
 #[derive(Debug, Default)]
@@ -113,8 +113,11 @@ pub fn read_trailer(text: &[u8], field: Field, lines: &mut Vec<u8>) -> bool {
     if matches!(field.kind, Name::Pseudo(_)) || is_connection_specific(text, &field) {
         return false;
     }
-    if may_trail(&field, text) {
-        write_line(field.name.bytes(text), field.value.bytes(text), lines);
+    let (name, value) = (field.name.bytes(text), field.value.bytes(text));
+    match may_trail(&field, text) {
+        true if field.secret => write_secret_line(name, value, lines),
+        true => write_line(name, value, lines),
+        false => {}
     }
     true
 }

@@ -346,7 +346,8 @@ fn acceptable(eligibility: &Eligibility<'_>, choice: Choice, servers: usize) -> 
 fn at(backend: &Rc<Backend>, server: usize, need: &Need) -> Option<Found> {
     let pool = &backend.state.pool;
     if need.fit != Fit::New {
-        let (found, stale) = pool.checkout(PoolKey { server, owner: need.owner }, need.fit, need.certain);
+        let certain = need.certain.then(|| backend.services.timers.now());
+        let (found, stale) = pool.checkout(PoolKey { server, owner: need.owner }, need.fit, certain);
         backend.count_stale(server, stale);
         if found.is_some() || stale > 0 {
             backend.report_idle(server);

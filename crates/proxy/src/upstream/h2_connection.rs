@@ -109,7 +109,7 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     // The configuration that the connection was made by does not live as long as the connection.
     drop(backend);
     life.note_links();
-    let mut driver = Driver { wire, pinged: None, ending: None, timeouts, life };
+    let mut driver = Driver { wire, pinged: None, ending: None, is_deaf: false, timeouts, life };
     poll_fn(|context| driver.poll(context, &deadline)).await;
     driver.life.link.link.lose();
 }
@@ -223,6 +223,8 @@ struct Driver {
     pinged: Option<u64>,
     /// Milliseconds on the core's clock: since when it is closed and nobody has a stream on it.
     ending: Option<u64>,
+    /// The server takes nothing any more: what it has said before that is still to be read.
+    is_deaf: bool,
     timeouts: Timeouts,
     /// Dropped last: its permit stands for the connection until that is closed.
     life: Life,
@@ -242,10 +244,21 @@ impl Driver {
             link.h2.borrow_mut().announce_window(window);
         }
         let is_open = self.poll_read(context, &connection);
-        let flushed = self.wire.poll_flush(context, link);
         // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
-        if !is_open || connection.has_failed() || matches!(flushed, Poll::Ready(Err(_))) {
+        if !is_open || connection.has_failed() || self.is_deaf && self.wire.count == 0 {
             return Poll::Ready(());
+        }
+        let flushed = match self.is_deaf {
+            true => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            false => self.wire.poll_flush(context, link),
+        };
+        if matches!(flushed, Poll::Ready(Err(_))) {
+            // A server that closes with bytes unread makes its end a reset, which answers have come before.
+            self.is_deaf = true;
+            connection.close();
+            link.h2.borrow_mut().clear_output();
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
         if connection.allows_more() {
             self.life.h2_pool.serve(&services);
@@ -401,12 +414,14 @@ struct Wire {
     inbox: Buffer,
     /// Milliseconds on the core's clock: when the last bytes came.
     received_at: u64,
+    /// Bytes that were taken in by the last poll.
+    count: usize,
 }
 
 impl Wire {
     fn new(services: &Rc<Services>, stream: ServerStream) -> Wire {
         let received_at = services.timers.now();
-        Wire { services: Rc::clone(services), stream, inbox: Buffer::default(), received_at }
+        Wire { services: Rc::clone(services), stream, inbox: Buffer::default(), received_at, count: 0 }
     }
 
     /// Reads what has come, and hands events on with the bytes that they are in. False when the server has ended.
@@ -416,9 +431,9 @@ impl Wire {
         mut take: impl FnMut(Event, &[u8], &mut Streams) -> Result<(), ConnectionFault>,
         link: &Link,
     ) -> Result<bool, ConnectionFault> {
-        let mut all = 0;
+        self.count = 0;
         while !link.is_full() {
-            if all >= FRAMES_BYTES_PER_POLL_MAX {
+            if self.count >= FRAMES_BYTES_PER_POLL_MAX {
                 budget::spend(Budget::Frames, context);
                 break;
             }
@@ -436,7 +451,7 @@ impl Wire {
                     take(event, self.inbox.readable(), &mut h2)?;
                 }
                 self.inbox.consume(used);
-                all += used;
+                self.count += used;
             }
         }
         if self.inbox.is_idle() {

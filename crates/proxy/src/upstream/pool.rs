@@ -21,6 +21,10 @@ use super::h2_pool::{H2Pool, Roamers, StreamPermit, Terms};
 use crate::endpoint::Endpoint;
 use crate::services::Services;
 
+/// Idle time below which the kernel is not asked whether a server has closed a connection: an end that comes right
+/// behind a response is among the events that the loop has had by then.
+const RECENT_MILLIS: u64 = 10;
+
 struct Idle {
     connection: Box<ServerConnection>,
     /// Milliseconds on the core's clock.
@@ -225,8 +229,10 @@ impl Pool {
     }
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found
-    /// closed. `certain` asks the kernel as well, for a request that could not be repeated.
-    pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
+    /// closed. For a request that could not be repeated it is certain, at this time on the core's clock: the kernel is
+    /// asked as well about a connection that was idle for a while. One that was in use a moment ago the event loop
+    /// knows.
+    pub fn checkout(&self, key: PoolKey, fit: Fit, certain: Option<u64>) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
         if self.limiter.as_ref().is_some_and(|limiter| limiter.is_wanted(key.server)) {
             // The connection belongs to those who wait.
@@ -246,7 +252,8 @@ impl Pool {
             idle.connection.key = key;
             let current = self.endpoints[key.server].is_current(&mut idle.connection.remote);
             let stream = &mut idle.connection.stream;
-            if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            let asks = certain.is_some_and(|now| now >= idle.since + RECENT_MILLIS);
+            if current && stream.is_still_quiet() && !(asks && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;

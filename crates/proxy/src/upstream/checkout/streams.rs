@@ -167,6 +167,7 @@ fn vacancy(backend: &Rc<Backend>, server: usize, certain: bool) -> Option<Upstre
     if !pool.h2_pools[server].speaks_http1() {
         return None;
     }
+    let certain = certain.then(|| backend.services.timers.now());
     let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
     backend.count_stale(server, stale);
     backend.report_idle(server);

@@ -70,7 +70,7 @@ impl Pools {
 }
 
 fn checkout(pool: &Pool, server: usize) -> Option<Box<ServerConnection>> {
-    pool.checkout(PoolKey { server, owner: None }, Fit::Any, true).0
+    pool.checkout(PoolKey { server, owner: None }, Fit::Any, Some(u64::MAX)).0
 }
 
 fn idle(pool: &Pool) -> [usize; 3] {
