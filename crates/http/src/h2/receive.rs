@@ -615,6 +615,10 @@ impl<T> Connection<T> {
         self.last = id;
         self.flood.note_begun();
         if self.goaway_sent.is_some_and(|last| id > last) {
+            // What follows it may have been sent before the client heard (RFC 9113 §6.8).
+            if !end {
+                self.note_late(id);
+            }
             return Ok(Fate::Dropped(None));
         }
         let reason = match is_flawed {

@@ -77,12 +77,18 @@ impl Stream {
         self.link.link.has_data(self.id)
     }
 
-    /// Framing of the request's body for a server of HTTP/1: its length, where all of it is here.
-    pub fn framing(&self, body: RequestBody) -> RequestBody {
-        match self.link.link.whole_body(self.id) {
+    /// Framing of the request's body for a server of HTTP/1: its length, where all of it is here, or was `kept` of an
+    /// earlier attempt.
+    pub fn framing(&self, body: RequestBody, kept: Option<&[u8]>) -> RequestBody {
+        match kept.map(<[u8]>::len).or_else(|| self.link.link.whole_body(self.id)) {
             Some(length) if body == RequestBody::Chunked => RequestBody::Length(length as u64),
             _ => body,
         }
+    }
+
+    /// Whether all of the request's body, and no trailers, has come and was taken.
+    pub fn has_ended(&self) -> bool {
+        self.link.link.whole_body(self.id) == Some(0)
     }
 
     /// The next piece of the request's body; `None` behind the last.

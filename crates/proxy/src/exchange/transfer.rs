@@ -280,7 +280,7 @@ impl<'a> Transfer<'a> {
         let Transfer { client, server, progress } = self;
         for _ in 0..PIECES_PER_POLL_MAX {
             // Body bytes that are here already go out with the head.
-            if !(server.has_head_alone() && client.has_piece()) {
+            if !(server.has_head_alone() && client.has_piece(progress.upload)) {
                 let (written, sent) = server.poll_send(context, &progress.core.services);
                 // The client may send as much anew as the server has taken.
                 client.release(written.body);
@@ -298,7 +298,7 @@ impl<'a> Transfer<'a> {
             };
             match piece? {
                 Piece::Data(piece) => {
-                    progress.note_piece(&piece, client.is_stream());
+                    progress.note_piece(&piece, client.counts_pieces());
                     server.stage(&progress.core, piece);
                 }
                 Piece::End(trailers) => {
@@ -633,7 +633,7 @@ fn open(
     let permit = match server_stream {
         UpstreamStream::Connection(connection) => {
             if let ClientSide::Http2(stream) = client {
-                request.head.body = stream.framing(request.head.body);
+                request.head.body = stream.framing(request.head.body, upload.kept());
             }
             let last = backend.state.pool.is_last_request(&connection);
             write_request_head(client, request, snapshot, last, &mut scratch);

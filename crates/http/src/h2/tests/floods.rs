@@ -148,3 +148,18 @@ fn the_bodies_of_requests_that_were_not_taken_are_no_offences_of_their_own() {
     server.hears(&data(9, true, 10));
     assert_eq!(server.says(), Vec::<String>::new());
 }
+
+/// RFC 9113 §6.8.
+#[test]
+fn streams_beyond_our_goaway_are_passed_over_with_their_bodies() {
+    let mut server = server();
+    server.hears(&headers(1, false, GET));
+    server.h2.go_away(Reason::NO_ERROR);
+    assert_eq!(server.says(), ["goaway 1 no-error"]);
+    server.hears(&headers(3, false, GET));
+    assert_eq!(fault_of(&mut server, 1_100, &data(3, false, 10)), None);
+    let mut rest = data(3, false, 10);
+    rest.extend(headers(3, true, FIELD));
+    assert_eq!((server.hears(&rest), server.says()), (vec![], vec![]));
+    assert_eq!(server.hears(&data(1, true, 5)), ["data 1 5 end"]);
+}

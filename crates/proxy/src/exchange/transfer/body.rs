@@ -20,8 +20,13 @@ pub enum Upload {
     Stream {
         empty: bool,
         begun: bool,
+        /// Copy of a small body all of which was here when it was taken: it can be sent again.
+        kept: Option<Box<[u8]>>,
     },
 }
+
+/// Bytes of a body that a copy is kept of, at most.
+pub const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 impl Upload {
     pub fn of(head: &RequestHead, inbox: &Buffer, listener: &Listener) -> Upload {
@@ -37,12 +42,13 @@ impl Upload {
     }
 
     pub fn of_stream(head: &RequestHead) -> Upload {
-        Upload::Stream { empty: matches!(head.body, RequestBody::None | RequestBody::Length(0)), begun: false }
+        let empty = matches!(head.body, RequestBody::None | RequestBody::Length(0));
+        Upload::Stream { empty, begun: false, kept: None }
     }
 
     /// All of it is here, and will be until a response has begun.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
+        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. } | Upload::Stream { kept: Some(_), .. })
     }
 
     /// Whether the client's next bytes are its next request. A server that has closed has the body as good as sent, and
@@ -55,12 +61,17 @@ impl Upload {
         }
     }
 
-    /// No byte of the body has left the inbox: it can be sent from its beginning.
+    /// The body can be sent from its beginning: no byte of it has left the inbox, or all of it was kept.
     pub fn is_untouched(&self) -> bool {
         match self {
-            Upload::Whole(_) => true,
+            Upload::Whole(_) | Upload::Stream { kept: Some(_), .. } => true,
             Upload::Length { begun, .. } | Upload::Chunked { begun, .. } | Upload::Stream { begun, .. } => !begun,
         }
+    }
+
+    /// The copy of a stream's body that was kept.
+    pub fn kept(&self) -> Option<&[u8]> {
+        if let Upload::Stream { kept, .. } = self { kept.as_deref() } else { None }
     }
 }
 

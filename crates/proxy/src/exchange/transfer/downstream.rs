@@ -12,7 +12,7 @@ use super::upstream::part::Part;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
-use crate::exchange::transfer::body::{Upload, write_chunk};
+use crate::exchange::transfer::body::{KEPT_BYTES_MAX, Upload, write_chunk};
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault;
 use crate::request::Request;
@@ -94,12 +94,14 @@ struct Pieces {
     takes_trailers: bool,
     /// A body that was whole when the request began has been taken a copy of.
     copied: bool,
+    /// The body of a stream comes from the copy of an earlier attempt, which has taken it.
+    is_repeat: bool,
 }
 
 impl<'a> Downstream<'a> {
     /// `takes_trailers`: trailers of the request are passed on.
     pub fn new(client: ClientSide<'a>, takes_trailers: bool) -> Downstream<'a> {
-        let pieces = Pieces { takes_trailers, copied: false };
+        let pieces = Pieces { takes_trailers, copied: false, is_repeat: false };
         Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, pieces }
     }
 
@@ -110,21 +112,29 @@ impl<'a> Downstream<'a> {
         request: &mut Request,
     ) -> Poll<Result<Piece, Stop>> {
         match &mut self.client {
-            ClientSide::Http2(stream) => poll_stream(stream, context, upload, self.pieces.takes_trailers),
+            ClientSide::Http2(stream) => poll_stream(stream, context, upload, &mut self.pieces),
             ClientSide::Http1(connection) if self.tunnel => poll_bytes(connection, context),
             ClientSide::Http1(connection) => poll_connection(connection, context, upload, request, &mut self.pieces),
         }
     }
 
     /// Whether a piece of a stream's body is here.
-    pub fn has_piece(&self) -> bool {
-        matches!(&self.client, ClientSide::Http2(stream) if stream.has_data())
+    pub fn has_piece(&self, upload: &Upload) -> bool {
+        let is_kept = upload.kept().is_some() && !self.pieces.copied;
+        matches!(&self.client, ClientSide::Http2(stream) if is_kept || stream.has_data())
+    }
+
+    /// Whether pieces of the body count as received: those of a connection are counted as they are unframed, and those
+    /// that are sent again were counted.
+    pub fn counts_pieces(&self) -> bool {
+        self.is_stream() && !self.pieces.is_repeat
     }
 
     /// The server has taken so many bytes of the body.
     pub fn release(&mut self, count: usize) {
         if let ClientSide::Http2(stream) = &mut self.client
             && count > 0
+            && !self.pieces.is_repeat
         {
             stream.release(count);
         }
@@ -303,17 +313,25 @@ fn poll_stream(
     stream: &mut Stream,
     context: &mut Context<'_>,
     upload: &mut Upload,
-    takes_trailers: bool,
+    pieces: &mut Pieces,
 ) -> Poll<Result<Piece, Stop>> {
+    if let Some(body) = upload.kept().filter(|_| !pieces.copied) {
+        (pieces.copied, pieces.is_repeat) = (true, true);
+        return Poll::Ready(Ok(Piece::Data(Buffer::exactly(body))));
+    }
     match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
         Some(piece) => {
-            if let Upload::Stream { begun, .. } = upload {
+            if let Upload::Stream { begun, kept, .. } = upload {
+                if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.has_ended() {
+                    *kept = Some(piece.readable().into());
+                    pieces.copied = true;
+                }
                 *begun = true;
             }
             Poll::Ready(Ok(Piece::Data(piece)))
         }
         None => {
-            let lines = stream.take_trailers().filter(|_| takes_trailers);
+            let lines = stream.take_trailers().filter(|_| pieces.takes_trailers);
             Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
         }
     }

@@ -105,10 +105,9 @@ impl Progress<'_> {
         }
     }
 
-    pub fn note_piece(&mut self, piece: &Buffer, is_stream: bool) {
+    pub fn note_piece(&mut self, piece: &Buffer, counts: bool) {
         self.limits.upload.progressed(piece.len(), &self.core);
-        // Bytes of a connection are counted as they are unframed.
-        if is_stream {
+        if counts {
             self.request.note.bytes_received += piece.len() as u64;
         }
     }

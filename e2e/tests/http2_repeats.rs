@@ -1,0 +1,84 @@
+//! Requests of HTTP/2 that are sent again: their bodies are as good the second time as over HTTP/1.1.
+
+use propylon_e2e::engine::with;
+use propylon_e2e::frames::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, block, frame as bytes_of, request,
+};
+use propylon_e2e::{Engine, Origin};
+
+/// A request all of which comes at once. `length`: its body's is announced.
+fn whole(method: &str, length: bool, body: &[u8]) -> Vec<u8> {
+    let announced = body.len().to_string();
+    let mut fields = request(method, "/");
+    if length {
+        fields.push(("content-length", &announced));
+    }
+    [bytes_of(HEADERS, END_HEADERS, 1, &block(&fields)), bytes_of(DATA, END_STREAM, 1, body)].concat()
+}
+
+/// RFC 9113 §6.8: a server has not looked at streams beyond its GOAWAY, whatever the method.
+#[test]
+fn a_small_body_is_sent_again_where_its_stream_was_passed_over() {
+    for length in [true, false] {
+        let origin = Origin::scripted(|peer| {
+            let number = peer.number;
+            let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+            let mut body = Vec::new();
+            while let Some(frame) = server.next_frame() {
+                if frame.kind == DATA {
+                    body.extend_from_slice(&frame.payload);
+                }
+                // The head and the body have both come.
+                if frame.kind == DATA && frame.ends() && number == 0 {
+                    let last = frame.stream - 2;
+                    server.send_bytes(&bytes_of(GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0; 4]].concat()));
+                } else if frame.ends() {
+                    server.answer(frame.stream, if body.is_empty() { b"hello\n" } else { &body });
+                }
+            }
+        });
+        let engine = Engine::start(&with(&[origin.address()], "", "protocol = \"h2\""));
+        // A response before it, so that the connection is one of use.
+        assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+        let mut client = Http2::start(&engine);
+        client.client.send(whole("POST", length, b"once and again"));
+        let (head, body) = client.response(1);
+        assert_eq!((head.status(), &body[..]), (Some(200), &b"once and again"[..]), "{length}");
+        assert_eq!(origin.connections(), 2);
+    }
+}
+
+/// To a server of HTTP/1.1 the second attempt has the framing of the first.
+#[test]
+fn a_small_body_is_sent_again_where_a_connection_was_closed_and_that_is_safe() {
+    for (method, length, status) in [("PUT", true, 200), ("PUT", false, 200), ("POST", true, 502)] {
+        let origin = Origin::scripted(|peer| {
+            let number = peer.number;
+            while let Some(asked) = peer.read_request() {
+                if number == 0 {
+                    return peer.close();
+                }
+                let body = asked.windows(4).position(|four| four == b"\r\n\r\n").map_or(&[][..], |at| &asked[at + 4..]);
+                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()));
+                peer.send(body);
+            }
+        });
+        let engine = Engine::start(&with(&[origin.address()], "", ""));
+        let mut client = Http2::start(&engine);
+        client.client.send(whole(method, length, b"once and again"));
+        let (head, body) = client.response(1);
+        assert_eq!(head.status().or(head.spelled_status()), Some(status), "{method} {length}: {head:?} {body:?}");
+        if status == 200 {
+            assert_eq!(body, b"once and again");
+            assert_eq!(
+                origin.received_text().matches("Content-Length: 14\r\n").count(),
+                2,
+                "{}",
+                origin.received_text()
+            );
+        }
+        // The connection is still in step.
+        client.get(3, "/");
+        assert_eq!(client.response(3).0.status(), Some(200));
+    }
+}
