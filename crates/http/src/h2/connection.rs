@@ -25,8 +25,10 @@ use super::window::{ReceiveWindow, SendWindow};
 /// a while after we have answered.
 const LATE_PER_STREAM: usize = 2;
 const LATE_MIN: usize = 64;
-/// Bytes of frames that a peer may send on a stream that is over: a wide window's worth.
-const LATE_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Bytes of frames that a peer may send on a stream that is over, beyond those that its window had room for, in bodies
+/// and in headers of small frames.
+const LATE_BYTES_MIN: usize = 2 * 1024 * 1024;
+const LATE_PER_WINDOW: usize = 2;
 /// The payload of our PING frames; each answer is that of the one before.
 const PING_PAYLOAD: [u8; 8] = *b"propylon";
 /// Last stream in the first GOAWAY of a graceful end (RFC 9113 §6.8).
@@ -80,7 +82,8 @@ pub struct GoAway {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Late {
     pub stream: u32,
-    pub bytes: usize,
+    /// Bytes that may still come.
+    left: usize,
 }
 
 /// A connection whose application keeps a `T` of each stream.
@@ -90,6 +93,8 @@ pub struct Connection<T> {
     /// Streams that the peer may have at a time.
     pub(super) streams_max: usize,
     pub(super) list_bytes_max: usize,
+    /// Whether extended CONNECT is taken.
+    allows_connect: bool,
     pub(super) peer: PeerSettings,
     /// Whether the peer's first SETTINGS have come.
     pub(super) has_settings: bool,
@@ -118,6 +123,8 @@ pub struct Connection<T> {
     pub(super) goaway: Option<GoAway>,
     /// Last stream in our GOAWAY: streams above this one are not looked at.
     pub(super) goaway_sent: Option<u32>,
+    /// Whether that was said for good.
+    is_leaving: bool,
     pub(super) is_pinged: bool,
     /// Frames to be sent.
     pub(super) out: Vec<u8>,
@@ -144,6 +151,7 @@ impl<T> Connection<T> {
             role,
             streams_max: terms.settings.max_concurrent_streams.unwrap_or(0) as usize,
             list_bytes_max: terms.settings.header_list_bytes_max as usize,
+            allows_connect: terms.settings.enable_connect,
             peer: PeerSettings::default(),
             has_settings: false,
             initial_window: WINDOW_BYTES,
@@ -163,6 +171,7 @@ impl<T> Connection<T> {
             flood: FloodLimiter::new(terms.flood),
             goaway: None,
             goaway_sent: None,
+            is_leaving: false,
             is_pinged: false,
             out,
             taken: 0,
@@ -177,6 +186,11 @@ impl<T> Connection<T> {
     /// Whether the peer has sent its SETTINGS, and so shown that it speaks HTTP/2.
     pub fn has_settings(&self) -> bool {
         self.has_settings
+    }
+
+    /// Whether clients may open tunnels (RFC 8441 §3).
+    pub fn allows_connect(&self) -> bool {
+        self.allows_connect
     }
 
     /// The peer's GOAWAY, if there was one.
@@ -269,20 +283,22 @@ impl<T> Connection<T> {
             Some(Reset::ByPeer(_) | Reset::Unprocessed(_)) => {}
             // Frames that the peer has sent before it knows are thrown away (RFC 9113 §5.1, closed).
             _ if stream.receive != Half::Ended => {
-                self.note_late(stream.id);
+                let (id, window) = (stream.id, stream.receive_window.target());
+                self.note_late(id, window);
             }
             _ if self.role == Role::Server => self.flood.note_finished(stream.id),
             _ => {}
         }
     }
 
-    /// Remembers a stream that is over here, for which its peer may have frames on their way.
-    pub(super) fn note_late(&mut self, stream: u32) {
+    /// Remembers a stream that is over here, for which its peer may have frames on their way, as its window lets it.
+    pub(super) fn note_late(&mut self, stream: u32, window: u32) {
         let late_max = LATE_MIN.max(LATE_PER_STREAM * self.streams_max.max(self.streams.len()));
         if self.late.len() >= late_max {
             self.late.pop_front();
         }
-        self.late.push_back(Late { stream, bytes: 0 });
+        let left = LATE_BYTES_MIN + LATE_PER_WINDOW * window as usize;
+        self.late.push_back(Late { stream, left });
     }
 
     /// Whether a frame for a stream that is over here was on its way when its peer heard of that. `ends`: nothing more
@@ -290,8 +306,8 @@ impl<T> Connection<T> {
     pub(super) fn is_late(&mut self, id: u32, bytes: usize, ends: bool) -> bool {
         let Some(place) = self.late.iter().position(|late| late.stream == id) else { return false };
         let late = &mut self.late[place];
-        late.bytes += bytes;
-        let is_fine = late.bytes <= LATE_BYTES_MAX;
+        let is_fine = late.left >= bytes;
+        late.left = late.left.saturating_sub(bytes);
         if ends || !is_fine {
             self.late.remove(place);
         }
@@ -350,7 +366,7 @@ impl<T> Connection<T> {
     /// Refuses a stream that has just come, and that nobody has looked at.
     pub fn refuse(&mut self, block: &Block) {
         if !block.end {
-            self.note_late(block.stream);
+            self.note_late(block.stream, self.initial_window);
         }
         frame::write_reset(block.stream, Reason::REFUSED_STREAM, &mut self.out);
     }
@@ -391,6 +407,12 @@ impl<T> Connection<T> {
             self.streams[place].receive_window.set_target(bytes);
             self.widen(place);
         }
+    }
+
+    /// Counts a stream that was reset for what the peer did on it: of a client, who may do that to cause work. A server's
+    /// errors cost nobody else anything.
+    pub(super) fn count_error(&mut self) -> Result<(), Flood> {
+        if self.role == Role::Server { self.flood.count_error() } else { Ok(()) }
     }
 
     /// Tells the peer of a stream's window as far as that is worth a frame.
@@ -450,13 +472,13 @@ impl<T> Connection<T> {
     pub fn go_away(&mut self, reason: Reason) {
         let last = if self.role == Role::Server { self.last } else { 0 };
         let last = self.goaway_sent.map_or(last, |said| said.min(last));
-        self.goaway_sent = Some(last);
+        (self.goaway_sent, self.is_leaving) = (Some(last), true);
         frame::write_goaway(last, reason, &mut self.out);
     }
 
     /// Whether GOAWAY was said for good.
     pub fn is_leaving(&self) -> bool {
-        self.goaway_sent.is_some_and(|last| last != LAST_STREAM_MAX)
+        self.is_leaving
     }
 
     /// Whether a client's connection has an identifier left, and the peer takes streams.

@@ -74,13 +74,16 @@ impl SendQueue {
         self.waiting.front().map(|place| place.stream)
     }
 
-    /// Takes the first one away.
-    pub fn pop(&mut self) {
-        self.waiting.pop_front();
+    /// All of them, in the order of their turns.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.waiting.iter().map(|place| place.stream)
     }
 
     pub fn leave(&mut self, stream: u32) {
-        self.waiting.retain(|place| place.stream != stream);
+        match self.first() == Some(stream) {
+            true => _ = self.waiting.pop_front(),
+            false => self.waiting.retain(|place| place.stream != stream),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -122,7 +125,7 @@ mod tests {
     fn turns(queue: &mut SendQueue, count: usize, again: &[(u32, Priority)]) -> Vec<u32> {
         let turn = |queue: &mut SendQueue| {
             let stream = queue.first()?;
-            queue.pop();
+            queue.leave(stream);
             if let Some((_, priority)) = again.iter().find(|(known, _)| *known == stream) {
                 queue.join(stream, *priority);
             }

@@ -372,10 +372,12 @@ impl<T> Connection<T> {
 
     /// RFC 7540's priorities are read no more (RFC 9113 §5.3.2), but for a stream that depends on itself.
     fn priority(&mut self, id: u32, payload: &[u8]) -> Result<Option<Event>, ConnectionFault> {
-        match number(payload) & 0x7fff_ffff == id {
-            true => self.offend(id, Reason::PROTOCOL_ERROR),
-            false => Ok(None),
+        if number(payload) & 0x7fff_ffff != id {
+            return Ok(None);
         }
+        // A stream that has not begun cannot be reset (RFC 9113 §6.4).
+        self.expect_begun(id)?;
+        self.offend(id, Reason::PROTOCOL_ERROR)
     }
 
     /// RFC 9218 §7.1. For a stream that has not begun nothing is remembered: its request says what it wants.
@@ -411,7 +413,7 @@ impl<T> Connection<T> {
 
     /// Resets a stream for what the peer did on it. Who provokes that again and again is ended.
     fn offend(&mut self, id: u32, reason: Reason) -> Result<Option<Event>, ConnectionFault> {
-        self.flood.count_error()?;
+        self.count_error()?;
         match self.place(id) {
             Some(place) if !self.streams[place].is_closed() => {
                 self.reset_at(place, reason, Reset::ForError);
@@ -431,7 +433,7 @@ impl<T> Connection<T> {
     pub fn reject(&mut self, block: &Block) -> Result<(), ConnectionFault> {
         // The body of a request that was not taken may be on its way.
         if !block.end && self.place(block.stream).is_none() {
-            self.note_late(block.stream);
+            self.note_late(block.stream, self.initial_window);
         }
         self.offend(block.stream, Reason::PROTOCOL_ERROR).map(drop)
     }
@@ -617,7 +619,7 @@ impl<T> Connection<T> {
         if self.goaway_sent.is_some_and(|last| id > last) {
             // What follows it may have been sent before the client heard (RFC 9113 §6.8).
             if !end {
-                self.note_late(id);
+                self.note_late(id, self.initial_window);
             }
             return Ok(Fate::Dropped(None));
         }
@@ -628,7 +630,7 @@ impl<T> Connection<T> {
         };
         // The body that comes behind it is no offence of its own.
         if !end {
-            self.note_late(id);
+            self.note_late(id, self.initial_window);
         }
         self.offend(id, reason).map(Fate::Dropped)
     }
@@ -731,7 +733,7 @@ impl<T> Connection<T> {
     /// Breaks off a stream whose message is malformed, though both sides may have ended it: what has come of it is not
     /// whole.
     fn break_off(&mut self, place: usize, reason: Reason) -> Result<(), ConnectionFault> {
-        self.flood.count_error()?;
+        self.count_error()?;
         let stream = &mut self.streams[place];
         match (stream.reset, stream.is_closed()) {
             (None, true) => stream.reset = Some(Reset::ForError(reason)),

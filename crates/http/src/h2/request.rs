@@ -43,9 +43,16 @@ pub struct RequestReader {
     fields: usize,
     has_length: bool,
     has_host: bool,
+    /// Extended CONNECT was not announced.
+    refuses_connect: bool,
 }
 
 impl RequestReader {
+    /// A reader of one request. `allows_connect`: extended CONNECT was announced (RFC 8441 §3).
+    pub fn new(allows_connect: bool) -> RequestReader {
+        RequestReader { refuses_connect: !allows_connect, ..RequestReader::default() }
+    }
+
     /// Takes the next field of the block. `text` holds it; it is a line there.
     #[inline]
     pub fn field(&mut self, text: &[u8], field: Field, head: &mut RequestHead) {
@@ -142,6 +149,7 @@ impl RequestReader {
         let is_whole = match (is_connect, self.protocol) {
             (true, None) => self.scheme.is_none() && self.path.is_none() && self.authority.is_some(),
             (false, Some(_)) => false,
+            (true, Some(_)) if self.refuses_connect => false,
             _ => self.scheme.is_some() && self.path.is_some(),
         };
         let fits = |span: Option<Span>, rule: fn(&[u8]) -> bool| span.is_none_or(|span| rule(span.bytes(text)));

@@ -11,6 +11,9 @@ use super::stream::{Ending, Half};
 /// window has room for less waits, unless that is all that it has to send.
 const PAYLOAD_BYTES_MIN: usize = 512;
 
+/// Bytes of the output that were taken and are still there, at most.
+const TAKEN_BYTES_MAX: usize = 64 * 1024;
+
 /// A DATA frame that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
@@ -31,6 +34,11 @@ impl<T> Connection<T> {
         self.taken += count;
         if self.taken == self.out.len() {
             self.clear_output();
+        } else if self.taken >= TAKEN_BYTES_MAX {
+            // What was taken is not kept, though there was always more.
+            self.sent += self.taken as u64;
+            self.out.drain(..self.taken);
+            self.taken = 0;
         }
     }
 
@@ -113,7 +121,7 @@ impl<T> Connection<T> {
     /// Writes one DATA frame of the stream whose turn it is, into at most `room` bytes. `copy` appends as many bytes of
     /// the stream's body as it is told. `None` where nothing may be sent.
     pub fn write_data(&mut self, room: usize, copy: impl FnOnce(&mut T, usize, &mut Vec<u8>)) -> Option<Sent> {
-        let id = self.queue.first()?;
+        let id = self.next_sender()?;
         let place = self.place(id)?;
         let stream = &mut self.streams[place];
         let payload_max = PAYLOAD_BYTES.min(room.checked_sub(HEADER_BYTES)?);
@@ -133,7 +141,7 @@ impl<T> Connection<T> {
         stream.pending -= count;
         stream.send_window.sent(count);
         self.send_window.sent(count);
-        self.queue.pop();
+        self.queue.leave(id);
         stream.is_queued = false;
         if ends {
             self.update(place, |stream| stream.send = Half::Ended);
@@ -142,6 +150,15 @@ impl<T> Connection<T> {
             self.requeue(place);
         }
         Some(Sent { stream: id, bytes: count, is_drained })
+    }
+
+    /// The stream whose turn it is. With the connection's window used up that is one which has but its end to say.
+    fn next_sender(&self) -> Option<u32> {
+        if self.send_window.is_open() {
+            return self.queue.first();
+        }
+        let ends = |id: &u32| self.stream(*id).is_some_and(|stream| stream.pending == 0);
+        self.queue.iter().find(ends)
     }
 
     /// Whether a stream has something to send and may.

@@ -53,6 +53,11 @@ impl ReceiveWindow {
         ReceiveWindow { available: i64::from(bytes), held: 0, target: bytes }
     }
 
+    /// Bytes that the window has room for when nothing of it is held.
+    pub fn target(&self) -> u32 {
+        self.target
+    }
+
     /// Bytes received and not released.
     pub fn held(&self) -> u32 {
         self.held

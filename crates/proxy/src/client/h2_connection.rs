@@ -155,6 +155,9 @@ impl ClientH2Connection {
         self.streams.set(self.streams.get() - 1);
         if self.streams.get() == 0 {
             self.connection.borrow().deadline.rest();
+            if self.link.h2.borrow().is_leaving() {
+                self.link.wake_driver();
+            }
         }
         self.active.set(self.core.timers.now());
         self.core.metrics.lower(self.listener.metrics.http2.streams);

@@ -125,10 +125,17 @@ impl Driver {
                     true
                 }
             };
+            let was_full = link.link.is_full();
             match poll_flush(&link, context) {
                 Poll::Ready(Err(_)) => return Poll::Ready(end_of_writing(&link)),
                 Poll::Ready(Ok(())) if self.closing.is_some() => return Poll::Ready(End::Spoken),
-                Poll::Ready(Ok(())) => self.stalled = None,
+                Poll::Ready(Ok(())) => {
+                    self.stalled = None;
+                    if was_full {
+                        // Nothing was read, and no event will say again that there is something to be.
+                        context.waker().wake_by_ref();
+                    }
+                }
                 Poll::Pending => {
                     self.stalled.get_or_insert(link.core.timers.now());
                 }

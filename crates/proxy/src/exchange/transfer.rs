@@ -279,8 +279,9 @@ impl<'a> Transfer<'a> {
     fn poll_pieces(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Transfer { client, server, progress } = self;
         for _ in 0..PIECES_PER_POLL_MAX {
-            // Body bytes that are here already go out with the head.
-            if !(server.has_head_alone() && client.has_piece(progress.upload)) {
+            // Body bytes that are here already go out with the head. What comes behind the head of a tunnel is no body.
+            let has_more = progress.sending == Sending::Body && client.has_piece(progress.upload);
+            if !(server.has_head_alone() && has_more) {
                 let (written, sent) = server.poll_send(context, &progress.core.services);
                 // The client may send as much anew as the server has taken.
                 client.release(written.body);

@@ -251,6 +251,11 @@ impl Link {
         }
     }
 
+    /// Heads of a stream that wait for its task.
+    pub fn waiting_heads(&self, h2: &Streams, id: u32) -> usize {
+        h2.stream(id).map_or(0, |stream| stream.data.heads.len())
+    }
+
     /// The head of a response has come.
     pub fn received_head(&self, h2: &mut Streams, id: u32, head: Box<ReceivedHead>) {
         if let Some(stream) = h2.stream_mut(id) {

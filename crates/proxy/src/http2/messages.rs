@@ -11,6 +11,8 @@ use crate::services::ReceivedHead;
 
 /// Fields of a server's head, at most.
 const FIELDS_MAX: usize = 200;
+/// Heads of a stream that wait for its task: as many interim ones as a response may have, and the last.
+const HEADS_MAX: usize = 17;
 /// Trailers, as many as over HTTP/1.1.
 const TRAILERS_MAX: usize = 64;
 /// Pseudo-header fields of a request, which count as no fields of it.
@@ -28,7 +30,7 @@ pub fn read_request(
     request: &mut Request,
 ) -> Result<Result<(), Refusal>, ConnectionFault> {
     let Request { text, head, .. } = request;
-    let mut reader = RequestReader::default();
+    let mut reader = RequestReader::new(h2.allows_connect());
     let fields_max = limits.headers + PSEUDO_FIELDS_MAX;
     let decoded = h2.decode(block, input, text, fields_max, &mut |text, field| reader.field(text, field, head))?;
     let read = match decoded.flaw {
@@ -61,6 +63,13 @@ pub fn read_response(link: &Link, h2: &mut Streams, block: &Block, input: &[u8])
     head.end = block.end;
     if is_interim && block.end {
         head.flaw = Some(Fault::BadResponse);
+    }
+    // Nobody takes them as fast as they come.
+    if link.waiting_heads(h2, block.stream) >= HEADS_MAX {
+        link.services.heads.give_back(head);
+        h2.reject(block)?;
+        link.wake_stream(h2, block.stream);
+        return Ok(());
     }
     h2.responds(block.stream, !is_interim || block.end, block.end);
     link.received_head(h2, block.stream, head);

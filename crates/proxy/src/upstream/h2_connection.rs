@@ -244,6 +244,7 @@ impl Driver {
             link.h2.borrow_mut().announce_window(window);
         }
         let is_open = self.poll_read(context, &connection);
+        let was_full = link.is_full();
         // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
         if !is_open || connection.has_failed() || self.is_deaf && self.wire.count == 0 {
             return Poll::Ready(());
@@ -260,13 +261,19 @@ impl Driver {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if connection.allows_more() {
+        let is_relieved = was_full && flushed.is_ready();
+        if is_relieved {
+            // Nothing was read, and no event will say again that there is something to be.
+            context.waker().wake_by_ref();
+        }
+        if connection.allows_more() || is_relieved {
             self.life.h2_pool.serve(&services);
         }
         if connection.is_open() && self.wire.stream.is_wearing() {
             connection.close();
         }
-        if !link.h2.borrow().may_open() {
+        // Closing wakes this task: once is enough.
+        if connection.is_open() && !link.h2.borrow().may_open() {
             connection.close();
         }
         self.poll_limits(context, deadline, flushed.is_ready())

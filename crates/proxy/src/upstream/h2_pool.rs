@@ -396,6 +396,10 @@ impl Drop for H2Slot {
         if self.link.streams.get() == 0 && (self.h2_pool.abandoned.get() || self.h2_pool.shedding.get()) {
             self.link.close();
         }
+        // A connection that takes no further streams ends with its last one.
+        if self.link.streams.get() == 0 && !self.link.is_open() {
+            self.link.link.wake_driver();
+        }
         self.h2_pool.serve(services);
     }
 }
@@ -496,7 +500,8 @@ impl H2Connection {
     }
 
     fn has_room(&self, terms: Terms) -> bool {
-        if !self.is_open() {
+        // A server that does not read gets no further requests to hold for it.
+        if !self.is_open() || self.link.is_full() {
             return false;
         }
         // The server has said GOAWAY, or the identifiers are used up.

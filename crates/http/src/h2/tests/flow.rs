@@ -199,3 +199,38 @@ fn trailers_are_asked_for_when_the_body_is_out() {
     assert_eq!(server.says(), ["data 1 16384", "data 1 3616", "headers 1 end"]);
     assert_eq!(server.h2.open(), 0);
 }
+
+/// RFC 9113 §6.9.1: a frame without a byte needs no window.
+#[test]
+fn an_end_is_said_though_the_connections_window_is_used_up() {
+    let mut server = Side::new(Role::Server);
+    server.hears(&headers(1, true, GET));
+    server.hears(&headers(3, true, GET));
+    server.answers(1, false);
+    server.answers(3, false);
+    server.says();
+    server.hears(&window_update(1, 10));
+    server.offers(1, 65_545, Ending::Data);
+    let sent: Vec<String> = server.says();
+    assert_eq!(sent.len(), 4, "{sent:?}");
+    server.offers(3, 0, Ending::Data);
+    assert_eq!(server.says(), ["data 3 0 end"]);
+    server.hears(&window_update(0, 10));
+    server.sends();
+    assert_eq!(server.says(), ["data 1 10 end"]);
+}
+
+#[test]
+fn output_that_is_taken_in_parts_is_not_kept() {
+    let mut server = Side::new(Role::Server);
+    server.hears(&headers(1, true, GET));
+    server.answers(1, false);
+    server.hears(&window_update(1, 1 << 24));
+    server.hears(&window_update(0, 1 << 24));
+    for _ in 0..100 {
+        server.h2.offer(1, 16_384, Ending::Open);
+        server.sends();
+        server.h2.consume_output(16_384);
+        assert!(server.h2.owned_bytes() < 512 * 1024, "{}", server.h2.owned_bytes());
+    }
+}

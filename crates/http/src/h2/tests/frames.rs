@@ -89,8 +89,10 @@ fn a_stream_that_depends_on_itself_is_reset() {
     let mut server = server();
     let block = [&[0, 0, 0, 1, 0][..], GET].concat();
     assert!(server.hears(&frame(kind::HEADERS, flag::PRIORITY | flag::END_HEADERS, 1, &block)).is_empty());
-    assert!(server.hears(&frame(kind::PRIORITY, 0, 7, &[0, 0, 0, 7, 0])).is_empty());
-    assert_eq!(server.says(), ["reset 1 protocol-error", "reset 7 protocol-error"]);
+    assert!(server.hears(&frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])).is_empty());
+    assert_eq!(server.says(), ["reset 1 protocol-error", "reset 1 protocol-error"]);
+    // A stream that has not begun cannot be reset (RFC 9113 §6.4).
+    assert_eq!(server.hears(&frame(kind::PRIORITY, 0, 7, &[0, 0, 0, 7, 0])), ["error protocol-error"]);
 }
 
 #[test]

@@ -249,3 +249,14 @@ fn bodies_are_as_long_as_their_heads_say() {
         assert_eq!(server.h2.stream(1).unwrap().reset().is_none(), fine, "{frames:?}");
     }
 }
+
+#[test]
+fn a_goaway_for_the_last_identifier_is_the_last_one_too() {
+    let mut server = server();
+    server.hears(&headers(0x7fff_ffff, true, GET));
+    server.h2.announce_goaway();
+    assert!(!server.h2.is_leaving());
+    server.h2.go_away(Reason::NO_ERROR);
+    assert!(server.h2.is_leaving());
+    assert_eq!(server.says(), ["goaway 2147483647 no-error", "goaway 2147483647 no-error"]);
+}
