@@ -38,7 +38,9 @@ trap finish EXIT INT TERM
 
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
     -addext "subjectAltName=DNS:localhost,IP:127.0.0.1" -keyout "$work/key.pem" -out "$work/chain.pem" 2>/dev/null
-cat "$work/chain.pem" "$work/key.pem" >"$work/both.pem"
+# A key that others may read is refused.
+rm -f "$work/both.pem"
+(umask 077 && cat "$work/chain.pem" "$work/key.pem" >"$work/both.pem")
 
 # What a program says of the address that it listens on, once it does.
 address_in() {

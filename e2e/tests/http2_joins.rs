@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, PING, PROTOCOL_ERROR, RST_STREAM, block,
-    frame as bytes_of, request,
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, PING, PROTOCOL_ERROR,
+    RST_STREAM, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::websocket_accept;
@@ -95,10 +95,8 @@ fn what_a_server_answers_while_requests_fill_its_socket_is_read_when_it_takes_th
         // Slow at first, so that requests pile up.
         std::thread::sleep(Duration::from_millis(700));
         while let Some(frame) = server.next_frame() {
-            if frame.kind == HEADERS || frame.kind == 9 {
-                if frame.flags & END_HEADERS != 0 {
-                    server.answer(frame.stream, b"hello\n");
-                }
+            if matches!(frame.kind, HEADERS | CONTINUATION) && frame.flags & END_HEADERS != 0 {
+                server.answer(frame.stream, b"hello\n");
             }
         }
     });

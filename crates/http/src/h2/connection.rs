@@ -29,6 +29,8 @@ const LATE_MIN: usize = 64;
 /// and in headers of small frames.
 const LATE_BYTES_MIN: usize = 2 * 1024 * 1024;
 const LATE_PER_WINDOW: usize = 2;
+/// Runs of identifiers left out by a client that are remembered: clients leave out none.
+const SKIPPED_MAX: usize = 16;
 /// The payload of our PING frames; each answer is that of the one before.
 const PING_PAYLOAD: [u8; 8] = *b"propylon";
 /// Last stream in the first GOAWAY of a graceful end (RFC 9113 §6.8).
@@ -111,6 +113,9 @@ pub struct Connection<T> {
     last_place: Cell<usize>,
     /// Streams among them that are not closed.
     pub(super) open: usize,
+    /// Identifiers that the client has left out, as first and last of each run, the newest last. No stream has them any
+    /// more (RFC 9113 §5.1.1).
+    pub(super) skipped: Vec<(u32, u32)>,
     /// The newest stream of the client's: at a server the newest that has come, at a client the newest begun.
     pub(super) last: u32,
     pub(super) late: VecDeque<Late>,
@@ -162,6 +167,7 @@ impl<T> Connection<T> {
             streams: VecDeque::new(),
             last_place: Cell::new(0),
             open: 0,
+            skipped: Vec::new(),
             last: 0,
             late: VecDeque::new(),
             send_window: SendWindow::new(WINDOW_BYTES),
@@ -289,6 +295,23 @@ impl<T> Connection<T> {
             _ if self.role == Role::Server => self.flood.note_finished(stream.id),
             _ => {}
         }
+    }
+
+    /// Takes note of the client's newest stream.
+    pub(super) fn note_newest(&mut self, id: u32) {
+        let first = if self.last == 0 { 1 } else { self.last + 2 };
+        self.last = id;
+        if id > first {
+            if self.skipped.len() == SKIPPED_MAX {
+                self.skipped.remove(0);
+            }
+            self.skipped.push((first, id - 2));
+        }
+    }
+
+    /// Whether the client has left out an identifier, as far as that is remembered.
+    pub(super) fn has_skipped(&self, id: u32) -> bool {
+        self.skipped.iter().any(|(first, last)| (*first..=*last).contains(&id))
     }
 
     /// Remembers a stream that is over here, for which its peer may have frames on their way, as its window lets it.
@@ -498,6 +521,7 @@ impl<T> Connection<T> {
             + self.inbound.owned_bytes()
             + self.streams.capacity() * size_of::<Stream<T>>()
             + self.late.capacity() * size_of::<Late>()
+            + self.skipped.capacity() * size_of::<(u32, u32)>()
             + self.out.capacity()
     }
 

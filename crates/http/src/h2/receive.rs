@@ -612,9 +612,12 @@ impl<T> Connection<T> {
             return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR));
         }
         if id <= self.last {
+            if self.has_skipped(id) {
+                return Err(ConnectionFault::Error(Reason::PROTOCOL_ERROR));
+            }
             return self.judge_trailers(id, end, is_flawed);
         }
-        self.last = id;
+        self.note_newest(id);
         self.flood.note_begun();
         if self.goaway_sent.is_some_and(|last| id > last) {
             // What follows it may have been sent before the client heard (RFC 9113 §6.8).

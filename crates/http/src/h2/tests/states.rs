@@ -189,7 +189,7 @@ fn streams_that_have_not_begun_take_nothing() {
     // A stream that the client has passed over is closed (RFC 9113 §5.1.1).
     let mut server = server();
     server.hears(&headers(5, true, GET));
-    assert!(server.hears(&headers(3, true, GET)).is_empty());
+    assert!(server.hears(&data(3, true, 1)).is_empty());
     assert_eq!(server.says(), ["reset 3 stream-closed"]);
     assert_eq!(server.hears(&headers(6, true, GET)), ["error protocol-error"]);
 }
@@ -259,4 +259,15 @@ fn a_goaway_for_the_last_identifier_is_the_last_one_too() {
     server.h2.go_away(Reason::NO_ERROR);
     assert!(server.h2.is_leaving());
     assert_eq!(server.says(), ["goaway 2147483647 no-error", "goaway 2147483647 no-error"]);
+}
+
+/// RFC 9113 §5.1.1.
+#[test]
+fn an_identifier_that_was_left_out_is_no_streams_any_more() {
+    for (first, left_out, fine) in [(5, 1, false), (5, 3, false), (1, 1, true), (3, 3, true)] {
+        let mut server = server();
+        server.hears(&headers(first, false, GET));
+        let heard = server.hears(&headers(left_out, true, FIELD));
+        assert_eq!(heard == ["error protocol-error"], !fine, "{first}, {left_out}: {heard:?}");
+    }
 }
