@@ -246,7 +246,7 @@ fn a_server_that_sends_what_nobody_asked_for_does_so_at_no_other_streams_cost() 
                 }
                 _ => {}
             }
-            // Its answer comes last.
+            // The answer to the first comes last.
             if let Some(first) = held.filter(|_| frame.stream == 2 * 1_100 + 1) {
                 server.answer(first, b"hello\n");
             }

@@ -61,7 +61,7 @@ fn java() -> Command {
     command
 }
 
-/// What a client has counted: lines of a number and what it is about.
+/// Counts of a client: lines of a number and what it is about.
 struct Tally(String);
 
 impl Tally {
@@ -395,7 +395,7 @@ impl Changing {
         assert!(said.contains("is in effect"), "{said}");
     }
 
-    /// What a client counted that makes requests all the time while the terms change.
+    /// Counts of a client that makes requests all the time while the terms change.
     #[track_caller]
     fn load(&mut self, client: Command) -> Tally {
         let client = Running::start(asking(client, "load", &self.engine));

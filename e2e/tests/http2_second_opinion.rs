@@ -1134,7 +1134,7 @@ impl Settings {
         let mut builder = h2::client::Builder::new();
         builder.header_table_size(self.table).max_frame_size(self.frame).initial_window_size(self.window);
         builder.initial_connection_window_size(self.connection_window).max_header_list_size(self.list);
-        // What comes for a stream that was reset is to be known as that.
+        // Frames for a stream that was reset are to be known as that.
         builder.max_concurrent_reset_streams(10_000).enable_push(false);
         builder
     }
@@ -1247,7 +1247,7 @@ fn string<'a>(block: &mut &'a [u8]) -> &'a [u8] {
 
 /// A socket with a tap on what comes.
 struct Tapped {
-    /// None once it is dropped.
+    /// `None` once it is dropped.
     socket: Option<TcpStream>,
     tap: Arc<Tap>,
     /// Reads on once it is dropped.

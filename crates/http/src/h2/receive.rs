@@ -620,7 +620,7 @@ impl<T> Connection<T> {
         self.note_newest(id);
         self.flood.note_begun();
         if self.goaway_sent.is_some_and(|last| id > last) {
-            // What follows it may have been sent before the client heard (RFC 9113 §6.8).
+            // Frames behind it may have been sent before the client heard (RFC 9113 §6.8).
             if !end {
                 self.note_late(id, self.initial_window);
             }

@@ -35,7 +35,7 @@ impl<T> Connection<T> {
         if self.taken == self.out.len() {
             self.clear_output();
         } else if self.taken >= TAKEN_BYTES_MAX {
-            // What was taken is not kept, though there was always more.
+            // Bytes that were taken are not kept, though there was always more.
             self.sent += self.taken as u64;
             self.out.drain(..self.taken);
             self.taken = 0;
