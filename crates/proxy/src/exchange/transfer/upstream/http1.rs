@@ -18,6 +18,9 @@ use crate::upstream::connection::ServerConnection;
 /// Bytes of a body that go out in one record with the head.
 const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 
+/// Bytes of a body that are copied behind the head, at most.
+const INLINED_BYTES_MAX: usize = 1024;
+
 /// Framing of the request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -33,6 +36,8 @@ pub struct Http1 {
     pub framing: Framing,
     /// Heads and framing on their way to the server; `piece` and then `after` follow it.
     pub outbox: Buffer,
+    /// Bytes of the body at the outbox's end.
+    inlined: usize,
     pub piece: Buffer,
     pub after: &'static [u8],
     /// Bytes that the server sent and nobody has taken yet.
@@ -59,6 +64,7 @@ impl Http1 {
             connection,
             framing: if body == RequestBody::Chunked { Framing::Chunked } else { Framing::Plain },
             outbox,
+            inlined: 0,
             piece: Buffer::default(),
             after: b"",
             answer: Buffer::default(),
@@ -107,8 +113,18 @@ impl Http1 {
     /// Writes what is staged.
     pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Services) -> (Written, Poll<Result<(), ()>>) {
         let mut piece = std::mem::take(&mut self.piece);
-        let (written, sent) = self.poll_write(context, &core.buffers, piece.readable());
+        // A copy of few bytes costs less than a write of several parts.
+        let is_small = piece.len() <= INLINED_BYTES_MAX && piece.len() <= self.outbox.room();
+        if is_small && !self.outbox.is_empty() && self.after.is_empty() {
+            self.outbox.extend(piece.readable());
+            self.inlined += piece.len();
+            piece.consume(piece.len());
+        }
+        let (mut written, sent) = self.poll_write(context, &core.buffers, piece.readable());
         piece.consume(written.body);
+        if self.outbox.is_empty() {
+            written.body += std::mem::take(&mut self.inlined);
+        }
         if piece.is_empty() {
             core.buffers.release(&mut piece);
         } else {
