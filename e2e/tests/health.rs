@@ -187,7 +187,10 @@ fn a_server_that_flaps_does_not_flap_its_state() {
         0 => HELLO.into(),
         _ => BROKEN.into(),
     });
-    let engine = engine(&[origin.address()], "health = { path = \"/\", interval = \"50ms\", rise = 2, fall = 2 }");
+    let engine = engine(
+        &[origin.address()],
+        "health = { path = \"/\", interval = \"50ms\", timeout = \"5s\", rise = 2, fall = 2 }",
+    );
     let probes = |result: &str| engine.metric("propylon_health_checks_total", &[("result", result)]);
     holds("many probes", || probes("success") >= 10.0 && probes("unexpected-status") >= 10.0);
     // From not being known to being up, and no further.

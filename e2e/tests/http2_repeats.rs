@@ -2,7 +2,7 @@
 
 use propylon_e2e::engine::with;
 use propylon_e2e::frames::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, block, frame as bytes_of, request,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, RST_STREAM, block, frame as bytes_of, request,
 };
 use propylon_e2e::{Engine, Origin};
 
@@ -81,4 +81,36 @@ fn a_small_body_is_sent_again_where_a_connection_was_closed_and_that_is_safe() {
         client.get(3, "/");
         assert_eq!(client.response(3).0.status(), Some(200));
     }
+}
+
+/// RFC 9113 §8.7: a stream that was refused was not worked on, though an interim response had come.
+#[test]
+fn a_stream_that_was_refused_behind_an_interim_response_is_sent_again_where_that_is_safe() {
+    let origin = Origin::scripted(|peer| {
+        let number = peer.number;
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        let mut refused = number > 0;
+        while let Some(frame) = server.next_frame() {
+            if frame.kind != HEADERS {
+                continue;
+            }
+            if std::mem::replace(&mut refused, true) {
+                server.answer(frame.stream, b"hello\n");
+            } else {
+                // `:status: 103` as a literal.
+                server.send(HEADERS, END_HEADERS, frame.stream, &[0x08, 0x03, b'1', b'0', b'3']);
+                server.send(RST_STREAM, 0, frame.stream, &7_u32.to_be_bytes());
+            }
+        }
+    });
+    let engine = Engine::start(&with(&[origin.address()], "", "protocol = \"h2\""));
+    let mut client = Http2::start(&engine);
+    client.get(1, "/");
+    let head = loop {
+        let frame = client.next_of(1);
+        if frame.status() == Some(200) || frame.kind != HEADERS {
+            break frame;
+        }
+    };
+    assert_eq!(head.status(), Some(200), "{head:?}");
 }

@@ -668,6 +668,13 @@ fn signals_are_delivered_to_no_worker() {
     // A thread names itself once it runs.
     holds("a worker has its name", || tasks().any(is_worker));
     let mut workers = 0;
+    // It blocks them once it has its name.
+    let blocks = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+        !field("Name:").starts_with("worker-") || field("SigBlk:").chars().any(|digit| digit != '0')
+    };
+    holds("workers block signals", || tasks().all(blocks));
     for task in tasks() {
         let status = fs::read_to_string(task.path().join("status")).expect("its state");
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().to_owned();

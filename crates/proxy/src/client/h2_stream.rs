@@ -18,7 +18,7 @@ use crate::request::{After, Request};
 
 /// Bytes of memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to
 /// say only when its client would take it at once, and in small pieces.
-const CONNECTION_UNREAD_BYTES_MAX: usize = 512 * 1024;
+const CONNECTION_UNREAD_BYTES_MAX: usize = 256 * 1024;
 const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Windows' worth of a body that have gone on to its server before a wider one is opened.
 const WINDOWS_PER_WIDENING: u64 = 4;

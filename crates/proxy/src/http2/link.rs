@@ -19,8 +19,10 @@ use crate::services::{ReceivedHead, Services};
 
 /// Bytes of a body that may wait for a peer's window or socket before more of it is read.
 const PENDING_BYTES_MAX: usize = 32 * 1024;
-/// Output of a connection from which on nothing more is received: frames that a peer provokes and does not read.
+/// Output of a connection from which on nothing more is received from a client, and no stream is begun with a server.
 const OUTPUT_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
+/// Output from which on nothing more is received from a server, which provokes frames and does not read them.
+const PROVOKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Events that a stream's task waits for, as bits.
 mod interest {
@@ -206,7 +208,13 @@ impl Link {
         self.fault.get()
     }
 
-    /// Whether so much waits to be written that nothing more is to be received.
+    /// Whether a server has provoked so much that nothing more is to be received. A server's answers are taken though
+    /// requests fill the connection: two peers that both wait for the other to read would wait for ever.
+    pub fn is_flooded(&self) -> bool {
+        self.h2.borrow().output().len() >= PROVOKED_BYTES_MAX
+    }
+
+    /// Whether so much waits to be written that nothing more is to be received from a client, or asked of a server.
     pub fn is_full(&self) -> bool {
         self.h2.borrow().output().len() >= OUTPUT_BYTES_MAX
     }

@@ -244,7 +244,7 @@ impl Driver {
             link.h2.borrow_mut().announce_window(window);
         }
         let is_open = self.poll_read(context, &connection);
-        let was_full = link.is_full();
+        let (was_full, was_flooded) = (link.is_full(), link.is_flooded());
         // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
         if !is_open || connection.has_failed() || self.is_deaf && self.wire.count == 0 {
             return Poll::Ready(());
@@ -261,12 +261,11 @@ impl Driver {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let is_relieved = was_full && flushed.is_ready();
-        if is_relieved {
+        if was_flooded && flushed.is_ready() {
             // Nothing was read, and no event will say again that there is something to be.
             context.waker().wake_by_ref();
         }
-        if connection.allows_more() || is_relieved {
+        if connection.allows_more() || was_full && flushed.is_ready() {
             self.life.h2_pool.serve(&services);
         }
         if connection.is_open() && self.wire.stream.is_wearing() {
@@ -439,7 +438,7 @@ impl Wire {
         link: &Link,
     ) -> Result<bool, ConnectionFault> {
         self.count = 0;
-        while !link.is_full() {
+        while !link.is_flooded() {
             if self.count >= FRAMES_BYTES_PER_POLL_MAX {
                 budget::spend(Budget::Frames, context);
                 break;

@@ -301,6 +301,9 @@ impl Http2 {
                 self.lost(is_of_use, answered)
             }
             (Reset::ByPeer(Reason::REFUSED_STREAM), false) => (Fault::StreamRefused, Repeatable::Unsent),
+            (Reset::ByPeer(Reason::REFUSED_STREAM), true) if is_awaited => {
+                (Fault::StreamRefused, Repeatable::Unanswered)
+            }
             (Reset::ByPeer(reason), _) => {
                 self.reset = Some(reason);
                 (if is_about_request(reason) { Fault::RequestReset } else { Fault::StreamReset }, Repeatable::No)
