@@ -273,6 +273,15 @@ mod tests {
     }
 
     #[test]
+    fn no_more_window_updates_are_paid_for_than_a_window_could_hold() {
+        let mut limiter = FloodLimiter::new(Http2Flood::default());
+        let update = frame(kind::WINDOW_UPDATE);
+        let paid = UPDATE_CREDIT_BYTES_MAX / BYTES_PER_UPDATE;
+        assert!((0..paid + 1_000).all(|_| limiter.count(&update, 0, 1 << 40).is_ok()));
+        assert_eq!(limiter.count(&update, 0, 1 << 40), Err(Flood::WindowUpdate));
+    }
+
+    #[test]
     fn resets_are_a_flood_where_they_are_many_and_most_of_what_was_begun() {
         let mut limiter = FloodLimiter::new(Http2Flood::default());
         let mut reset_of = |begun: u32, resets: u32| {

@@ -244,6 +244,29 @@ fn secrets_are_in_no_table_and_stay_secrets() {
     }
 }
 
+/// RFC 7541 §7.1.3: a secret is not told from its table either, though another field has had its value.
+#[test]
+fn a_secret_that_a_table_has_is_spelled_out_all_the_same() {
+    let mut pair = Pair::new();
+    (0..3).for_each(|_| assert_eq!(pair.carry(&[("x-key", "value")]).0.len(), 1));
+    let mut block = Vec::new();
+    pair.encoder.begin(&mut pair.recurring, &mut block).field(b"x-key", b"value", true);
+    assert_eq!(block[0], 0x10, "never indexed (RFC 7541 §6.2.3)");
+}
+
+/// A query may be a secret of which nobody says so, and a large field pushes out all others.
+#[test]
+fn queries_and_large_fields_are_in_no_table_however_often_they_come() {
+    let mut pair = Pair::new();
+    let large = "v".repeat(1_100);
+    for _ in 0..4 {
+        pair.carry(&[(":path", "/search?q=private"), ("x-large", &large)]);
+        assert_eq!(pair.encoder.table_bytes(), 0);
+    }
+    (0..3).for_each(|_| _ = pair.carry(&[(":path", "/search")]));
+    assert!(pair.encoder.table_bytes() > 0);
+}
+
 #[test]
 fn random_lists_come_back_whatever_the_peer_does_to_the_table() {
     for seed in 0..40 {

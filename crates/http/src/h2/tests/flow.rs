@@ -234,3 +234,31 @@ fn output_that_is_taken_in_parts_is_not_kept() {
         assert!(server.h2.owned_bytes() < 512 * 1024, "{}", server.h2.owned_bytes());
     }
 }
+
+#[test]
+fn a_stream_that_was_reset_has_no_turn_any_more() {
+    let mut server = Side::new(Role::Server);
+    server.hears(&headers(1, true, GET));
+    server.hears(&headers(3, true, GET));
+    server.answers(1, false);
+    server.answers(3, false);
+    server.offers(1, 65_535, Ending::Open);
+    server.offers(3, 100, Ending::Open);
+    server.says();
+    server.hears(&reset(3, Reason::CANCEL));
+    server.hears(&window_update(0, 1_000));
+    server.sends();
+    assert_eq!((server.says(), server.h2.has_data()), (Vec::<String>::new(), false));
+}
+
+#[test]
+fn little_room_is_not_filled_with_small_frames() {
+    let mut server = Side::new(Role::Server);
+    server.hears(&headers(1, true, GET));
+    server.answers(1, false);
+    server.h2.offer(1, 1_000, Ending::Open);
+    server.says();
+    let copy = |_: &mut Vec<u8>, count: usize, out: &mut Vec<u8>| out.resize(out.len() + count, b'.');
+    assert_eq!(server.h2.write_data(100, copy), None);
+    assert_eq!(server.h2.write_data(600, copy).map(|sent| sent.bytes), Some(591));
+}

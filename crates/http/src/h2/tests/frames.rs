@@ -156,3 +156,39 @@ fn every_frame_may_come_byte_by_byte_and_means_the_same() {
         assert_eq!(server.says().len(), 2);
     }
 }
+
+#[test]
+fn a_padded_frame_without_a_byte_has_no_length_of_its_padding() {
+    let mut server = server();
+    server.hears(&headers(1, false, GET));
+    assert_eq!(server.hears(&frame(kind::DATA, flag::PADDED, 1, &[])), ["error frame-size-error"]);
+}
+
+#[test]
+fn frames_that_only_one_side_sends_are_errors_of_the_other() {
+    let mut client = Side::new(Role::Client);
+    client.asks(true);
+    let update = frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1");
+    assert_eq!(client.hears(&update), ["error protocol-error"]);
+}
+
+/// RFC 7541 §4.2: the table that the peer wants is told of in the next block.
+#[test]
+fn the_peers_size_of_the_table_is_that_of_the_next_block() {
+    let mut server = server();
+    server.hears(&setting(1, 0));
+    server.hears(&headers(1, true, GET));
+    server.says();
+    server.answers(1, true);
+    assert_eq!(server.h2.output()[9], 0x20);
+}
+
+#[test]
+fn an_answer_to_no_ping_of_ours_says_nothing() {
+    let mut server = server();
+    let pong = frame(kind::PING, flag::ACK, 0, b"propylon");
+    assert!(server.hears(&pong).is_empty());
+    assert!(server.h2.ping());
+    assert_eq!(server.hears(&pong), ["pong"]);
+    assert!(server.hears(&pong).is_empty());
+}

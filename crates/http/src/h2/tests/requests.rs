@@ -189,6 +189,16 @@ fn pseudo_headers_that_are_not_what_they_should_be_are_refused() {
     malformed(get(&[(":method", b"GET")], true), "bad-field-name");
 }
 
+/// RFC 9113 §8.3: all of them come before the fields, each once.
+#[test]
+fn pseudo_headers_behind_fields_are_malformed() {
+    for late in GET {
+        let before = GET.into_iter().filter(|field| field.0 != late.0);
+        malformed(read_all(before.chain([("x", &b"y"[..]), late]), true), late.0);
+        malformed(read_all(GET.into_iter().chain([late]), true), late.0);
+    }
+}
+
 #[test]
 fn host_and_authority_must_mean_the_same() {
     let host = |read: Result<Read, Refusal>| read.map(|read| read.head.host.bytes(&read.text).to_vec());

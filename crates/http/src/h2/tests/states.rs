@@ -271,3 +271,14 @@ fn an_identifier_that_was_left_out_is_no_streams_any_more() {
         assert_eq!(heard == ["error protocol-error"], !fine, "{first}, {left_out}: {heard:?}");
     }
 }
+
+/// RFC 9113 §6.8: what a peer has passed over stays so.
+#[test]
+fn a_second_goaway_takes_no_stream_back_in() {
+    let goaway = |last: u32| frame(kind::GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0; 4]].concat());
+    let mut client = Side::new(Role::Client);
+    (0..3).for_each(|_| assert!(client.asks(true).is_some()));
+    client.hears(&goaway(1));
+    client.hears(&goaway(5));
+    assert_eq!(client.h2.goaway().map(|said| said.last), Some(1));
+}
