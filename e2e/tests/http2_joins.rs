@@ -269,24 +269,36 @@ fn a_server_that_sends_what_nobody_asked_for_does_so_at_no_other_streams_cost() 
 /// Both directions of a connection between two engines may be full at once: neither waits for the other to read first.
 #[test]
 fn two_engines_that_have_much_to_say_to_each_other_do_not_wait_for_ever() {
-    const ASKED: u32 = 300;
+    const ASKED: u32 = 250;
     let fields: String = (0..28).map(|number| format!("X-Big-{number}: {}\r\n", "a".repeat(1_000))).collect();
     let origin =
         Origin::answering(move |_| format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}\r\n").into_bytes());
     let terms = "http2 = { max_concurrent_streams = 1000 }\nlimits = { head_bytes = \"64KiB\" }";
     let back = Engine::start(&with(&[origin.address()], terms, "max_idle = 300"));
+    let address = back.address("plain");
+    let servers = format!("servers = [{{ address = \"{address}\", max_connections = 1 }}]");
     let server = "protocol = \"h2\"\nhttp2 = { max_streams = 1000, ping = \"60s\" }\nretries = 0";
-    let front = Engine::start(&with(&[back.address("plain")], terms, server));
-    let mut client = Http2::start(&front);
-    let field = "a".repeat(14_000);
-    for number in 0..ASKED {
-        let fields = [&request("GET", "/")[..], &[("x-big", &field)]].concat();
-        client.client.send(bytes_of(HEADERS, END_HEADERS | END_STREAM, number * 2 + 1, &block(&fields)));
-    }
-    let mut answered = 0;
-    while answered < ASKED {
-        let frame = client.next_frame();
-        assert!(!matches!(frame.kind, RST_STREAM | GOAWAY), "{frame:?} after {answered}");
-        answered += u32::from(frame.stream > 0 && frame.ends());
-    }
+    let config = with(&[address], terms, server).replace(&format!("servers = [\"{address}\"]"), &servers);
+    assert!(config.contains("max_connections"), "{config}");
+    let front = Engine::start(&config);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = Http2::start(&front);
+                let field = "a".repeat(14_000);
+                let block = block(&[&request("GET", "/")[..], &[("x-big", &field)]].concat());
+                for number in 0..ASKED {
+                    client.client.send(bytes_of(HEADERS, END_HEADERS | END_STREAM, number * 2 + 1, &block));
+                }
+                let mut answered = 0;
+                while answered < ASKED {
+                    let frame = client.next_frame();
+                    assert!(!matches!(frame.kind, RST_STREAM | GOAWAY), "{frame:?} after {answered}");
+                    answered += u32::from(frame.stream > 0 && frame.ends());
+                }
+            });
+        }
+    });
+    let fine = front.metric("propylon_responses_total", &[("class", "2xx")]);
+    assert_eq!(fine, f64::from(4 * ASKED));
 }

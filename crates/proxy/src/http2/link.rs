@@ -21,8 +21,8 @@ use crate::services::{ReceivedHead, Services};
 const PENDING_BYTES_MAX: usize = 32 * 1024;
 /// Output of a connection from which on nothing more is received from a client, and no stream is begun with a server.
 const OUTPUT_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
-/// Output from which on nothing more is received from a server, which provokes frames and does not read them.
-const PROVOKED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Output that a server has provoked and does not read, from which on nothing more is received from it.
+const PROVOKED_BYTES_MAX: usize = 1024 * 1024;
 
 /// Events that a stream's task waits for, as bits.
 mod interest {
@@ -137,6 +137,8 @@ pub struct Link {
     fault: Cell<Option<ConnectionFault>>,
     /// Waker of the driver, once it waits.
     driver: RefCell<Option<Waker>>,
+    /// Bytes of output that what was received has provoked, since the output was empty last.
+    provoked: Cell<usize>,
     /// A task waits for the peer to open a window.
     is_starved: Cell<bool>,
     accounts: Rc<Accounts>,
@@ -150,6 +152,7 @@ impl Link {
             h2: RefCell::new(Connection::new(role, terms)),
             fault: Cell::new(None),
             driver: RefCell::default(),
+            provoked: Cell::new(0),
             is_starved: Cell::new(false),
             accounts: Rc::new(accounts),
         }
@@ -211,7 +214,17 @@ impl Link {
     /// Whether a server has provoked so much that nothing more is to be received. A server's answers are taken though
     /// requests fill the connection: two peers that both wait for the other to read would wait for ever.
     pub fn is_flooded(&self) -> bool {
-        self.h2.borrow().output().len() >= PROVOKED_BYTES_MAX
+        self.provoked.get() >= PROVOKED_BYTES_MAX
+    }
+
+    /// Counts output that was provoked by what was received.
+    pub fn note_provoked(&self, bytes: usize) {
+        self.provoked.set(self.provoked.get() + bytes);
+    }
+
+    /// All of the output is on its way.
+    pub fn note_flushed(&self) {
+        self.provoked.set(0);
     }
 
     /// Whether so much waits to be written that nothing more is to be received from a client, or asked of a server.

@@ -451,6 +451,7 @@ impl Wire {
                 }
             }
             let mut h2 = link.h2.borrow_mut();
+            let before = h2.output().len();
             while !self.inbox.is_empty() {
                 let (used, event) = h2.receive(self.inbox.readable(), self.received_at)?;
                 if let Some(event) = event {
@@ -459,6 +460,7 @@ impl Wire {
                 self.inbox.consume(used);
                 self.count += used;
             }
+            link.note_provoked(h2.output().len() - before);
         }
         if self.inbox.is_idle() {
             self.services.buffers.release(&mut self.inbox);
@@ -472,6 +474,7 @@ impl Wire {
         loop {
             link.write_bodies(&mut h2);
             if h2.output().is_empty() {
+                link.note_flushed();
                 return self.stream.poll_flush(context, buffers);
             }
             let count = ready!(self.stream.poll_write(context, buffers, &[IoSlice::new(h2.output())]))?;
