@@ -18,7 +18,7 @@ use crate::services::{ReceivedHead, STREAM_WINDOW_BYTES_MAX, Services, WIDE_WIND
 use crate::upstream::h2_pool::{H2Connection, H2Slot, StreamPermit};
 
 /// Bytes by which windows of servers' streams may be wider than at first for one client's connection.
-const CLIENT_WIDENED_BYTES_MAX: u64 = 512 * 1024;
+const CLIENT_WIDENED_BYTES_MAX: u64 = 384 * 1024;
 
 pub struct Http2 {
     slot: H2Slot,
