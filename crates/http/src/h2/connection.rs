@@ -324,6 +324,14 @@ impl<T> Connection<T> {
         self.late.push_back(Late { stream, left });
     }
 
+    /// Remembers a stream that is not served from its begin on: the body behind its head is no offence of its own. `end`:
+    /// it has none.
+    pub(super) fn note_unserved(&mut self, stream: u32, end: bool) {
+        if !end {
+            self.note_late(stream, self.initial_window);
+        }
+    }
+
     /// Whether a frame for a stream that is over here was on its way when its peer heard of that. `ends`: nothing more
     /// comes behind it.
     pub(super) fn is_late(&mut self, id: u32, bytes: usize, ends: bool) -> bool {
@@ -388,9 +396,7 @@ impl<T> Connection<T> {
 
     /// Refuses a stream that has just come, and that nobody has looked at.
     pub fn refuse(&mut self, block: &Block) {
-        if !block.end {
-            self.note_late(block.stream, self.initial_window);
-        }
+        self.note_unserved(block.stream, block.end);
         frame::write_reset(block.stream, Reason::REFUSED_STREAM, &mut self.out);
     }
 

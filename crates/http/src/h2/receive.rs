@@ -432,8 +432,8 @@ impl<T> Connection<T> {
     /// As many streams were as may be: the connection is to end.
     pub fn reject(&mut self, block: &Block) -> Result<(), ConnectionFault> {
         // The body of a request that was not taken may be on its way.
-        if !block.end && self.place(block.stream).is_none() {
-            self.note_late(block.stream, self.initial_window);
+        if self.place(block.stream).is_none() {
+            self.note_unserved(block.stream, block.end);
         }
         self.offend(block.stream, Reason::PROTOCOL_ERROR).map(drop)
     }
@@ -621,9 +621,7 @@ impl<T> Connection<T> {
         self.flood.note_begun();
         if self.goaway_sent.is_some_and(|last| id > last) {
             // Frames behind it may have been sent before the client heard (RFC 9113 §6.8).
-            if !end {
-                self.note_late(id, self.initial_window);
-            }
+            self.note_unserved(id, end);
             return Ok(Fate::Dropped(None));
         }
         let reason = match is_flawed {
@@ -631,10 +629,7 @@ impl<T> Connection<T> {
             true => Reason::PROTOCOL_ERROR,
             false => return Ok(Fate::Request),
         };
-        // The body that comes behind it is no offence of its own.
-        if !end {
-            self.note_late(id, self.initial_window);
-        }
+        self.note_unserved(id, end);
         self.offend(id, reason).map(Fate::Dropped)
     }
 

@@ -87,8 +87,8 @@ impl Stream {
     }
 
     /// Whether all of the request's body, and no trailers, has come and was taken.
-    pub fn has_ended(&self) -> bool {
-        self.link.link.whole_body(self.id) == Some(0)
+    pub fn is_exhausted(&self) -> bool {
+        self.link.link.is_exhausted(self.id)
     }
 
     /// The next piece of the request's body; `None` behind the last.

@@ -402,6 +402,11 @@ impl Link {
         stream.map(|stream| stream.data.received.len())
     }
 
+    /// Whether all of a body without trailers has come and was taken.
+    pub fn is_exhausted(&self, id: u32) -> bool {
+        self.whole_body(id) == Some(0)
+    }
+
     /// The head of a response that is next, if one has come.
     pub fn take_head(&self, id: u32) -> Option<Box<ReceivedHead>> {
         self.h2.borrow_mut().stream_mut(id).and_then(|stream| stream.data.heads.pop_front())

@@ -322,7 +322,7 @@ fn poll_stream(
     match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
         Some(piece) => {
             if let Upload::Stream { begun, kept, .. } = upload {
-                if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.has_ended() {
+                if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.is_exhausted() {
                     *kept = Some(piece.readable().into());
                     pieces.copied = true;
                 }

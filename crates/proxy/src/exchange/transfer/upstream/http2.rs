@@ -108,7 +108,7 @@ impl Http2 {
             ResponseBody::Length(length) => self.link().expect(self.id, length),
             ResponseBody::Chunked | ResponseBody::UntilClose => {}
         }
-        self.ended = self.link().whole_body(self.id) == Some(0);
+        self.ended = self.link().is_exhausted(self.id);
         !self.is_read()
     }
 
@@ -237,7 +237,7 @@ impl Http2 {
             Ok(Some(data)) => {
                 // The client has room for it: whoever asks has looked.
                 self.link().release(self.id, data.len());
-                self.ended = self.link().whole_body(self.id) == Some(0);
+                self.ended = self.link().is_exhausted(self.id);
                 let end = self.ended.then(Vec::new);
                 Poll::Ready(Ok(Part { data: Some(data), end }))
             }
