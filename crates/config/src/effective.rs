@@ -36,6 +36,7 @@ pub fn config(config: &Config) -> Value {
 pub fn of_the_process(config: &Config) -> Value {
     let sections = (&config.process, &config.log, &config.keys, &config.admin);
     let mut root = json!({ "process": sections.0, "log": sections.1, "keys": sections.2, "admin": sections.3 });
+    (root["cluster"], root["announce"]) = (json!(config.cluster), json!(config.announce));
     remove_absent(&mut root);
     root
 }
@@ -261,6 +262,31 @@ mod tests {
         service_name = "edge"
         attributes = { "deployment.environment.name" = "test" }
         timeout = "1500ms"
+        [cluster]
+        name = "edge"
+        engine = "one"
+        endpoints = ["https://10.0.0.5:2379", "http://127.0.0.1:2379"]
+        ca = "etcd-ca.pem"
+        identity = "engine.pem"
+        user = "propylon"
+        password_file = "password"
+        sealing_keys = ["seal", "old"]
+        state = "cluster"
+        runtime = "run"
+        address = "10.0.0.2"
+        lease = "2s"
+        canary = { time = "5s", step = 10, judge = false }
+        ticket_keys = { rotate = "90m" }
+        drain_limit = "1500ms"
+        vips = ["192.0.2.7"]
+        flows = { port = 7000, buckets = 512 }
+        capacity = { min = 2, max = 9, cpu = 50, connections = 700, handshake_wait = "5ms", spare = 0, webhook = "https://scaler.internal/edge", every = "5s" }
+        [announce]
+        bird = "bird.ctl"
+        protocols = ["vip"]
+        min_servers = 0
+        hold = "4s"
+        hold_up = "7s"
         [listener.web]
         bind = ["127.0.0.1:8443", "[::1]:8443"]
         tls = "public"
@@ -385,7 +411,7 @@ mod tests {
     #[test]
     fn what_is_shown_is_a_configuration_that_means_the_same() {
         let minimal = "[listener.web]\nbind = \"127.0.0.1:80\"\n[[route]]\nrespond = {}\n";
-        for text in [EVERYTHING, minimal] {
+        for text in [EVERYTHING, minimal, include_str!("../tests/full.toml")] {
             let shown = effective("a.toml", text);
             assert_eq!(effective("a.json", &shown.to_string()), shown);
         }
@@ -450,7 +476,8 @@ mod tests {
             missing.extend(keys.difference(&there[kind]).map(|key| format!("{kind}.{key}")));
         }
         // One of several, and one that has one value only.
-        missing.retain(|key| !["backend.*.hash.key.header", "tls.*.early_data"].contains(&key.as_str()));
+        let shown_elsewhere = ["backend.*.hash.key.header", "cluster.capacity.hook", "tls.*.early_data"];
+        missing.retain(|key| !shown_elsewhere.contains(&key.as_str()));
         assert!(missing.is_empty(), "show these, and have EVERYTHING set them: {missing:?}");
     }
 
@@ -495,6 +522,19 @@ mod tests {
         assert_eq!(shown["backend"]["app"]["outlier"]["consecutive_failures"], 7);
         assert_eq!(shown["backend"]["app"]["circuit"]["requests"], 100);
         assert_eq!(shown["process"]["resolver"]["servers"], json!(["10.0.0.2:53"]));
+        let cluster = &shown["cluster"];
+        assert_eq!(cluster["endpoints"], json!(["https://10.0.0.5:2379", "http://127.0.0.1:2379"]));
+        assert_eq!((&cluster["user"], &cluster["password_file"]), (&json!("propylon"), &json!("password")));
+        assert_eq!(cluster["canary"], json!({ "time": "5s", "step": 10, "judge": false }));
+        assert_eq!((&cluster["vips"], &cluster["runtime"]), (&json!(["192.0.2.7"]), &json!("run")));
+        let capacity = json!({
+            "min": 2, "max": 9, "cpu": 50, "connections": 700, "handshake_wait": "5ms", "spare": 0,
+            "webhook": "https://scaler.internal/edge", "every": "5s"
+        });
+        assert_eq!(cluster["capacity"], capacity);
+        let announce =
+            json!({ "bird": "bird.ctl", "protocols": ["vip"], "min_servers": 0, "hold": "4s", "hold_up": "7s" });
+        assert_eq!(shown["announce"], announce);
         let vault = &shown["signer"]["vault"];
         assert_eq!(vault["servers"][1], json!({ "address": "keys.internal:2408", "server_name": "keys" }));
         assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));

@@ -1,7 +1,9 @@
 //! The resolved configuration: names as ids, units as types, defaults filled in.
 
 mod acme;
+mod announce;
 mod backend;
+mod cluster;
 mod files;
 mod health;
 mod keys;
@@ -15,7 +17,9 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 pub use acme::*;
+pub use announce::*;
 pub use backend::*;
+pub use cluster::*;
 pub use files::*;
 pub use health::*;
 pub use keys::*;
@@ -76,6 +80,10 @@ pub struct Config {
     pub keys: Keys,
     /// Section `[tracing]`. Absent: no request is traced.
     pub tracing: Option<Tracing>,
+    /// Section `[cluster]`. Absent: this engine is by itself.
+    pub cluster: Option<Cluster>,
+    /// Section `[announce]`. Absent: nothing is announced.
+    pub announce: Option<Announce>,
     /// Sections `[listener.NAME]`, in file order.
     pub listeners: Vec<Listener>,
     /// Sections `[tls.NAME]`, in file order.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{
-    AccessLog, AdminBind, At, BackendTls, CertificateSource, Config, Server, ServerAddress, TicketKeys, Trust,
+    AccessLog, AdminBind, At, BackendTls, CertificateSource, Cluster, Config, Server, ServerAddress, TicketKeys, Trust,
 };
 
 /// A file or folder that a configuration names.
@@ -81,6 +81,7 @@ impl Config {
             tracing.headers.iter().for_each(|trust| files.trusts(trust));
             tracing.tls.iter().for_each(|tls| files.upstream(tls));
         }
+        self.cluster.iter().for_each(|cluster| files.of_cluster(cluster));
         files.0
     }
 
@@ -120,6 +121,9 @@ impl Config {
         if let Some(tracing) = &self.tracing {
             add(&tracing.endpoint.address, tracing.at);
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.endpoints.iter().chain(cluster.webhook()).for_each(|each| add(&each.address, each.at));
+        }
         for backend in &self.backends {
             let port = backend.health.as_ref().and_then(|health| health.port);
             ports.extend(port.map(|port| (port, backend.at)));
@@ -155,6 +159,14 @@ impl<'c> Files<'c> {
 
     fn trusts(&mut self, trust: &'c Trust) {
         self.reads(&trust.path, trust.at);
+    }
+
+    fn of_cluster(&mut self, cluster: &'c Cluster) {
+        cluster.ca.iter().chain(&cluster.identity).chain(&cluster.sealing_keys).for_each(|trust| self.trusts(trust));
+        cluster.user.iter().for_each(|user| self.trusts(&user.password_file));
+        for folder in [&cluster.state, &cluster.runtime] {
+            self.add(&folder.path, FileAccess::WriteFolder, folder.at);
+        }
     }
 
     fn upstream(&mut self, tls: &'c BackendTls) {

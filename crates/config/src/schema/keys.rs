@@ -39,6 +39,11 @@ pub(crate) fn uncovered(config: &Config) -> Vec<(At, &'static str, &'static str)
             "name a folder for them, such as store = \"/var/lib/propylon/keys\" in [keys], or set isolate = false";
         found.push((acme.at, "keys of ordered certificates without keys.store", fix));
     }
+    if let Some(cluster) = &config.cluster {
+        let fix =
+            "remove [cluster], or set isolate = false: keys that engines share are opened in the process that serves";
+        found.push((cluster.at, "certificates and keys that the engines of a cluster share", fix));
+    }
     found
 }
 

@@ -1,10 +1,13 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod acme;
+mod announce;
 mod backend;
 mod backend_tls;
 mod balance;
+mod capacity;
 mod client_auth;
+mod cluster;
 mod headers;
 mod health;
 mod http2;
@@ -19,6 +22,7 @@ mod sticky;
 mod suites;
 mod tls;
 mod tracing;
+mod url;
 mod values;
 
 use std::path::Path;
@@ -43,6 +47,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let log = process::log(top.section("log"), base);
     let keys = keys::keys(top.section("keys"), base);
     let tracing = tracing::tracing(top.section("tracing"), base);
+    let cluster = cluster::cluster(top.section("cluster"), base);
+    let announce = announce::announce(top.section("announce"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");
     let signers = top.named("signer");
@@ -75,7 +81,21 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config { process, admin, log, keys, tracing, listeners, tls, signers, acmes, backends, routes };
+    let config = Config {
+        process,
+        admin,
+        log,
+        keys,
+        tracing,
+        cluster,
+        announce,
+        listeners,
+        tls,
+        signers,
+        acmes,
+        backends,
+        routes,
+    };
     keys::check(report, &config);
     resolve::check(&context, &config, drafts);
     config

@@ -17,7 +17,7 @@ use crate::walk::{Found, Named, Section, choice, mismatch, words};
 
 /// A second is for tests. A client may use a ticket for two rotations, and TLS 1.3 allows it seven days (RFC 8446
 /// §4.6.1).
-const ROTATE: RangeInclusive<Duration> = seconds(1)..=seconds(72 * 3600);
+pub(super) const ROTATE: RangeInclusive<Duration> = seconds(1)..=seconds(72 * 3600);
 const PREFER: [KeyType; 2] = [KeyType::Ecdsa, KeyType::Rsa];
 const TICKETS: RangeInclusive<i128> = 0..=8;
 const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::url::{UrlKey, web_address};
 use super::values::{file, seconds, up_to};
-use crate::address;
 use crate::describe::Form;
-use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust};
+use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust, WebAddress};
 use crate::report::Report;
 use crate::tree::{Entry, Value};
 use crate::walk::{Found, Section, mismatch, string};
@@ -19,16 +19,19 @@ const TIMEOUT: Duration = seconds(10);
 const TIMEOUT_MAX: Duration = seconds(60);
 /// Path at which collectors take traces by OTLP/HTTP, unless the URL says otherwise.
 const TRACES_PATH: &str = "/v1/traces";
-const URL_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 256;
 const ATTRIBUTES_MAX: usize = 32;
-const ENDPOINT_FIX: &str = "write the URL of a collector, such as \"http://127.0.0.1:4318\"";
+const ENDPOINT: UrlKey = UrlKey {
+    key: "endpoint",
+    fix: "write the URL of a collector, such as \"http://127.0.0.1:4318\"",
+    elsewhere: "credentials belong into the file that `headers` names",
+};
 
 pub(crate) fn tracing(section: Option<Section<'_, '_>>, base: &Path) -> Option<Tracing> {
     let mut section = section?;
     let report = section.report;
     let at = report.at(section.span);
-    section.require("endpoint", ENDPOINT_FIX);
+    section.require("endpoint", ENDPOINT.fix);
     let endpoint = section.string("endpoint").and_then(|found| endpoint(report, found));
     let tls = tls(&mut section, base, endpoint.as_ref());
     let headers = section.string("headers").and_then(|found| {
@@ -52,35 +55,9 @@ pub(crate) fn tracing(section: Option<Section<'_, '_>>, base: &Path) -> Option<T
 
 /// The URL's endpoint, and whether it is one of https.
 fn endpoint(report: &Report<'_>, found: Found<&str>) -> Option<(CollectorEndpoint, bool)> {
-    let url = found.value;
-    let fail = |what: String, fix: &str| {
-        report.error(found.span, what, fix);
-        None
-    };
-    let (secure, rest) = match url.split_once("://") {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
-        _ => return fail(format!("`endpoint`: \"{}\" is not a URL of http or https", shown(url)), ENDPOINT_FIX),
-    };
-    if url.len() > URL_BYTES_MAX || !url.bytes().all(|byte| byte.is_ascii_graphic()) || url.contains(['?', '#', '@']) {
-        let what = format!("`endpoint`: \"{}\" has more in it than host, port and path", shown(url));
-        return fail(what, "remove it; credentials belong into the file that `headers` names");
-    }
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let path = if matches!(path, "" | "/") { TRACES_PATH } else { path };
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-    let port = if secure { 443 } else { 80 };
-    let full = if has_port { authority.to_string() } else { format!("{authority}:{port}") };
-    match address::server(&full) {
-        Ok(address) => {
-            let (url, authority, path) = (url.to_string(), authority.to_string(), path.to_string());
-            Some((CollectorEndpoint { url, address, authority, path }, secure))
-        }
-        Err((what, fix)) => {
-            report.error(found.span, what, fix);
-            None
-        }
-    }
+    let WebAddress { url, is_https, address, authority, path, .. } = web_address(report, ENDPOINT, found)?;
+    let path = if path == "/" { TRACES_PATH.to_string() } else { path };
+    Some((CollectorEndpoint { url, address, authority, path }, is_https))
 }
 
 /// As of a backend's servers, with their defaults.
