@@ -1,0 +1,307 @@
+//! The flow table between etcd, the policy that makes it, and the process that loads it into the kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use base64ct::{Base64, Encoding};
+use propylon_policy::flows::plan::{Counted, Limits, Member, Planner, Standing};
+use propylon_policy::flows::weight::{WEIGHT_PER_CORE, next_weight};
+use propylon_policy::flows::{EngineId, FlowTable, wire};
+use serde_json::json;
+
+use crate::agent::{Agent, Outcome};
+use crate::chance::fill;
+use crate::mirror::Mirror;
+use crate::records::{EngineRecord, FlowsTable, Slot, written};
+use crate::runtime::{FLOWS_TABLE, Runtime};
+
+/// Slots are below.
+const SLOTS_MAX: u16 = 16_384;
+/// Time between two changes of an engine's weight.
+const WEIGHT_PAUSE: Duration = Duration::from_secs(10);
+/// An engine whose lease has ended keeps its connections for so long: it may be cut off from etcd alone.
+const LOST_WAIT: Duration = Duration::from_secs(300);
+/// An engine that lives and has not applied a table after this is left out of the next.
+const APPLY_WAIT: Duration = Duration::from_secs(15);
+/// Counts are as old as this when they come: they are made each second, and have a way to go.
+const COUNT_AGE: Duration = Duration::from_secs(2);
+/// Form of the file for the kernel's process.
+const FILE_VERSION: u32 = 1;
+
+/// Memory of the leader about the table.
+#[derive(Default)]
+pub(crate) struct TableWriter {
+    began: Option<Instant>,
+    planner: Option<Planner>,
+    weights: BTreeMap<String, (u32, Instant)>,
+    /// Since when engines have not applied the last table.
+    behind: BTreeMap<String, Instant>,
+    /// Since when engines are not registered any more, by lineage.
+    lost: BTreeMap<String, Instant>,
+}
+
+/// An engine that gets no new connections, and whose own are still found.
+fn lost() -> Member {
+    Member { standing: Standing::Lost, weight: 0, applied: 0, counted: None }
+}
+
+impl std::fmt::Debug for TableWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableWriter").field("weights", &self.weights).finish_non_exhaustive()
+    }
+}
+
+/// The port, addresses and size that the settings have for a table.
+pub(crate) struct Wanted<'a> {
+    pub port: u16,
+    pub buckets: u32,
+    pub vips: &'a [std::net::IpAddr],
+    pub drain_limit: Duration,
+}
+
+impl TableWriter {
+    /// The next generation, if there is anything to change.
+    pub fn next(&mut self, mirror: &Mirror, wanted: &Wanted, now: Instant) -> Option<FlowsTable> {
+        let began = *self.began.get_or_insert(now);
+        let (mut slots, table) = match mirror.flows.as_ref().and_then(|flows| Some((flows, table(flows)?))) {
+            Some((flows, table)) => (flows.slots.clone(), Some(table)),
+            None => (Vec::new(), None),
+        };
+        assign(&mut slots, &mirror.engines, table.as_ref());
+        let members = self.members(mirror, &slots, now.saturating_duration_since(began), now);
+        let Some(table) = table else {
+            return first(&slots, &members, wanted);
+        };
+        let limits = Limits { contested_wait: wanted.drain_limit, ..Limits::default() };
+        let planner = self.planner.get_or_insert_with(|| Planner::new(limits));
+        let next = planner.next(&table, &members, now.saturating_duration_since(began));
+        let flows = mirror.flows.as_ref()?;
+        let is_moved = flows.port != wanted.port || flows.vips != wanted.vips;
+        let next = match next {
+            Some((next, _)) => next,
+            None if is_moved => FlowTable { generation: table.generation + 1, ..table },
+            None => return None,
+        };
+        slots.retain(|slot| is_named(&next, EngineId(slot.slot)));
+        Some(record(&next, slots, wanted))
+    }
+
+    fn members(&mut self, mirror: &Mirror, slots: &[Slot], at: Duration, now: Instant) -> BTreeMap<EngineId, Member> {
+        let loads: Vec<(f64, f64)> = mirror
+            .loads
+            .iter()
+            .filter_map(|(name, load)| Some((load.cpu, f64::from(mirror.engines.get(name)?.cores))))
+            .collect();
+        let cores: f64 = loads.iter().map(|(_, cores)| cores).sum();
+        let mean = loads.iter().map(|(load, cores)| load * cores).sum::<f64>() / cores.max(1.0);
+        let mut members = BTreeMap::new();
+        for slot in slots {
+            let Some(engine) = mirror.engines.get(&slot.name) else {
+                if self.is_lost(slot, mirror, now) {
+                    members.insert(EngineId(slot.slot), lost());
+                }
+                continue;
+            };
+            self.lost.remove(&slot.lineage);
+            let is_behind = self.is_behind(&slot.name, engine, mirror, now);
+            let Some(flows) = engine.flows.as_ref().filter(|_| !is_behind) else {
+                members.insert(EngineId(slot.slot), lost());
+                continue;
+            };
+            if engine.lineage != slot.lineage {
+                continue;
+            }
+            let standing =
+                if engine.is_ready && engine.draining.is_none() { Standing::Serving } else { Standing::Draining };
+            let load = mirror.loads.get(&slot.name).map(|load| load.cpu);
+            let weight = self.weight(&slot.name, engine.cores, load, mean, now);
+            let busy = flows.former.iter().map(|(bucket, count)| (*bucket, u32::try_from(*count).unwrap_or(u32::MAX)));
+            let counted = Counted {
+                at: at.saturating_sub(COUNT_AGE),
+                generation: flows.generation,
+                busy: busy.filter(|(_, count)| *count > 0).collect(),
+            };
+            let member = Member { standing, weight, applied: flows.generation, counted: Some(counted) };
+            members.insert(EngineId(slot.slot), member);
+        }
+        members
+    }
+
+    /// Whether an engine that is not registered may still have its connections: cut off from etcd, and nobody has said
+    /// that its process has ended.
+    fn is_lost(&mut self, slot: &Slot, mirror: &Mirror, now: Instant) -> bool {
+        let since = *self.lost.entry(slot.lineage.clone()).or_insert(now);
+        let is_dead = mirror.deaths.get(&slot.name) == Some(&slot.lineage);
+        !is_dead && now.saturating_duration_since(since) < LOST_WAIT
+    }
+
+    /// Whether an engine has not applied the table for so long that nobody waits for it any more.
+    fn is_behind(&mut self, name: &str, engine: &EngineRecord, mirror: &Mirror, now: Instant) -> bool {
+        let generation = mirror.flows.as_ref().map_or(0, |flows| flows.generation);
+        if engine.flows.as_ref().is_some_and(|flows| flows.generation >= generation) {
+            self.behind.remove(name);
+            return false;
+        }
+        let since = *self.behind.entry(name.to_owned()).or_insert(now);
+        now.saturating_duration_since(since) >= APPLY_WAIT
+    }
+
+    fn weight(&mut self, name: &str, cores: u32, load: Option<f64>, mean: f64, now: Instant) -> u32 {
+        let first = (cores.max(1).saturating_mul(WEIGHT_PER_CORE), now);
+        let (weight, since) = self.weights.entry(name.to_owned()).or_insert(first);
+        if now.saturating_duration_since(*since) >= WEIGHT_PAUSE {
+            *weight = next_weight(*weight, cores, load, mean);
+            *since = now;
+        }
+        *weight
+    }
+}
+
+/// Gives engines that have none a slot. One that was started anew gets another than before: its connections are gone.
+fn assign(slots: &mut Vec<Slot>, engines: &BTreeMap<String, EngineRecord>, table: Option<&FlowTable>) {
+    let is_named_by_table = |slot: u16| table.is_some_and(|table| is_named(table, EngineId(slot)));
+    slots.retain(|slot| {
+        is_named_by_table(slot.slot) || engines.get(&slot.name).is_some_and(|engine| engine.lineage == slot.lineage)
+    });
+    let mut used: BTreeSet<u16> = slots.iter().map(|slot| slot.slot).collect();
+    for (name, engine) in engines {
+        let is_known = |slot: &Slot| slot.name == *name && slot.lineage == engine.lineage;
+        if slots.iter().any(is_known) || engine.flows.is_none() || engine.address.is_none() {
+            continue;
+        }
+        let Some(slot) = (0..SLOTS_MAX).find(|slot| !used.contains(slot)) else { return };
+        used.insert(slot);
+        slots.push(Slot { slot, name: name.clone(), lineage: engine.lineage.clone(), address: engine.address });
+    }
+}
+
+fn is_named(table: &FlowTable, engine: EngineId) -> bool {
+    table.engines.contains(&engine) || table.buckets.iter().any(|bucket| bucket.names(engine))
+}
+
+/// The first table, in which one engine has everything: the others get their share a generation later.
+fn first(slots: &[Slot], members: &BTreeMap<EngineId, Member>, wanted: &Wanted) -> Option<FlowsTable> {
+    let (engine, _) = members.iter().find(|(_, member)| member.standing == Standing::Serving)?;
+    let mut seed = [0; 16];
+    fill(&mut seed);
+    let table = FlowTable::first(seed, wanted.buckets, *engine);
+    let slots = slots.iter().filter(|slot| slot.slot == engine.0).cloned().collect();
+    Some(record(&table, slots, wanted))
+}
+
+fn record(table: &FlowTable, slots: Vec<Slot>, wanted: &Wanted) -> FlowsTable {
+    FlowsTable {
+        generation: table.generation,
+        port: wanted.port,
+        vips: wanted.vips.to_vec(),
+        slots,
+        table: Base64::encode_string(&wire::bytes(table)),
+    }
+}
+
+/// The table of a record, if it can be read.
+pub(crate) fn table(flows: &FlowsTable) -> Option<FlowTable> {
+    let bytes = Base64::decode_vec(&flows.table).ok()?;
+    wire::parse(&bytes).ok()
+}
+
+/// Buckets of each engine.
+pub(crate) fn counts(flows: &FlowsTable) -> BTreeMap<String, usize> {
+    let mut counts: BTreeMap<String, usize> = flows.slots.iter().map(|slot| (slot.name.clone(), 0)).collect();
+    let names: BTreeMap<u16, &String> = flows.slots.iter().map(|slot| (slot.slot, &slot.name)).collect();
+    for bucket in table(flows).into_iter().flat_map(|table| table.buckets) {
+        if let Some(count) = names.get(&bucket.owner.0).and_then(|name| counts.get_mut(*name)) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Buckets that have a second engine.
+pub(crate) fn moving(flows: &FlowsTable) -> usize {
+    table(flows).map_or(0, |table| table.buckets.iter().filter(|bucket| bucket.has_former()).count())
+}
+
+impl Agent {
+    /// As the leader: publishes the next table.
+    pub(crate) async fn keep_flows(&mut self) -> Outcome<()> {
+        let Some(settings) = self.settings.flows else { return Ok(()) };
+        let wanted = Wanted {
+            port: settings.port,
+            buckets: settings.buckets,
+            vips: &self.settings.vips,
+            drain_limit: self.settings.drain_limit,
+        };
+        let Some(leading) = &mut self.leading else { return Ok(()) };
+        let Some(next) = leading.flows.next(&self.mirror, &wanted, Instant::now()) else { return Ok(()) };
+        let (key, value) = (self.keys.flows(), written(&next));
+        if self.put_as_leader(key, value).await? {
+            self.mirror.flows = Some(next);
+        }
+        Ok(())
+    }
+
+    /// Finds out whether this engine is in a table by which its kernel and all others go: only then may it get packets.
+    pub(crate) fn look_for_own_slot(&mut self) {
+        let own = |slot: &&Slot| slot.name == self.settings.engine && slot.lineage == self.lineage;
+        let listed = self.mirror.flows.as_ref().and_then(|flows| {
+            let own = flows.slots.iter().find(own)?;
+            table(flows)?.engines.contains(&EngineId(own.slot)).then_some(flows.generation)
+        });
+        self.listed = match (listed, self.listed) {
+            (None, _) => None,
+            (Some(_), known @ Some(_)) => known,
+            (now, None) => now,
+        };
+    }
+
+    /// Whether packets for this engine are taken to it by all others.
+    pub(crate) fn is_listed(&self) -> bool {
+        let Some(listed) = self.listed else { return false };
+        let own = self.published.as_ref().and_then(|own| own.flows.as_ref());
+        let others = self.mirror.engines.values().filter_map(|engine| engine.flows.as_ref());
+        own.is_some_and(|own| own.generation >= listed) && others.into_iter().all(|flows| flows.generation >= listed)
+    }
+
+    /// Gives the table to the process that loads it, where this engine is in it.
+    pub(crate) fn hand_over_table(&mut self) {
+        let Some(flows) = &self.mirror.flows else { return };
+        if self.settings.flows.is_none() || self.handed_over == Some(flows.generation) {
+            return;
+        }
+        let own = flows.slots.iter().find(|slot| slot.name == self.settings.engine && slot.lineage == self.lineage);
+        let (Some(own), Some(table)) = (own, table(flows)) else { return };
+        let bytes: Vec<u8> = table
+            .buckets
+            .iter()
+            .flat_map(|bucket| [bucket.owner.0, bucket.former.0])
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let engines = flows
+            .slots
+            .iter()
+            .filter_map(|slot| Some(json!({ "slot": slot.slot, "name": slot.name, "address": slot.address? })));
+        let file = json!({
+            "version": FILE_VERSION,
+            "generation": flows.generation,
+            "seed": table.seed.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+            "self": own.slot,
+            "port": flows.port,
+            "vips": flows.vips,
+            "engines": engines.collect::<Vec<_>>(),
+            "buckets": Base64::encode_string(&bytes),
+        });
+        let generation = flows.generation;
+        let written = Runtime::open(&self.settings.runtime)
+            .and_then(|runtime| runtime.write(&runtime.path(FLOWS_TABLE), file.to_string().as_bytes()));
+        match written {
+            Ok(_) => {
+                self.handed_over = Some(generation);
+                self.problems.remove("flows");
+            }
+            Err(error) => {
+                self.problems.insert("flows", format!("the flow table cannot be written: {error}"));
+            }
+        }
+    }
+}
