@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,7 +61,13 @@ impl Renewer {
     /// Makes a renewer that orders nothing yet. With `keys`, another process makes and holds all keys, and is asked.
     pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Renewer {
         Renewer {
-            shared: Arc::new(Shared { publish, keys, spent: Spent::default(), inner: Mutex::default() }),
+            shared: Arc::new(Shared {
+                publish,
+                may_order: AtomicBool::new(true),
+                keys,
+                spent: Spent::default(),
+                inner: Mutex::default(),
+            }),
             thread: Mutex::default(),
         }
     }
@@ -99,6 +106,11 @@ impl Renewer {
         Ok(())
     }
 
+    /// Sets whether this process orders, from its next look at the folders on; challenges are answered all the same.
+    pub fn order(&self, may_order: bool) {
+        self.shared.may_order.store(may_order, Ordering::Relaxed);
+    }
+
     /// Files that are not what they were when this was asked last.
     pub fn take_changed(&self) -> BTreeSet<PathBuf> {
         std::mem::take(&mut self.shared.lock().changed)
@@ -113,6 +125,8 @@ impl Renewer {
 /// Between the thread and whoever asks how it stands.
 struct Shared {
     publish: Publish,
+    /// Whether this process may order at all; another one of the cluster does otherwise.
+    may_order: AtomicBool,
     keys: Option<&'static KeyFiles>,
     spent: Spent,
     inner: Mutex<Inner>,
@@ -302,7 +316,10 @@ impl Account {
     /// Checks the folder and the files once, and makes one order at most.
     async fn work(&mut self) {
         let now = now();
-        if self.lock.is_none() && self.ticks.is_multiple_of(LOCK_TICKS) {
+        let may_order = self.shared.may_order.load(Ordering::Relaxed);
+        if !may_order {
+            self.lock = None;
+        } else if self.lock.is_none() && self.ticks.is_multiple_of(LOCK_TICKS) {
             let taken = self.take_over(now);
             self.note_failure(taken);
         }
@@ -676,6 +693,7 @@ mod tests {
             })
         };
         let shared = Arc::new(Shared {
+            may_order: AtomicBool::new(true),
             publish: Box::new(|_| {}),
             keys: None,
             spent: Spent::default(),

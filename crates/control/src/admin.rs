@@ -5,6 +5,7 @@
 //! who show that they may.
 
 mod change;
+mod cluster;
 mod context;
 mod response;
 mod status_json;
@@ -66,8 +67,11 @@ const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /metrics    every number, for Prometheus\n\
     /health     200 while serving, 503 while draining\n\
     /config     the configuration in effect, as JSON\n\
+    /cluster    the cluster that this engine is one of\n\
     /snapshot   what is running: listeners, backends, workers\n\
     and these by /v1/... as well, with what changes something: see \"Admin API\" in the manual\n";
+
+const NO_CLUSTER: &str = "this engine is not one of a cluster: [cluster] is not set\n";
 
 /// Listening socket of the admin address.
 pub enum AdminSocket {
@@ -225,7 +229,16 @@ async fn respond(request: Request<Incoming>, by: Caller, context: &AdminContext)
         let body = "use the address from the configuration, or localhost: other names are refused here\n";
         return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
+    if let Some(operation) = cluster::operation(request.method(), request.uri()) {
+        return cluster::answer(operation, request, by, context).await;
+    }
     match *request.method() {
+        Method::GET | Method::HEAD if matches!(request.uri().path(), "/cluster" | "/v1/cluster") => {
+            match context.view.cluster().await {
+                Some(status) => typed("application/json", format!("{status:#}\n")),
+                None => text(StatusCode::NOT_FOUND, NO_CLUSTER.into()),
+            }
+        }
         Method::GET | Method::HEAD => read(request.uri(), &context.view),
         _ => change::answer(request, by, context).await,
     }

@@ -1,6 +1,6 @@
 //! The engine as a whole: binds sockets, starts workers, handles signals, and ends everything in order.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -33,6 +33,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::acme;
 use crate::admin::{self, AdminListener, AdminSocket};
+use crate::announce::Announcing;
+use crate::announce::guardian::Guardian;
+use crate::cluster::{Membership, Sampler, readiness, report};
 use crate::folders;
 use crate::health::Health;
 use crate::isolation::{KeyProcess, StoreCheck, UnusedKeys};
@@ -40,6 +43,7 @@ use crate::logger;
 use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::MergedConfig;
 use crate::reload::{self, InitialState, Reloader};
+use crate::requests::ChangeRequest;
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::spans::Exporter;
@@ -69,6 +73,9 @@ const KEY_PROCESS_LOOK: Duration = Duration::from_millis(5);
 
 /// Longest time for which the end of the process waits for the access log's reader.
 const LOG_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Longest time for which a drain waits until the cluster's flow table has no new connections for this engine.
+const LEAVE_TABLE_WAIT: Duration = Duration::from_secs(3);
+const LEAVE_TABLE_LOOK: Duration = Duration::from_millis(10);
 /// Longest time for which the end of the process waits for the trace collector.
 const SPANS_WAIT_MAX: Duration = Duration::from_secs(3);
 
@@ -84,6 +91,8 @@ pub struct Start {
     pub key_process: Option<KeyProcess>,
     /// The process that serves until this one is ready, in an upgrade.
     pub takeover: Option<Takeover>,
+    /// The last good state of the cluster that this engine is one of.
+    pub cluster: Option<propylon_cluster::Opened>,
 }
 
 /// The state after everything is done that needs the rights the process was started with.
@@ -102,12 +111,14 @@ pub struct Prepared {
     adopted: Vec<usize>,
     log: Writer,
     connections_max: ConnectionsMax,
+    cluster: Option<propylon_cluster::Opened>,
+    guardian: Option<Guardian>,
 }
 
 /// Binds sockets, opens files, and gives up privileges and whatever serving does not need. No thread exists before this
 /// returns. In an upgrade the predecessor is told why this process cannot start.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
-    let Start { path, merged, snapshot, unusable, own, key_process, mut takeover } = start;
+    let Start { path, merged, snapshot, unusable, own, key_process, mut takeover, cluster } = start;
     let config = Arc::clone(&snapshot.config);
     let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
         let failure = Failure { reason: "start", what: error.to_string() };
@@ -116,6 +127,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
     let snapshot = Arc::new(snapshot.bound(bound));
     let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
+    let guardian = Guardian::start(&config, &path);
     folders::make_folders(&config);
     if let Some(why) = state::unusable(&config) {
         log::warn!("{why}; until that is mended, changes by the admin API are refused");
@@ -136,6 +148,8 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
         adopted,
         log,
         connections_max,
+        cluster,
+        guardian,
     })
 }
 
@@ -164,6 +178,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let Prepared { path, merged, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
     let (connections_max, mut key_process, unusable) =
         (prepared.connections_max, prepared.key_process, prepared.unusable);
+    let (cluster, guardian) = (prepared.cluster, prepared.guardian);
     // The log's thread starts inside the sandbox, before any thread that serves.
     logger::start_writer().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
@@ -215,10 +230,11 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         unused_keys: UnusedKeys::default(),
         store_check: StoreCheck::default(),
         key_process: own_link,
+        wanted: Cell::default(),
     };
     let config = Arc::clone(&snapshot.config);
     let initial = InitialState { path, merged, snapshot, unusable, sandbox, orders, publish };
-    let startup = Startup { initial, launcher, admin, upgrade, takeover, adopted, publication };
+    let startup = Startup { initial, launcher, admin, upgrade, takeover, adopted, publication, cluster, guardian };
     let (outcome, kept, exporter) = runtime.block_on(main.watch(startup, threads))?;
     exporter.finish(SPANS_WAIT_MAX);
     clear_away(&config, kept);
@@ -285,6 +301,8 @@ struct Startup {
     adopted: Vec<usize>,
     /// The publication that workers start with.
     publication: Arc<Publication>,
+    cluster: Option<propylon_cluster::Opened>,
+    guardian: Option<Guardian>,
 }
 
 /// State of the main thread.
@@ -309,6 +327,8 @@ struct Main {
     store_check: StoreCheck,
     /// A link to the process that holds this one's keys, until the health checks take it.
     key_process: Option<OwnedFd>,
+    /// Number of engines that the cluster's hook was told last.
+    wanted: Cell<Option<u32>>,
 }
 
 /// Tasks and handles that are started beside the workers.
@@ -318,6 +338,9 @@ struct StartedTasks {
     listener: Option<AdminListener>,
     orders: Arc<Renewer>,
     health: Health,
+    membership: Option<Rc<RefCell<Membership>>>,
+    announcing: Option<Rc<Announcing>>,
+    guardian: Option<Rc<Guardian>>,
 }
 
 /// Counts that the metrics or the log have had already, as of the last second.
@@ -329,6 +352,7 @@ struct Reported {
     exports: ExportCounts,
     /// Files of the system that were replaced.
     replaced: Vec<&'static str>,
+    cluster: report::Reports,
 }
 
 impl Main {
@@ -359,7 +383,19 @@ impl Main {
         );
         service::ready(workers, tasks.config_status.borrow().snapshot.generation);
         let end = self.serve(&mut tasks, &mut signals, &sandbox, &threads).await;
-        let StartedTasks { reloader, config_status, listener, orders, health } = tasks;
+        let StartedTasks { reloader, config_status, listener, orders, health, membership, announcing, guardian } =
+            tasks;
+        match end {
+            Phase::Succeeded => {
+                guardian.iter().for_each(|guardian| guardian.hand_over());
+            }
+            _ => {
+                leave_table(membership.as_ref()).await;
+                if let Some(announcing) = &announcing {
+                    announcing.withdraw().await;
+                }
+            }
+        }
         // Changes end here.
         reloader.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
@@ -375,6 +411,7 @@ impl Main {
             health.leave_to_successor();
         }
         let outcome = self.drain(end, limit, &mut signals, threads).await;
+        membership.iter().for_each(|membership| membership.borrow_mut().end(end == Phase::Succeeded));
         Ok((outcome, kept, self.exporter))
     }
 
@@ -404,13 +441,18 @@ impl Main {
                 // Without a handler SIGUSR1 would end the process.
                 _ = signals.user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = signals.second_user.recv() => self.upgrade(),
-                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.overload),
+                _ = looks.tick() => {
+                    self.watch.look(&self.column(), &self.telemetry.overload);
+                    announce_if_ready(tasks);
+                }
                 _ = beats.tick(), if watchdog.is_some() => {
                     watchdog.iter_mut().for_each(|watchdog| watchdog.notify_if_alive(&self.store, self.telemetry.process.ticks));
                 }
                 _ = seconds.tick() => {
                     let snapshot = Arc::clone(&tasks.config_status.borrow().snapshot);
+                    self.report_standing(tasks, &snapshot.config, &mut reported.cluster);
                     self.each_second(&snapshot, sandbox, &mut reported);
+                    self.report_to_cluster(tasks, &snapshot);
                 }
                 () = any_finished(threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -440,7 +482,9 @@ impl Main {
     /// Starts what comes between the workers' start and their first accept; in an upgrade, with the predecessor's
     /// consent.
     async fn begin(&mut self, startup: Startup, hangup: Signal, workers: usize) -> Result<StartedTasks, StartError> {
-        let Startup { initial, launcher, admin, upgrade, mut takeover, adopted, publication } = startup;
+        let Startup { initial, launcher, admin, upgrade, mut takeover, adopted, publication, cluster, guardian } =
+            startup;
+        let is_upgrade = takeover.is_some();
         let (snapshot, orders) = (Arc::clone(&initial.snapshot), Arc::clone(&initial.orders));
         let known =
             takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.inherited_state.health)).unwrap_or_default();
@@ -463,23 +507,13 @@ impl Main {
         let reloader = Reloader::new(initial, health.clone(), telemetry, store);
         let (config_status, load_failures) = (reloader.config_status(), reloader.load_failures());
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
-            let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
-                // A successor may be started in another working directory.
-                let bind = match &config.admin.as_ref()?.bind {
-                    AdminBind::Unix(path) => {
-                        AdminBind::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-                    }
-                    tcp => tcp.clone(),
-                };
-                Some((bind.to_string(), socket.another().ok()?))
-            };
             let handover_state = HandoverState {
                 config_status: Rc::clone(&config_status),
                 store: Arc::clone(&self.store),
                 telemetry: Arc::clone(&self.telemetry),
                 health: health.clone(),
                 launcher,
-                admin: admin.as_ref().and_then(another),
+                admin: admin.as_ref().and_then(|socket| for_successor(&config, socket)),
                 path: wanted.path.clone(),
                 socket,
                 predecessors: self.predecessors.clone(),
@@ -488,6 +522,13 @@ impl Main {
             self.handover = Some(Handover::start(handover_state).map_err(StartError::Threads)?);
         }
         let (change_requests, requested) = mpsc::channel(admin::CHANGES_WAITING_MAX);
+        let membership = cluster.map(|opened| self.join_cluster(opened, &change_requests)).transpose()?;
+        // One engine of a cluster orders, which is not known yet.
+        orders.order(membership.is_none());
+        let guardian = guardian.map(Rc::new);
+        let announcing = config.announce.as_ref().zip(guardian.as_ref());
+        let announcing =
+            announcing.map(|(announce, guardian)| Rc::new(Announcing::new(announce, Rc::clone(guardian), is_upgrade)));
         let view = admin::View {
             store: Arc::clone(&self.store),
             config_status: Rc::clone(&config_status),
@@ -500,11 +541,59 @@ impl Main {
             handover: self.handover.clone(),
             sandbox,
             conditions: Rc::clone(&self.conditions),
+            membership: membership.clone(),
+            announcing: announcing.clone(),
         };
         let listener =
             admin.map(|socket| admin::start(socket, view, change_requests)).transpose().map_err(StartError::Threads)?;
         let reloader = spawn_local(reloader.run(hangup, requested, self.handover.clone()));
-        Ok(StartedTasks { reloader, config_status, listener, orders, health })
+        Ok(StartedTasks { reloader, config_status, listener, orders, health, membership, announcing, guardian })
+    }
+
+    /// Starts the cluster's thread.
+    fn join_cluster(
+        &self,
+        opened: propylon_cluster::Opened,
+        changes: &mpsc::Sender<ChangeRequest>,
+    ) -> Result<Rc<RefCell<Membership>>, StartError> {
+        let (store, telemetry) = (Arc::clone(&self.store), Arc::clone(&self.telemetry));
+        let sampler = Sampler::new(store, telemetry);
+        Membership::start(opened, sampler, changes.clone()).map_err(StartError::Threads)
+    }
+
+    /// Tells the cluster how this engine is, and the authorities' thread whether it orders for all.
+    fn report_to_cluster(&self, tasks: &StartedTasks, snapshot: &Snapshot) {
+        let Some(membership) = &tasks.membership else { return };
+        let membership = membership.borrow();
+        let not_ready = readiness::problems(snapshot, &tasks.health);
+        let announced = tasks.announcing.as_ref().map(|announcing| announcing.is_announced());
+        membership.report(not_ready.is_empty(), announced, not_ready, &snapshot.config);
+        let standing = membership.standing();
+        tasks.orders.order(standing.is_leader);
+        if let (true, Some((wanted, reason)), Some(guardian)) = (standing.is_leader, &standing.wanted, &tasks.guardian)
+            && self.wanted.replace(Some(*wanted)) != Some(*wanted)
+        {
+            guardian.run_hook(*wanted, standing.engines, reason);
+        }
+    }
+
+    /// Brings the metrics of the cluster, of announced addresses and of flows up to date.
+    fn report_standing(&self, tasks: &StartedTasks, config: &Config, reports: &mut report::Reports) {
+        let (column, now) = (self.column(), Instant::now());
+        if let (Some(metrics), Some(membership)) = (&self.telemetry.cluster, &tasks.membership) {
+            reports.cluster(&column, metrics, &membership.borrow().standing(), now);
+        }
+        if let Some(metrics) = &self.telemetry.announce {
+            report::announce(
+                &column,
+                metrics,
+                tasks.announcing.as_ref().map(|announcing| announcing.to_json()).as_ref(),
+            );
+        }
+        if let (Some(metrics), Some(cluster)) = (&self.telemetry.flows, &config.cluster) {
+            let path = cluster.runtime.path.join(report::FLOWS_STATUS);
+            reports.flows(&column, metrics, report::FlowsStatus::read(&path, SystemTime::now()), now);
+        }
     }
 
     async fn take_over(
@@ -749,6 +838,33 @@ fn join(threads: Threads) -> bool {
         in_order = false;
     }
     in_order
+}
+
+/// The admin address for a successor, which may be started in another working directory.
+fn for_successor(config: &Config, socket: &AdminSocket) -> Option<(String, OwnedFd)> {
+    let bind = match &config.admin.as_ref()?.bind {
+        AdminBind::Unix(path) => AdminBind::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        tcp => tcp.clone(),
+    };
+    Some((bind.to_string(), socket.another().ok()?))
+}
+
+/// Decides whether addresses are announced.
+fn announce_if_ready(tasks: &StartedTasks) {
+    let Some(announcing) = &tasks.announcing else { return };
+    let standing = tasks.membership.as_ref().map(|membership| membership.borrow().standing());
+    let snapshot = Arc::clone(&tasks.config_status.borrow().snapshot);
+    announcing.look(&snapshot, &tasks.health, standing.as_ref());
+}
+
+/// Lets other engines have what comes next before listeners close.
+async fn leave_table(membership: Option<&Rc<RefCell<Membership>>>) {
+    let Some(membership) = membership else { return };
+    membership.borrow().drain();
+    let until = Instant::now() + LEAVE_TABLE_WAIT;
+    while Instant::now() < until && membership.borrow().standing().buckets.is_some_and(|buckets| buckets > 0) {
+        sleep(LEAVE_TABLE_LOOK).await;
+    }
 }
 
 async fn succeeded(handover: Option<&Handover>) {

@@ -6,8 +6,10 @@
 
 pub mod acme;
 pub mod admin;
+pub mod announce;
 pub mod audit;
 pub mod certificates;
+pub mod cluster;
 pub mod diff;
 pub mod engine;
 pub mod expiry;
@@ -24,6 +26,7 @@ pub mod reload;
 pub mod requests;
 pub mod sandbox;
 pub mod service;
+mod shared_keys;
 pub mod spans;
 pub mod state;
 pub mod status;

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::isolation;
 use crate::key_folders;
-use crate::state::{FILE, ServerName, State, Uploads, uploads_within};
+use crate::shared_keys;
+use crate::state::{ClusterText, FILE, Pushed, ServerName, State, Uploads, uploads_within};
 use propylon_config::effective;
 
 /// A configuration, and what it was made of.
@@ -131,16 +132,18 @@ fn lay_over(
         let what = "the file has changed since a configuration was pushed in its place, and takes its place back";
         warnings.push(Problem::warning(&file.name, None, what, "push again what is missing"));
     }
-    let (source, mut config, more, said) = match &state.pushed {
+    let text = in_place_of(&file, &of_the_file, &state);
+    let of_a_cluster = of_the_file.cluster.is_some() && state.cluster.is_some();
+    let (source, mut config, more, said) = match text {
         None => (file.clone(), of_the_file, more, Value::Null),
-        Some(pushed) => {
-            let source = Source {
-                name: if pushed.is_json { PUSHED_JSON } else { PUSHED }.into(),
-                base: file.base.clone(),
-                text: pushed.text.clone(),
-            };
+        Some(source) => {
             let (mut config, more) = parse(&source)?;
+            let process = (of_the_file.process.drain_timeout, of_the_file.process.watch_config);
             swap_for_life(&mut config, &mut of_the_file);
+            if of_a_cluster {
+                // The file's section is this machine's, whatever engines share.
+                (config.process.drain_timeout, config.process.watch_config) = process;
+            }
             let problems = propylon_config::uncovered_keys(&source, &config);
             if !problems.is_empty() {
                 return Err(Wrong { source, problems, is_unreadable: false });
@@ -152,6 +155,7 @@ fn lay_over(
     if !problems.is_empty() {
         return Err(Wrong { source, problems, is_unreadable: false });
     }
+    shared_keys::share_keys(&mut config);
     if let Some(changed) = changed {
         state.forget_the_same(&config, changed);
     }
@@ -161,6 +165,18 @@ fn lay_over(
     let warnings_of_state = warnings.clone();
     warnings.extend(more);
     Ok(MergedConfig { source, file, state, config, warnings, warnings_of_state, said })
+}
+
+/// The text that stands in place of the file's: the cluster's, or one that was pushed.
+fn in_place_of(file: &Source, of_the_file: &Config, state: &State) -> Option<Source> {
+    if let (Some(section), Some(ClusterText { text, is_json })) = (&of_the_file.cluster, &state.cluster) {
+        let name = if *is_json { "cluster.json" } else { "cluster.toml" }.into();
+        // Relative paths in it are those of the files that the cluster shares.
+        return Some(Source { name, base: section.runtime.path.clone(), text: text.clone() });
+    }
+    let Pushed { text, is_json, .. } = state.pushed.as_ref()?;
+    let name = if *is_json { PUSHED_JSON } else { PUSHED }.into();
+    Some(Source { name, base: file.base.clone(), text: text.clone() })
 }
 
 /// Files that a text names where uploads are kept. They go when these are replaced or deleted by the admin API, and
@@ -213,6 +229,8 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("keys.isolate", |pushed, file| swap(&mut pushed.keys.isolate, &mut file.keys.isolate)),
     ("keys.store", |pushed, file| swap(&mut pushed.keys.store, &mut file.keys.store)),
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
+    ("cluster", |pushed, file| swap(&mut pushed.cluster, &mut file.cluster)),
+    ("announce", |pushed, file| swap(&mut pushed.announce, &mut file.announce)),
 ];
 
 /// Takes what holds for a process's life from the file alone, which has the text's own afterwards. A text that is
@@ -250,8 +268,6 @@ pub fn has_error(problems: &[Problem]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Pushed;
-
     fn source(port: u16) -> Source {
         let text =
             format!("[process]\nstate = 's'\n[listener.web]\nbind = '127.0.0.1:{port}'\n[[route]]\nrespond = {{}}\n");
@@ -316,26 +332,36 @@ mod tests {
              upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
             "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\nstore = '/k'\n",
         );
+        // A cluster excludes isolated keys.
+        let shared = with(
+            "state = 's'",
+            "[cluster]\nname = 'c'\nendpoints = ['https://e:1']\nsealing_keys = ['k']\n[announce]\nprotocols = ['v']\n",
+        );
         let of =
             |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
         let in_effect = |source: &Source| effective::config(&propylon_config::parse(source).expect("a good text").0);
-        let (kept, pushed) = (in_effect(&file), in_effect(&other));
-        let state = Pushed { text: other.text.clone(), is_json: false, over: file.text.clone() };
-        let merged = mean(file, State { pushed: Some(state), ..State::default() }, None).ok().expect("a configuration");
-        // The one who pushes it is told all of it, each with its place.
-        let reported = merged.said_otherwise(&kept);
-        for (path, _) in FOR_LIFE {
-            let is_reported = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
-            let problem = reported.iter().find(is_reported).unwrap_or_else(|| panic!("{path} is not reported"));
-            let line = problem.at.map_or("", |at| other.text.lines().nth(at.line as usize - 1).unwrap_or_default());
-            assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
+        let mut tried = Vec::new();
+        for text in [other, shared] {
+            let (kept, pushed) = (in_effect(&file), in_effect(&text));
+            let paths: Vec<&str> = FOR_LIFE.iter().map(|(path, _)| *path).collect();
+            let paths = paths.into_iter().filter(|path| of(&kept, path) != of(&pushed, path)).collect::<Vec<_>>();
+            let state = Pushed { text: text.text.clone(), is_json: false, over: file.text.clone() };
+            let state = State { pushed: Some(state), ..State::default() };
+            let merged = mean(file.clone(), state, None).ok().expect("a configuration");
+            // The one who pushes it is told all of it, each with its place.
+            let reported = merged.said_otherwise(&kept);
+            let shown = effective::config(&merged.config);
+            for path in &paths {
+                let is_reported = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
+                let problem = reported.iter().find(is_reported).unwrap_or_else(|| panic!("{path} is not reported"));
+                let line = problem.at.map_or("", |at| text.text.lines().nth(at.line as usize - 1).unwrap_or_default());
+                assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
+                assert_eq!(of(&shown, path), of(&kept, path), "{path}");
+            }
+            assert_eq!(reported.len(), paths.len(), "{reported:?}");
+            tried.extend(paths);
         }
-        assert_eq!(reported.len(), FOR_LIFE.len(), "{reported:?}");
-        let merged = effective::config(&merged.config);
-        for (path, _) in FOR_LIFE {
-            assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
-            assert_eq!(of(&merged, path), of(&kept, path), "{path}");
-        }
+        assert_eq!(tried, FOR_LIFE.iter().map(|(path, _)| *path).collect::<Vec<_>>(), "each is tried");
     }
 
     #[test]

@@ -39,7 +39,7 @@ use crate::problems::{problem, with_path};
 use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
-use crate::state::{self, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
+use crate::state::{self, ClusterText, Leftovers, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::status::ConfigStatus;
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
@@ -219,6 +219,10 @@ impl Reloader {
         if change.is_by_admin() && !dry_run {
             self.may_admin()?;
         }
+        if matches!(change, Change::Push { .. }) && self.merged.config.cluster.is_some() && !dry_run {
+            let what = "this engine is one of a cluster, which has one configuration for all".to_owned();
+            return Err(Refused::Forbidden(what, "propylon cluster apply FILE"));
+        }
         let mut upload = Upload::of(&change, &self.merged, &self.leftovers).await?;
         let outcome = self.make(change, &mut upload, dry_run).await;
         if let Some(upload) = upload {
@@ -239,7 +243,11 @@ impl Reloader {
         dry_run: bool,
     ) -> Result<ChangeOutcome, Refused> {
         let by_admin = change.is_by_admin();
-        let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
+        let files = if matches!(change, Change::ReadAgain | Change::ReadCertificates) {
+            Files::ReadAgain
+        } else {
+            Files::AsTheyWere
+        };
         let prepared = match self.intend(change, upload.as_ref(), dry_run).await {
             Ok(sources) => self.prepare(sources, files).await,
             Err(refused) => Err(refused),
@@ -311,27 +319,18 @@ impl Reloader {
     async fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Sources, Refused> {
         let mut state = self.merged.state.clone();
         let mut file = self.merged.file.clone();
-        let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
+        let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. } | Change::Cluster { .. }));
         match change {
-            Change::ReadAgain => {
-                let unread = |problem: Problem| match sandbox::denial(&self.path) {
-                    Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
-                    None => problem,
-                };
-                let path = self.path.clone();
-                let read = beside(move || isolation::read_source(&path)).await?;
-                file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
-                // After a dry run the new text still counts as a change for `process.watch_config`.
-                if !dry_run {
-                    self.file.take(&file.text);
-                }
-            }
+            Change::ReadAgain => file = self.read_file(dry_run).await?,
             Change::FileChanged(changed) => file = changed,
             Change::Push { text, is_json } => {
                 state.servers.clear();
                 let is_the_file = text == file.text && is_json == file.is_json();
                 state.pushed = (!is_the_file).then(|| Pushed { text, is_json, over: file.text.clone() });
             }
+            Change::ReadCertificates => {}
+            Change::NoCluster => state.cluster = None,
+            Change::Cluster { text, is_json } => state.cluster = Some(ClusterText { text, is_json }),
             Change::AddServer { backend, address, settings } => {
                 let parsed = self.address(&backend, &address)?;
                 let address = parsed.to_string();
@@ -377,6 +376,22 @@ impl Reloader {
             state.note_unused(&self.merged.state, self.leftovers.names());
         }
         Ok(Sources { file, state, server, is_pushed })
+    }
+
+    /// Reads the configuration's file again.
+    async fn read_file(&mut self, dry_run: bool) -> Result<Source, Refused> {
+        let unread = |problem: Problem| match sandbox::denial(&self.path) {
+            Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
+            None => problem,
+        };
+        let path = self.path.clone();
+        let read = beside(move || isolation::read_source(&path)).await?;
+        let file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
+        // After a dry run the new text still counts as a change for `process.watch_config`.
+        if !dry_run {
+            self.file.take(&file.text);
+        }
+        Ok(file)
     }
 
     /// Parses a server's address, provided that the backend exists.

@@ -64,6 +64,15 @@ pub enum Change {
         text: String,
         is_json: bool,
     },
+    /// The cluster's configuration takes the place of the file's.
+    Cluster {
+        text: String,
+        is_json: bool,
+    },
+    /// The file has its place again: the cluster has no configuration.
+    NoCluster,
+    /// Files of the cluster's certificates have changed.
+    ReadCertificates,
     AddServer {
         backend: String,
         address: String,
@@ -101,7 +110,14 @@ pub struct Settings {
 impl Change {
     /// Whether this came by the admin address, and not by a signal or the file.
     pub fn is_by_admin(&self) -> bool {
-        !matches!(self, Change::ReadAgain | Change::FileChanged(_))
+        !matches!(
+            self,
+            Change::ReadAgain
+                | Change::FileChanged(_)
+                | Change::Cluster { .. }
+                | Change::NoCluster
+                | Change::ReadCertificates
+        )
     }
 
     /// The change in words, without anything secret.
@@ -110,6 +126,9 @@ impl Change {
             Change::ReadAgain => "reload of the file and of all certificates".into(),
             Change::FileChanged(source) => format!("change of {}", source.name),
             Change::Push { text, .. } => format!("a whole configuration of {} bytes in place of the file", text.len()),
+            Change::Cluster { text, .. } => format!("the cluster's configuration of {} bytes", text.len()),
+            Change::NoCluster => "the file's configuration in place of the cluster's".into(),
+            Change::ReadCertificates => "certificates of the cluster, read again".into(),
             Change::AddServer { backend, address, settings } => {
                 format!("[backend.{backend}]: server {address} added{}", settings.summary())
             }

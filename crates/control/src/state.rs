@@ -28,6 +28,8 @@ const VERSION: u64 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub pushed: Option<Pushed>,
+    /// The cluster's configuration, which stands in place of the file's. The cluster keeps it, and not this file.
+    pub cluster: Option<ClusterText>,
     /// Changes of servers by the backend's name, then by the server's address as it is written.
     pub servers: BTreeMap<String, BTreeMap<String, ServerChange>>,
     /// Names of files in the folder of certificates, by TLS profile, then by the certificate's name.
@@ -43,6 +45,13 @@ pub struct Pushed {
     pub is_json: bool,
     /// Text of the file that the pushed configuration replaces.
     pub over: String,
+}
+
+/// A configuration that all engines of a cluster have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterText {
+    pub text: String,
+    pub is_json: bool,
 }
 
 /// A server's backend and its address as it is written.

@@ -22,4 +22,12 @@ mod tests {
     fn names_are_told_apart_and_a_row_for_all_comes_after_those_for_some() {
         assert_eq!(propylon_metrics::conditions::flaw(TABLE), None);
     }
+
+    #[test]
+    fn every_packet_that_is_dropped_is_told_of() {
+        let row = TABLE.iter().find(|row| row.name == "flows-dropping").expect("a row");
+        let (_, told) = row.only.expect("outcomes");
+        let dropped = crate::telemetry::FLOW_OUTCOMES.iter().filter(|outcome| outcome.starts_with("dropped_"));
+        assert_eq!(dropped.copied().collect::<Vec<&str>>(), told);
+    }
 }

@@ -7,6 +7,7 @@ mod acme;
 mod backend;
 mod batches;
 mod by_reason;
+mod cluster;
 mod configured;
 mod listener;
 mod overload;
@@ -30,6 +31,7 @@ pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
 use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
+pub use cluster::{AnnounceMetrics, ClusterMetrics, FLOW_OUTCOMES, FlowsMetrics};
 pub use configured::{BackendHandles, ConfiguredMetrics, ListenerHandles};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
@@ -72,6 +74,10 @@ pub struct Telemetry {
     pub traces: TraceMetrics,
     pub acme: AcmeMetrics,
     pub upgrades: UpgradeMetrics,
+    /// Metrics of the cluster, of announced addresses and of flows, each where there are any.
+    pub cluster: Option<ClusterMetrics>,
+    pub announce: Option<AnnounceMetrics>,
+    pub flows: Option<FlowsMetrics>,
 }
 
 /// Metrics of pipes that relays and tunnels splice through.
@@ -274,6 +280,9 @@ impl Telemetry {
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
+        let cluster = config.cluster.as_ref().map(|_| ClusterMetrics::new(r));
+        let announce = config.announce.as_ref().map(|_| AnnounceMetrics::new(r));
+        let flows = config.cluster.as_ref().and_then(|cluster| cluster.flows.as_ref()).map(|_| FlowsMetrics::new(r));
         let telemetry = Telemetry {
             listeners: SeriesTable::default(),
             relays: SeriesTable::default(),
@@ -295,6 +304,9 @@ impl Telemetry {
             traces,
             acme,
             upgrades,
+            cluster,
+            announce,
+            flows,
         };
         telemetry.show_configured(&mut Registrar::First(&mut registry), config);
         let store = registry.build(columns);

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use propylon_control::announce::guardian;
 use propylon_control::isolation;
 use propylon_control::upgrade::launcher;
 use propylon_keyserver::isolated;
@@ -63,6 +64,9 @@ enum Command {
         #[arg(last = true, required = true)]
         successor: Vec<OsString>,
     },
+    /// Speak to BIRD for the engine at the other end of standard input, and withdraw when it dies
+    #[command(hide = true)]
+    Guardian(ConfigArgument),
     /// Start a key process for the engine at the other end of standard input, again and again
     #[command(hide = true)]
     KeySupervisor,
@@ -95,6 +99,10 @@ pub fn main() -> ExitCode {
         Command::Upgrade(arguments) => run::upgrade(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
         Command::Launcher { successor } => launcher::main(&successor),
+        Command::Guardian(arguments) => {
+            let _ = propylon_sys::name_process(c"propylon-guard");
+            guardian::main(&arguments.config)
+        }
         Command::KeySupervisor => {
             let _ = propylon_sys::name_process(c"propylon-keysup");
             isolated::supervise(isolation::start_log)

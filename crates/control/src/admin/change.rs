@@ -31,7 +31,7 @@ use crate::sandbox;
 /// From the end of the head to the end of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A chain with its key, and a description of a server.
-const PEM_BYTES_MAX: usize = 256 * 1024;
+pub(super) const PEM_BYTES_MAX: usize = 256 * 1024;
 const SERVER_BYTES_MAX: usize = 4 * 1024;
 /// A wrong token is answered after this: there are few connections, so it slows guessing down.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
@@ -40,7 +40,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
 /// An answer that says what is wrong.
-struct Wrong {
+pub(super) struct Wrong {
     status: StatusCode,
     what: String,
     fix: &'static str,
@@ -49,7 +49,7 @@ struct Wrong {
 }
 
 impl Wrong {
-    fn new(status: StatusCode, what: impl Into<String>, fix: &'static str) -> Wrong {
+    pub(super) fn new(status: StatusCode, what: impl Into<String>, fix: &'static str) -> Wrong {
         Wrong { status, what: what.into(), fix, counted: None }
     }
 
@@ -75,26 +75,43 @@ pub(super) async fn answer(request: Request<Incoming>, by: Caller, context: &Adm
     let by = by.called(agent);
     match proceed(request, by.clone(), context).await {
         Ok(response) => response,
-        Err(wrong) => {
-            let metrics = &context.view.telemetry.process.reloads;
-            if let Some(counter) = wrong.counted.and_then(|reason| metrics.refused(reason)) {
-                let store = &context.view.store;
-                Store::column(store, store.columns() - 1).increment(counter);
-            }
-            if wrong.counted.is_some() {
-                context.refusals.record(&wrong.what, &by, Instant::now());
-            }
-            if wrong.counted == Some("wrong-token") {
-                sleep(WRONG_TOKEN_WAIT).await;
-            }
-            let problem = Problem::error("request", None, wrong.what, wrong.fix);
-            let mut response = refused(wrong.status, &[problem]);
-            if wrong.status == StatusCode::UNAUTHORIZED {
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            response
-        }
+        Err(wrong) => wrong.answer(&by, context).await,
     }
+}
+
+impl Wrong {
+    /// Counts and logs it, and answers.
+    pub(super) async fn answer(self, by: &Caller, context: &AdminContext) -> Response<Full<Bytes>> {
+        let metrics = &context.view.telemetry.process.reloads;
+        if let Some(counter) = self.counted.and_then(|reason| metrics.refused(reason)) {
+            let store = &context.view.store;
+            Store::column(store, store.columns() - 1).increment(counter);
+        }
+        if self.counted.is_some() {
+            context.refusals.record(&self.what, by, Instant::now());
+        }
+        if self.counted == Some("wrong-token") {
+            sleep(WRONG_TOKEN_WAIT).await;
+        }
+        let problem = Problem::error("request", None, self.what, self.fix);
+        let mut response = refused(self.status, &[problem]);
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// Tries the cluster's configuration in the body: what it would change here.
+pub(super) async fn try_out(
+    request: Request<Incoming>,
+    by: Caller,
+    context: &AdminContext,
+) -> Result<Response<Full<Bytes>>, Wrong> {
+    let kind = media_type(&request, &["application/json", "application/toml"])?;
+    let text = body(request, SOURCE_BYTES_MAX).await?;
+    let change = Change::Cluster { text, is_json: kind == "application/json" };
+    make(change, by, true, None, context).await
 }
 
 async fn proceed(
@@ -107,6 +124,17 @@ async fn proceed(
     let dry_run = is_dry_run(request.uri().query())?;
     let generation = if_match(request.headers())?;
     let change = operation.with_body(request).await?;
+    make(change, by, dry_run, generation, context).await
+}
+
+/// Has a change made, and answers with what came of it.
+async fn make(
+    change: Change,
+    by: Caller,
+    dry_run: bool,
+    generation: Option<u64>,
+    context: &AdminContext,
+) -> Result<Response<Full<Bytes>>, Wrong> {
     let (reply, outcome) = oneshot::channel();
     let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
     let by = Caller { has_token: context.token_file.is_some(), ..by };
@@ -164,7 +192,7 @@ fn operation(method: &Method, path: &str) -> Result<Option<Operation>, Wrong> {
 }
 
 /// Remedy for a certificate that is not text.
-const PEM_FIX: &str =
+pub(super) const PEM_FIX: &str =
     "send PEM (from DER: openssl x509 -inform der and openssl pkey -inform der; from PKCS #12: openssl pkcs12 -noenc)";
 
 impl Operation {
@@ -197,7 +225,7 @@ impl Operation {
     }
 }
 
-fn authorize(headers: &HeaderMap, context: &AdminContext) -> Result<(), Wrong> {
+pub(super) fn authorize(headers: &HeaderMap, context: &AdminContext) -> Result<(), Wrong> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"same-origin" && site != b"none") {
         let wrong = Wrong::new(StatusCode::FORBIDDEN, "browsers change nothing here", "use curl, or a program");
@@ -286,7 +314,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Wrong> {
     generation.map(Some).map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "If-Match is not a generation", fix))
 }
 
-fn media_type(request: &Request<Incoming>, known: &[&'static str]) -> Result<&'static str, Wrong> {
+pub(super) fn media_type(request: &Request<Incoming>, known: &[&'static str]) -> Result<&'static str, Wrong> {
     let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = value.split(';').next().unwrap_or_default().trim();
     known.iter().find(|known| known.eq_ignore_ascii_case(kind)).copied().ok_or_else(|| {
@@ -295,12 +323,16 @@ fn media_type(request: &Request<Incoming>, known: &[&'static str]) -> Result<&'s
     })
 }
 
-async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wrong> {
+pub(super) async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wrong> {
     text_body(request, bytes_max, "save it as UTF-8").await
 }
 
 /// The body; `fix` is for one that is not text.
-async fn text_body(request: Request<Incoming>, bytes_max: usize, fix: &'static str) -> Result<String, Wrong> {
+pub(super) async fn text_body(
+    request: Request<Incoming>,
+    bytes_max: usize,
+    fix: &'static str,
+) -> Result<String, Wrong> {
     let body = Limited::new(request.into_body(), bytes_max).collect();
     let late = |_| Wrong::new(StatusCode::REQUEST_TIMEOUT, "the body took too long", "send it faster");
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
@@ -359,7 +391,7 @@ fn settings(value: &Value, is_new: bool) -> Result<Settings, Wrong> {
 }
 
 /// A segment of a path, decoded (RFC 3986 §2.1).
-fn decoded(segment: &str) -> Option<String> {
+pub(super) fn decoded(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
     while let Some((first, more)) = rest.split_first() {
@@ -392,7 +424,7 @@ fn accepted(done: &ChangeOutcome, dry_run: bool) -> Response<Full<Bytes>> {
     typed("application/json", format!("{body:#}\n"))
 }
 
-fn refused(status: StatusCode, all: &[Problem]) -> Response<Full<Bytes>> {
+pub(super) fn refused(status: StatusCode, all: &[Problem]) -> Response<Full<Bytes>> {
     let mut response =
         typed("application/json", format!("{:#}\n", json!({ "result": "refused", "problems": problems(all) })));
     *response.status_mut() = status;

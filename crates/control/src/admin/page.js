@@ -206,7 +206,7 @@ class Table {
     box.append(this.table, this.all);
     byId(place).append(box);
     // Narrow figures get room before words do: below this the box scrolls, not the page.
-    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20 }[kind] || 10))) + "rem");
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20, name: 11 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
     if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
@@ -420,10 +420,138 @@ const errorTable = new Table("errors-table", "Errors by what, where and why; rat
   figures("Since the start", fault => fault[3]),
 ], { label: "Errors", none: "nothing" });
 
+// The cluster: samples of /cluster by this page's clock, which only an engine has that is one of a cluster.
+let clusters = [], clusterLostSince = null;
+const cluster = () => clusters.length ? clusters[clusters.length - 1].of : null;
+const engineRate = (engine, key) => {
+  const now = clusters[clusters.length - 1], load = (sample, name) => { const found = member(sample.of.engines, nameKey, name); return found && found.load; };
+  const then = clusters.find(sample => sample.at >= now.at - RATE_SECONDS * 1000 - 500 && load(sample, engine.name));
+  if (!then || now.at <= then.at || !engine.load) return null;
+  const count = engine.load[key] - load(then, engine.name)[key];
+  return count < 0 ? null : count * 1000 / (now.at - then.at);
+};
+// What most engines have; of as many, the greater.
+const majority = values => {
+  const counts = new Map();
+  values.forEach(value => counts.set(value, (counts.get(value) || 0) + 1));
+  return [...counts].reduce((best, each) => !best || each[1] > best[1] || (each[1] === best[1] && each[0] > best[0]) ? each : best, null)?.[0];
+};
+// Each is [in a word, in full].
+const disagreements = engine => {
+  const { engines, candidate, flows } = cluster(), found = [], problems = engine.problems;
+  const [serial, version] = ["serial", "version"].map(key => majority(engines.map(each => each[key])));
+  const tries = candidate && engine.candidate === candidate.id;
+  if (engine.serial !== serial && !tries) found.push(["serial", `serves configuration ${engine.serial}, most serve ${serial}`]);
+  if (engine.version !== version) found.push(["version", `has version ${engine.version}, most have ${version}`]);
+  if (flows && engine.flows_generation === null) found.push(["flow table", "propylon-flows does not run"]);
+  else if (flows && engine.flows_generation !== flows.generation) found.push(["flow table", `goes by flow table ${engine.flows_generation} and not ${flows.generation}`]);
+  if (problems.length) found.push([many(problems.length, "problem"), problems.join("; ")]);
+  return found;
+};
+const engineState = engine => {
+  const told = engine.announced === null ? "" : engine.announced ? ", announced" : ", not announced";
+  if (engine.draining) return { text: "◌ draining" + told, kind: "warn" };
+  return engine.ready ? { text: "✓ ready" + told, kind: engine.announced === false ? "warn" : "" } : { text: "✗ not ready" + told, kind: "bad" };
+};
+const engineLoad = (head, get, tell = number) => figures(head, engine => engine.load ? get(engine) : null, tell);
+const engineTable = new Table("engines-table", "Engines; rates over 5 s, percentiles and processor of the last second", [
+  words("Engine", engine => engine.name + (engine.name === cluster().leader ? ", leads" : "") + (engine.name === cluster().engine ? " (this one)" : ""), { isRowHead: true, whole: true }),
+  { head: "State", kind: "name", whole: true, sort: engine => engineState(engine).text, cell: engineState },
+  words("Address", engine => engine.address || "–"),
+  { head: "Version", kind: "number", sort: engine => engine.version, cell: engine => engine.version },
+  { head: "Serial", kind: "number", sort: engine => engine.serial, cell: engine => engine.candidate && cluster().candidate && engine.candidate === cluster().candidate.id
+    ? { text: `${engine.serial} → ${cluster().candidate.serial}`, kind: "warn" } : String(engine.serial) },
+  { head: "Processor", kind: "short", firstDescending: true, sort: engine => engine.load ? engine.load.cpu : 0, cell: engine => engine.load ? `${Math.round(100 * engine.load.cpu)} % of ${engine.cores}` : "– of " + engine.cores },
+  engineLoad("Clients", engine => engine.load.connections),
+  engineLoad("Requests/s", engine => engineRate(engine, "requests")),
+  { ...engineLoad("Faults/s", engine => engineRate(engine, "faults")), cell: engine => alarm(engineRate(engine, "faults")) },
+  engineLoad("p99", engine => engine.load.p99_ms / 1e3 || null, duration),
+  figures("Buckets", engine => engine.buckets),
+  { head: "Disagrees", kind: "name", sort: engine => -disagreements(engine).length, cell: engine => { const found = disagreements(engine); return { text: found.map(([word]) => word).join(", ") || "–", kind: found.length ? "warn" : "" }; } },
+], { label: "Engines" });
+const disagreementTable = new Table("disagreements-table", "What disagrees with most engines, and what is wrong", [
+  { head: "Engine", kind: "name", isRowHead: true, whole: true, cell: engine => engine.name },
+  { head: "What", kind: "", whole: true, cell: engine => disagreements(engine).map(([, text]) => text).join("; ") },
+], { label: "What disagrees" });
+const clusterTable = new Table("cluster-table", "What they do together", [
+  { head: "What", kind: "name", isRowHead: true, whole: true, cell: ([what]) => what },
+  { head: "How it stands", kind: "", whole: true, cell: ([, text, kind]) => ({ text, kind }) },
+], { label: "The cluster" });
+const verdictTable = new Table("verdicts-table", "What engines find of the change under way", [
+  { head: "Engine", kind: "name", isRowHead: true, whole: true, cell: ([name]) => name },
+  { head: "Verdict", kind: "name", cell: ([, verdict]) => !verdict ? { text: "· checks", kind: "quiet" } : verdict.ok ? "✓ passed" : { text: "✗ refuses", kind: "bad" } },
+  { head: "Serves it", kind: "name", cell: ([name, , { canary, serving }]) => serving.includes(name) ? canary.includes(name) ? "first" : "yes" : "not yet" },
+  words("Problems", ([, verdict]) => verdict && verdict.problems.join("; ") || "–", { whole: true, sort: undefined }),
+], { label: "Verdicts" });
+const PHASES = ["checking", "canary", "rolling"], PHASE_WORDS = { checking: "every engine checks it", canary: "a few serve it first", rolling: "the others follow" };
+const ago = at => at ? span(Math.max(latest().time - at, 0)) + " ago" : "some time ago";
+const authored = ({ by, why }) => (by ? " by " + by : "") + (why ? `: ${why}` : "");
+const clusterFacts = ({ connected, leader, current, candidate, outcome, flows, capacity, announce: announced, certificates, engines }) => {
+  const facts = [["Leader", `${leader || "✗ none"}; etcd ${connected ? "answers" : "does not answer: engines serve on with what they have"}`, connected ? leader ? "" : "warn" : "bad"]];
+  facts.push(["Configuration", `${current ? `${current.serial}, ${ago(current.at)}${authored(current)}` : "none yet: each engine serves its own file"}; ${many(certificates, "certificate")} of the cluster's`, ""]);
+  if (candidate) {
+    const passed = candidate.verdicts.filter(verdict => verdict.ok).length, refused = candidate.verdicts.length - passed;
+    facts.push(["Change under way", `${candidate.serial}, ${ago(candidate.since)}${authored(candidate)}. Step ${PHASES.indexOf(candidate.phase) + 1} of ${PHASES.length}, ${candidate.phase}: ${PHASE_WORDS[candidate.phase] || candidate.phase}. ` +
+      `Passed by ${passed}${refused ? `, refused by ${refused}` : ""} of ${number(engines.length)}; served by ${candidate.serving.length ? listed(candidate.serving, each => each, 8) : "none"}`, refused ? "bad" : "warn"]);
+  }
+  if (outcome) {
+    const reasons = [outcome.why, ...outcome.problems.filter(problem => !String(outcome.why).includes(problem))].filter(Boolean);
+    const told = `${outcome.result === "applied" ? "✓ applied" : "✗ refused"}: ${outcome.serial}, ${ago(outcome.at)}${outcome.engine && !String(outcome.why).includes(outcome.engine) ? ", by " + outcome.engine : ""}`;
+    facts.push(["Last change", told + (reasons.length ? ": " + listed(reasons, each => each, 5) : ""), outcome.result === "applied" ? "" : "bad"]);
+  }
+  if (flows) facts.push(["Flow table", `generation ${flows.generation}, ${many(flows.buckets, "bucket")}${flows.moving ? `; ${number(flows.moving)} moving from one engine to another` : "; none is moving"}`, ""]);
+  if (capacity) facts.push(["Engines wanted", `${number(capacity.wanted)} (${number(capacity.engines)} are there)${capacity.reason ? ": " + capacity.reason : ""}`, capacity.wanted > capacity.engines ? "warn" : ""]);
+  if (announced) {
+    const protocols = (announced.protocols || []).map(each => `${each.name} ${each.announced ? "✓ announced" : "withdrawn"}`);
+    const sessions = (announced.sessions || []).map(each => `${each.name}${each.neighbor ? ` (${each.neighbor})` : ""} ${each.established ? "✓ established" : "✗ down"}`);
+    const broken = announced.error || (announced.sessions || []).some(each => !each.established);
+    facts.push(["Announcement", [announced.error ? "✗ " + announced.error : announced.announced ? "✓ announced" : "◌ withdrawn", announced.reason, protocols.length && "protocols: " + protocols.join(", "), sessions.length && "sessions: " + sessions.join(", ")].filter(Boolean).join("; "), broken ? "bad" : announced.announced ? "" : "warn"]);
+  }
+  return facts;
+};
+const showCluster = () => {
+  const now = cluster();
+  byId("cluster").hidden = byId("cluster-link").hidden = !now;
+  if (!now) return;
+  const ready = now.engines.filter(engine => engine.ready && !engine.draining).length;
+  const silence = clusterLostSince === null ? "" : `; no answer for ${span((Date.now() - clusterLostSince) / 1000)}`;
+  put(byId("cluster-summary"), `${now.name}: ${number(ready)} of ${many(now.engines.length, "engine")} ready${silence}`);
+  engineTable.show(keyed(now.engines, nameKey));
+  const apart = now.engines.filter(engine => disagreements(engine).length);
+  byId("disagreements-table").hidden = !apart.length;
+  disagreementTable.show(keyed(apart, nameKey));
+  clusterTable.show(keyed([...clusterFacts(now), ...now.problems.map((problem, at) => [`Problem ${at + 1}`, "! " + problem, "warn"])], ([what]) => what));
+  byId("verdicts-table").hidden = !now.candidate;
+  const verdicts = now.candidate ? now.engines.map(({ name }) => [name, now.candidate.verdicts.find(verdict => verdict.engine === name), now.candidate]) : [];
+  verdictTable.show(keyed(verdicts, ([name]) => name));
+};
+let isAskingCluster = false;
+const pollCluster = async () => {
+  if (isAskingCluster) return;
+  isAskingCluster = true;
+  try {
+    const answer = await fetch("cluster", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+    if (!answer.ok) throw new Error("status " + answer.status);
+    const now = await answer.json();
+    // The engine's thread has not told of itself yet.
+    if (!now || !now.engines) throw new Error("status none");
+    clusters.push({ at: Date.now(), of: now });
+    while (clusters[0].at < Date.now() - 2 * RATE_SECONDS * 1000) clusters.shift();
+    clusterLostSince = null;
+  } catch (error) {
+    if (clusterLostSince === null) clusterLostSince = Date.now();
+    report(error);
+  } finally {
+    isAskingCluster = false;
+  }
+  showCluster();
+  showProblems();
+};
+
 // What somebody should look at, the worst first: [level, text, link].
 const listed = (items, tell, max = 3) => items.slice(0, max).map(tell).join("; ") + (items.length > max ? "; …" : "");
 // Conditions that are told from what else is known, with more to say.
-const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected", "certificate-files"];
+const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected", "certificate-files", "cluster-problems"];
 const problems = () => {
   const { servers, backends, certificates, signers, all, draining, configuration, conditions, time } = latest(), found = [];
   const bad = (text, link) => found.push(["bad", text, link]), warn = (text, link) => found.push(["warn", text, link]);
@@ -432,7 +560,7 @@ const problems = () => {
   // What the engine itself has found. Notes are among the errors below.
   for (const each of conditions ? conditions.list : []) {
     if (each.grade === "note" || TOLD_HERE.includes(each.name)) continue;
-    const why = each.why ? ` (${each.why})` : "", link = each.labels.server ? "servers:" + each.labels.server : each.labels.backend ? "backends" : each.labels.signer ? "signers" : each.labels.listener ? "listeners" : "errors";
+    const why = each.why ? ` (${each.why})` : "", link = each.labels.server ? "servers:" + each.labels.server : each.labels.backend ? "backends" : each.labels.signer ? "signers" : each.labels.listener ? "listeners" : cluster() && /^(cluster|flows|announce)-/.test(each.name) ? "cluster" : "errors";
     (each.grade === "problem" ? bad : warn)(`${each.place ? each.place + ": " : ""}${each.what}${why}, for ${span(Math.max(time - each.since, 0))}: ${each.cure}`, link);
   }
   const hopeless = backends.list.filter(({ states }) => !states.usable);
@@ -467,6 +595,13 @@ const problems = () => {
   if (refused > 10 && refused > handshaken / 4) warn(`${many(refused, "TLS handshake")} failed in the last minute, ${percent(refused, refused + handshaken)} of all`, "errors");
   const overrides = configuration && configuration.overrides;
   if (overrides && overrides.total) warn(`process.state overrides the file: ${listed(overrides.list, each => each)}${overrides.total > 3 ? ` (${number(overrides.total)} in all)` : ""}`, "");
+  const group = cluster();
+  if (group) {
+    for (const problem of group.problems.slice(0, 5)) warn(`Cluster: ${problem}`, "cluster");
+    const idle = group.engines.filter(engine => !engine.ready && !engine.draining);
+    if (idle.length) warn(`${many(idle.length, "engine")} of ${number(group.engines.length)} not ready: ${listed(idle, engine => engine.name + (engine.problems.length ? ` (${engine.problems[0]})` : ""))}`, "cluster");
+    if (group.capacity && group.capacity.wanted > group.capacity.engines) warn(`${number(group.capacity.wanted)} engines are wanted, ${number(group.capacity.engines)} are there: ${group.capacity.reason}`, "cluster");
+  }
   if (draining) warn("Draining: new connections are refused, requests in progress finish", "");
   return found.sort((a, b) => (a[0] === "bad" ? 0 : 1) - (b[0] === "bad" ? 0 : 1));
 };
@@ -592,6 +727,10 @@ const query = () => {
   const fields = ["servers", "certificates"].map(name => [name, byId(name + "-filter").value.trim()]).filter(([, value]) => value);
   return fields.length ? "?" + fields.map(([name, value]) => name + "=" + encodeURIComponent(value)).join("&") : "";
 };
+// What goes wrong in here is a defect of ours, and to be seen.
+const report = error => {
+  if (!(error instanceof TypeError && /fetch/i.test(error.message)) && error.name !== "TimeoutError" && !/^status /.test(error.message)) console.error(error);
+};
 let timer = 0, asking = 0;
 const poll = async () => {
   clearTimeout(timer);
@@ -602,12 +741,12 @@ const poll = async () => {
     const status = await answer.json();
     if (turn !== asking) return;
     receive(status);
+    if (status.cluster) pollCluster(); else if (clusters.length) { clusters = []; showCluster(); }
   } catch (error) {
     if (turn !== asking) return;
     if (lostSince === null) { lostSince = Date.now(); announce("No answer from the engine", true); }
     showLost();
-    // What goes wrong in here is a defect of ours, and to be seen.
-    if (!(error instanceof TypeError && /fetch/i.test(error.message)) && error.name !== "TimeoutError" && !/^status /.test(error.message)) console.error(error);
+    report(error);
   }
   timer = setTimeout(poll, document.hidden ? HIDDEN_INTERVAL_MS : INTERVAL_MS);
 };

@@ -175,6 +175,7 @@ impl View {
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
             "sandbox": self.sandbox.to_json(),
+            "cluster": self.membership.is_some(),
             "keys": { "isolated": self.current().config.keys.isolate.is_some() },
             "upgrade": self.handover.as_ref().map(Handover::to_json),
             "configuration": self.configuration(),

@@ -14,7 +14,9 @@ use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use crate::acme;
+use crate::announce::Announcing;
 use crate::certificates::{self, LoadFailures};
+use crate::cluster::Membership;
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::sandbox::Sandbox;
@@ -44,6 +46,10 @@ pub struct View {
     pub sandbox: Arc<Sandbox>,
     /// Conditions that hold now.
     pub conditions: Rc<RefCell<Conditions>>,
+    /// The cluster that this engine is one of.
+    pub membership: Option<Rc<RefCell<Membership>>>,
+    /// Announces this engine's addresses.
+    pub announcing: Option<Rc<Announcing>>,
 }
 
 impl View {
@@ -60,6 +66,14 @@ impl View {
             + &expiry::metrics(&snapshot, SystemTime::now())
             + &acme::metrics(&self.orders.status())
             + &self.memory()
+    }
+
+    /// The cluster, if this engine is one of one.
+    pub async fn cluster(&self) -> Option<Value> {
+        let status = self.membership.as_ref()?.borrow().status();
+        let mut status = Value::clone(&*status.await);
+        status["announce"] = self.announcing.as_ref().map(|announcing| announcing.to_json()).into();
+        Some(status)
     }
 
     /// Whether the process drains and no successor serves: a client asks about the service, not about this process.

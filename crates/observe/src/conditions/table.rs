@@ -435,6 +435,65 @@ pub const TABLE: &[Condition] = &[
         "usual in small numbers; see [listener.NAME.timeouts]",
     )
     .only("wait", &["handshake", "request-head", "request-body", "response-body"]),
+    // The cluster.
+    above(
+        "cluster-name-taken",
+        "propylon_cluster_name_taken",
+        0,
+        Problem,
+        "another process has this engine's name in the cluster, which does not count this one",
+        "give each engine a name of its own (cluster.engine), or end the other process",
+    ),
+    above(
+        "announce-failing",
+        "propylon_announce_failing",
+        0,
+        Problem,
+        "addresses can be neither announced nor withdrawn: BIRD refuses or does not answer, or nobody speaks to it",
+        "`propylon doctor` asks BIRD; the dashboard and `/cluster` tell what it says",
+    ),
+    above(
+        "cluster-away",
+        "propylon_cluster_away_seconds",
+        2,
+        Warning,
+        "etcd does not answer; this engine serves on with what it has, and hears of no change",
+        "look at etcd, and at what is between; `propylon doctor` asks each of cluster.endpoints",
+    ),
+    above(
+        "flows-stopped",
+        "propylon_flows_stopped_seconds",
+        5,
+        Warning,
+        "propylon-flows does not run, or has no table: the kernel goes by the last one, and not by a newer one",
+        "start it, or see its log; `propylon doctor` tells how it has to be started",
+    ),
+    rises(
+        "flows-dropping",
+        "propylon_flows_packets_total",
+        Warning,
+        "packets of flows between engines are dropped",
+        "look at routes and MTU between engines; of dropped_bad_source, somebody else sends to the tunnel's port",
+    )
+    .only(
+        "outcome",
+        &[
+            "dropped_bad_source",
+            "dropped_malformed",
+            "dropped_no_route",
+            "dropped_no_listener",
+            "dropped_too_big",
+            "dropped_failed",
+        ],
+    ),
+    above(
+        "cluster-problems",
+        "propylon_cluster_problems",
+        0,
+        Warning,
+        "problems of this engine in its cluster: {value}",
+        "`propylon cluster status`, or the dashboard, tells each with what to do",
+    ),
     // The key process.
     above(
         "key-process-lost",

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 11] = [
+const COMMANDS: [(&str, &str); 13] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
@@ -29,6 +29,8 @@ const COMMANDS: [(&str, &str); 11] = [
     ),
     ("servers", "List the servers of the running engine"),
     ("certificates", "List the certificates of the running engine, the first to expire first"),
+    ("cluster", "Look at, and change, engines that share a configuration, certificates and keys"),
+    ("health", "Say whether the running engine can serve, within 2 seconds, for programs that send clients to it"),
 ];
 
 /// Entries for the list of `--help`.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use propylon_config::{Problem, Severity, Source};
+use propylon_control::cluster;
 use propylon_control::engine::{self, Outcome, Start};
 use propylon_control::folders;
 use propylon_control::isolation::{self, KeyProcess};
@@ -93,8 +94,9 @@ fn start(path: &Path, own: Argv, mut takeover: Option<Takeover>) -> Started<engi
     let generation = takeover.as_ref().map_or(0, |takeover| takeover.inherited_state.generation);
     // Without a process that serves, most of it is better than nothing. With one, all of it is in use there.
     let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
-    let Loaded { merged, snapshot, unusable, key_process } =
-        match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
+    let is_upgrade = takeover.is_some();
+    let Loaded { merged, snapshot, unusable, key_process, cluster } =
+        match load(path, tickets.unwrap_or_else(Tickets::new), unfound, is_upgrade) {
             Ok(loaded) => loaded,
             Err(what) => {
                 let failure = Failure { reason: "configuration", what };
@@ -103,7 +105,7 @@ fn start(path: &Path, own: Argv, mut takeover: Option<Takeover>) -> Started<engi
             }
         };
     let snapshot = snapshot.counted_after(generation);
-    let start = Start { path: path.to_owned(), merged, snapshot, unusable, own, key_process, takeover };
+    let start = Start { path: path.to_owned(), merged, snapshot, unusable, own, key_process, takeover, cluster };
     engine::prepare(start).map_err(|error| Some(error.to_string()))
 }
 
@@ -114,10 +116,11 @@ struct Loaded {
     /// Uploads that cannot be used.
     unusable: Vec<Finding>,
     key_process: Option<KeyProcess>,
+    cluster: Option<cluster::Opened>,
 }
 
 /// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
-fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, String> {
+fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -> Result<Loaded, String> {
     let merged = match origin::read(path) {
         Ok(merged) => merged,
         Err(wrong) => {
@@ -125,6 +128,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
             return Err(summary(&wrong.problems));
         }
     };
+    let (merged, cluster) = cluster::open(merged, is_upgrade).inspect_err(|what| log::error!("{what}"))?;
     print(&merged.warnings, &merged.source.text);
     print(&merged.overrides(), &merged.file.text);
     print(check::token_file(&merged.source, &merged.config).as_slice(), &merged.source.text);
@@ -159,7 +163,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<Loaded, S
     match compiled {
         Ok((snapshot, mut findings)) => {
             findings.retain(|finding| finding.severity == TlsSeverity::Error);
-            Ok(Loaded { merged, snapshot, unusable: findings, key_process })
+            Ok(Loaded { merged, snapshot, unusable: findings, key_process, cluster })
         }
         Err(findings) => {
             let problems = findings.iter().map(|finding| with_path(problem(&merged.source, finding), finding));

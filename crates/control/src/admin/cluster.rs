@@ -1,0 +1,175 @@
+//! The cluster by the admin address: what is asked of it, and how the cluster's thread answers.
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::USER_AGENT;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use propylon_cluster::{Failure, RequestKind, Secret, TEXT_BYTES_MAX};
+use serde_json::Value;
+
+use super::change::{PEM_BYTES_MAX, PEM_FIX, Wrong, authorize, body, decoded, media_type, text_body};
+use super::context::AdminContext;
+use super::response::typed;
+use crate::audit::Caller;
+use crate::cluster::request as ask;
+
+/// Characters of a reason that is given for a change.
+const WHY_CHARS_MAX: usize = 200;
+
+/// The request's meaning by path and method, before the body is read.
+pub(super) enum Operation {
+    Apply { why: String },
+    Diff,
+    Abort,
+    History,
+    Rollback(Option<String>),
+    Drain(String),
+    Undrain(String),
+    Leave,
+    PutCertificate(String),
+    RemoveCertificate(String),
+    Certificates,
+}
+
+/// Parses path and method; `None` if they are not the cluster's.
+pub(super) fn operation(method: &Method, uri: &Uri) -> Option<Operation> {
+    let path = uri.path().strip_prefix("/v1").unwrap_or(uri.path()).strip_prefix("/cluster/")?;
+    let of = |key: &str| -> Option<String> {
+        let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+        decoded(&pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).next()?.replace('+', " "))
+    };
+    let engine = || of("engine").unwrap_or_default();
+    Some(match (method, path) {
+        (&Method::POST, "apply") => {
+            Operation::Apply { why: of("why").unwrap_or_default().chars().take(WHY_CHARS_MAX).collect() }
+        }
+        (&Method::POST, "diff") => Operation::Diff,
+        (&Method::POST, "abort") => Operation::Abort,
+        (&Method::GET, "history") => Operation::History,
+        (&Method::POST, "rollback") => Operation::Rollback(of("serial")),
+        (&Method::POST, "drain") => Operation::Drain(engine()),
+        (&Method::POST, "undrain") => Operation::Undrain(engine()),
+        (&Method::POST, "leave") => Operation::Leave,
+        (&Method::GET, "certificates") => Operation::Certificates,
+        (&Method::PUT, path) => Operation::PutCertificate(decoded(path.strip_prefix("certificates/")?)?),
+        (&Method::DELETE, path) => Operation::RemoveCertificate(decoded(path.strip_prefix("certificates/")?)?),
+        _ => return None,
+    })
+}
+
+pub(super) async fn answer(
+    operation: Operation,
+    request: Request<Incoming>,
+    by: Caller,
+    context: &AdminContext,
+) -> Response<Full<Bytes>> {
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let by = by.called(agent);
+    match proceed(operation, request, by.clone(), context).await {
+        Ok(response) => response,
+        Err(wrong) => wrong.answer(&by, context).await,
+    }
+}
+
+async fn proceed(
+    operation: Operation,
+    request: Request<Incoming>,
+    by: Caller,
+    context: &AdminContext,
+) -> Result<Response<Full<Bytes>>, Wrong> {
+    let Some(membership) = &context.view.membership else {
+        let what = "this engine is not one of a cluster";
+        return Err(Wrong::new(StatusCode::NOT_FOUND, what, "set [cluster] and restart, or ask another engine"));
+    };
+    if !matches!(operation, Operation::History | Operation::Certificates) {
+        authorize(request.headers(), context)?;
+    }
+    let by = Caller { has_token: context.token_file.is_some(), ..by };
+    let requests = membership.borrow().requests();
+    let is_change = !matches!(operation, Operation::History | Operation::Certificates | Operation::Diff);
+    let accepted = if matches!(operation, Operation::Apply { .. } | Operation::Rollback(_)) {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::OK
+    };
+    let what = match operation {
+        Operation::Diff => return super::change::try_out(request, by, context).await,
+        operation => operation.with_body(request).await?,
+    };
+    let asked = summary(&what);
+    let outcome = ask(&requests, what, by.to_string()).await;
+    if is_change {
+        match &outcome {
+            Ok(_) => log::info!("audit: {asked}, by {by}"),
+            Err(failure) => log::warn!("audit: {asked}, by {by}: refused: {}", words(failure)),
+        }
+    }
+    let value: Value = outcome.map_err(wrong)?;
+    let mut response = typed("application/json", format!("{value:#}\n"));
+    *response.status_mut() = accepted;
+    Ok(response)
+}
+
+impl Operation {
+    async fn with_body(self, request: Request<Incoming>) -> Result<RequestKind, Wrong> {
+        Ok(match self {
+            Operation::Apply { why } => {
+                let kind = media_type(&request, &["application/json", "application/toml"])?;
+                let text = body(request, TEXT_BYTES_MAX).await?;
+                RequestKind::Apply { text, is_json: kind == "application/json", why }
+            }
+            Operation::Rollback(None) => RequestKind::Rollback(None),
+            Operation::Rollback(Some(serial)) => {
+                let wrong = || Wrong::new(StatusCode::BAD_REQUEST, "`serial` is not a number", "see /cluster/history");
+                RequestKind::Rollback(Some(serial.parse().map_err(|_| wrong())?))
+            }
+            Operation::PutCertificate(name) => {
+                media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
+                let pem = text_body(request, PEM_BYTES_MAX, PEM_FIX).await?;
+                if let Err(what) = propylon_tls::check_pem(pem.as_bytes()) {
+                    return Err(Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, what, PEM_FIX));
+                }
+                RequestKind::PutCertificate { name, pem: Secret(pem) }
+            }
+            Operation::Abort | Operation::Diff => RequestKind::Abort,
+            Operation::History => RequestKind::History,
+            Operation::Drain(engine) => RequestKind::Drain(engine),
+            Operation::Undrain(engine) => RequestKind::Undrain(engine),
+            Operation::Leave => RequestKind::Leave,
+            Operation::RemoveCertificate(name) => RequestKind::RemoveCertificate(name),
+            Operation::Certificates => RequestKind::Certificates,
+        })
+    }
+}
+
+/// The request in words, without anything secret.
+fn summary(what: &RequestKind) -> String {
+    match what {
+        RequestKind::Apply { text, .. } => format!("cluster: a configuration of {} bytes for all engines", text.len()),
+        RequestKind::Abort => "cluster: the end of a candidate".into(),
+        RequestKind::Rollback(Some(serial)) => format!("cluster: back to configuration {serial}"),
+        RequestKind::Rollback(None) => "cluster: back to the configuration before".into(),
+        RequestKind::Drain(engine) => format!("cluster: {engine} drained"),
+        RequestKind::Undrain(engine) => format!("cluster: {engine} drained no more"),
+        RequestKind::Leave => "cluster: this engine leaves".into(),
+        RequestKind::PutCertificate { name, .. } => format!("cluster: certificate \"{name}\" put"),
+        RequestKind::RemoveCertificate(name) => format!("cluster: certificate \"{name}\" removed"),
+        RequestKind::History | RequestKind::Certificates => String::new(),
+    }
+}
+
+fn words(failure: &Failure) -> &str {
+    match failure {
+        Failure::Away(what) | Failure::Conflict(what) | Failure::Unknown(what) | Failure::Wrong(what) => what,
+    }
+}
+
+fn wrong(failure: Failure) -> Wrong {
+    let what = words(&failure).to_owned();
+    match failure {
+        Failure::Away(_) => Wrong::new(StatusCode::SERVICE_UNAVAILABLE, what, "look at etcd, and ask again"),
+        Failure::Conflict(_) => Wrong::new(StatusCode::CONFLICT, what, "propylon cluster status says what goes on"),
+        Failure::Unknown(_) => Wrong::new(StatusCode::NOT_FOUND, what, "propylon cluster status lists them"),
+        Failure::Wrong(_) => Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, what, "mend it, and send it again"),
+    }
+}
