@@ -2,10 +2,12 @@
 
 mod admin_client;
 mod attempt;
+mod cluster;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
+mod health;
 mod schema;
 mod top;
 mod with_parent;
@@ -80,6 +82,13 @@ enum Command {
     /// List the certificates of the running engine, the first to expire first
     #[command(after_help = CONTROL)]
     Certificates(control::ReadArguments),
+    /// Look at, and change, engines that share a configuration, certificates and keys
+    Cluster(cluster::Arguments),
+    /// Say whether the running engine can serve, within 2 seconds, for programs that send clients to it
+    #[command(after_help = "Examples:\n  propylon health -c propylon.toml\n  propylon health --admin \
+        unix:/run/propylon/admin.sock\n\nAs keepalived's check: `propylon cluster keepalived` prints it.\n\nExit codes: 0 it \
+        can; 1 it cannot, which is told with the reason, or nobody answers; 2 wrong usage.")]
+    Health(health::Arguments),
     /// Try something that the sandbox of a process that serves forbids
     #[command(hide = true)]
     Attempt(attempt::Arguments),
@@ -97,8 +106,12 @@ enum Command {
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    // Explaining reads private keys.
-    if matches!(command, Command::Explain(_)) {
+    let reads_keys = match &command {
+        Command::Explain(_) => true,
+        Command::Cluster(arguments) => arguments.reads_keys(),
+        _ => false,
+    };
+    if reads_keys {
         let _ = propylon_sys::no_core_dumps();
     }
     match command {
@@ -113,6 +126,8 @@ pub fn main() -> ExitCode {
         Command::Reload(arguments) => control::reload(&arguments),
         Command::Servers(arguments) => control::servers(&arguments),
         Command::Certificates(arguments) => control::certificates(&arguments),
+        Command::Cluster(arguments) => cluster::main(&arguments),
+        Command::Health(arguments) => health::main(&arguments),
         Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }

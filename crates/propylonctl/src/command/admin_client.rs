@@ -47,7 +47,8 @@ impl Where {
     }
 }
 
-fn read(path: &Path) -> Result<Config, String> {
+/// A configuration as it is in the file.
+pub fn read(path: &Path) -> Result<Config, String> {
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
     let rendered = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
     Ok(propylon_config::parse(&source).map_err(rendered)?.0)
@@ -79,7 +80,7 @@ pub fn ask(admin: &AdminBind, ask: &AdminRequest<'_>) -> Result<(u16, String), S
 fn converse(admin: &AdminBind, ask: &AdminRequest<'_>) -> io::Result<String> {
     match admin {
         AdminBind::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
+            let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT.min(ask.timeout))?;
             stream.set_read_timeout(Some(ask.timeout))?;
             stream.set_write_timeout(Some(ask.timeout))?;
             exchange(stream, &address.to_string(), ask)

@@ -102,7 +102,7 @@ pub fn certificates(arguments: &ReadArguments) -> ExitCode {
 }
 
 /// Prints the outcome.
-fn ended(outcome: Result<String, String>) -> ExitCode {
+pub fn ended(outcome: Result<String, String>) -> ExitCode {
     match outcome {
         Ok(text) => {
             print!("{text}");
@@ -139,16 +139,20 @@ fn backend_with(snapshot: &Value, address: &str) -> Result<String, String> {
 }
 
 /// The engine that is asked, and by which right.
-struct Engine {
+pub struct Engine {
     admin: AdminBind,
     token: Option<String>,
 }
 
 impl Engine {
     fn of(arguments: &ChangeArguments) -> Result<Engine, String> {
-        let (admin, configured) = arguments.engine.find()?;
-        let file = arguments.token_file.as_deref().or(configured.as_deref());
-        let token = file.map(token).transpose()?;
+        Engine::at(&arguments.engine, arguments.token_file.as_deref())
+    }
+
+    /// The token is that of the file, or else of the file that a configuration names.
+    pub fn at(engine: &Where, token_file: Option<&Path>) -> Result<Engine, String> {
+        let (admin, configured) = engine.find()?;
+        let token = token_file.or(configured.as_deref()).map(token).transpose()?;
         Ok(Engine { admin, token })
     }
 
@@ -159,29 +163,42 @@ impl Engine {
     /// Asks for a change, and tells what has come of it.
     fn change(&self, method: &str, path: &str, body: &str, dry_run: bool) -> Result<String, String> {
         let path = if dry_run { format!("{path}?dry_run=1") } else { path.to_owned() };
+        let (_, answer) = self.send(method, &path, ("application/json", body))?;
+        match unusable(&answer) {
+            None => Ok(summary(&answer)),
+            Some(files) => {
+                print!("{}", summary(&answer));
+                Err(files)
+            }
+        }
+    }
+
+    /// Asks for a change with a body of this type, and returns status and answer of what was accepted.
+    pub fn send(&self, method: &str, path: &str, (kind, body): (&str, &str)) -> Result<(u16, Value), String> {
         let mut fields = format!("User-Agent: propylon/{}\r\n", env!("CARGO_PKG_VERSION"));
         if !body.is_empty() {
-            fields += "Content-Type: application/json\r\n";
+            fields += &format!("Content-Type: {kind}\r\n");
         }
         if let Some(token) = &self.token {
             fields += &format!("Authorization: Bearer {token}\r\n");
         }
-        let asked = AdminRequest { method, path: &path, fields: &fields, body, timeout: CHANGE_TIMEOUT };
-        let (status, answer) = ask(&self.admin, &asked)?;
+        let (status, answer) =
+            ask(&self.admin, &AdminRequest { method, path, fields: &fields, body, timeout: CHANGE_TIMEOUT })?;
         let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
         match status {
-            200 => match unusable(&answer) {
-                None => Ok(summary(&answer)),
-                Some(files) => {
-                    print!("{}", summary(&answer));
-                    Err(files)
-                }
-            },
+            200..=299 => Ok((status, answer)),
             401 if self.token.is_none() => {
                 Err("a token is needed: name its file with --token-file, or the configuration with -c".into())
             }
             _ => Err(refused(status, &answer)),
         }
+    }
+
+    /// Reads something, which takes no token.
+    pub fn read(&self, path: &str) -> Result<(u16, Value), String> {
+        let (status, answer) =
+            ask(&self.admin, &AdminRequest { method: "GET", path, fields: "", body: "", timeout: READ_TIMEOUT })?;
+        Ok((status, serde_json::from_str(&answer).unwrap_or_default()))
     }
 }
 
@@ -215,7 +232,7 @@ fn unusable(answer: &Value) -> Option<String> {
 }
 
 /// `backend.app.servers[10.0.0.3:80].drain: false -> true`
-fn change_text(change: &Value) -> String {
+pub fn change_text(change: &Value) -> String {
     let path = text(&change["path"]);
     let shown = |key: &str| change.get(key).map(Value::to_string);
     match (shown("from"), shown("to"), shown("added"), shown("removed")) {
@@ -226,7 +243,7 @@ fn change_text(change: &Value) -> String {
     }
 }
 
-fn refused(status: u16, answer: &Value) -> String {
+pub fn refused(status: u16, answer: &Value) -> String {
     let problems: Vec<String> = list(&answer["problems"]).map(problem_text).collect();
     if problems.is_empty() { format!("the engine answers {status}") } else { problems.join("\n") }
 }
@@ -292,7 +309,7 @@ fn certificates_table(snapshot: &Value) -> String {
 }
 
 /// Each column as wide as its widest cell.
-fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |row: &[String; N]| {
@@ -303,7 +320,7 @@ fn columns<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 /// A segment of a path (RFC 3986 §3.3).
-fn encoded(segment: &str) -> String {
+pub fn encoded(segment: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => (byte as char).to_string(),
         byte => format!("%{byte:02X}"),
@@ -311,12 +328,12 @@ fn encoded(segment: &str) -> String {
     segment.bytes().map(one).collect()
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// Without what would act on a terminal.
-fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().filter(|one| !one.is_control()).collect()
 }
 

@@ -57,13 +57,13 @@ pub fn findings(config: &Config) -> Vec<Finding> {
 }
 
 /// Whom the commands give files to, by names that chgrp(1) and install(1) know.
-struct Owner {
+pub struct Owner {
     user: String,
     group: String,
 }
 
 impl Owner {
-    fn of(config: &Config) -> Owner {
+    pub fn of(config: &Config) -> Owner {
         let account = match config.process.user.as_deref() {
             // An account by useradd(8), where there is none yet, has a group of its name.
             Some(user) => Account::find(user).map_err(|_| Owner { user: user.to_owned(), group: user.to_owned() }),
@@ -73,7 +73,7 @@ impl Owner {
     }
 
     /// The command that makes a folder for it, or gives it one that is there.
-    fn installs(&self, folder: &Path, mode: u16) -> String {
+    pub fn installs(&self, folder: &Path, mode: u16) -> String {
         let Owner { user, group } = self;
         let is_broad = fs::canonicalize(folder).is_ok_and(|folder| propylon_sys::is_broad(&folder));
         let own = if is_broad { folder.join("propylon") } else { folder.to_owned() };
@@ -196,11 +196,11 @@ fn open(path: &Path) -> io::Result<()> {
 }
 
 /// The folder itself, or the first one above it that is there: the engine makes what is missing below.
-fn nearest_folder(path: &Path) -> &Path {
+pub fn nearest_folder(path: &Path) -> &Path {
     path.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."))
 }
 
-fn may_write(folder: &Path) -> bool {
+pub fn may_write(folder: &Path) -> bool {
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     rustix::fs::access(folder, access).is_ok()
 }

@@ -1,6 +1,7 @@
 //! Two samples of the admin address, and the difference between them.
 
 mod attention;
+mod cluster;
 mod value;
 
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::command::admin_client::{AdminRequest, ask};
 pub use attention::Condition;
+pub use cluster::Cluster;
 use value::{SECONDS_PER_DAY, list, number, text};
 
 /// How long the admin address may take.
@@ -19,6 +21,8 @@ pub struct Sample {
     at: Instant,
     /// `/status.json`.
     status: Value,
+    /// `/cluster`; null where the engine is not one of a cluster.
+    cluster: Value,
 }
 
 /// Differences between two samples, per second for rates.
@@ -32,6 +36,8 @@ pub struct Figures {
     pub generation: u64,
     /// The last change of the configuration was refused.
     pub change_refused: bool,
+    /// The cluster that it is one of.
+    pub cluster: Option<Cluster>,
     /// Processes before this one that have not ended yet.
     pub predecessors: Vec<Predecessor>,
     /// Conditions that need attention, the gravest first; the count is limited.
@@ -118,12 +124,22 @@ impl Sample {
         if status["shape"] != SHAPE {
             return Err(format!("the engine at {admin} is of another version than this command; use its own"));
         }
-        Ok(Sample { at: Instant::now(), status })
+        let cluster = if status["cluster"] == true { cluster(admin) } else { Value::Null };
+        Ok(Sample { at: Instant::now(), status, cluster })
     }
 }
 
 /// Version of the answer's shape.
 const SHAPE: u32 = 1;
+
+/// An engine that does not answer this has more to tell all the same.
+fn cluster(admin: &AdminBind) -> Value {
+    let asked = AdminRequest { method: "GET", path: "/cluster", fields: "", body: "", timeout: ADMIN_TIMEOUT };
+    match ask(admin, &asked) {
+        Ok((200, body)) => serde_json::from_str(&body).unwrap_or_default(),
+        _ => Value::Null,
+    }
+}
 
 fn predecessor(one: &Value) -> Predecessor {
     let number = |key: &str| one[key].as_u64().unwrap_or(0);
@@ -144,6 +160,7 @@ impl Figures {
             draining: now["draining"].as_bool().unwrap_or(false),
             generation: configuration["generation"].as_u64().unwrap_or(0),
             change_refused: configuration["last_reload"]["result"] == "failed",
+            cluster: Cluster::of(&after.cluster),
             predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
             conditions: attention::all(now),
             memory_bytes: number(&now["memory_bytes"]),
@@ -167,6 +184,7 @@ impl Figures {
             "draining": self.draining,
             "generation": self.generation,
             "last_change_refused": self.change_refused,
+            "cluster": self.cluster.as_ref().map(Cluster::to_json),
             "predecessors": self.predecessors.iter().map(|one| json!({
                 "pid": one.pid,
                 "draining_seconds": one.draining_seconds,
@@ -361,6 +379,7 @@ pub mod tests {
         };
         let sample = |requests: u64, half: u64, at: Instant| Sample {
             at,
+            cluster: Value::Null,
             status: json!({
                 "shape": 1, "version": "1.2.3", "pid": 7, "uptime_seconds": 3700.0, "draining": false, "time": 86_400.0,
                 "upgrade": { "predecessors": [{ "pid": 6, "draining_seconds": 12, "connections": 4 }] },
@@ -410,7 +429,7 @@ pub mod tests {
     #[test]
     fn an_engine_that_began_anew_shows_no_negative_rate() {
         let (old, new) = (Instant::now(), Instant::now() + Duration::from_secs(1));
-        let sample = |at| Sample { at, status: json!({}) };
+        let sample = |at| Sample { at, status: json!({}), cluster: Value::Null };
         let (before, after) = (sample(old), sample(new));
         let change = Change { before: &before, after: &after, seconds: 1.0 };
         assert_eq!((change.rate(&json!(1), &json!(100)), change.rate(&json!(100), &json!(1))), (0.0, 99.0));

@@ -99,7 +99,7 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
     let certificates = figures.certificates.len().min(certificates_max);
     let conditions = figures.conditions.len().min(CONDITIONS_AT_MOST);
     let heights = [
-        Constraint::Length(2),
+        Constraint::Length(if figures.cluster.is_some() { 3 } else { 2 }),
         Constraint::Length(if conditions > 0 { height(conditions) } else { 0 }),
         Constraint::Length(height(figures.listeners.len().min(listeners_max))),
         Constraint::Min(4),
@@ -111,7 +111,11 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
         None if figures.predecessors.is_empty() => Line::from("q quits").dim(),
         None => predecessors(figures).yellow(),
     };
-    frame.render_widget(Paragraph::new(vec![title(figures), second]), top);
+    let cluster = figures.cluster.as_ref().map(|cluster| {
+        let line = Line::from(cluster.words());
+        if cluster.is_in_trouble() { line.yellow() } else { line }
+    });
+    frame.render_widget(Paragraph::new([title(figures), second].into_iter().chain(cluster).collect::<Vec<_>>()), top);
     if conditions > 0 {
         let name = format!("Needs attention: {}", figures.conditions.len());
         frame.render_widget(table(name, &CONDITIONS, &figures.conditions[..conditions]), attention);
@@ -133,7 +137,7 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
 
 /// A frame as text without colours.
 pub fn to_text(figures: &Figures) -> String {
-    let rows = 2
+    let rows = 3
         + height(figures.conditions.len().min(CONDITIONS_AT_MOST))
         + height(figures.listeners.len())
         + height(figures.servers.len())
@@ -297,6 +301,7 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::top::sample::Cluster;
     use crate::command::top::sample::tests::figures;
 
     #[test]
@@ -319,6 +324,17 @@ mod tests {
         assert!(lines[2].starts_with("┌Needs attention: 1"), "{text}");
         assert!(lines[4].contains("! listener \"web\": no more clients") && lines[4].contains("12 s"), "{text}");
         assert!(to_text(&figures).contains("no more clients are accepted"));
+    }
+
+    #[test]
+    fn an_engine_of_a_cluster_tells_of_it_below_its_own_line() {
+        let cluster = Cluster { name: "edge".into(), engines: 4, engines_ready: 3, ..Cluster::default() };
+        let figures = Figures { cluster: Some(cluster), ..figures() };
+        let text = rendered(&figures, 80, 24);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].starts_with("cluster edge: etcd does not answer, 3 of 4 engines ready"), "{text}");
+        assert!(lines[3].starts_with('┌'), "{text}");
+        assert!(to_text(&figures).contains("\ncluster edge: "), "{}", to_text(&figures));
     }
 
     #[test]
