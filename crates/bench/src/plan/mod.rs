@@ -2,8 +2,9 @@
 //!
 //! `quantity` reads requirements as people write them, `requirements` refuses those that contradict each other,
 //! `figures` knows what things cost (the documents' rules, or measurements), `size` does the sums and writes each of
-//! them down.
+//! them down, `engines` knows how many there have to be so that some may fail.
 
+mod engines;
 mod figures;
 mod quantity;
 mod requirements;
@@ -16,6 +17,7 @@ use crate::report::{self, Table, progress};
 use crate::results::ResultFile;
 use crate::target::Key;
 use crate::units::parse_duration;
+use engines::Redundancy;
 use figures::{Figures, Kind};
 use requirements::{Engine, Refusal, Requirements, Traffic, key_title};
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,8 @@ use std::time::Duration;
     after_help = "Examples:\n  \
     propylon-bench plan --tps 20000 --key ec --throughput 5Gbps --connections 1000000 --ha --engine-cores 8\n  \
     propylon-bench plan --tps 20000 --throughput 5Gbps --connections 1M --measure --json plan.json\n  \
-    propylon-bench plan --tps 2000 --key rsa --keyless --from compare.json\n\n\
+    propylon-bench plan --tps 2000 --key rsa --keyless --from compare.json\n  \
+    propylon-bench plan --tps 200k --redundancy n+rack --racks 4 --engines-max 64 --cores-per-engine 16\n\n\
     Figures are the documents' rules (500 RSA-2048 or 2,000 EC P-256 transactions/s and 1 Gb/s of TLS per core, 40 kB\n\
     per TLS connection), unless --measure or --from put measured ones in their place. Infeasible requirements get a reason,\n\
     what would make them feasible, and exit code 1."
@@ -64,6 +67,16 @@ pub struct Arguments {
     /// Private keys on key servers
     #[arg(long)]
     pub keyless: bool,
+    /// The failure that is outlived with all of the load: none, one engine, or the fullest of --racks
+    #[arg(long, value_enum, conflicts_with = "ha")]
+    pub redundancy: Option<Redundancy>,
+    /// With --redundancy n+rack: racks that engines are spread over evenly
+    #[arg(long, value_name = "N", requires = "redundancy", required_if_eq("redundancy", "n+rack"),
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(engines::RACKS_MAX)))]
+    pub racks: Option<u32>,
+    /// Engines that a router spreads one service over (its paths of equal cost), spare ones included
+    #[arg(long, value_name = "N", default_value_t = size::ECMP_ENGINES_MAX, value_parser = engines::parse_engines)]
+    pub engines_max: u64,
     /// Spare engines, so that so many may fail: N+1, or N+M with a number
     #[arg(long, value_name = "M", num_args = 0..=1, default_missing_value = "1", default_value = "0", hide_default_value = true, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub ha: u32,
@@ -72,7 +85,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SHARE", default_value = "0.3", value_parser = quantity::parse_margin)]
     pub margin: f64,
     /// Cores of one engine; chosen if absent
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, visible_alias = "cores-per-engine", value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub engine_cores: Option<u32>,
     /// Memory of one engine that connections may use, in GB: 16, 16GB, 16GiB
     #[arg(long, value_name = "G", value_parser = quantity::parse_memory)]
@@ -160,7 +174,9 @@ impl Arguments {
             traffic,
             reencrypt: self.reencrypt,
             keyless: self.keyless,
-            spare_engines: self.ha,
+            spare_engines: if self.redundancy == Some(Redundancy::Engine) { 1 } else { self.ha },
+            racks: self.racks.filter(|_| self.redundancy == Some(Redundancy::Rack)),
+            engines_max: self.engines_max,
             margin: self.margin,
             engine: Engine {
                 cores: self.engine_cores,
@@ -292,7 +308,8 @@ impl Plan {
         match (&self.answer, &self.refusal) {
             (Some(answer), _) => {
                 let table = answer.table(&self.requirements).render();
-                format!("\nAnswer\n{table}\nTaken for granted\n{}", list(&self.assumptions))
+                let each = answer.each_text();
+                format!("\nAnswer\n{table}{each}\nTaken for granted\n{}", list(&self.assumptions))
             }
             (None, Some(refusal)) => {
                 let remedies = list(&refusal.remedies);
@@ -320,14 +337,27 @@ impl Plan {
             rows.push(["connections".to_owned(), shown]);
         }
         rows.push(["margin".to_owned(), format!("{} % on top of each", exact(requirements.margin * 100.0))]);
-        if requirements.spare_engines > 0 {
-            rows.push(["availability".to_owned(), format!("N+{}", requirements.spare_engines)]);
+        match (requirements.racks, requirements.spare_engines) {
+            (Some(racks), _) => {
+                rows.push(["availability".to_owned(), format!("N+rack: any of {racks} racks may be gone")]);
+            }
+            (None, 0) => {}
+            (None, spare) => rows.push(["availability".to_owned(), format!("N+{spare}")]),
         }
         rows
     }
 }
 
 impl Answer {
+    /// The load of one engine, where there are several to share it.
+    fn each_text(&self) -> String {
+        if self.per_engine.engines < 2 {
+            return String::new();
+        }
+        let table = engines::table(&self.per_engine, &self.per_engine_left).render();
+        format!("\nEach engine, margin included\n{table}")
+    }
+
     fn table(&self, requirements: &Requirements) -> Table {
         let mut table = Table::of_facts();
         table.row(["cores", &show_cores(self.cores)]);
@@ -352,8 +382,9 @@ impl Answer {
                 size::NATIVE_ENGINES_MAX
             ),
             ScaleOut::Ecmp => format!(
-                "by a router in front (BGP with equal-cost paths, {} engines or fewer); a speaker of BGP is not part of Propylon",
-                size::ECMP_ENGINES_MAX
+                "by a router in front (BGP with equal-cost paths, {} engines or fewer), with which BIRD beside each engine \
+                 speaks ([announce])",
+                requirements.engines_max
             ),
         };
         table.row(["scale-out", &scale_out]);

@@ -1,5 +1,6 @@
 //! The requirements that the service must carry, and whether that can be meant at all.
 
+use super::engines;
 use crate::target::Key;
 use crate::units::show_nanoseconds;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,11 @@ pub struct Requirements {
     pub keyless: bool,
     /// Engines that may fail without loss of capacity.
     pub spare_engines: u32,
+    /// Racks that engines are spread over, each of which may fail as a whole without loss of capacity. `None`: engines
+    /// fail one by one.
+    pub racks: Option<u32>,
+    /// Engines that a router spreads one service over.
+    pub engines_max: u64,
     /// Added to each requirement: 0.3 is 30 %.
     pub margin: f64,
     pub engine: Engine,
@@ -119,6 +125,7 @@ impl Requirements {
                 ["give --tps", "leave --keyless out"],
             ));
         }
+        engines::check(self)?;
         self.check_lifetime()
     }
 

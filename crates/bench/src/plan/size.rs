@@ -1,5 +1,6 @@
 //! From requirements and figures to cores, memory and engines, each step written down as it is taken.
 
+use super::engines::{ENGINES_MAX, Engines, PerEngine, Whole};
 use super::figures::{Figure, Figures, Kind, REENCRYPTION_FACTOR};
 use super::requirements::{Refusal, Requirements, Traffic, key_title};
 use crate::quantity::Label;
@@ -40,11 +41,17 @@ pub struct Answer {
     pub cores: f64,
     pub memory_bytes: f64,
     pub engine_cores: u32,
-    /// Least memory for one engine, when it carries its share of a service that lost its spare engines.
+    /// Least memory for one engine, when it carries its share of a service that lost as many as it may.
     pub engine_memory_bytes: f64,
     /// Engines that must be alive to carry the requirements.
     pub engines_needed: u64,
     pub engines_spare: u64,
+    /// Engines that may be gone at once: the spare ones, or those of the fullest rack.
+    pub engines_lost_max: u64,
+    /// The load of each engine while all are there.
+    pub per_engine: PerEngine,
+    /// The load of each that is left when so many are gone.
+    pub per_engine_left: PerEngine,
     pub scale_out: ScaleOut,
     /// The resource that the number of engines follows from.
     pub limited_by: Label,
@@ -82,19 +89,20 @@ impl Calculation {
             None => self.choose_engine(requirements, &need)?,
         };
         let (needed, limited_by) = self.engines(requirements, &need, engine_cores);
-        let spare = u64::from(requirements.spare_engines);
-        let total = needed + spare;
-        if spare > 0 {
-            let formula = format!("{needed} + {spare} (N+M: all carry traffic, any {spare} may fail)");
-            self.step("engines with spares", formula, total as f64, "engines");
+        let engines = Engines::for_needed(requirements, needed);
+        if engines.lost > 0 {
+            let what =
+                if requirements.racks.is_some() { "engines with a rack to spare" } else { "engines with spares" };
+            self.step(what, engines.formula(requirements), engines.total as f64, "engines");
         }
-        let scale_out =
-            scale_out(total).ok_or_else(|| too_many(requirements, &need, engine_cores, total, limited_by))?;
-        let engine_memory_bytes = need.memory_bytes / needed as f64;
+        let scale_out = scale_out(engines.total, requirements.engines_max)
+            .ok_or_else(|| too_many(requirements, &need, engine_cores, limited_by))?;
+        let engine_memory_bytes = need.memory_bytes / engines.left() as f64;
         if need.memory_bytes > 0.0 {
-            let formula = format!("{} ÷ {needed}", show_bytes(need.memory_bytes));
+            let formula = format!("{} ÷ {}", show_bytes(need.memory_bytes), engines.left());
             self.step("memory in each engine, at the least", formula, engine_memory_bytes / 1e9, "GB");
         }
+        let whole = Whole { cores: need.cores, memory_bytes: need.memory_bytes, engine_cores };
         let key_servers = self.key_servers(requirements, figures, engine_cores)?;
         Ok(Answer {
             cores: need.cores,
@@ -102,7 +110,10 @@ impl Calculation {
             engine_cores,
             engine_memory_bytes,
             engines_needed: needed,
-            engines_spare: spare,
+            engines_spare: engines.total - needed,
+            engines_lost_max: engines.lost,
+            per_engine: PerEngine::of(requirements, whole, engines.total),
+            per_engine_left: PerEngine::of(requirements, whole, engines.left()),
             scale_out,
             limited_by: limited_by.into(),
             key_servers,
@@ -237,13 +248,13 @@ impl Calculation {
 
     /// The smallest engine of which few are enough; else the smallest of which a router can spread as many as it takes.
     fn choose_engine(&mut self, requirements: &Requirements, need: &Need) -> Result<u32, Refusal> {
-        let total = |cores: u32| engines_for(requirements, need, cores).0 + u64::from(requirements.spare_engines);
+        let total = |cores: u32| Engines::for_needed(requirements, engines_for(requirements, need, cores).0).total;
         let fits = |most: u64| Some((ENGINE_CORES_OFFERED.into_iter().find(|cores| total(*cores) <= most)?, most));
-        let chosen = fits(NATIVE_ENGINES_MAX).or_else(|| fits(ECMP_ENGINES_MAX));
+        let chosen = fits(NATIVE_ENGINES_MAX.min(requirements.engines_max)).or_else(|| fits(requirements.engines_max));
         let largest = ENGINE_CORES_OFFERED[ENGINE_CORES_OFFERED.len() - 1];
         let Some((cores, most)) = chosen else {
             let (_, limited_by) = engines_for(requirements, need, largest);
-            return Err(too_many(requirements, need, largest, total(largest), limited_by));
+            return Err(too_many(requirements, need, largest, limited_by));
         };
         let formula = format!("not given: of 1, 2, 4 … 128 the fewest that make do with {most} engines");
         self.step("cores of one engine", formula, f64::from(cores), "cores");
@@ -303,25 +314,34 @@ fn engines_for(requirements: &Requirements, need: &Need, engine_cores: u32) -> (
     all.fold((1, "cores"), |best, next| if next.0 > best.0 { next } else { best })
 }
 
-pub fn scale_out(engines: u64) -> Option<ScaleOut> {
+/// The way to spread a service over so many engines, of which a router takes `most`.
+pub fn scale_out(engines: u64, most: u64) -> Option<ScaleOut> {
     match engines {
+        _ if engines > most => None,
         0..=1 => Some(ScaleOut::None),
         2..=NATIVE_ENGINES_MAX => Some(ScaleOut::Native),
-        _ if engines <= ECMP_ENGINES_MAX => Some(ScaleOut::Ecmp),
-        _ => None,
+        _ => Some(ScaleOut::Ecmp),
     }
 }
 
-fn too_many(requirements: &Requirements, need: &Need, engine_cores: u32, total: u64, limited_by: &str) -> Refusal {
-    let spare = u64::from(requirements.spare_engines);
+fn too_many(requirements: &Requirements, need: &Need, engine_cores: u32, limited_by: &str) -> Refusal {
+    let needed = engines_for(requirements, need, engine_cores).0;
+    let Engines { total, .. } = Engines::for_needed(requirements, needed);
+    let (spare, most) = (total - needed, requirements.engines_max);
+    let of_whom = if most == ECMP_ENGINES_MAX { "the sizing guide has a router" } else { "--engines-max has a router" };
     let why = format!(
         "{total} engines of {engine_cores} cores for one service (limited by {limited_by}{}); \
-         the sizing guide has a router spread at most {ECMP_ENGINES_MAX}",
+         {of_whom} spread at most {most}",
         if spare > 0 { format!(", {spare} of them spare") } else { String::new() }
     );
-    let Some(carrying) = ECMP_ENGINES_MAX.checked_sub(spare).filter(|carrying| *carrying > 0) else {
-        return Refusal::new(why, [format!("keep fewer than {ECMP_ENGINES_MAX} spare engines")]);
-    };
+    let carrying = Engines::carrying(requirements, most);
+    if carrying == 0 {
+        let remedy = match requirements.racks {
+            Some(_) => "a router that takes two engines or more (--engines-max)".to_owned(),
+            None => format!("keep fewer than {most} spare engines"),
+        };
+        return Refusal::new(why, [remedy]);
+    }
     let mut remedies = Vec::new();
     for (name, need, per_engine) in limits(requirements, need, engine_cores) {
         let least = need / carrying as f64;
@@ -339,7 +359,10 @@ fn too_many(requirements: &Requirements, need: &Need, engine_cores: u32, total: 
             ),
         });
     }
-    let services = total.saturating_sub(spare).div_ceil(carrying);
+    if total <= ENGINES_MAX {
+        remedies.push(format!("a router that takes at least {total} paths (--engines-max {total})"));
+    }
+    let services = needed.div_ceil(carrying);
     remedies.push(format!("split it into at least {services} services, each with engines of its own"));
     Refusal::new(why, remedies)
 }
@@ -369,12 +392,13 @@ pub fn show_bytes(bytes: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::super::requirements::Engine;
     use super::*;
     use crate::target::Key;
 
-    fn requirements() -> Requirements {
+    /// Nothing but an engine of 8 cores.
+    pub fn requirements() -> Requirements {
         Requirements {
             transactions_per_second: None,
             key: Key::Ec,
@@ -384,6 +408,8 @@ mod tests {
             reencrypt: false,
             keyless: false,
             spare_engines: 0,
+            racks: None,
+            engines_max: ECMP_ENGINES_MAX,
             margin: 0.0,
             engine: Engine { cores: Some(8), memory_bytes: None, files: 1 << 20, ports: 28232, servers: 1 },
         }
@@ -507,5 +533,34 @@ mod tests {
         let engine = Engine { cores: None, ..requirements().engine };
         let answer = size(&Requirements { engine, spare_engines: 1, margin: 0.3, ..example() }).unwrap();
         assert_eq!((answer.engine_cores, answer.engines_needed, answer.engines_spare), (8, 3, 1));
+    }
+
+    #[test]
+    fn the_loss_of_a_rack_is_carried_by_those_that_are_left() {
+        // 6 engines' worth: with 4 racks 8 engines, 2 in each, of which 6 are left.
+        let answer = size(&Requirements { racks: Some(4), ..filling(6.0) }).unwrap();
+        assert_eq!((answer.engines_needed, answer.engines_spare, answer.engines_lost_max), (6, 2, 2));
+        assert_eq!((answer.per_engine.cpu, answer.per_engine_left.cpu), (Some(0.75), Some(1.0)));
+        // More racks than engines: a rack is an engine.
+        let answer = size(&Requirements { racks: Some(40), ..filling(6.0) }).unwrap();
+        assert_eq!((answer.engines_spare, answer.engines_lost_max), (1, 1));
+        // Memory is sized for the time when a rack is gone.
+        let connections = Requirements { connections: Some(4e6), racks: Some(3), ..requirements() };
+        let answer = size(&connections).unwrap();
+        assert_eq!((answer.per_engine_left.engines, answer.engine_memory_bytes), (4, 40e9));
+    }
+
+    #[test]
+    fn more_engines_than_a_router_takes_are_refused_with_the_number_that_would_do() {
+        assert_eq!(size(&Requirements { engines_max: 64, ..filling(64.0) }).unwrap().scale_out, ScaleOut::Ecmp);
+        let refusal = size(&Requirements { engines_max: 64, racks: Some(9), ..filling(64.0) }).unwrap_err();
+        assert!(refusal.why.contains("72 engines") && refusal.why.contains("8 of them spare"), "{refusal:?}");
+        assert!(refusal.remedies.iter().any(|remedy| remedy.contains("--engines-max 72")), "{refusal:?}");
+        let small = size(&Requirements { engines_max: 1, racks: Some(2), ..filling(1.0) }).unwrap_err();
+        assert!(small.remedies[0].contains("two engines"), "{small:?}");
+        // The engine that is chosen is large enough for few to do.
+        let engine = Engine { cores: None, ..requirements().engine };
+        let chosen = size(&Requirements { engines_max: 3, engine, ..filling(4.0) }).unwrap();
+        assert_eq!((chosen.engine_cores, chosen.engines_needed), (16, 2));
     }
 }
