@@ -5,10 +5,11 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := --package propylon --package propylonctl --package propylon-keyserver --package propylon-bench --package propylon-chaos --bins
 
-.PHONY: help build demo test test-long tidy bench clean
+.PHONY: help build demo cluster-demo test test-long tidy bench clean
 
 help:
 	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
+	@echo "make cluster-demo  as root: engines, routers and etcd in network namespaces, and what their changes and faults cost clients"
 	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
 	@echo "make test-long  the same with the tests that take long: what a release must pass"
 	@echo "make tidy    the house rules only; takes seconds"
@@ -21,6 +22,12 @@ build:
 
 demo: build
 	$(TARGET)/release/propylon demo
+
+# Of the whole workspace, as the tests' own programs are. ARGUMENTS="--engines 8 --json" and the like go to the demo.
+cluster-demo:
+	@scripts/setup.sh cluster
+	cargo build --locked --release --workspace --bins
+	$(TARGET)/release/propylon-e2e-cluster-demo $(ARGUMENTS)
 
 test:
 	@scripts/setup.sh test

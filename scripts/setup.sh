@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that this machine can build and test Propylon.
 #   scripts/setup.sh build   looks for the tools of the build; installs nothing
+#   scripts/setup.sh cluster also looks for those of the demo of a cluster; installs nothing
 #   scripts/setup.sh test    also installs the peers of the tests, if they are missing: by apt-get, as root
 # It may be run again at any time and does nothing when nothing is missing.
 set -euo pipefail
@@ -25,6 +26,31 @@ PEERS=(
     "go golang-go"
     # With java; where there is that alone, no compiler is.
     "javac default-jdk-headless"
+    # Those of clusters: what engines share, how routers hear of them, and their second hop.
+    "etcd etcd-server"
+    "etcdctl etcd-client"
+    "bird bird2"
+    "keepalived keepalived"
+    "ip iproute2"
+    "tc iproute2"
+    "clang clang"
+)
+# The commands that the demo of a cluster starts, each with its package.
+CLUSTER=(
+    "etcd etcd-server"
+    "etcdctl etcd-client"
+    "bird bird2"
+    "ip iproute2"
+    "tc iproute2"
+    "nsenter util-linux"
+)
+# Services that these packages start where there is systemd. No test needs one: each starts its own, with its own files.
+SERVICES=(
+    "nginx nginx"
+    "haproxy haproxy"
+    "etcd-server etcd"
+    "bird2 bird"
+    "keepalived keepalived"
 )
 # And the modules of Debian's Python, whatever other Python comes first in the path.
 PYTHON=/usr/bin/python3
@@ -36,9 +62,10 @@ MODULES=(
 main() {
     case "${1:-}" in
         build) need_build_tools ;;
+        cluster) need_build_tools && need_cluster ;;
         test) need_build_tools && need_peers ;;
         *)
-            sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+            sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
             exit 2
             ;;
     esac
@@ -48,6 +75,20 @@ need_build_tools() {
     has cargo || fail "cargo is not installed. Propylon needs Rust 1.89 or later: see https://rustup.rs"
     # Part of the cryptography is C.
     has cc || fail "no C compiler is installed. On Debian and Ubuntu: apt-get install -y gcc libc6-dev"
+}
+
+# What runs in network namespaces is started by root alone.
+need_cluster() {
+    local packages=() peer
+    for peer in "${CLUSTER[@]}"; do
+        has "${peer%% *}" || packages+=("${peer##* }")
+    done
+    if [ ${#packages[@]} -gt 0 ]; then
+        fail "the demo of a cluster needs ${packages[*]}. As root: apt-get install -y --no-install-recommends ${packages[*]}"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "the demo of a cluster makes network namespaces and routes in them, which takes root. As root: make cluster-demo"
+    fi
 }
 
 need_peers() {
@@ -71,8 +112,21 @@ need_peers() {
     apt-get update -qq
     $install
     if [ -d /run/systemd/system ]; then
-        echo "The packages nginx and haproxy may have started services of their own, nginx on port 80."
-        echo "The tests do not need them: systemctl disable --now nginx haproxy"
+        tell_of_services "${packages[@]}"
+    fi
+}
+
+# Of packages that have been installed just now.
+tell_of_services() {
+    local services=() service
+    for service in "${SERVICES[@]}"; do
+        case " $* " in
+            *" ${service%% *} "*) services+=("${service##* }") ;;
+        esac
+    done
+    if [ ${#services[@]} -gt 0 ]; then
+        echo "The packages may have started services of their own: ${services[*]}."
+        echo "The tests do not need them: systemctl disable --now ${services[*]}"
     fi
 }
 

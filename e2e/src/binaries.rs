@@ -1,4 +1,4 @@
-//! The binaries under test, built before the first story that needs them.
+//! The binaries under test, built before the first story that needs them. A program that lies beside them builds nothing.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,11 @@ pub fn keyserver_with_modules() -> PathBuf {
     BINARY.get_or_init(make).clone()
 }
 
+/// `propylon-flows`
+pub fn flows() -> PathBuf {
+    folder().join("propylon-flows")
+}
+
 /// `propylon-bench`
 pub fn bench() -> PathBuf {
     folder().join("propylon-bench")
@@ -59,12 +64,16 @@ pub fn are_unoptimised() -> bool {
     folder().ends_with("debug")
 }
 
-/// Where the binaries are: beside the test's own, and up to date.
+/// Where the binaries are: beside the test's own, and up to date. A program lies among them, and takes them as they are.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let test = std::env::current_exe().expect("a test knows its own path");
-        let folder = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").to_owned();
+        let own = std::env::current_exe().expect("a program knows its own path");
+        let beside = own.parent().expect("a program lies in a folder");
+        if !beside.ends_with("deps") {
+            return beside.to_owned();
+        }
+        let folder = beside.parent().expect("tests lie in target/PROFILE/deps").to_owned();
         let _lock = lock(&folder);
         build(&folder, &ORDINARY);
         folder

@@ -28,6 +28,7 @@ pub mod otlp;
 pub mod pebble;
 pub mod program;
 pub mod python;
+pub mod rig;
 pub mod scratch;
 pub mod secure;
 pub mod served;
