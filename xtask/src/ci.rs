@@ -13,6 +13,8 @@ enum Step {
     /// Goes on after a failure, so that one run tells of every test that fails.
     Test(Suite),
     Tidy,
+    /// The second hop's program in the tree is what its source gives.
+    FlowsObject,
     Lanes,
 }
 
@@ -20,9 +22,13 @@ enum Step {
 const KEYSERVER: &str = "propylon-keyserver";
 const MODULES: &str = "propylon-keyserver/pkcs11";
 
+const FLOWS_OBJECT: &str = "scripts/flows-object.sh";
+/// The exit code of its check where it has no compiler to compare with.
+const FLOWS_OBJECT_NO_COMPILER: i32 = 3;
+
 /// The tests start the binaries of the dev profile, so those are what is built; optimised ones belong to the demo and
 /// the bench, and would double the time this takes. The kernels alone are built optimised, which takes seconds.
-const STEPS: [(&str, Step); 9] = [
+const STEPS: [(&str, Step); 10] = [
     ("format", Step::Cargo(&["fmt", "--all", "--check"])),
     ("clippy", Step::Cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     (
@@ -41,6 +47,7 @@ const STEPS: [(&str, Step); 9] = [
         ]),
     ),
     ("tidy", Step::Tidy),
+    ("flows object", Step::FlowsObject),
     ("lanes", Step::Lanes),
     ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
     ("test", Step::Test(Suite { features: &[], package: None })),
@@ -59,6 +66,7 @@ pub fn run(root: &Path, length: Length) -> bool {
             Step::Cargo(arguments) => cargo(root, arguments),
             Step::Test(tests) => suite::run(root, tests, length),
             Step::Tidy => tidy::run(root),
+            Step::FlowsObject => flows_object(root),
             Step::Lanes => lanes::run(root, None),
         };
         let seconds = step_start.elapsed().as_secs_f64();
@@ -77,6 +85,22 @@ pub fn run(root: &Path, length: Length) -> bool {
         println!("\n== FAILED after {seconds:.0} s: {}", failed.join(", "));
     }
     failed.is_empty()
+}
+
+/// Whether the object is as its source, or the compiler that could tell is not here.
+fn flows_object(root: &Path) -> bool {
+    println!("$ {FLOWS_OBJECT} --check");
+    match Command::new(root.join(FLOWS_OBJECT)).arg("--check").current_dir(root).status() {
+        Ok(status) if status.code() == Some(FLOWS_OBJECT_NO_COMPILER) => {
+            println!("skipped: the object is compared only where its compiler is");
+            true
+        }
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("{FLOWS_OBJECT} cannot be run: {error}");
+            false
+        }
+    }
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> bool {

@@ -23,7 +23,7 @@ cargo xtask <command>
   figures  print what is measured of the whole: lines, circles, functions, packages
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
-  ci     everything a change must pass: format, clippy, tidy, lanes, build,
+  ci     everything a change must pass: format, clippy, tidy, flows object, lanes, build,
          tests; stops at the first failure, of tests when all have run
            --long       also the tests that take long, as before a release
 ";

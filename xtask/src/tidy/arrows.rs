@@ -114,6 +114,8 @@ const CRATES: &[CrateRules] = &[
             "net",
             "tls",
             "acme",
+            "announce",
+            "cluster",
             "keyserver",
             "crypto",
             "sys",
@@ -131,11 +133,17 @@ const CRATES: &[CrateRules] = &[
     // Commands that ask an engine, or explain what it would do.
     CrateRules::new(
         "propylonctl",
-        &["control", "proxy", "policy", "http", "tls", "keyserver", "crypto", "sys", "config"],
+        &["control", "proxy", "policy", "http", "tls", "announce", "cluster", "keyserver", "crypto", "sys", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.
     CrateRules::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
+    // It waits in system calls with limits, and gets as values what it decides by.
+    CrateRules::new("announce", &["sys"], &RUNTIMES),
+    // A client of etcd, with TLS of the ordinary kind; the engine has what comes of it as files and changes.
+    CrateRules::new("cluster", &["config", "crypto", "policy"], &["h2", "httparse", "toml"]),
+    // Packets, and the two files by which it and an engine talk: a process beside the engine, with rights of its own.
+    CrateRules::new("flows", &["policy"], &["tokio", "rustls", "hyper"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
     CrateRules::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
