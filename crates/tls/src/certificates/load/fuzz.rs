@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::bundle::{Bundle, assemble};
+use super::bundle::assemble;
+use super::sent::bundle;
 use super::{ocsp, pem};
 use crate::certificates::credential::{Interner, Material};
 use crate::provider::compression::Compressed;
@@ -16,15 +17,8 @@ pub fn certificates(text: &[u8], response: &[u8]) {
         Ok(file) => file,
         Err(problem) => return assert!(!problem.what.is_empty() && !problem.fix.is_empty()),
     };
-    let bundle = Bundle {
-        chain_path: path.into(),
-        key_path: path.into(),
-        chain: file.certificates,
-        keys: file.keys,
-        stamps: None,
-    };
     let mut problems = Vec::new();
-    match assemble(bundle, None, &Interner::default(), &mut problems) {
+    match assemble(bundle(file, path), None, &Interner::default(), &mut problems) {
         Some(material) => used(&material, response, now),
         None => assert!(!problems.is_empty(), "refused without a reason"),
     }

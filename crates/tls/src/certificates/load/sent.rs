@@ -14,18 +14,16 @@ const NAME: &str = "the certificate";
 pub fn check_pem(text: &[u8]) -> Result<(), String> {
     let path = Path::new(NAME);
     let file = pem::parse(text, false, path).map_err(|problem| problem.what)?;
-    let bundle = Bundle {
-        chain_path: path.into(),
-        key_path: path.into(),
-        chain: file.certificates,
-        keys: file.keys,
-        stamps: None,
-    };
     let mut problems = Vec::new();
-    match assemble(bundle, None, &Interner::default(), &mut problems) {
+    match assemble(bundle(file, path), None, &Interner::default(), &mut problems) {
         Some(_) => Ok(()),
         None => Err(problems.pop().map_or_else(|| "it cannot be used".to_owned(), |problem| problem.what)),
     }
+}
+
+/// Chain and key of one text, which no file of this machine is watched for.
+pub(super) fn bundle(file: pem::Contents, path: &Path) -> Bundle {
+    Bundle { chain_path: path.into(), key_path: path.into(), chain: file.certificates, keys: file.keys, stamps: None }
 }
 
 #[cfg(test)]
