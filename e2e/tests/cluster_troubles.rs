@@ -83,6 +83,9 @@ fn an_engine_that_stood_still_for_longer_than_its_lease_registers_anew_and_serve
     await_cluster(&mut rig, stopped, "it does not lead any more", |status| status["leader"] != name.as_str());
     unharmed(flows);
     unharmed(rig.clients_of(stopped));
+    // The end of its former lease is no reason to do so again.
+    let said = rig.engine(stopped).said();
+    assert_eq!(said.iter().filter(|line| line.contains(": registering anew")).count(), 1, "{said:?}");
 }
 
 /// Copies a folder with all that is in it.

@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::agent::{Agent, Outcome, Registration, answered};
 use crate::chance::now;
 use crate::ends::End;
-use crate::etcd::{Batch, Compare, Error, Event, KeyValue, Operation, Txn, Watch};
+use crate::etcd::{Batch, Compare, Error, Event, KeyValue, Lease, Operation, Txn, Watch};
 use crate::last_will;
 use crate::mirror::{Mirror, Touched};
 use crate::records::{EngineRecord, FlowsRecord, read, written};
@@ -27,6 +27,8 @@ const LEAVE_WAIT: Duration = Duration::from_secs(3);
 const FIGURES_PAUSE: Duration = Duration::from_secs(1);
 /// A name that is taken is asked for again after this.
 const NAME_RETRY: Duration = Duration::from_secs(5);
+/// Time between two registrations, however often somebody removes the record.
+const REGISTRATION_PAUSE: Duration = Duration::from_secs(1);
 /// An engine that was registered and whose figures say less than this is not written down again.
 const PROBLEMS_MAX: usize = 16;
 
@@ -46,10 +48,10 @@ impl Agent {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seconds = interval(LOOK);
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut named = Instant::now();
+        let mut registered = None;
         let (mut figures, mut read) = (None, Instant::now());
         while !self.is_over() {
-            self.act(&mut named).await?;
+            self.act(&mut registered).await?;
             self.follow_figures(&mut figures, &mut read).await?;
             tokio::select! {
                 biased;
@@ -213,10 +215,12 @@ impl Agent {
             }
             Event::Delete { key, mod_revision } => {
                 let Ok(key) = std::str::from_utf8(&key) else { return };
-                if let Touched::Secret(name) = self.mirror.delete(&self.keys, key, mod_revision) {
-                    self.take_secret(&name, News::Gone);
+                let touched = self.mirror.delete(&self.keys, key, mod_revision);
+                if let Touched::Secret(name) = &touched {
+                    self.take_secret(name, News::Gone);
                 }
-                let is_own = key == self.keys.engine(&self.settings.engine);
+                // The end of the lease before is told of when the record is there again under another one.
+                let is_own = touched == Touched::Value && key == self.keys.engine(&self.settings.engine);
                 if is_own && matches!(self.registration, Registration::Held | Registration::Overtaken) {
                     log::warn!("cluster: this engine's record was removed, as when its lease ends: registering anew");
                     self.registration = Registration::Missing;
@@ -244,21 +248,22 @@ impl Agent {
     }
 
     /// Does whatever is due. To be called after every change; does nothing when nothing is due.
-    async fn act(&mut self, named: &mut Instant) -> Outcome<()> {
+    async fn act(&mut self, registered: &mut Option<Instant>) -> Outcome<()> {
+        // Before registration: the first record says whether this engine is ready.
         self.ask();
         self.look_whether_caught_up();
-        // Nobody knows how this engine is before its first figures; others would take it for one that drains.
-        let is_known = self.figures.borrow().cores > 0;
-        if is_known && self.registration == Registration::Missing
-            || (self.registration == Registration::Taken && named.elapsed() >= NAME_RETRY)
-        {
-            *named = Instant::now();
+        let pause = match self.registration {
+            // Nobody knows how this engine is before its first figures; others would take it for one that drains.
+            Registration::Missing if self.figures.borrow().cores > 0 => Some(REGISTRATION_PAUSE),
+            Registration::Taken => Some(NAME_RETRY),
+            _ => None,
+        };
+        if pause.is_some_and(|pause| registered.is_none_or(|at: Instant| at.elapsed() >= pause)) {
+            *registered = Some(Instant::now());
             self.register().await?;
         }
         self.leave_when_drained().await?;
         self.put_back().await?;
-        self.ask();
-        self.look_whether_caught_up();
         self.look_for_own_slot();
         self.hand_over_table();
         self.tell().await?;
@@ -270,24 +275,30 @@ impl Agent {
 
     /// Takes this engine's name under a new lease. A full etcd is no reason to end the session: it can be read.
     async fn register(&mut self) -> Outcome<()> {
-        match self.client.grant(self.settings.lease).await {
-            Ok((lease, _)) => {
-                if let Some(before) = self.lease.replace(lease) {
-                    let _ = self.client.revoke(before).await;
-                }
-            }
+        let lease = match self.client.grant(self.settings.lease).await {
+            Ok((lease, _)) => lease,
             Err(error @ Error::NoSpace) => {
                 self.problems.insert("space", error.to_string());
                 return Ok(());
             }
             Err(error) => return Err(error),
+        };
+        let before = self.lease.replace(lease);
+        let result = self.take_name(lease).await;
+        // Not before: the end of a lease removes whatever is under it.
+        if let Some(before) = before {
+            let _ = self.client.revoke(before).await;
         }
+        result
+    }
+
+    async fn take_name(&mut self, lease: Lease) -> Outcome<()> {
         let key = self.keys.engine(&self.settings.engine);
-        let (record, lease) = (self.record(), self.lease);
-        let put = Operation::Put { key: key.clone().into(), value: written(&record), lease };
+        let record = self.record();
+        let put = Operation::Put { key: key.clone().into(), value: written(&record), lease: Some(lease) };
         let get = Operation::Get { key: key.clone().into() };
         let outcome = self.client.txn(&Txn::new().when_absent(&key).then(&put).otherwise(&get)).await;
-        let outcome = match outcome {
+        let mut outcome = match outcome {
             Err(error @ Error::NoSpace) => {
                 self.problems.insert("space", error.to_string());
                 return Ok(());
@@ -303,15 +314,17 @@ impl Agent {
                 return self.report_taken(&holder).await;
             }
             let unchanged = Compare::ModRevision(known.mod_revision);
-            if !self.client.txn(&Txn::new().when(&key, &unchanged).then(&put)).await?.succeeded {
+            outcome = self.client.txn(&Txn::new().when(&key, &unchanged).then(&put)).await?;
+            if !outcome.succeeded {
                 return Ok(());
             }
         }
         self.registration = Registration::Held;
         last_will::note(&self.settings.state, self.lease);
         self.problems.remove("name");
-        self.published = Some(record.clone());
-        self.mirror.engines.insert(self.settings.engine.clone(), record);
+        let revisions = (outcome.revision, outcome.revision);
+        self.mirror.put(&self.keys, &key, &written(&record), revisions, Instant::now());
+        self.published = Some(record);
         Ok(())
     }
 
@@ -398,7 +411,7 @@ impl Agent {
 
     /// Puts a value under the lease. A full etcd, or a lease that has ended, is no reason to end the session; the
     /// outcome says whether it was put.
-    async fn put(&mut self, key: &str, value: &[u8], lease: crate::etcd::Lease) -> Outcome<bool> {
+    async fn put(&mut self, key: &str, value: &[u8], lease: Lease) -> Outcome<bool> {
         match self.client.put(key, value, Some(lease)).await {
             Ok(_) => {
                 self.problems.remove("space");

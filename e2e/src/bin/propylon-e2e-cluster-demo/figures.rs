@@ -172,10 +172,15 @@ impl Figures {
         ]
     }
 
-    /// The first connections that something happened to, and when by the clients' clock.
+    /// The first connections that something happened to, and when by the clients' clock; not those that the death of
+    /// their engine ended at once.
     fn events(&self) -> Vec<Value> {
         let at = |at: Duration| at.as_millis() as u64;
-        let broken = self.broken.iter().map(|broken| {
+        let killed = self.steps.last().map_or(Duration::ZERO, |step| step.began);
+        let is_its_own = |broken: &Broken| {
+            broken.engine == Some(self.kill.engine) && broken.at >= killed && broken.how != "timeout"
+        };
+        let broken = self.broken.iter().filter(|broken| !is_its_own(broken)).map(|broken| {
             let Broken { engine, how, in_flight, .. } = broken;
             json!({ "broken": how, "at_ms": at(broken.at), "engine": engine, "in_flight": in_flight })
         });
