@@ -312,13 +312,6 @@ INLINE u32 socket_state(struct __sk_buff *skb, const struct packet *packet)
 	return state;
 }
 
-/* Half-open and TIME_WAIT ones are connections too. A listener is no connection. */
-INLINE int has_own_socket(struct __sk_buff *skb, const struct packet *packet)
-{
-	u32 state = socket_state(skb, packet);
-	return state && state != STATE_LISTEN;
-}
-
 /* Whether the listener for a SYN has gone, and so lately that its process may have died: a reset would tell the client
  * that nobody serves here, while its next SYN may meet the bucket's next owner. A listener that is closed for good
  * costs clients no more than these seconds.
@@ -364,6 +357,9 @@ INLINE int find_place(const struct packet *packet, struct place *place)
  *
  * HOPS_MAX ends the search. One segment goes further, back to the owner: it may end a handshake by a SYN cookie that
  * the owner has given, and only the owner's kernel can tell. Who gets it for the last time keeps it.
+ *
+ * Half-open sockets are connections too; a listener is none. One in TIME_WAIT, which FIN_WAIT2 of a closed socket looks
+ * like, keeps what nobody else has: a client may use its port again meanwhile, for a connection at another engine.
  */
 INLINE u32 decide(struct __sk_buff *skb, const struct packet *packet, const struct place *place, u32 hop, u32 *counter)
 {
@@ -379,8 +375,10 @@ INLINE u32 decide(struct __sk_buff *skb, const struct packet *packet, const stru
 		*counter = FORWARDED_OWNER;
 		return place->owner;
 	}
+	u32 state = socket_state(skb, packet);
+	int is_ended = state == STATE_TIME_WAIT;
 	*counter = KEPT_OWN_SOCKET;
-	if (has_own_socket(skb, packet))
+	if (state && state != STATE_LISTEN && (!is_ended || hop >= HOPS_MAX))
 		return NO_ENGINE;
 	if (hop >= HOPS_MAX) {
 		*counter = KEPT_HOP_LIMIT;
@@ -396,7 +394,7 @@ INLINE u32 decide(struct __sk_buff *skb, const struct packet *packet, const stru
 		*counter = FORWARDED_FORMER;
 	}
 	if (target == self || target == NO_ENGINE) {
-		*counter = KEPT_UNKNOWN;
+		*counter = is_ended ? KEPT_OWN_SOCKET : KEPT_UNKNOWN;
 		return NO_ENGINE;
 	}
 	return target;

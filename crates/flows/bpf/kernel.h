@@ -77,7 +77,7 @@ enum {
 	BPF_F_ADJ_ROOM_DECAP_L3_IPV6 = 1 << 8,
 };
 #define BPF_F_CURRENT_NETNS (-1ULL)
-enum { STATE_LISTEN = 10 };
+enum { STATE_TIME_WAIT = 6, STATE_LISTEN = 10 };
 
 enum { ETHERNET_BYTES = 14, TYPE_OFFSET = 12 };
 enum { TYPE_IPV4 = 0x0800, TYPE_IPV6 = 0x86dd };

@@ -122,6 +122,34 @@ fn a_long_transfer_arrives_whole_while_its_bucket_changes_hands() {
 }
 
 #[test]
+fn a_port_that_a_client_uses_again_leads_to_the_new_engine_also_by_way_of_the_one_before() {
+    if !is_possible() {
+        return;
+    }
+    let mut lab = Lab::new(2, 1);
+    lab.members = vec![1, 2];
+    lab.buckets = vec![Bucket::of(EngineId(1)); BUCKETS];
+    lab.start_all();
+    for vip in [VIP4, VIP6] {
+        lab.buckets = vec![Bucket::of(EngineId(1)); BUCKETS];
+        lab.give();
+        let mut stream = lab.open(vip).unwrap();
+        let port = stream.local_addr().unwrap().port();
+        assert_eq!(upload(stream.try_clone().unwrap(), 100).unwrap(), (true, 1));
+        // The engine closes first, and waits out the end; the client does not, and may use the port at once.
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        drop(stream);
+        let waits = || lab.command("e1", "ss -Htan state time-wait").contains(&format!(":{port}"));
+        lab.wait_until("the engine waits out the end", waits);
+        lab.hand_over(2, |_, _| true);
+        lab.buckets = vec![Bucket::of(EngineId(2)); BUCKETS];
+        lab.give();
+        let again = lab.open_from(port, vip).unwrap();
+        assert_eq!(upload(again, LONG_BYTES).unwrap(), (true, 2), "{vip}: {}", lab.counts());
+    }
+}
+
+#[test]
 fn a_connection_that_nobody_has_ends_with_a_reset_and_its_packets_do_not_circle() {
     if !is_possible() {
         return;

@@ -83,8 +83,9 @@ pub enum Verdict {
 
 /// The way of a packet of `bucket` that is at `engine` after `hops` forwards, by that engine's own table.
 ///
-/// `has_socket` is whether this engine's system knows the connection: established, half-open, or waiting out its end.
-/// A SYN cookie that checks counts as well (`bpf_tcp_check_syncookie`): the ACK that brings it belongs to no socket
+/// `has_socket` is whether this engine's system has the connection, established or half-open. One that waits out its
+/// end (TIME_WAIT) is none: its client may have opened another one from the same port at another engine, so it gets
+/// its late packets only where they are kept at last. A SYN cookie that checks counts as well (`bpf_tcp_check_syncookie`): the ACK that brings it belongs to no socket
 /// yet.
 ///
 /// The order of the rules is the contract with the program in the kernel.

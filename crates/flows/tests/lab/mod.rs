@@ -18,7 +18,7 @@ use propylon_flows::status::StatusFile;
 use propylon_flows::table::{Engine, PORT, Table, TableFile};
 use propylon_policy::flows::{Bucket, EngineId};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{AddressFamily, Shutdown, SocketType, bind, connect, shutdown, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Until a state that is waited for is there.
@@ -325,9 +325,14 @@ impl Lab {
     /// Waits until a packet has had this outcome.
     #[track_caller]
     pub fn wait_for_count(&self, engine: u16, counter: &str) {
+        self.wait_until(&format!("{counter} of e{engine}"), || self.count(engine, counter) > 0);
+    }
+
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
         let started = Instant::now();
-        while self.count(engine, counter) == 0 {
-            assert!(started.elapsed() < WAIT_MAX, "waited for {counter} of e{engine}: {}", self.counts());
+        while !is_so() {
+            assert!(started.elapsed() < WAIT_MAX, "waited until {what}: {}", self.counts());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -381,6 +386,23 @@ impl Lab {
     pub fn connect(&self, vip: &str, port: u16) -> std::io::Result<TcpStream> {
         let address = SocketAddr::new(vip.parse().unwrap(), port);
         self.within("c", || TcpStream::connect_timeout(&address, ANSWER_WAIT_MAX))
+    }
+
+    /// The same from a port of one's own choice.
+    pub fn open_from(&self, port: u16, vip: &str) -> std::io::Result<TcpStream> {
+        let address = SocketAddr::new(vip.parse().unwrap(), SERVICE_PORT);
+        let (family, any) = match address.is_ipv6() {
+            true => (AddressFamily::INET6, IpAddr::from([0; 16])),
+            false => (AddressFamily::INET, IpAddr::from([0; 4])),
+        };
+        let stream = self.within("c", || {
+            let socket = socket(family, SocketType::STREAM, None)?;
+            bind(&socket, &SocketAddr::new(any, port))?;
+            connect(&socket, &address)?;
+            std::io::Result::Ok(TcpStream::from(socket))
+        })?;
+        stream.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+        Ok(stream)
     }
 
     pub fn hold(&self, vip: &str, count: usize) -> Vec<Flow> {
