@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use propylon_e2e::rig::cluster::Cluster;
 use propylon_e2e::rig::{Cut, Flows, Manner, Options, Skip, VIP};
 use propylon_e2e::wait::{WAIT_MAX, eventually};
+use serde_json::Value;
 
 /// So many engines of which the first `running` run and share the table.
 fn sharing(options: Options, running: usize) -> Option<Cluster> {
@@ -24,6 +25,11 @@ fn sharing(options: Options, running: usize) -> Option<Cluster> {
 fn flows(cluster: &Cluster, held: usize) -> Flows {
     let manner = Manner { held, interval: Duration::from_millis(200), new_per_second: 50, ..Manner::default() };
     cluster.rig.flows(&manner)
+}
+
+/// Clients that hold connections, and open no others. Whoever is refused because many come at once comes again.
+fn held(cluster: &Cluster, held: usize) -> Flows {
+    cluster.rig.flows(&Manner { held, interval: Duration::from_secs(1), ..Manner::default() })
 }
 
 #[test]
@@ -130,4 +136,51 @@ fn an_engine_that_is_cut_off_from_etcd_keeps_its_flows_before_and_after() {
     let (broken, failed) = (flows.broken(), flows.failed());
     let after = flows.stop();
     assert_eq!((after.broken, after.new_failed), (0, 0), "{after:?} {broken:?} {failed:?}");
+}
+
+#[test]
+fn an_engine_gets_the_share_of_new_connections_that_its_weight_says_and_no_flow_breaks_when_it_changes() {
+    let Some(mut cluster) = sharing(Options { engines: 3, ..Options::default() }, 3) else { return };
+    let (status, body) = cluster.rig.engine(1).ask("POST", "/cluster/weight?engine=nobody&percent=25", "");
+    assert!(status == 404 && body.to_string().contains(&cluster.rig.engine(0).name()), "{status} {body}");
+    let old = held(&cluster, 200);
+    let before = old.await_held(200);
+    assert!(before.engines[&0] > 0, "{before:?}");
+
+    // A ninth is a quarter of what each of two others has; an even share would be a third.
+    cluster.weigh(0, 25);
+    let newcomers = held(&cluster, 200);
+    let opened = newcomers.await_held(200).engines;
+    assert!((4..=45).contains(&opened[&0]), "{opened:?}");
+    cluster.weigh(0, 100);
+    cluster.await_sharing(3);
+
+    // Nothing new, and yet it is ready, has a route and keeps what it has.
+    cluster.weigh(0, 0);
+    let late = held(&cluster, 100);
+    let opened = late.await_held(100).engines;
+    assert_eq!(opened.get(&0), None, "{opened:?}");
+    cluster.await_routes(3);
+    assert!(old.sample().engines[&0] > 0, "its flows stay");
+    for flows in [old, newcomers, late] {
+        let (broken, failed) = (flows.broken(), flows.failed());
+        let all = flows.stop();
+        assert_eq!(all.broken, 0, "{all:?} {broken:?} {failed:?}\n{}", cluster.logs());
+    }
+
+    // Nothing of it is in the engine that it is about.
+    let name = cluster.rig.engine(0).name();
+    cluster.rig.engine(0).kill();
+    cluster.await_status("it is gone", |status| status["engines"].as_array().is_some_and(|all| all.len() == 2));
+    cluster.start(0);
+    cluster.await_status("it is ready again, with its weight", |status| {
+        let is_so = |engine: &Value| {
+            engine["name"] == name.as_str()
+                && engine["ready"] == true
+                && engine["flows_generation"] == status["flows"]["generation"]
+                && engine["weight_percent"] == 0
+                && engine["buckets"] == 0
+        };
+        status["engines"].as_array().is_some_and(|all| all.iter().any(is_so))
+    });
 }

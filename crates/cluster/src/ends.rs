@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::percent::WeightPercent;
 use crate::records::LoadRecord;
 
 /// Requests of the main thread's that wait.
@@ -95,6 +96,11 @@ pub enum RequestKind {
     Rollback(Option<u64>),
     Drain(String),
     Undrain(String),
+    /// An engine gets so much of its share of new connections.
+    Weigh {
+        engine: String,
+        percent: WeightPercent,
+    },
     Leave,
     PutCertificate {
         name: String,

@@ -87,13 +87,7 @@ impl TableWriter {
     }
 
     fn members(&mut self, mirror: &Mirror, slots: &[Slot], at: Duration, now: Instant) -> BTreeMap<EngineId, Member> {
-        let loads: Vec<(f64, f64)> = mirror
-            .loads
-            .iter()
-            .filter_map(|(name, load)| Some((load.cpu, f64::from(mirror.engines.get(name)?.cores))))
-            .collect();
-        let cores: f64 = loads.iter().map(|(_, cores)| cores).sum();
-        let mean = loads.iter().map(|(load, cores)| load * cores).sum::<f64>() / cores.max(1.0);
+        let mean = mean_load(mirror);
         let mut members = BTreeMap::new();
         for slot in slots {
             let Some(engine) = mirror.engines.get(&slot.name) else {
@@ -113,8 +107,9 @@ impl TableWriter {
             }
             let standing =
                 if engine.is_ready && engine.draining.is_none() { Standing::Serving } else { Standing::Draining };
-            let load = mirror.loads.get(&slot.name).map(|load| load.cpu);
-            let weight = self.weight(&slot.name, engine.cores, load, mean, now);
+            let percent = mirror.weight(&slot.name);
+            let load = mirror.loads.get(&slot.name).filter(|_| percent.is_default()).map(|load| load.cpu);
+            let weight = percent.of(self.weight(&slot.name, engine.cores, load, mean, now));
             let busy = flows.former.iter().map(|(bucket, count)| (*bucket, u32::try_from(*count).unwrap_or(u32::MAX)));
             let counted = Counted {
                 at: at.saturating_sub(COUNT_AGE),
@@ -157,6 +152,16 @@ impl TableWriter {
     }
 }
 
+/// Load of all cores together whose engines have their usual share. One that an operator has given less has less to do
+/// and one that was given more has more, and others' weights must not follow that: they would undo it.
+fn mean_load(mirror: &Mirror) -> f64 {
+    let usual = mirror.loads.iter().filter(|(name, _)| mirror.weight(name).is_default());
+    let loads: Vec<(f64, f64)> =
+        usual.filter_map(|(name, load)| Some((load.cpu, f64::from(mirror.engines.get(name)?.cores)))).collect();
+    let cores: f64 = loads.iter().map(|(_, cores)| cores).sum();
+    loads.iter().map(|(load, cores)| load * cores).sum::<f64>() / cores.max(1.0)
+}
+
 /// Gives engines that have none a slot. One that was started anew gets another than before: its connections are gone.
 fn assign(slots: &mut Vec<Slot>, engines: &BTreeMap<String, EngineRecord>, table: Option<&FlowTable>) {
     let is_named_by_table = |slot: u16| table.is_some_and(|table| is_named(table, EngineId(slot)));
@@ -181,7 +186,8 @@ fn is_named(table: &FlowTable, engine: EngineId) -> bool {
 
 /// The first table, in which one engine has everything: the others get their share a generation later.
 fn first(slots: &[Slot], members: &BTreeMap<EngineId, Member>, wanted: &Wanted) -> Option<FlowsTable> {
-    let (engine, _) = members.iter().find(|(_, member)| member.standing == Standing::Serving)?;
+    let serving = members.iter().filter(|(_, member)| member.standing == Standing::Serving);
+    let (engine, _) = serving.min_by_key(|(_, member)| member.weight == 0)?;
     let mut seed = [0; 16];
     fill(&mut seed);
     let table = FlowTable::first(seed, wanted.buckets, *engine);
@@ -303,5 +309,136 @@ impl Agent {
                 self.problems.insert("flows", format!("the flow table cannot be written: {error}"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::percent::WeightPercent;
+    use crate::records::{DrainRecord, FlowsRecord, LoadRecord, WeightRecord};
+
+    const BUCKETS: usize = 1024;
+    /// Work of all engines together, in cores.
+    const WORK: f64 = 8.0;
+    const CORES: u32 = 4;
+
+    /// Engines that apply each table at once, have no flows, and work as much as their shares are.
+    struct Story {
+        mirror: Mirror,
+        writer: TableWriter,
+        began: Instant,
+        seconds: u64,
+    }
+
+    impl Story {
+        fn of(engines: u8) -> Story {
+            let mut mirror = Mirror::default();
+            for engine in 0..engines {
+                let record = EngineRecord {
+                    lineage: format!("l{engine}"),
+                    address: Some([10, 0, 0, engine].into()),
+                    cores: CORES,
+                    is_ready: true,
+                    flows: Some(FlowsRecord::default()),
+                    ..EngineRecord::default()
+                };
+                mirror.engines.insert(format!("e{engine}"), record);
+            }
+            let mut story = Story { mirror, writer: TableWriter::default(), began: Instant::now(), seconds: 0 };
+            story.rest();
+            story
+        }
+
+        fn weigh(&mut self, engine: &str, percent: u16) {
+            let percent = WeightPercent::new(percent).unwrap();
+            self.mirror.weights.insert(engine.into(), WeightRecord { percent, ..WeightRecord::default() });
+        }
+
+        fn shares(&self) -> Vec<usize> {
+            self.mirror.flows.as_ref().map(counts).unwrap_or_default().into_values().collect()
+        }
+
+        /// Whether a second changes the table.
+        fn second(&mut self) -> bool {
+            self.seconds += 1;
+            let wanted =
+                Wanted { port: 6655, buckets: BUCKETS as u32, vips: &[], drain_limit: Duration::from_secs(60) };
+            let now = self.began + Duration::from_secs(self.seconds);
+            let Some(next) = self.writer.next(&self.mirror, &wanted, now) else { return false };
+            let counts = counts(&next);
+            for (name, engine) in &mut self.mirror.engines {
+                engine.flows.as_mut().unwrap().generation = next.generation;
+                let share = counts.get(name).copied().unwrap_or(0) as f64 / BUCKETS as f64;
+                let load = LoadRecord { cpu: share * WORK / f64::from(CORES), ..LoadRecord::default() };
+                self.mirror.loads.insert(name.clone(), load);
+            }
+            self.mirror.flows = Some(next);
+            true
+        }
+
+        /// Lets the table come to rest, and returns the buckets of each engine.
+        fn rest(&mut self) -> Vec<usize> {
+            let (mut quiet, mut generations) = (0, 0);
+            while quiet < 15 {
+                let is_changed = self.second();
+                (quiet, generations) = if is_changed { (0, generations + 1) } else { (quiet + 1, generations) };
+                assert!(generations < 200, "no end of it");
+            }
+            self.shares()
+        }
+    }
+
+    /// Within a thirty-second of an even share, as a table rests.
+    #[track_caller]
+    fn are_about(shares: &[usize], wanted: &[usize]) {
+        let tolerated = BUCKETS / wanted.len() / 32;
+        let is_about = |(share, wanted): (&usize, &usize)| share.abs_diff(*wanted) <= tolerated;
+        assert!(shares.len() == wanted.len() && shares.iter().zip(wanted).all(is_about), "{shares:?} {wanted:?}");
+    }
+
+    #[test]
+    fn the_table_follows_the_weight_that_an_operator_gives_an_engine() {
+        let mut story = Story::of(3);
+        are_about(&story.shares(), &[341, 341, 341]);
+        for (percent, wanted) in [(25, [114, 455, 455]), (300, [614, 205, 205]), (100, [341, 341, 341])] {
+            story.weigh("e0", percent);
+            are_about(&story.rest(), &wanted);
+        }
+        story.weigh("e0", 0);
+        let shares = story.rest();
+        assert_eq!(shares[0], 0);
+        are_about(&shares, &[0, 512, 512]);
+        assert!(story.mirror.flows.as_ref().unwrap().slots.iter().any(|slot| slot.name == "e0"), "it is listed");
+        story.mirror.weights.clear();
+        are_about(&story.rest(), &[341, 341, 341]);
+    }
+
+    #[test]
+    fn loads_do_not_undo_what_an_operator_has_set() {
+        let mut story = Story::of(4);
+        story.weigh("e0", 25);
+        let wanted = [79, 315, 315, 315];
+        are_about(&story.rest(), &wanted);
+        // Longer than an engine's weight takes from all to its least.
+        for _ in 0..300 {
+            story.second();
+        }
+        are_about(&story.shares(), &wanted);
+    }
+
+    #[test]
+    fn engines_without_weight_get_everything_if_no_other_serves() {
+        let mut story = Story::of(3);
+        story.weigh("e0", 0);
+        story.rest();
+        for other in ["e1", "e2"] {
+            story.mirror.drains.insert(other.into(), DrainRecord::default());
+            story.mirror.engines.get_mut(other).unwrap().draining = Some(1);
+        }
+        assert_eq!(story.rest(), [BUCKETS, 0, 0]);
+        let mut story = Story::of(2);
+        ["e0", "e1"].iter().for_each(|engine| story.weigh(engine, 0));
+        are_about(&story.rest(), &[512, 512]);
     }
 }

@@ -15,6 +15,7 @@ pub enum Key<'a> {
     Engine(&'a str),
     Load(&'a str),
     Drain(&'a str),
+    Weight(&'a str),
     /// An engine's process has ended without a successor.
     Death(&'a str),
     Leader,
@@ -56,6 +57,10 @@ impl Keys {
 
     pub fn drain(&self, name: &str) -> String {
         format!("{}drains/{name}", self.prefix)
+    }
+
+    pub fn weight(&self, name: &str) -> String {
+        format!("{}weights/{name}", self.prefix)
     }
 
     pub fn death(&self, name: &str) -> String {
@@ -131,6 +136,7 @@ impl Keys {
         match rest.split_once('/') {
             Some(("engines", name)) => Key::Engine(name),
             Some(("drains", name)) => Key::Drain(name),
+            Some(("weights", name)) => Key::Weight(name),
             Some(("deaths", name)) => Key::Death(name),
             Some(("secrets", name)) => Key::Secret(name),
             Some(("config", rest)) => match rest.strip_prefix("verdicts/").and_then(|rest| rest.split_once('/')) {
@@ -152,6 +158,7 @@ mod tests {
         assert_eq!(keys.parse(&keys.engine("e1")), Key::Engine("e1"));
         assert_eq!(keys.parse(&keys.load("e1")), Key::Load("e1"));
         assert_eq!(keys.parse(&keys.drain("e1")), Key::Drain("e1"));
+        assert_eq!(keys.parse(&keys.weight("e1")), Key::Weight("e1"));
         assert_eq!(keys.parse(&keys.death("e1")), Key::Death("e1"));
         assert_eq!(keys.parse(&keys.leader()), Key::Leader);
         assert_eq!(keys.parse(&keys.current()), Key::Current);

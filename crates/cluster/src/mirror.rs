@@ -7,9 +7,10 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use crate::keys::{Key, Keys};
+use crate::percent::WeightPercent;
 use crate::records::{
     Candidate, CapacityRecord, ConfigRecord, DrainRecord, EngineRecord, FlowsTable, LeaderRecord, LoadRecord,
-    OutcomeRecord, Verdict, read,
+    OutcomeRecord, Verdict, WeightRecord, read,
 };
 
 /// Problems of values that are remembered; more of them say nothing new.
@@ -24,6 +25,7 @@ pub struct Mirror {
     /// When each engine's figures came, by this machine's clock.
     pub heard: BTreeMap<String, Instant>,
     pub drains: BTreeMap<String, DrainRecord>,
+    pub weights: BTreeMap<String, WeightRecord>,
     /// Lineages whose processes have ended, by engine.
     pub deaths: BTreeMap<String, String>,
     /// With the revision at which it was made, which a leader's writes are bound to.
@@ -72,6 +74,7 @@ impl Mirror {
                 self.keep(key, value, |mirror| mirror.loads.entry(name.into()).or_default());
             }
             Key::Drain(name) => self.keep(key, value, |mirror| mirror.drains.entry(name.into()).or_default()),
+            Key::Weight(name) => self.keep(key, value, |mirror| mirror.weights.entry(name.into()).or_default()),
             Key::Death(name) => {
                 self.deaths.insert(name.into(), String::from_utf8_lossy(value).into_owned());
             }
@@ -112,6 +115,7 @@ impl Mirror {
                 self.loads.remove(name);
             }
             Key::Drain(name) => drop(self.drains.remove(name)),
+            Key::Weight(name) => drop(self.weights.remove(name)),
             Key::Death(name) => drop(self.deaths.remove(name)),
             Key::Leader => self.leader = None,
             Key::Current => self.current = None,
@@ -131,6 +135,11 @@ impl Mirror {
             Key::Other => return Touched::Nothing,
         }
         Touched::Value
+    }
+
+    /// The operator's weight for an engine.
+    pub fn weight(&self, engine: &str) -> WeightPercent {
+        self.weights.get(engine).map(|weight| weight.percent).unwrap_or_default()
     }
 
     /// Verdicts on a candidate.
@@ -210,6 +219,25 @@ mod tests {
         assert_eq!((mirror.current.as_ref().unwrap().serial, mirror.problems().count()), (2, 0));
         assert_eq!(mirror.delete(&keys, &current, 8), Touched::Value);
         assert!(mirror.current.is_none());
+    }
+
+    #[test]
+    fn a_damaged_weight_leaves_the_one_before_and_is_named() {
+        let (keys, mut mirror, now) = (Keys::of("edge"), Mirror::default(), Instant::now());
+        let key = keys.weight("e1");
+        let percent = |percent| WeightPercent::new(percent).unwrap();
+        assert_eq!(mirror.weight("e1"), percent(100));
+        mirror.put(&keys, &key, br#"{"percent":25,"by":"ops","at":7}"#, (5, 5), now);
+        for (revision, damaged) in [(6, r#"{"percent":1001}"#), (7, r#"{"percent":-1}"#), (8, "{}"), (9, "25")] {
+            assert_eq!(mirror.put(&keys, &key, damaged.as_bytes(), (5, revision), now), Touched::Value);
+            assert_eq!(mirror.weight("e1"), percent(25), "{damaged}");
+            let told: Vec<&String> = mirror.problems().collect();
+            assert!(told.len() == 1 && told[0].contains("weights/e1"), "{damaged}: {told:?}");
+        }
+        mirror.put(&keys, &key, &written(&WeightRecord { percent: percent(0), ..Default::default() }), (5, 10), now);
+        assert_eq!((mirror.weight("e1"), mirror.problems().count()), (percent(0), 0));
+        mirror.delete(&keys, &key, 11);
+        assert_eq!(mirror.weight("e1"), percent(100));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::percent::WeightPercent;
+
 /// An engine, under its lease: what changes seldom. `engines/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -158,6 +160,16 @@ pub struct LeaderRecord {
 #[serde(default)]
 pub struct DrainRecord {
     pub by: String,
+    pub at: u64,
+}
+
+/// An engine is to have more or less than its share of new connections. `weights/NAME`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightRecord {
+    pub percent: WeightPercent,
+    #[serde(default)]
+    pub by: String,
+    #[serde(default)]
     pub at: u64,
 }
 

@@ -9,7 +9,8 @@ use crate::chance::{now, random_text};
 use crate::ends::{Failure, RequestKind, Secret};
 use crate::etcd::{Compare, Error, Operation, Txn};
 use crate::keys::Key;
-use crate::records::{Candidate, ConfigRecord, DrainRecord, OutcomeRecord, read, written};
+use crate::percent::WeightPercent;
+use crate::records::{Candidate, ConfigRecord, DrainRecord, OutcomeRecord, WeightRecord, read, written};
 use crate::runtime::is_name;
 use crate::secrets::Secrets;
 
@@ -28,6 +29,7 @@ impl Agent {
             RequestKind::Rollback(serial) => self.rollback(serial, by).await,
             RequestKind::Drain(engine) => self.drain(&engine, by).await,
             RequestKind::Undrain(engine) => self.undrain(&engine).await,
+            RequestKind::Weigh { engine, percent } => self.weigh(&engine, percent, by).await,
             RequestKind::Leave => {
                 let own = self.settings.engine.clone();
                 let drained = self.drain(&own, by).await?;
@@ -157,6 +159,25 @@ impl Agent {
             true => Ok(json!({ "engine": engine, "draining": false })),
             false => Err(Failure::Unknown(format!("{engine} is not drained"))),
         }
+    }
+
+    async fn weigh(&mut self, engine: &str, percent: WeightPercent, by: &str) -> Result<Value, Failure> {
+        let key = self.keys.weight(engine);
+        // The weight of an engine that has died may be taken away.
+        if !(percent.is_default() && self.mirror.is_there(&key)) {
+            self.known(engine)?;
+        }
+        if percent.is_default() {
+            self.client.delete(key).await.map_err(away)?;
+        } else {
+            if self.settings.flows.is_none() {
+                let what = "weights are shares of the flow table, and this cluster has none: set `flows` in [cluster]";
+                return Err(Failure::Wrong(what.to_owned()));
+            }
+            let record = WeightRecord { percent, by: by.into(), at: now() };
+            self.client.put(&key, &written(&record), None).await.map_err(away)?;
+        }
+        Ok(json!({ "engine": engine, "weight_percent": percent }))
     }
 
     fn known(&self, engine: &str) -> Result<(), Failure> {

@@ -86,9 +86,10 @@ impl Agent {
         std::mem::swap(&mut mirror.heard, &mut self.mirror.heard);
         let now = Instant::now();
         let prefix = self.keys.all().to_owned();
-        for part in ["engines/", "drains/", "deaths/", "config/current", "config/candidate", "config/verdicts/"]
-            .into_iter()
-            .chain(["config/outcome", "leader", "flows", "capacity"])
+        for part in
+            ["engines/", "drains/", "weights/", "deaths/", "config/current", "config/candidate", "config/verdicts/"]
+                .into_iter()
+                .chain(["config/outcome", "leader", "flows", "capacity"])
         {
             for entry in self.client.range(format!("{prefix}{part}"), PAGE_KEYS).await?.entries {
                 let revisions = (entry.create_revision, entry.mod_revision);
@@ -356,6 +357,7 @@ impl Agent {
         log::info!("cluster: this engine has left; a restart joins again");
         (self.leaving, self.registration) = (None, Registration::Left);
         self.client.delete(self.keys.drain(&self.settings.engine)).await?;
+        self.client.delete(self.keys.weight(&self.settings.engine)).await?;
         if let Some(lease) = self.lease.take() {
             self.client.revoke(lease).await?;
         }

@@ -10,7 +10,8 @@ use crate::agent::{Agent, Registration};
 use crate::chance::now;
 use crate::ends::Standing;
 use crate::flow_table;
-use crate::records::{Candidate, EngineRecord, LoadRecord, OutcomeRecord};
+use crate::mirror::Mirror;
+use crate::records::{Candidate, EngineRecord, OutcomeRecord};
 
 impl Agent {
     /// Publishes how this engine stands, for the main thread and the admin address.
@@ -87,7 +88,7 @@ fn view(agent: &Agent) -> Value {
     let counts = mirror.flows.as_ref().map(flow_table::counts).unwrap_or_default();
     let engines = mirror.engines.iter().map(|(name, engine)| {
         let buckets = counts.get(name).copied();
-        shown_engine(name, engine, mirror.loads.get(name), buckets)
+        shown_engine(name, engine, mirror, buckets)
     });
     json!({
         "name": agent.settings.cluster,
@@ -116,7 +117,7 @@ fn view(agent: &Agent) -> Value {
     })
 }
 
-fn shown_engine(name: &str, engine: &EngineRecord, load: Option<&LoadRecord>, buckets: Option<usize>) -> Value {
+fn shown_engine(name: &str, engine: &EngineRecord, mirror: &Mirror, buckets: Option<usize>) -> Value {
     json!({
         "name": name,
         "address": engine.address,
@@ -130,7 +131,7 @@ fn shown_engine(name: &str, engine: &EngineRecord, load: Option<&LoadRecord>, bu
         "generation": engine.generation,
         "flows_generation": engine.flows.as_ref().map(|flows| flows.generation),
         "since": engine.since,
-        "load": load.map(|load| json!({
+        "load": mirror.loads.get(name).map(|load| json!({
             "cpu": load.cpu,
             "connections": load.connections,
             "requests": load.requests,
@@ -139,6 +140,7 @@ fn shown_engine(name: &str, engine: &EngineRecord, load: Option<&LoadRecord>, bu
             "memory": load.memory,
             "p99_ms": load.p99_microseconds as f64 / 1e3,
         })),
+        "weight_percent": mirror.weight(name),
         "buckets": buckets,
         "problems": engine.problems,
     })

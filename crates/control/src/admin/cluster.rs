@@ -4,7 +4,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::USER_AGENT;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use propylon_cluster::{Failure, RequestKind, Secret, TEXT_BYTES_MAX};
+use propylon_cluster::{Failure, RequestKind, Secret, TEXT_BYTES_MAX, WEIGHT_PERCENT_MAX, WeightPercent};
 use serde_json::Value;
 
 use super::change::{PEM_BYTES_MAX, PEM_FIX, Wrong, authorize, body, decoded, media_type, text_body};
@@ -25,6 +25,7 @@ pub(super) enum Operation {
     Rollback(Option<String>),
     Drain(String),
     Undrain(String),
+    Weigh { engine: String, percent: Option<String> },
     Leave,
     PutCertificate(String),
     RemoveCertificate(String),
@@ -49,6 +50,7 @@ pub(super) fn operation(method: &Method, uri: &Uri) -> Option<Operation> {
         (&Method::POST, "rollback") => Operation::Rollback(of("serial")),
         (&Method::POST, "drain") => Operation::Drain(engine()),
         (&Method::POST, "undrain") => Operation::Undrain(engine()),
+        (&Method::POST, "weight") => Operation::Weigh { engine: engine(), percent: of("percent") },
         (&Method::POST, "leave") => Operation::Leave,
         (&Method::GET, "certificates") => Operation::Certificates,
         (&Method::PUT, path) => Operation::PutCertificate(decoded(path.strip_prefix("certificates/")?)?),
@@ -135,11 +137,20 @@ impl Operation {
             Operation::History => RequestKind::History,
             Operation::Drain(engine) => RequestKind::Drain(engine),
             Operation::Undrain(engine) => RequestKind::Undrain(engine),
+            Operation::Weigh { engine, percent } => RequestKind::Weigh { engine, percent: weight(percent.as_deref())? },
             Operation::Leave => RequestKind::Leave,
             Operation::RemoveCertificate(name) => RequestKind::RemoveCertificate(name),
             Operation::Certificates => RequestKind::Certificates,
         })
     }
+}
+
+fn weight(percent: Option<&str>) -> Result<WeightPercent, Wrong> {
+    let percent = percent.and_then(|percent| WeightPercent::new(percent.parse().ok()?));
+    percent.ok_or_else(|| {
+        let what = format!("`percent` is not a number from 0 to {WEIGHT_PERCENT_MAX}");
+        Wrong::new(StatusCode::BAD_REQUEST, what, "100 is the usual share, 0 is nothing new")
+    })
 }
 
 /// The request in words, without anything secret.
@@ -151,6 +162,7 @@ fn summary(what: &RequestKind) -> String {
         RequestKind::Rollback(None) => "cluster: back to the configuration before".into(),
         RequestKind::Drain(engine) => format!("cluster: {engine} drained"),
         RequestKind::Undrain(engine) => format!("cluster: {engine} drained no more"),
+        RequestKind::Weigh { engine, percent } => format!("cluster: weight of {engine} is {} %", percent.percent()),
         RequestKind::Leave => "cluster: this engine leaves".into(),
         RequestKind::PutCertificate { name, .. } => format!("cluster: certificate \"{name}\" put"),
         RequestKind::RemoveCertificate(name) => format!("cluster: certificate \"{name}\" removed"),
@@ -171,5 +183,22 @@ fn wrong(failure: Failure) -> Wrong {
         Failure::Conflict(_) => Wrong::new(StatusCode::CONFLICT, what, "propylon cluster status says what goes on"),
         Failure::Unknown(_) => Wrong::new(StatusCode::NOT_FOUND, what, "propylon cluster status lists them"),
         Failure::Wrong(_) => Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, what, "mend it, and send it again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_is_a_number_of_percent_up_to_its_limit() {
+        let uri: Uri = "/v1/cluster/weight?engine=e%201&percent=25".parse().unwrap();
+        let Some(Operation::Weigh { engine, percent }) = operation(&Method::POST, &uri) else { panic!("a weight") };
+        assert_eq!((engine.as_str(), percent.as_deref()), ("e 1", Some("25")));
+        assert!(operation(&Method::GET, &uri).is_none());
+        let percents = |text| weight(Some(text)).ok().map(WeightPercent::percent);
+        assert_eq!(["0", "100", "1000"].map(percents), [Some(0), Some(100), Some(1000)]);
+        assert_eq!(["", "1001", "-1", "2.5", "65636", "x"].map(percents), [None; 6]);
+        assert!(weight(None).is_err());
     }
 }

@@ -449,7 +449,8 @@ const disagreements = engine => {
   return found;
 };
 const engineState = engine => {
-  const told = engine.announced === null ? "" : engine.announced ? ", announced" : ", not announced";
+  const weight = engine.weight_percent === 100 ? "" : `, weight ${engine.weight_percent} %`;
+  const told = (engine.announced === null ? "" : engine.announced ? ", announced" : ", not announced") + weight;
   if (engine.draining) return { text: "◌ draining" + told, kind: "warn" };
   return engine.ready ? { text: "✓ ready" + told, kind: engine.announced === false ? "warn" : "" } : { text: "✗ not ready" + told, kind: "bad" };
 };

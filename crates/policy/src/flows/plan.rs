@@ -42,7 +42,8 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Member {
     pub standing: Standing,
-    /// Share of new connections, relative to others ([`super::weight`]).
+    /// Share of new connections, relative to others ([`super::weight`]). With 0 it serves what it has, and gets no
+    /// bucket while any other engine may be given some.
     pub weight: u32,
     /// The last generation that the engine has acknowledged.
     pub applied: u64,
@@ -179,6 +180,8 @@ struct Shares {
     surplus: BTreeMap<EngineId, i64>,
     /// Engines of these whose surplus is negative.
     short: BTreeSet<EngineId>,
+    /// Engines of these that are to have nothing.
+    closed: BTreeSet<EngineId>,
     /// The engine that got the last one.
     last: EngineId,
     /// Whether they serve; otherwise they all drain, and are better than nobody for buckets of the dead.
@@ -331,13 +334,18 @@ impl Shares {
         let able = |wanted| -> Vec<(EngineId, u64)> {
             let listed = members.iter().filter(|(engine, _)| table.engines.contains(engine));
             let able = listed.filter(|(_, member)| member.standing == wanted);
-            able.map(|(engine, member)| (*engine, u64::from(member.weight.max(1)))).collect()
+            able.map(|(engine, member)| (*engine, u64::from(member.weight))).collect()
         };
         let mut takers = able(Standing::Serving);
         let serving = !takers.is_empty();
         if !serving {
             takers = able(Standing::Draining);
         }
+        // Somebody has to have new connections.
+        if takers.iter().all(|(_, weight)| *weight == 0) {
+            takers.iter_mut().for_each(|(_, weight)| *weight = 1);
+        }
+        let closed = takers.iter().filter(|(_, weight)| *weight == 0).map(|(engine, _)| *engine).collect();
         let mut surplus = debts(&takers, table.buckets.len() as u64);
         for bucket in &table.buckets {
             let leaves = standing(bucket.owner) <= Standing::Draining && standing(bucket.former) == Standing::Serving;
@@ -345,13 +353,13 @@ impl Shares {
             surplus.entry(owner).and_modify(|surplus| *surplus += 1);
         }
         let short = surplus.iter().filter(|(_, surplus)| **surplus < 0).map(|(engine, _)| *engine).collect();
-        Shares { surplus, short, last: EngineId(0), serving }
+        Shares { surplus, short, closed, last: EngineId(0), serving }
     }
 
     /// One of the engines that are short of buckets, in turn; when all have enough, whoever may be given any, in turn.
     fn next_taker(&mut self) -> Option<EngineId> {
         if self.short.is_empty() {
-            self.short = self.surplus.keys().copied().collect();
+            self.short = self.surplus.keys().copied().filter(|engine| !self.closed.contains(engine)).collect();
         }
         let after = (Bound::Excluded(self.last), Bound::Unbounded);
         let taker = self.short.range(after).next().or_else(|| self.short.first()).copied()?;
@@ -382,11 +390,15 @@ impl Shares {
         }
     }
 
-    /// Whether any engine has so much more or less than its share that it is worth moving flows about.
+    /// Whether any engine has so much more or less than its share that it is worth moving flows about, or anything of
+    /// which it is to have nothing.
     fn uneven(&self, buckets: usize) -> bool {
-        let share = buckets as f64 / self.surplus.len().max(1) as f64;
+        let share = buckets as f64 / (self.surplus.len() - self.closed.len()).max(1) as f64;
         let tolerated = (share * UNEVEN_SHARE).max(1.0);
-        self.surplus.values().any(|surplus| surplus.unsigned_abs() as f64 > tolerated)
+        let is_off = |(engine, surplus): (&EngineId, &i64)| {
+            surplus.unsigned_abs() as f64 > tolerated || (*surplus > 0 && self.closed.contains(engine))
+        };
+        self.surplus.iter().any(is_off)
     }
 }
 

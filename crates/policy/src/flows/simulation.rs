@@ -458,7 +458,11 @@ impl Cluster {
 
     fn reweigh(&mut self) {
         let living = self.living();
-        let weight = 500 + self.chance.below(3000) as u32;
+        // Some are to have nothing.
+        let weight = match self.chance.below(3500) as u32 {
+            0..500 => 0,
+            weight => weight,
+        };
         if let Some(engine) = self.chance.one_of(&living).and_then(|id| self.engines.get_mut(&id)) {
             engine.weight = weight;
         }
@@ -511,8 +515,12 @@ impl Cluster {
         let total: u32 = self.serving().iter().map(|id| self.engines[id].weight).sum();
         for (id, engine) in &self.engines {
             let (owned, besides) = table.held_by(*id);
-            let share = f64::from(BUCKETS) * f64::from(engine.weight) / f64::from(total);
+            let share = match total {
+                0 => f64::from(BUCKETS) / self.serving().len() as f64,
+                _ => f64::from(BUCKETS) * f64::from(engine.weight) / f64::from(total),
+            };
             let wrong = match engine.standing {
+                Standing::Serving if share == 0.0 => owned > 0,
                 Standing::Serving => (owned as f64 - share).abs() > 2.0,
                 _ => owned + besides > 0,
             };

@@ -9,6 +9,7 @@ mod status;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use propylon_cluster::WEIGHT_PERCENT_MAX;
 use propylon_config::SOURCE_BYTES_MAX;
 use serde_json::Value;
 
@@ -23,7 +24,8 @@ const PEM: &str = "application/x-pem-file";
 const PEM_BYTES_MAX: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:\n  propylon cluster status -c propylon.toml\n  propylon cluster apply shared.toml \
-    --why \"new shop\" -c propylon.toml\n  propylon cluster drain edge-2 -c propylon.toml\n\nThey ask the admin \
+    --why \"new shop\" -c propylon.toml\n  propylon cluster drain edge-2 -c propylon.toml\n  propylon cluster weight edge-2 25 -c \
+    propylon.toml\n\nThey ask the admin \
     address of one engine, which does it for all; changes need its token.\n\nExit codes: 0 done; 1 it was refused, or \
     nobody answers; 2 wrong usage.";
 
@@ -59,6 +61,9 @@ enum Command {
     /// Give a drained engine flows again
     #[command(after_help = EXAMPLES)]
     Undrain(OfEngine),
+    /// Give an engine more or less than its usual share of new flows; those that it has stay
+    #[command(after_help = EXAMPLES)]
+    Weight(Weight),
     /// Have the engine that is asked leave the cluster, as it does before it stops
     #[command(after_help = EXAMPLES)]
     Leave(Change),
@@ -162,6 +167,15 @@ struct OfEngine {
 }
 
 #[derive(clap::Args)]
+struct Weight {
+    #[command(flatten)]
+    of: OfEngine,
+    /// Percent of its usual share: 100 is all of it; with 0 it gets none while another engine can have them
+    #[arg(value_parser = clap::value_parser!(u16).range(..=i64::from(WEIGHT_PERCENT_MAX)))]
+    percent: u16,
+}
+
+#[derive(clap::Args)]
 struct PutCertificate {
     /// The name among the cluster's certificates, of your choice
     name: String,
@@ -198,6 +212,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
             drained(of, "drain", "gets no new flows; `propylon cluster status` tells what it has left")
         }
         Command::Undrain(of) => drained(of, "undrain", "gets flows again"),
+        Command::Weight(weight) => weighed(weight),
         Command::Leave(change) => left(change),
         Command::Certificate(Certificate::Put(put)) => put_certificate(put),
         Command::Certificate(Certificate::Remove(remove)) => remove_certificate(remove),
@@ -264,6 +279,17 @@ fn drained(arguments: &OfEngine, path: &str, outcome: &str) -> Result<String, St
     Ok(format!("{} {outcome}\n", arguments.name))
 }
 
+fn weighed(arguments: &Weight) -> Result<String, String> {
+    let (name, percent) = (&arguments.of.name, arguments.percent);
+    let path = with_query("/weight", &[("engine", name.clone()), ("percent", percent.to_string())]);
+    arguments.of.change.engine()?.send("POST", &path, (JSON, ""))?;
+    Ok(match percent {
+        100 => format!("{name} gets its usual share of new flows\n"),
+        0 => format!("{name} gets no new flows while another engine can have them\n"),
+        _ => format!("{name} gets {percent} % of its usual share of new flows\n"),
+    })
+}
+
 fn aborted(arguments: &Change) -> Result<String, String> {
     let (_, answer) = arguments.engine()?.send("POST", &with_query("/abort", &[]), (JSON, ""))?;
     Ok(format!("configuration {} goes no further: engines that serve it go back\n", answer["serial"]))
@@ -317,6 +343,23 @@ fn with_query(path: &str, query: &[(&str, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_weight_is_refused_beyond_its_limits() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            weight: Weight,
+        }
+
+        let percent = |percent: &str| {
+            let line = <Line as clap::Parser>::try_parse_from(["weight", "e1", percent, "--admin", "127.0.0.1:1"]);
+            line.map(|line| line.weight.percent).map_err(|error| error.to_string())
+        };
+        assert_eq!(["0", "25", "1000"].map(percent), [Ok(0), Ok(25), Ok(1000)]);
+        assert!(percent("1001").unwrap_err().contains("0..=1000"));
+        assert!(percent("-1").is_err() && percent("x").is_err());
+    }
 
     #[test]
     fn what_is_said_in_a_query_stays_in_it() {

@@ -48,7 +48,6 @@ pub struct Figures {
     pub before: Vec<(String, Duration)>,
     /// The last one is the kill.
     pub steps: Vec<Step>,
-    pub skipped: Vec<String>,
     /// The refusal of the bad configuration, and whether nobody served it.
     pub refusal: String,
     pub is_refused: bool,
@@ -142,7 +141,6 @@ impl Figures {
         for (name, value) in self.facts() {
             text += &format!("{name:<46}{value}\n");
         }
-        self.skipped.iter().for_each(|skipped| text += &format!("Skipped: {skipped}\n"));
         let broken = self.broken_promises();
         broken.iter().for_each(|promise| text += &format!("NOT KEPT: {promise}\n"));
         if broken.is_empty() {
@@ -210,7 +208,6 @@ impl Figures {
             "new_per_second": self.new_per_second,
             "before": before.collect::<Vec<Value>>(),
             "steps": steps.collect::<Vec<Value>>(),
-            "skipped": self.skipped,
             "requests": self.all.requests,
             "p99_us": self.all.latency_p99.as_micros() as u64,
             "resumption": { "offered": self.all.offered, "resumed": self.all.resumed },

@@ -19,6 +19,9 @@ use crate::figures::{Figures, Kill, Step, millis, seconds, thousands};
 const DRAINED: usize = 0;
 const CUT_OFF: usize = 1;
 const KILLED: usize = 2;
+/// An engine that has less than its share for a while, and how much of it.
+const REWEIGHED: usize = 0;
+const WEIGHT_PERCENT: u64 = 25;
 /// Held connections beyond this many take turns over more than a second.
 const HELD_PER_SECOND: u32 = 2_000;
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +48,7 @@ impl Demo<'_> {
         demo.step(&format!("add engine {}", demo.engines), Demo::add);
         demo.step("drain an engine", Demo::drain);
         demo.step("take it back", Demo::take_back);
-        demo.skip("reweighing engines: weights follow their load, and no command sets them");
+        demo.step("weigh an engine down to a quarter, and back", Demo::reweigh);
         demo.step("apply a bad configuration", Demo::apply_bad);
         demo.step("apply a good one", Demo::apply_good);
         demo.step("upgrade all engines, one after the other", Demo::upgrade);
@@ -139,11 +142,6 @@ impl Demo<'_> {
         self.figures.steps.push(step);
     }
 
-    fn skip(&mut self, what: &str) {
-        self.board.line(&format!("  skipped: {what}"));
-        self.figures.skipped.push(what.to_owned());
-    }
-
     fn end(self) -> Figures {
         let Demo { flows, cluster, mut figures, board, .. } = self;
         board.begin("all of it ends");
@@ -188,6 +186,15 @@ impl Demo<'_> {
         self.order("undrain", DRAINED);
         self.cluster.await_sharing(self.engines);
         String::new()
+    }
+
+    fn reweigh(&mut self) -> String {
+        let before = BUCKETS / self.engines as u64;
+        let less = self.cluster.weigh(REWEIGHED, WEIGHT_PERCENT);
+        self.go_on(self.manner.interval);
+        let after = self.cluster.weigh(REWEIGHED, 100);
+        self.cluster.await_sharing(self.engines);
+        format!("of {BUCKETS} buckets it had about {before}, then {less}, and has {after}")
     }
 
     fn apply_bad(&mut self) -> String {

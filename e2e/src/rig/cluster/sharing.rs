@@ -125,6 +125,28 @@ impl Cluster {
         self.await_routes(engines);
     }
 
+    /// Gives an engine so much of its usual share of new connections, while all others have theirs, and waits until the
+    /// table has it so and all go by that. Returns the buckets that it owns then.
+    #[track_caller]
+    pub fn weigh(&mut self, engine: usize, percent: u64) -> u64 {
+        let (name, asked) = (self.rig.engine(engine).name(), (engine + 1) % self.rig.engines().len());
+        let path = format!("/cluster/weight?engine={name}&percent={percent}");
+        let (code, body) = self.rig.engine(asked).ask("POST", &path, "");
+        assert_eq!((code, &body["weight_percent"]), (200, &percent.into()), "{body}");
+        let status = self.await_status(&format!("{name} has {percent} % of its share"), |status| {
+            let all = status["engines"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let others = (all.len() as u64).saturating_sub(1);
+            let wanted = (BUCKETS * percent).checked_div(100 * others + percent).unwrap_or(0);
+            // A table rests within a thirty-second of an even share; nothing is nothing.
+            let tolerated = if percent == 0 { 0 } else { BUCKETS / (others + 1) / 16 };
+            let is_one = |one: &Value| one["name"] == name.as_str() && one["weight_percent"] == percent;
+            owned(status, &name).is_some_and(|owned| owned.abs_diff(wanted) <= tolerated)
+                && all.iter().any(is_one)
+                && all.iter().all(|one| one["flows_generation"] == status["flows"]["generation"])
+        });
+        owned(&status, &name).unwrap_or_default()
+    }
+
     /// Waits until the router has paths to so many engines.
     #[track_caller]
     pub fn await_routes(&mut self, engines: usize) {
@@ -137,6 +159,12 @@ impl Cluster {
 /// Shares of the table by engine, of those that have one.
 fn buckets(status: &Value) -> Vec<u64> {
     status["engines"].as_array().into_iter().flatten().filter_map(|engine| engine["buckets"].as_u64()).collect()
+}
+
+/// Buckets of one engine.
+fn owned(status: &Value, name: &str) -> Option<u64> {
+    let mut engines = status["engines"].as_array().into_iter().flatten();
+    engines.find(|engine| engine["name"] == name)?["buckets"].as_u64()
 }
 
 impl Hop {

@@ -180,6 +180,47 @@ fn small_differences_of_weight_move_nothing() {
 }
 
 #[test]
+fn an_engine_without_weight_gives_all_away_keeps_its_flows_and_may_come_back() {
+    let mut cluster = Cluster::of(3, 64);
+    let of_a: Vec<u32> = (0..64).filter(|bucket| cluster.table.buckets[*bucket as usize].owner == A).collect();
+    cluster.busy = of_a.iter().map(|bucket| (A, *bucket)).collect();
+    cluster.set(A, Standing::Serving, 0);
+    cluster.rest();
+    assert_eq!(cluster.table.held_by(A), (0, of_a.len()), "its flows are found");
+    assert_eq!([B, C].map(|engine| cluster.owned(engine)), [32, 32]);
+    // Buckets of the dead go to those that may have it.
+    cluster.members.remove(&C);
+    cluster.rest();
+    assert_eq!((cluster.owned(A), cluster.owned(B)), (0, 64));
+    cluster.set(A, Standing::Serving, 1000);
+    cluster.rest();
+    assert_eq!((cluster.owned(A), cluster.owned(B)), (32, 32));
+}
+
+#[test]
+fn the_last_of_a_share_moves_however_little_it_is_if_there_is_to_be_nothing() {
+    let mut cluster = Cluster::of(4, 1024);
+    cluster.set(A, Standing::Serving, 1);
+    cluster.rest();
+    let few = cluster.owned(A);
+    assert!(few <= 8, "{few}");
+    cluster.table.buckets[0] = Bucket::of(A);
+    cluster.set(A, Standing::Serving, 0);
+    cluster.rest();
+    assert_eq!(cluster.owned(A), 0);
+}
+
+#[test]
+fn engines_without_weight_have_all_of_it_if_no_other_serves() {
+    let mut cluster = Cluster::of(3, 64);
+    cluster.set(A, Standing::Serving, 0);
+    cluster.set(B, Standing::Serving, 0);
+    cluster.set(C, Standing::Draining, 1000);
+    cluster.rest();
+    assert_eq!([A, B, C].map(|engine| cluster.owned(engine)), [32, 32, 0]);
+}
+
+#[test]
 fn shares_are_evened_out_in_bounded_steps() {
     let mut cluster = Cluster::of(2, 1024);
     cluster.planner = Planner::new(Limits { step_share: 1.0 / 16.0, ..Limits::default() });

@@ -70,15 +70,21 @@ fn engines(all: &Value) -> String {
     columns(&rows)
 }
 
-/// Whether it serves, and whether that is not announced where it could be.
+/// Whether it serves, whether that is not announced where it could be, and a weight that is not the usual one.
 fn state(engine: &Value) -> String {
-    let state = match (engine["draining"].as_bool(), engine["ready"].as_bool()) {
+    let mut state = match (engine["draining"].as_bool(), engine["ready"].as_bool()) {
         (Some(true), _) => "draining",
         (_, Some(true)) => "ready",
         _ => "not ready",
-    };
-    let is_withdrawn = engine["announced"].as_bool() == Some(false);
-    if is_withdrawn { format!("{state}, withdrawn") } else { state.into() }
+    }
+    .to_owned();
+    if engine["announced"].as_bool() == Some(false) {
+        state += ", withdrawn";
+    }
+    if let Some(percent) = engine["weight_percent"].as_u64().filter(|percent| *percent != 100) {
+        state += &format!(", weight {percent} %");
+    }
+    state
 }
 
 fn candidate(cluster: &Value) -> String {
@@ -308,6 +314,14 @@ problem: the clocks of e1 and e2 differ by 4 s
         assert_eq!(with(Value::Null), "ready", "it announces nothing");
         assert_eq!(with(false.into()), "ready, withdrawn");
         assert_eq!(state(&Value::Null), "not ready");
+    }
+
+    #[test]
+    fn a_weight_that_is_not_the_usual_one_is_told() {
+        let with = |percent: u64| state(&json!({ "ready": true, "announced": true, "weight_percent": percent }));
+        assert_eq!([0, 25, 100].map(with), ["ready, weight 0 %", "ready, weight 25 %", "ready"]);
+        let withdrawn = state(&json!({ "draining": true, "announced": false, "weight_percent": 200 }));
+        assert_eq!(withdrawn, "draining, withdrawn, weight 200 %");
     }
 
     #[test]
