@@ -27,6 +27,16 @@ fn detour_by(is_outer_ipv6: bool) -> Lab {
     lab
 }
 
+/// Three engines of which the router knows the first only, and the second owns everything.
+fn second_of_three() -> Lab {
+    let mut lab = Lab::new(3, 2);
+    lab.members = vec![1, 2, 3];
+    lab.buckets = vec![Bucket::of(EngineId(2)); BUCKETS];
+    lab.start_all();
+    lab.route(&[1]);
+    lab
+}
+
 #[test]
 fn long_transfers_arrive_whole_through_a_hop_in_both_families_with_segmentation_offload() {
     if !is_possible() {
@@ -85,11 +95,7 @@ fn a_flow_is_found_by_a_second_hop() {
     if !is_possible() {
         return;
     }
-    let mut lab = Lab::new(3, 2);
-    lab.members = vec![1, 2, 3];
-    lab.buckets = vec![Bucket::of(EngineId(2)); BUCKETS];
-    lab.start_all();
-    lab.route(&[1]);
+    let mut lab = second_of_three();
     let mut flows = lab.hold(VIP4, 50);
     flows.extend(lab.hold(VIP6, 50));
     // The third one owns them now: packets go from the first to it, and from there to the second.
@@ -105,11 +111,7 @@ fn a_long_transfer_arrives_whole_while_its_bucket_changes_hands() {
     if !is_possible() {
         return;
     }
-    let mut lab = Lab::new(3, 2);
-    lab.members = vec![1, 2, 3];
-    lab.buckets = vec![Bucket::of(EngineId(2)); BUCKETS];
-    lab.start_all();
-    lab.route(&[1]);
+    let mut lab = second_of_three();
     for vip in [VIP4, VIP6] {
         lab.buckets = vec![Bucket::of(EngineId(2)); BUCKETS];
         lab.give();
