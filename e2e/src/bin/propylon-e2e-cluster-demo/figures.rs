@@ -175,9 +175,8 @@ impl Figures {
     fn events(&self) -> Vec<Value> {
         let at = |at: Duration| at.as_millis() as u64;
         let killed = self.steps.last().map_or(Duration::ZERO, |step| step.began);
-        let is_its_own = |broken: &Broken| {
-            broken.engine == Some(self.kill.engine) && broken.at >= killed && broken.how != "timeout"
-        };
+        let is_its_own =
+            |broken: &Broken| broken.engine == Some(self.kill.engine) && broken.at >= killed && broken.how != "timeout";
         let broken = self.broken.iter().filter(|broken| !is_its_own(broken)).map(|broken| {
             let Broken { engine, how, in_flight, .. } = broken;
             json!({ "broken": how, "at_ms": at(broken.at), "engine": engine, "in_flight": in_flight })
