@@ -18,7 +18,6 @@ pub use announcer::{Announcer, ProtocolStatus, SessionStatus, Status, Wanted};
 pub use answers::{BfdSession, BirdStatus, Channel, Protocol, ProtocolState};
 pub use bird::{Bird, BirdError, ProtocolName, Switched};
 pub use decision::{BackendFacts, Decider, Decision, Facts, Holds};
-pub use guard::{GuardEnd, GuardLine};
 
 /// BIRD's control socket, and the protocols in BIRD that have the virtual addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

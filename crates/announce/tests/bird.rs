@@ -37,6 +37,22 @@ fn addresses_are_in_the_routers_kernel_while_their_protocols_are_enabled() {
 }
 
 #[test]
+fn the_routes_of_an_engine_that_is_dead_are_withdrawn_by_somebody_else() {
+    let Some(pair) = Pair::start() else { return };
+    for round in 0..5 {
+        let announcer = pair.announcer();
+        announcer.set(Wanted::Announce, "ready".to_owned());
+        pair.announced();
+        drop(announcer);
+        assert!(pair.router.has_route(V4) && pair.router.has_route(V6), "its end alone takes nothing away");
+        let began = Instant::now();
+        guard::withdraw(&pair.settings, WAIT_MAX, "the engine died").unwrap();
+        let told = began.elapsed();
+        println!("round {round}: BIRD's word after {told:?}, the router's kernel without {:?} later", pair.gone());
+    }
+}
+
+#[test]
 fn a_configuration_as_printed_has_no_findings_and_one_that_is_worse_has() {
     let Some(mut pair) = Pair::start() else { return };
     let configuration = pair.scratch.path("engine.conf");

@@ -139,7 +139,7 @@ const CRATES: &[CrateRules] = &[
     // It talks to authorities as any client does, and knows of listeners nothing.
     CrateRules::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
     // It waits in system calls with limits, and gets as values what it decides by.
-    CrateRules::new("announce", &["sys"], &RUNTIMES),
+    CrateRules::new("announce", &[], &RUNTIMES),
     // A client of etcd, with TLS of the ordinary kind; the engine has what comes of it as files and changes.
     CrateRules::new("cluster", &["config", "crypto", "policy"], &["h2", "httparse", "toml"]),
     // Packets, and the two files by which it and an engine talk: a process beside the engine, with rights of its own.

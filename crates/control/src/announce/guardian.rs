@@ -285,3 +285,38 @@ fn status(announcer: &Announcer) -> Value {
         "sessions": sessions.collect::<Vec<Value>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a guardian takes the end after these orders for that of an engine which has a successor.
+    fn is_handed_over(orders: &str) -> bool {
+        let (mut own, other) = UnixStream::pair().unwrap();
+        other.set_read_timeout(Some(LOOK)).unwrap();
+        own.write_all(orders.as_bytes()).unwrap();
+        drop(own);
+        follow(other, None, &mut Hook::default())
+    }
+
+    #[test]
+    fn the_end_of_an_engine_that_has_handed_over_is_told_from_a_death() {
+        assert!(!is_handed_over(""));
+        assert!(!is_handed_over("announce it serves\nwithdraw it drains\n"));
+        assert!(is_handed_over("announce it serves\nhanded-over\n"));
+        assert!(!is_handed_over("handed-over"), "an order that was cut is none");
+    }
+
+    #[test]
+    fn a_line_that_somebody_holds_has_not_ended() {
+        let (own, other) = UnixStream::pair().unwrap();
+        other.set_read_timeout(Some(LOOK)).unwrap();
+        let held = own.try_clone().unwrap();
+        drop(own);
+        let guardian = std::thread::spawn(move || follow(other, None, &mut Hook::default()));
+        // An order by the copy counts: the line was not over.
+        (&held).write_all(b"handed-over\n").unwrap();
+        drop(held);
+        assert!(guardian.join().unwrap());
+    }
+}
