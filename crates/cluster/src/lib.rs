@@ -37,5 +37,6 @@ pub use percent::{WEIGHT_PERCENT_MAX, WeightPercent};
 pub use records::{ConfigRecord, LoadRecord};
 pub use requests::TEXT_BYTES_MAX;
 pub use rollout::RolloutPolicy;
-pub use runtime::{CERTIFICATES, STICKY_KEY, TICKET_KEYS};
+pub use runtime::{CERTIFICATES, FLOWS_STATUS, FLOWS_TABLE, STICKY_KEY, TICKET_KEYS};
 pub use settings::Settings;
+pub use tables::{FlowsStatus, NoStatus, flows_status};

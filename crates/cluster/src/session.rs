@@ -463,7 +463,7 @@ impl Agent {
     /// The state of the flow table's process, if one runs.
     fn flows(&self) -> Option<FlowsRecord> {
         self.settings.flows?;
-        crate::tables::status(&self.settings.runtime.join(FLOWS_STATUS))
+        crate::tables::record(&self.settings.runtime.join(FLOWS_STATUS))
     }
 }
 

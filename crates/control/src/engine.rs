@@ -591,8 +591,9 @@ impl Main {
             );
         }
         if let (Some(metrics), Some(cluster)) = (&self.telemetry.flows, &config.cluster) {
-            let path = cluster.runtime.path.join(report::FLOWS_STATUS);
-            reports.flows(&column, metrics, report::FlowsStatus::read(&path, SystemTime::now()), now);
+            let path = cluster.runtime.path.join(propylon_cluster::FLOWS_STATUS);
+            let status = propylon_cluster::flows_status(&path, SystemTime::now());
+            reports.flows(&column, metrics, status.ok(), now);
         }
     }
 

@@ -5,17 +5,21 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 
 /// Written each second, by rename. If `at` is some seconds ago, the process is away, and the program in the kernel
-/// goes on by the last table.
+/// goes on by the last table. A process of another version may say less than all of it, but for `at`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusFile {
     /// The table's that packets go by; 0 before the first.
+    #[serde(default)]
     pub generation: u64,
     /// Packets since the program was loaded first, by outcome ([`crate::counters::COUNTERS`]).
+    #[serde(default)]
     pub counters: Counters,
     /// Buckets in which this engine may have connections without being the owner, and how many it has there, with
     /// half-open ones. A bucket with 0 is listed too: it can be given up.
+    #[serde(default)]
     pub former: Vec<(u32, u64)>,
     /// Sentences, each with a remedy.
+    #[serde(default)]
     pub problems: Vec<String>,
     /// Milliseconds since 1970.
     pub at: u64,

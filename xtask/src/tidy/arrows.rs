@@ -141,7 +141,7 @@ const CRATES: &[CrateRules] = &[
     // It waits in system calls with limits, and gets as values what it decides by.
     CrateRules::new("announce", &[], &RUNTIMES),
     // A client of etcd, with TLS of the ordinary kind; the engine has what comes of it as files and changes.
-    CrateRules::new("cluster", &["config", "crypto", "policy"], &["h2", "httparse", "toml"]),
+    CrateRules::new("cluster", &["flows", "config", "crypto", "policy"], &["h2", "httparse", "toml"]),
     // Packets, and the two files by which it and an engine talk: a process beside the engine, with rights of its own.
     CrateRules::new("flows", &["policy"], &["tokio", "rustls", "hyper"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.

@@ -1,20 +1,12 @@
 //! Metrics of the cluster, of announced addresses and of flows, brought up to date once a second.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
-use propylon_cluster::Standing;
+use propylon_cluster::{FlowsStatus, Standing};
 use propylon_metrics::Column;
 use propylon_observe::telemetry::{AnnounceMetrics, ClusterMetrics, FlowsMetrics};
-use serde::Deserialize;
 use serde_json::Value;
-
-/// File of counts in the runtime folder, which `propylon-flows` writes.
-pub const FLOWS_STATUS: &str = "flows.status";
-/// A status that is older is of a process that is gone.
-const STATUS_AGE_MAX: Duration = Duration::from_secs(5);
-const STATUS_BYTES_MAX: u64 = 4 << 20;
 
 /// Counts and times as of the last second.
 #[derive(Default)]
@@ -24,27 +16,6 @@ pub struct Reports {
     /// Packets by outcome that `propylon-flows` has told of; `None` before the first time, since some may be from
     /// before this process began.
     packets: Option<BTreeMap<String, u64>>,
-}
-
-/// The part of that file that concerns metrics.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct FlowsStatus {
-    generation: u64,
-    /// Packets since the program was loaded first, by outcome.
-    counters: BTreeMap<String, u64>,
-}
-
-impl FlowsStatus {
-    /// `None` if the file is missing, damaged, or older than a process leaves it that runs.
-    pub fn read(path: &Path, now: SystemTime) -> Option<FlowsStatus> {
-        let metadata = std::fs::metadata(path).ok()?;
-        let age = now.duration_since(metadata.modified().ok()?).unwrap_or_default();
-        if age > STATUS_AGE_MAX || metadata.len() > STATUS_BYTES_MAX {
-            return None;
-        }
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-    }
 }
 
 impl Reports {
@@ -95,7 +66,9 @@ fn since(began: &mut Option<Instant>, is_so: bool, now: Instant) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use propylon_config::Source;
     use propylon_metrics::Store;
@@ -117,7 +90,7 @@ mod tests {
 
     fn status(generation: u64, counters: &[(&str, u64)]) -> Option<FlowsStatus> {
         let counters = counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        Some(FlowsStatus { generation, counters })
+        Some(FlowsStatus { generation, counters, ..FlowsStatus::default() })
     }
 
     #[test]
@@ -153,19 +126,6 @@ mod tests {
         let unheard_of = ("dropped_by_a_later_version", 5);
         assert_eq!(report(status(5, &[("forwarded_owner", 131), ("dropped_failed", 10), unheard_of])), (5, 31, 1));
         assert_eq!(report(status(5, &[("forwarded_owner", 2), ("dropped_failed", 0)])), (5, 33, 1), "loaded anew");
-    }
-
-    #[test]
-    fn a_status_that_is_old_or_damaged_is_none() {
-        let path = std::env::temp_dir().join(format!("propylon-flows-status-{}", std::process::id()));
-        let now = SystemTime::now();
-        assert_eq!(FlowsStatus::read(&path, now), None);
-        std::fs::write(&path, r#"{"generation":3,"counters":{"decapsulated":2},"former":[[1,2]],"at":1}"#).unwrap();
-        assert_eq!(FlowsStatus::read(&path, now), status(3, &[("decapsulated", 2)]));
-        assert_eq!(FlowsStatus::read(&path, now + STATUS_AGE_MAX + Duration::from_secs(5)), None);
-        std::fs::write(&path, "{").unwrap();
-        assert_eq!(FlowsStatus::read(&path, now), None);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -1,23 +1,16 @@
 //! The second hop, `cluster.flows`: whether `propylon-flows` is there and at work, and whether links leave it room.
 
-use std::fs;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
+use propylon_cluster::{FLOWS_STATUS, FLOWS_TABLE, FlowsStatus, NoStatus, flows_status};
 use propylon_config::Cluster;
-use serde_json::Value;
 
 use super::super::Machine;
 use super::super::finding::{FILES_NAMED_MAX, Finding, State};
 
 const PROGRAM: &str = "propylon-flows";
-/// The file in the runtime folder by which it tells how it is, and the most of it that is read.
-const STATUS: &str = "flows.status";
-const STATUS_BYTES_MAX: u64 = 16 << 20;
-/// Age of a status that is written each second, at the most.
-const AGE_MILLISECONDS_MAX: u64 = 5_000;
 /// A client's packet of the usual length, and what a packet between engines has around it (IPv6 and UDP).
 const CLIENT_MTU: u64 = 1500;
 const ROOM_BYTES: u64 = 48;
@@ -33,11 +26,9 @@ pub fn findings(machine: &Machine, cluster: &Cluster) -> Vec<Finding> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
     let folders: Vec<PathBuf> = beside.into_iter().chain(std::env::split_paths(&path)).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-    let now = u64::try_from(now).unwrap_or(u64::MAX);
-    let file = cluster.runtime.path.join(STATUS);
+    let file = cluster.runtime.path.join(FLOWS_STATUS);
     let mut findings = vec![installed(&folders)];
-    findings.extend(at_work(&file, &read(&file), now));
+    findings.extend(at_work(&file, flows_status(&file, SystemTime::now())));
     findings.extend(room(machine, cluster.address));
     findings
 }
@@ -53,33 +44,26 @@ fn installed(folders: &[PathBuf]) -> Finding {
     }
 }
 
-fn read(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let read = fs::File::open(file).and_then(|file| file.take(STATUS_BYTES_MAX).read_to_string(&mut text));
-    read.map(|_| text).map_err(|error| error.to_string())
-}
-
-/// The status by the program itself, and its age.
-fn at_work(file: &Path, read: &Result<String, String>, now: u64) -> Vec<Finding> {
+/// The status by the program itself.
+fn at_work(file: &Path, status: Result<FlowsStatus, NoStatus>) -> Vec<Finding> {
     const WANTED: &str = "a status of the last seconds, without problems";
     let shown = file.display();
     let fix = || {
-        let table = file.with_file_name("flows.table");
+        let table = file.with_file_name(FLOWS_TABLE);
         format!("{PROGRAM} run --interface IF --table {} --status {shown}", table.display())
     };
     let advice = |current: String| vec![Finding::new(AT_WORK, State::Advice, current, WANTED).fix(fix())];
-    let text = match read {
-        Ok(text) => text,
-        Err(error) => return advice(format!("{shown}: {error}")),
+    let status = match status {
+        Ok(status) => status,
+        Err(NoStatus::Unreadable(error)) => return advice(format!("{shown}: {error}")),
+        Err(NoStatus::Damaged) => return advice(format!("{shown} is no status of {PROGRAM}")),
+        Err(NoStatus::Old(age)) => {
+            return advice(format!("away for {} s: packets go by an old table", age.as_secs()));
+        }
     };
-    let status: Value = serde_json::from_str(text).unwrap_or_default();
-    let Some(at) = status["at"].as_u64() else { return advice(format!("{shown} is no status of {PROGRAM}")) };
-    let age = now.saturating_sub(at);
-    if age > AGE_MILLISECONDS_MAX {
-        return advice(format!("away for {} s: packets go by an old table", age / 1000));
-    }
-    let problems = status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let problems: Vec<Finding> = problems
+    let problems: Vec<Finding> = status
+        .problems
+        .iter()
         .take(FILES_NAMED_MAX)
         .map(|problem| {
             let problem: String = problem.chars().filter(|c| !c.is_control()).collect();
@@ -88,7 +72,7 @@ fn at_work(file: &Path, read: &Result<String, String>, now: u64) -> Vec<Finding>
         .collect();
     match problems.is_empty() {
         true => {
-            let current = format!("table {} in the kernel", status["generation"].as_u64().unwrap_or(0));
+            let current = format!("table {} in the kernel", status.generation);
             vec![Finding::new(AT_WORK, State::Good, current, WANTED)]
         }
         false => problems,
@@ -132,6 +116,8 @@ fn interface(routes: &str, own: Option<Ipv4Addr>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[cfg(target_endian = "little")]
@@ -167,20 +153,20 @@ mod tests {
     #[test]
     fn a_status_that_is_old_or_none_or_full_of_problems_is_told() {
         let file = Path::new("/run/propylon/cluster/flows.status");
-        let of = |text: &str, now: u64| at_work(file, &Ok(text.to_owned()), now).remove(0);
-        let status = r#"{"generation":7,"problems":[],"at":10000}"#;
-        assert_eq!([of(status, 10_000).state, of(status, 15_000).state], [State::Good; 2]);
-        assert!(of(status, 10_000).current.contains('7'));
-        let old = of(status, 16_000);
+        let of = |status| at_work(file, status).remove(0);
+        let good = of(Ok(FlowsStatus { generation: 7, ..FlowsStatus::default() }));
+        assert!(good.state == State::Good && good.current.contains('7'), "{}", good.current);
+        let old = of(Err(NoStatus::Old(Duration::from_millis(6_900))));
         assert!(old.state == State::Advice && old.current.contains("away for 6 s"), "{}", old.current);
         assert!(
             old.command
                 .contains("--table /run/propylon/cluster/flows.table --status /run/propylon/cluster/flows.status")
         );
-        assert!(of("[]", 0).current.contains("no status") && of("", 0).current.contains("no status"));
-        let problem = of(r#"{"problems":["no route to e2\n"],"at":10000}"#, 10_000);
+        assert!(of(Err(NoStatus::Damaged)).current.contains("no status"));
+        let problem = of(Ok(FlowsStatus { problems: vec!["no route to e2\n".into()], ..FlowsStatus::default() }));
         assert_eq!((problem.state, problem.current.as_str()), (State::Advice, "no route to e2"));
-        assert_eq!(at_work(file, &Err("no such file".into()), 0)[0].state, State::Advice);
+        let none = of(Err(NoStatus::Unreadable(std::io::ErrorKind::NotFound.into())));
+        assert!(none.state == State::Advice && none.current.starts_with("/run/propylon"), "{}", none.current);
     }
 
     #[test]
