@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
+use propylon_flows::table::{EngineEntry, TableFile, VERSION};
 use propylon_policy::flows::plan::{Counted, Limits, Member, Planner, Standing};
 use propylon_policy::flows::weight::{WEIGHT_PER_CORE, next_weight};
 use propylon_policy::flows::{EngineId, FlowTable, wire};
-use serde_json::json;
 
 use crate::agent::{Agent, Outcome};
 use crate::chance::fill;
@@ -25,8 +25,6 @@ const LOST_WAIT: Duration = Duration::from_secs(300);
 const APPLY_WAIT: Duration = Duration::from_secs(15);
 /// Counts are as old as this when they come: they are made each second, and have a way to go.
 const COUNT_AGE: Duration = Duration::from_secs(2);
-/// Form of the file for the kernel's process.
-const FILE_VERSION: u32 = 1;
 
 /// Memory of the leader about the table.
 #[derive(Default)]
@@ -211,6 +209,23 @@ pub(crate) fn table(flows: &FlowsTable) -> Option<FlowTable> {
     wire::parse(&bytes).ok()
 }
 
+/// The table as the process that loads it takes it on the machine of the engine `own`.
+fn table_file(flows: &FlowsTable, own: u16, table: &FlowTable) -> TableFile {
+    let slots = table.buckets.iter().flat_map(|bucket| [bucket.owner.0, bucket.former.0]);
+    let bytes: Vec<u8> = slots.flat_map(u16::to_le_bytes).collect();
+    let entry = |slot: &Slot| Some(EngineEntry { slot: slot.slot, name: slot.name.clone(), address: slot.address? });
+    TableFile {
+        version: VERSION,
+        generation: flows.generation,
+        seed: table.seed.iter().map(|byte| format!("{byte:02x}")).collect(),
+        own,
+        port: flows.port,
+        vips: flows.vips.clone(),
+        engines: flows.slots.iter().filter_map(entry).collect(),
+        buckets: Base64::encode_string(&bytes),
+    }
+}
+
 /// Buckets of each engine.
 pub(crate) fn counts(flows: &FlowsTable) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = flows.slots.iter().map(|slot| (slot.name.clone(), 0)).collect();
@@ -277,29 +292,10 @@ impl Agent {
         }
         let own = flows.slots.iter().find(|slot| slot.name == self.settings.engine && slot.lineage == self.lineage);
         let (Some(own), Some(table)) = (own, table(flows)) else { return };
-        let bytes: Vec<u8> = table
-            .buckets
-            .iter()
-            .flat_map(|bucket| [bucket.owner.0, bucket.former.0])
-            .flat_map(u16::to_le_bytes)
-            .collect();
-        let engines = flows
-            .slots
-            .iter()
-            .filter_map(|slot| Some(json!({ "slot": slot.slot, "name": slot.name, "address": slot.address? })));
-        let file = json!({
-            "version": FILE_VERSION,
-            "generation": flows.generation,
-            "seed": table.seed.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
-            "self": own.slot,
-            "port": flows.port,
-            "vips": flows.vips,
-            "engines": engines.collect::<Vec<_>>(),
-            "buckets": Base64::encode_string(&bytes),
-        });
+        let file = table_file(flows, own.slot, &table);
         let generation = flows.generation;
         let written = Runtime::open(&self.settings.runtime)
-            .and_then(|runtime| runtime.write(&runtime.path(FLOWS_TABLE), file.to_string().as_bytes()));
+            .and_then(|runtime| runtime.write(&runtime.path(FLOWS_TABLE), file.text().as_bytes()));
         match written {
             Ok(_) => {
                 self.handed_over = Some(generation);
@@ -412,6 +408,16 @@ mod tests {
         assert!(story.mirror.flows.as_ref().unwrap().slots.iter().any(|slot| slot.name == "e0"), "it is listed");
         story.mirror.weights.clear();
         are_about(&story.rest(), &[341, 341, 341]);
+    }
+
+    #[test]
+    fn a_table_can_be_read_by_the_process_that_loads_it() {
+        let story = Story::of(3);
+        let flows = story.mirror.flows.as_ref().unwrap();
+        let table = table(flows).unwrap();
+        let read = propylon_flows::table::Table::parse(&table_file(flows, 1, &table).text()).unwrap();
+        assert_eq!((read.generation, read.own, read.port), (flows.generation, 1, 6655));
+        assert_eq!((read.seed, &read.buckets, read.engines.len()), (table.seed, &table.buckets, 3));
     }
 
     #[test]
