@@ -25,6 +25,8 @@ pub mod options;
 pub mod programs;
 pub mod remains;
 pub mod servers;
+pub mod shared;
+pub mod widths;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

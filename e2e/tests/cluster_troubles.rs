@@ -472,6 +472,36 @@ fn an_emptied_etcd_takes_nothing_from_engines_and_one_change_makes_it_whole() {
 }
 
 #[test]
+fn keys_that_somebody_deletes_are_put_back_as_they_were_and_the_last_certificate_stays() {
+    let Some(mut rig) = served(2, "") else { return };
+    let file = |rig: &mut Rig, name: &str| fs::read_to_string(Member::of(rig, 1).runtime.join(name)).expect("a file");
+    let before = ["ticket-keys", "sticky-key"].map(|name| file(&mut rig, name));
+    let flows = rig.clients_of(1);
+    for name in ["ticket-keys", "sticky-key"] {
+        rig.etcd().ctl(&["del", &key(&format!("secrets/{name}"))]).ok();
+        let etcd = rig.etcd();
+        eventually(WAIT_MAX, "it is put back", || etcd.value(&key(&format!("secrets/{name}"))));
+    }
+    await_no_problem(&mut rig, 1);
+    assert_eq!(["ticket-keys", "sticky-key"].map(|name| file(&mut rig, name)), before);
+
+    // Without it no engine could be started anew: the cluster does not do that, and says so where somebody else does.
+    let answer = rig.engine(0).try_ask("DELETE", "/cluster/certificates/vip", "text/plain", "");
+    let (status, said) = answer.expect("an engine that answers");
+    assert!(status == 409 && said.contains("vip is the cluster's last certificate"), "{status}: {said}");
+    rig.etcd().ctl(&["del", &key("secrets/certificates/vip")]).ok();
+    await_problem(&mut rig, 1, &["the cluster has no certificate", "propylon cluster certificate put"]);
+    unharmed(flows);
+    rig.engine(0).terminate();
+    Member::of(&mut rig, 0).start(&mut rig, "");
+    rig.engine(0).says("the last good state cannot be served");
+    put_named(&mut rig, 1, "again");
+    all_serve_as_seen_by(&mut rig, 0, 1);
+    await_no_problem(&mut rig, 0);
+    unharmed(rig.clients_of(0));
+}
+
+#[test]
 fn a_second_sealing_key_takes_the_firsts_place_engine_by_engine() {
     /// As `openssl rand -hex 32` prints it.
     const NEW: &str = "b7d1f0359c8e42a6071fe4d3825bc96a1e0f7d48c3b2965a80e7d41c9f3ab652\n";

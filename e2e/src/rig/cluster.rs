@@ -3,15 +3,18 @@
 mod sharing;
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 pub use sharing::{BUCKETS, CANARY_TIME, Cluster};
 
+use super::namespaces::Namespace;
 use super::network::{VIP, engine_address};
 use super::{Flows, Manner, Options, Rig, Skip};
 use crate::certificates::Certificates;
@@ -58,10 +61,11 @@ impl Member {
         let ca = etcd.ca();
         let identity = secret(folder.join("etcd-identity.pem"), &identity);
         let sealing: Vec<String> = self.sealing_keys.iter().map(|path| format!("\"{}\"", path.display())).collect();
-        let canary = if more.contains("canary") { "" } else { "canary = { time = \"1s\" }\n" };
+        let usual = |key: &str, line: &'static str| if more.contains(key) { "" } else { line };
+        let (canary, lease) = (usual("canary", "canary = { time = \"1s\" }\n"), usual("lease", "lease = \"2s\"\n"));
         format!(
             "[cluster]\nname = \"edge\"\nengine = \"{}\"\nendpoints = [{}]\nca = \"{}\"\nidentity = \"{}\"\n\
-             sealing_keys = [{}]\nstate = \"{}\"\nruntime = \"{}\"\naddress = \"{}\"\nlease = \"2s\"\n{canary}{more}",
+             sealing_keys = [{}]\nstate = \"{}\"\nruntime = \"{}\"\naddress = \"{}\"\n{lease}{canary}{more}",
             self.name,
             endpoints.join(", "),
             ca.display(),
@@ -261,6 +265,24 @@ pub fn number_of(name: &Value) -> Option<usize> {
 }
 
 impl Rig {
+    /// The router's namespace, for programs that go on when this is borrowed no more.
+    pub fn router(&self) -> Namespace {
+        self.network.router().clone()
+    }
+
+    /// A listener of this process beside the router, which engines reach.
+    #[track_caller]
+    pub fn listen_beside_router(&self, port: u16) -> TcpListener {
+        let router = Path::new("/run/netns").join(self.network.router().name());
+        let bound = std::thread::spawn(move || {
+            let namespace = fs::File::open(router).expect("a namespace");
+            // The thread alone is there, and ends; its socket stays there.
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).expect("a free port")
+        });
+        bound.join().expect("a listener")
+    }
+
     /// Has the router send all to one engine, in a rig without BIRD.
     #[track_caller]
     pub fn route_to(&self, engine: usize) {

@@ -17,6 +17,10 @@ pub const CLIENT: &str = "client";
 pub const SERVERS: &str = "servers";
 /// The other end of the router's link, in every namespace but its own.
 pub const UPLINK: &str = "uplink";
+/// The router's bridge, where engines are on one Ethernet.
+pub const SEGMENT: &str = "segment";
+/// The third byte of the router's address there, which is no engine's number.
+const SEGMENT_NETWORK: [u8; 3] = [10, 77, 255];
 /// Links inside carry packets of clients in a wrapping of the second hop.
 const INSIDE_MTU: u32 = 1600;
 const OUTSIDE_MTU: u32 = 1500;
@@ -39,6 +43,8 @@ pub struct Link {
     mtu: u32,
     /// Whether the VIP is at its far end.
     has_vip: bool,
+    /// Whether its near end is in the bridge.
+    segment: bool,
 }
 
 impl Network {
@@ -62,6 +68,9 @@ impl Network {
         for link in &links {
             let far = namespaces.of(&link.name);
             far.set(&FAR_VALUES);
+            if link.segment {
+                far.set(&SEGMENT_VALUES);
+            }
             ip(Some(far), &far_lines(link, options.ipv6));
         }
         Network { router: router.clone(), client: namespaces.of(CLIENT).clone() }
@@ -86,6 +95,8 @@ const ROUTER_VALUES: [(&str, u32); 6] = [
     ("ipv4/conf/default/rp_filter", 0),
 ];
 const FAR_VALUES: [(&str, u32); 2] = [("ipv4/conf/all/rp_filter", 0), ("ipv4/conf/default/rp_filter", 0)];
+/// All engines have the VIP on their loopback, and only the one that has it on this Ethernet too may answer for it.
+const SEGMENT_VALUES: [(&str, u32); 2] = [("ipv4/conf/all/arp_ignore", 1), ("ipv4/conf/all/arp_announce", 2)];
 
 /// The short names of all namespaces.
 pub fn names(options: &Options) -> Vec<String> {
@@ -162,21 +173,24 @@ pub fn client_addresses(count: usize, ipv6: bool) -> Vec<IpAddr> {
     }
 }
 
-const CLIENT_NETWORK: [u8; 3] = [10, 78, 0];
+pub(super) const CLIENT_NETWORK: [u8; 3] = [10, 78, 0];
 
 fn client_hosts(count: usize) -> Vec<usize> {
     (CLIENT_FIRST..CLIENT_FIRST + count.clamp(1, 240)).collect()
 }
 
 fn links(options: &Options) -> Vec<Link> {
-    let link = |name: String, network, hosts, mtu| Link { name, network, hosts, mtu, has_vip: false };
+    let link = |name: String, network, hosts, mtu| {
+        let (has_vip, segment) = (false, false);
+        Link { name, network, hosts, mtu, has_vip, segment }
+    };
     let mut links = vec![
         link(CLIENT.to_owned(), CLIENT_NETWORK, client_hosts(options.client_addresses), OUTSIDE_MTU),
         link(SERVERS.to_owned(), SERVERS_NETWORK, vec![2], INSIDE_MTU),
     ];
     for number in 0..options.engines {
         let link = link(engine(number), engine_network(number), vec![2], INSIDE_MTU);
-        links.push(Link { has_vip: true, ..link });
+        links.push(Link { has_vip: true, segment: options.segment, ..link });
     }
     links.extend((0..options.etcd_members).map(|number| link(etcd(number), etcd_network(number), vec![2], INSIDE_MTU)));
     links
@@ -193,7 +207,14 @@ fn address6([_, b, c]: [u8; 3], host: usize) -> Ipv6Addr {
 
 fn router_lines(links: &[Link], ipv6: bool) -> Vec<String> {
     let mut lines = vec!["link set lo up".to_owned()];
-    for Link { name, network, .. } in links {
+    if links.iter().any(|link| link.segment) {
+        lines.extend(segment_lines(ipv6));
+    }
+    for Link { name, network, segment, .. } in links {
+        if *segment {
+            lines.push(format!("link set {name} up master {SEGMENT}"));
+            continue;
+        }
         lines.push(format!("address add {}/24 dev {name}", router_address(*network)));
         if ipv6 {
             lines.push(format!("address add {}/64 dev {name} nodad", router_address6(*network)));
@@ -208,13 +229,29 @@ fn router_lines(links: &[Link], ipv6: bool) -> Vec<String> {
     lines
 }
 
+/// The bridge, in which the VIP is to be found.
+fn segment_lines(ipv6: bool) -> Vec<String> {
+    let mut lines = vec![
+        format!("link add {SEGMENT} mtu {INSIDE_MTU} type bridge"),
+        format!("address add {}/16 dev {SEGMENT}", router_address(SEGMENT_NETWORK)),
+        format!("link set {SEGMENT} up"),
+        format!("route add {VIP}/32 dev {SEGMENT}"),
+    ];
+    if ipv6 {
+        lines.push(format!("address add {}/32 dev {SEGMENT} nodad", router_address6(SEGMENT_NETWORK)));
+        lines.push(format!("-6 route add {VIP6}/128 dev {SEGMENT}"));
+    }
+    lines
+}
+
 /// Addresses and routes of a link's far end. May be said again where a link comes back.
 pub fn far_lines(link: &Link, ipv6: bool) -> Vec<String> {
     let mut lines = vec!["link set lo up".to_owned()];
+    let (bits, bits6, router) = if link.segment { (16, 32, SEGMENT_NETWORK) } else { (24, 64, link.network) };
     for host in &link.hosts {
-        lines.push(format!("address replace {}/24 dev {UPLINK}", address(link.network, *host)));
+        lines.push(format!("address replace {}/{bits} dev {UPLINK}", address(link.network, *host)));
         if ipv6 {
-            lines.push(format!("address replace {}/64 dev {UPLINK} nodad", address6(link.network, *host)));
+            lines.push(format!("address replace {}/{bits6} dev {UPLINK} nodad", address6(link.network, *host)));
         }
     }
     if link.has_vip {
@@ -224,16 +261,17 @@ pub fn far_lines(link: &Link, ipv6: bool) -> Vec<String> {
         }
     }
     lines.push(format!("link set {UPLINK} up"));
-    lines.push(format!("route replace default via {}", router_address(link.network)));
+    lines.push(format!("route replace default via {}", router_address(router)));
     if ipv6 {
-        lines.push(format!("-6 route replace default via {}", router_address6(link.network)));
+        lines.push(format!("-6 route replace default via {}", router_address6(router)));
     }
     lines
 }
 
 /// The link of an engine.
 pub fn engine_link(number: usize) -> Link {
-    Link { name: engine(number), network: engine_network(number), hosts: vec![2], mtu: INSIDE_MTU, has_vip: true }
+    let (name, network) = (engine(number), engine_network(number));
+    Link { name, network, hosts: vec![2], mtu: INSIDE_MTU, has_vip: true, segment: false }
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ pub struct Options {
     pub bird: bool,
     /// Whether everything has IPv6 beside IPv4, the VIP too.
     pub ipv6: bool,
+    /// Whether all engines are on one Ethernet, a bridge of the router's, in place of a link each. The router finds
+    /// the VIP there by ARP then, and cuts are not possible.
+    pub segment: bool,
     /// Servers behind the engines, each on a port of its own.
     pub servers: usize,
     /// Addresses that clients come from.
@@ -37,6 +40,7 @@ impl Default for Options {
             etcd_quota_bytes: None,
             bird: true,
             ipv6: false,
+            segment: false,
             servers: 2,
             client_addresses: 8,
             bfd_interval: Duration::from_millis(100),

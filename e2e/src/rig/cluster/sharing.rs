@@ -33,7 +33,7 @@ pub struct Cluster {
 
 /// `propylon-flows` on one machine.
 struct Hop {
-    child: Child,
+    child: Option<Child>,
     pins: PathBuf,
     log: PathBuf,
 }
@@ -62,23 +62,41 @@ impl Cluster {
         let announce = format!("[announce]\nbird = \"{socket}\"\nprotocols = [\"vip\"]\nhold_up = \"1s\"\n");
         fs::create_dir_all(&member.runtime).expect("a folder");
         if self.hops[engine].is_none() {
-            self.hops[engine] = Some(self.hop(engine, &member.runtime));
+            self.start_hop(engine, &member.runtime);
         }
         let config = format!("{announce}{section}{}", self.rig.config());
         self.rig.engine(engine).start(PROCESS, &config);
     }
 
     #[track_caller]
-    fn hop(&mut self, engine: usize, runtime: &Path) -> Hop {
+    fn start_hop(&mut self, engine: usize, runtime: &Path) {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
-        let pins = remains::pins(RUNS.fetch_add(1, Ordering::Relaxed));
+        let kept = self.hops[engine].as_ref().map(|hop| hop.pins.clone());
+        let pins = kept.unwrap_or_else(|| remains::pins(RUNS.fetch_add(1, Ordering::Relaxed)));
         let path = runtime.with_extension("flows.log");
         let log = fs::File::create(&path).expect("a log");
         let mut command = self.rig.engine(engine).command(binaries::flows());
         command.args(["run", "--interface", UPLINK, "--table"]).arg(runtime.join("flows.table"));
         command.arg("--status").arg(runtime.join("flows.status")).arg("--pin").arg(&pins);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a handle")).stderr(log);
-        Hop { child: command.spawn().expect("propylon-flows starts"), pins, log: path }
+        let child = Some(command.spawn().expect("propylon-flows starts"));
+        match &mut self.hops[engine] {
+            Some(hop) => hop.child = child,
+            none => *none = Some(Hop { child, pins, log: path }),
+        }
+    }
+
+    /// SIGKILL for the process of an engine's second hop, whose program stays in the kernel.
+    #[track_caller]
+    pub fn kill_hop(&mut self, engine: usize) {
+        self.hops[engine].as_mut().expect("a second hop").end();
+    }
+
+    /// Starts that process again.
+    #[track_caller]
+    pub fn restart_hop(&mut self, engine: usize) {
+        let runtime = Member::of(&mut self.rig, engine).runtime;
+        self.start_hop(engine, &runtime);
     }
 
     /// The cluster as some engine that runs sees it.
@@ -170,16 +188,23 @@ fn owned(status: &Value, name: &str) -> Option<u64> {
 impl Hop {
     #[track_caller]
     fn must_run(&mut self) {
-        let ended = self.child.try_wait().expect("a child can be waited for");
+        let Some(child) = &mut self.child else { return };
+        let ended = child.try_wait().expect("a child can be waited for");
         let said = || fs::read_to_string(&self.log).unwrap_or_default();
         assert!(ended.is_none(), "propylon-flows has ended:\n{}", said());
+    }
+
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 impl Drop for Hop {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
         remains::remove_pins(&self.pins);
     }
 }
