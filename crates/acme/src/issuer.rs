@@ -12,6 +12,8 @@ pub struct Issuer {
     pub acme: Acme,
     /// Certificates to order, each file once, in the order of the configuration.
     pub wanted: Vec<Wanted>,
+    /// Whether other engines of a cluster answer its challenges as well.
+    pub is_shared: bool,
 }
 
 /// A certificate.
@@ -27,8 +29,9 @@ pub struct Wanted {
 
 /// The certificates that a configuration orders, by account; accounts that order nothing are left out.
 pub fn issuers(config: &Config) -> Vec<Issuer> {
+    let is_shared = config.cluster.is_some();
     let mut issuers: Vec<Issuer> =
-        config.acmes.iter().map(|acme| Issuer { acme: acme.clone(), wanted: Vec::new() }).collect();
+        config.acmes.iter().map(|acme| Issuer { acme: acme.clone(), wanted: Vec::new(), is_shared }).collect();
     let mut known = BTreeSet::new();
     for certificate in config.tls.iter().flat_map(|tls| &tls.certificates) {
         let CertificateSource::Ordered(ordered) = &certificate.source else { continue };

@@ -33,6 +33,8 @@ const WAIT_MAX: RetryPolicy =
 const ANSWER_SECONDS: i64 = 1800;
 /// Other processes look for challenges once a second; only then is the authority told to come.
 const SETTLING: Duration = Duration::from_millis(1500);
+/// Other engines of a cluster have them by etcd, two seconds later if the account is new to them.
+const SHARED_SETTLING: Duration = Duration::from_millis(4000);
 /// The longest key of an external account that is read.
 const EXTERNAL_KEY_BYTES_MAX: u64 = 4096;
 
@@ -62,6 +64,8 @@ pub(crate) struct OrderJob<'a> {
     pub acme: &'a Acme,
     pub wanted: &'a Wanted,
     pub folder: &'a Folder,
+    /// Whether other engines of a cluster answer as well.
+    pub is_shared: bool,
     pub http: &'a Http,
     /// The process that has all keys, where that is another one.
     pub keys: Option<&'static KeyFiles>,
@@ -247,7 +251,7 @@ async fn prove(
     }
     if !answers.is_empty() {
         publish(answers.clone());
-        tokio::time::sleep(SETTLING).await;
+        tokio::time::sleep(if job.is_shared { SHARED_SETTLING } else { SETTLING }).await;
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization.map_err(|error| Refusal::of("an authorization", &error))?;

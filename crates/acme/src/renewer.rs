@@ -532,7 +532,8 @@ impl Account {
         let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
         let before = kept.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
         let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
-        let job = OrderJob { acme, wanted, folder, http: &http, keys, spent, replaces, now };
+        let is_shared = self.issuer.is_shared;
+        let job = OrderJob { acme, wanted, folder, is_shared, http: &http, keys, spent, replaces, now };
         let publish = |answers: Vec<Answer>| self.shared.publish(&acme.name, answers);
         let result = match timeout(ORDER_TIME, order::obtain(&job, &publish)).await {
             Ok(Ok(pem)) => {
@@ -590,7 +591,8 @@ impl Account {
         let acme = &self.issuer.acme;
         let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
         let (folder, keys, spent) = (&self.folder, self.shared.keys, &self.shared.spent);
-        let job = OrderJob { acme, wanted, folder, http: &http, keys, spent, replaces: None, now };
+        let is_shared = self.issuer.is_shared;
+        let job = OrderJob { acme, wanted, folder, is_shared, http: &http, keys, spent, replaces: None, now };
         let account = order::account(&job).await.ok()?.account;
         let (info, wait) = account.renewal_info(&CertificateIdentifier::try_from(&leaf).ok()?).await.ok()?;
         let window = (info.suggested_window.start.unix_timestamp(), info.suggested_window.end.unix_timestamp());

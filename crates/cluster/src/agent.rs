@@ -269,6 +269,14 @@ impl Agent {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return false,
                 changed = self.end.changed() => if changed.is_err() { return true },
+                changed = self.figures.changed() => {
+                    if changed.is_err() {
+                        return true;
+                    }
+                    // Ordered certificates of the last good state, which are not to wait for etcd.
+                    let accounts = self.figures.borrow_and_update().accounts.clone();
+                    self.secrets.set_accounts(&accounts);
+                }
                 answered = answered(&mut self.in_flight) => self.conclude(answered),
                 Some(request) = self.requests.recv() => {
                     let why = self.problems.get("etcd").cloned().unwrap_or_default();

@@ -47,7 +47,8 @@ impl Watcher {
             })
             .collect();
         let memory = mirror.loads.values().map(|load| load.memory_limit).filter(|limit| *limit > 0).min();
-        let capacity = self.capacity.get_or_insert_with(|| Capacity::new(limits(settings, memory)));
+        let before = mirror.capacity.as_ref().map(|known| known.wanted);
+        let capacity = self.capacity.get_or_insert_with(|| Capacity::new(limits(settings, memory), before));
         let wanted = capacity.wanted(&figures, at(now));
         if wanted.reason == Reason::FiguresMissing && mirror.capacity.is_none() {
             return None;
@@ -79,7 +80,8 @@ impl Agent {
         let Some(next) = leading.capacity.wanted(&self.mirror, settings, Instant::now()) else { return Ok(()) };
         let known = self.mirror.capacity.as_ref();
         let is_other = known.is_none_or(|known| known.wanted != next.wanted);
-        let is_news = known.is_none_or(|known| (known.wanted, &known.reason) != (next.wanted, &next.reason));
+        let said = |record: &CapacityRecord| (record.wanted, record.engines, record.reason.clone());
+        let is_news = known.is_none_or(|known| said(known) != said(&next));
         if is_other {
             let (wanted, engines, reason) = (next.wanted, next.engines, &next.reason);
             log::info!("cluster: {wanted} engines are wanted, and {engines} are there: {reason}");

@@ -65,8 +65,8 @@ pub struct Standing {
     pub is_listed: Option<bool>,
     /// Whether this process has not yet served what the cluster has: it begins with what it had when it was there last.
     pub is_behind: bool,
-    /// Wanted number of engines, and why, if the leader computes one.
-    pub wanted: Option<(u32, String)>,
+    /// Wanted number of engines, those that serve, and why, if the leader computes one.
+    pub wanted: Option<(u32, u32, String)>,
     pub engines: usize,
     pub serial: u64,
     pub problems: usize,

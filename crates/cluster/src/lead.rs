@@ -203,7 +203,7 @@ impl Agent {
             self.put_secret(STICKY_KEY, random_text(32).as_bytes()).await?;
         }
         // Keys that are there and cannot be opened here are others' to rotate: this engine lacks the sealing key.
-        let is_unreadable = self.secrets.ticket_keys().is_empty() && self.secrets.problems().next().is_some();
+        let is_unreadable = self.secrets.ticket_keys().is_empty() && !self.secrets.problems().is_empty();
         if is_unreadable {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 use crate::agent::{Agent, Outcome, Registration};
 use crate::etcd::{Compare, KeyValue, Operation, Txn};
 use crate::records::{EngineRecord, read};
+use crate::secrets::News;
 
 /// Secrets that are put back between two other things.
 const PUT_BACK_BATCH: usize = 20;
@@ -16,16 +17,32 @@ impl Agent {
             return Ok(());
         }
         let mut unshared = self.secrets.unshared();
+        // All engines do so at once, and each is to begin elsewhere.
         fastrand::shuffle(&mut unshared);
+        let mut names = Vec::new();
         for name in unshared.into_iter().take(PUT_BACK_BATCH) {
             let Some(plain) = self.secrets.plain(&name) else { continue };
             let key = self.keys.secret(&name);
             let value = self.secrets.sealer.seal(&key, &plain);
             let put = Operation::Put { key: key.clone().into(), value, lease: None };
-            if self.write(Txn::new().when_absent(&key).then(&put)).await?.is_some() {
-                log::info!("cluster: etcd has lost {key}: this engine puts back what it has");
+            match self.write(Txn::new().when_absent(&key).then(&put)).await? {
+                Some(revision) => {
+                    self.secrets.share(&name, &plain, revision);
+                    names.push(name);
+                }
+                // Another engine was first, or etcd is full.
+                None => {
+                    if let Some(known) = self.client.get(&key).await? {
+                        self.take_secret(&name, News::Put(&known.value, known.mod_revision));
+                    }
+                }
             }
         }
+        if let Some(first) = names.first() {
+            let more = names.len() - 1;
+            log::info!("cluster: etcd has lost {first} and {more} other secrets: this engine puts back what it has");
+        }
+        self.secrets.flush();
         Ok(())
     }
 

@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::percent::WeightPercent;
+
+/// Changes of a configuration: one each second for longer than anybody runs a cluster. JavaScript counts no further.
+const SERIAL_MAX: u64 = 1 << 53;
 
 /// An engine, under its lease: what changes seldom. `engines/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -70,6 +73,10 @@ pub struct LoadRecord {
     pub faults: u64,
     pub handshakes: u64,
     pub handshake_failures: u64,
+    /// In the last second.
+    pub requests_per_second: f64,
+    pub faults_per_second: f64,
+    pub handshakes_per_second: f64,
     /// Time of all requests together.
     pub request_microseconds: u64,
     /// 99th percentile of the last seconds.
@@ -82,6 +89,7 @@ pub struct LoadRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigRecord {
+    #[serde(deserialize_with = "serial")]
     pub serial: u64,
     pub text: String,
     pub is_json: bool,
@@ -208,9 +216,23 @@ pub struct CapacityRecord {
 
 /// Reads a value; the error says which key holds what cannot be read.
 pub fn read<T: for<'a> Deserialize<'a>>(key: &str, value: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(value).map_err(|error| {
-        format!("the value of {key} in etcd cannot be read ({error}): it is left alone; write it again, or remove it")
-    })
+    let wrong = |what: &dyn std::fmt::Display| {
+        format!("the value of {key} in etcd cannot be read ({what}): it is left alone; write it again, or remove it")
+    };
+    // A list would be taken for a record's fields in their order.
+    if value.trim_ascii_start().first() != Some(&b'{') {
+        return Err(wrong(&"it is no object of JSON"));
+    }
+    serde_json::from_slice(value).map_err(|error| wrong(&error))
+}
+
+/// A serial number after which there is room for more.
+fn serial<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u64, D::Error> {
+    let serial = u64::deserialize(deserializer)?;
+    if serial > SERIAL_MAX {
+        return Err(serde::de::Error::custom(format!("the serial number {serial} is above {SERIAL_MAX}")));
+    }
+    Ok(serial)
 }
 
 /// A value as it is written.
@@ -226,8 +248,10 @@ mod tests {
     fn a_record_of_a_later_version_is_read_and_one_that_is_damaged_is_named() {
         let later = br#"{"serial":3,"text":"x","colour":"red"}"#;
         assert_eq!(read::<ConfigRecord>("config/current", later).unwrap().serial, 3);
-        let error = read::<ConfigRecord>("config/current", b"{\"serial\":").unwrap_err();
-        assert!(error.starts_with("the value of config/current in etcd cannot be read"), "{error}");
+        for damaged in ["{\"serial\":", "[]", "[3,\"x\"]", "null", "", "{\"serial\":18446744073709551615}"] {
+            let error = read::<ConfigRecord>("config/current", damaged.as_bytes()).unwrap_err();
+            assert!(error.starts_with("the value of config/current in etcd cannot be read"), "{damaged}: {error}");
+        }
         let record =
             EngineRecord { flows: Some(FlowsRecord { generation: 1, former: [(3, 4)].into() }), ..Default::default() };
         assert_eq!(read::<EngineRecord>("engines/a", &written(&record)).unwrap(), record);

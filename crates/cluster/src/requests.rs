@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Registration};
 use crate::chance::{now, random_text};
 use crate::ends::{Failure, RequestKind, Secret};
 use crate::etcd::{Compare, Error, Operation, Txn};
 use crate::keys::Key;
 use crate::percent::WeightPercent;
 use crate::records::{Candidate, ConfigRecord, DrainRecord, OutcomeRecord, WeightRecord, read, written};
-use crate::runtime::is_name;
+use crate::runtime::{CERTIFICATES_PATH, is_name};
 use crate::secrets::Secrets;
 
 /// Texts of a configuration: etcd takes values of 1.5 MB in a request, which has it in base64 and escaped.
@@ -30,6 +30,9 @@ impl Agent {
             RequestKind::Drain(engine) => self.drain(&engine, by).await,
             RequestKind::Undrain(engine) => self.undrain(&engine).await,
             RequestKind::Weigh { engine, percent } => self.weigh(&engine, percent, by).await,
+            RequestKind::Leave if self.registration == Registration::Left => {
+                Err(Failure::Conflict("this engine has left; a restart joins again".to_owned()))
+            }
             RequestKind::Leave => {
                 let own = self.settings.engine.clone();
                 let drained = self.drain(&own, by).await?;
@@ -202,6 +205,13 @@ impl Agent {
     }
 
     async fn remove_certificate(&mut self, name: &str) -> Result<Value, Failure> {
+        let is_needed = self.mirror.current.as_ref().is_some_and(|current| current.text.contains(CERTIFICATES_PATH));
+        if is_needed && self.secrets.certificates() == [name] {
+            return Err(Failure::Conflict(format!(
+                "{name} is the cluster's last certificate, and its configuration names {CERTIFICATES_PATH}: put another one \
+                 first, or apply a configuration without that"
+            )));
+        }
         let key = self.keys.secret(&Secrets::certificate(name));
         debug_assert!(matches!(self.keys.parse(&key), Key::Secret(_)));
         match self.client.delete(key).await.map_err(away)? {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 const NAME_CHARS_MAX: usize = 128;
 /// Certificates with their keys are below it, one file each.
 pub const CERTIFICATES: &str = "certificates";
+/// The same, as configurations name it.
+pub const CERTIFICATES_PATH: &str = "certificates/";
 pub const TICKET_KEYS: &str = "ticket-keys";
 pub const STICKY_KEY: &str = "sticky-key";
 /// The flow table, for the process that loads it.

@@ -252,7 +252,7 @@ impl fmt::Display for SealError {
                 f.write_str("it was changed since it was sealed, or moved from another name; put it anew")
             }
             SealError::NotSealed => {
-                f.write_str("it is not sealed, or by a later version; put it anew by Propylon's API")
+                f.write_str("it is not sealed, or by a later version; if etcd has it, it is read again from there, else put it anew by Propylon's API")
             }
         }
     }

@@ -18,6 +18,9 @@ const CERTIFICATE: &str = "certificates/";
 const ACME: &str = "acme/";
 /// Problems that are remembered; more of them say nothing new.
 const PROBLEMS_MAX: usize = 32;
+/// Problems that are told one by one, and how many more of them are counted.
+const PROBLEMS_TOLD_MAX: usize = 3;
+const PROBLEMS_MORE_MAX: usize = PROBLEMS_MAX - PROBLEMS_TOLD_MAX;
 /// In place of the revision of what etcd does not have.
 const UNSHARED: u64 = 0;
 /// Changes that wait while the disk takes none.
@@ -37,6 +40,8 @@ pub struct Secrets {
     /// Trouble, by the secret's name.
     problems: BTreeMap<String, String>,
     pending: Vec<Change>,
+    /// Files of ordered certificates from the state folder, until it is known where they belong.
+    restored: Vec<(String, Zeroizing<Vec<u8>>)>,
     /// Whether this engine orders certificates, so that their folders are its own.
     pub is_leader: bool,
 }
@@ -62,12 +67,18 @@ impl Secrets {
             ticket_keys,
             problems,
             pending: Vec::new(),
+            restored: Vec::new(),
             is_leader: false,
         }
     }
 
     /// Takes what was kept on disk, by its name and its revision in etcd.
     pub fn restore(&mut self, name: &str, plain: &[u8], revision: u64) {
+        if name.starts_with(ACME) {
+            self.restored.push((name.into(), Zeroizing::new(plain.to_vec())));
+            self.revisions.insert(name.into(), revision);
+            return;
+        }
         match self.materialise(name, plain) {
             Ok(()) => drop(self.revisions.insert(name.into(), revision)),
             Err(problem) => self.note(name, problem),
@@ -91,6 +102,8 @@ impl Secrets {
                     Err(problem) => self.note(name, problem),
                 }
             }
+            // Nobody removes the cluster's own keys but by mistake: they are put back.
+            News::Gone if self.has(name) && matches!(name, TICKET_KEYS | STICKY_KEY) => self.unshare(name),
             News::Gone => {
                 self.revisions.remove(name);
                 if let Some(path) = self.path(name)
@@ -141,6 +154,12 @@ impl Secrets {
         self.revisions.insert(name.into(), UNSHARED);
     }
 
+    /// Notes that etcd has this secret since this revision.
+    pub fn share(&mut self, name: &str, plain: &Zeroizing<Vec<u8>>, revision: u64) {
+        self.revisions.insert(name.into(), revision);
+        self.pending.push(Change::Put { name: name.into(), plain: plain.clone(), revision });
+    }
+
     /// Names of secrets that are kept here and not in etcd.
     pub fn unshared(&self) -> Vec<String> {
         self.revisions.iter().filter(|(_, revision)| **revision == UNSHARED).map(|(name, _)| name.clone()).collect()
@@ -184,6 +203,14 @@ impl Secrets {
         }
         self.acme.clone_from(accounts);
         self.revisions.retain(|name, _| !name.starts_with(ACME));
+        for (name, plain) in std::mem::take(&mut self.restored) {
+            // A file that is there was this engine's own all the time.
+            if self.path(&name).is_some_and(|path| !path.exists())
+                && let Err(problem) = self.materialise(&name, &plain)
+            {
+                self.note(&name, problem);
+            }
+        }
         true
     }
 
@@ -205,8 +232,17 @@ impl Secrets {
         self.revisions.contains_key(name)
     }
 
-    pub fn problems(&self) -> impl Iterator<Item = &String> {
-        self.problems.values()
+    /// The first of them, and how many there are besides: one wrong sealing key is wrong for all.
+    pub fn problems(&self) -> Vec<String> {
+        let mut told: Vec<String> = self.problems.values().take(PROBLEMS_TOLD_MAX).cloned().collect();
+        match self.problems.len().saturating_sub(PROBLEMS_TOLD_MAX) {
+            0 => {}
+            PROBLEMS_MORE_MAX.. => {
+                told.push(format!("{PROBLEMS_MORE_MAX} or more other secrets have a problem as well"))
+            }
+            more => told.push(format!("{more} other secrets have a problem as well")),
+        }
+        told
     }
 
     /// Name of the secret that is a certificate.

@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::agent::{Agent, Outcome, Registration, answered};
 use crate::chance::now;
-use crate::ends::End;
+use crate::ends::{End, Request};
 use crate::etcd::{Batch, Compare, Error, Event, KeyValue, Lease, Operation, Txn, Watch};
 use crate::last_will;
 use crate::mirror::{Mirror, Touched};
@@ -58,6 +58,7 @@ impl Agent {
                 _ = self.end.changed() => {}
                 _ = self.viewed.changed() => {}
                 _ = beats.tick() => self.beat().await?,
+                Some(request) = self.requests.recv() => self.take_request(request).await,
                 batch = watch.next() => self.take_batch(batch)?,
                 batch = next_of(&mut figures) => self.take_batch(batch)?,
                 answered = answered(&mut self.in_flight) => self.conclude(answered),
@@ -69,13 +70,19 @@ impl Agent {
                     self.follow_accounts().await?;
                 }
                 _ = seconds.tick() => {}
-                Some(request) = self.requests.recv() => {
-                    let answer = self.answer(request.what, &request.by).await;
-                    let _ = request.reply.send(answer);
-                }
             }
         }
         Ok(())
+    }
+
+    /// Does what the admin address asks for, unless whoever asked has given up: a change that was told of as failed is
+    /// not made later.
+    async fn take_request(&mut self, request: Request) {
+        if request.reply.is_closed() {
+            return;
+        }
+        let answer = self.answer(request.what, &request.by).await;
+        let _ = request.reply.send(answer);
     }
 
     /// Reads everything small, and of the secrets what has changed. Returns the revision to watch from.
@@ -185,7 +192,7 @@ impl Agent {
         Ok(())
     }
 
-    fn take_secret(&mut self, name: &str, news: News) {
+    pub(crate) fn take_secret(&mut self, name: &str, news: News) {
         self.certificates_changed |= name.starts_with("certificates/");
         self.secrets.take(name, news);
     }
@@ -239,6 +246,10 @@ impl Agent {
             && !own.process.is_empty()
         {
             self.registration = Registration::Overtaken;
+            if own.lineage == self.lineage {
+                // The successor of an upgrade.
+                return;
+            }
             let what = format!(
                 "another process is {} of this cluster now, since its name or its state folder is the same",
                 self.settings.engine
@@ -439,7 +450,7 @@ impl Agent {
         let drained = self.mirror.drains.get(&self.settings.engine).map(|drain| drain.at);
         let mut problems: Vec<String> = figures.problems.clone();
         problems.extend(self.problems.iter().filter(|(about, _)| **about != "etcd").map(|(_, what)| what.clone()));
-        problems.extend(self.secrets.problems().cloned());
+        problems.extend(self.secrets.problems());
         problems.truncate(PROBLEMS_MAX);
         EngineRecord {
             instance: self.instance.clone(),

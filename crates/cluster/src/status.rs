@@ -12,6 +12,7 @@ use crate::ends::Standing;
 use crate::flow_table;
 use crate::mirror::Mirror;
 use crate::records::{Candidate, EngineRecord, OutcomeRecord};
+use crate::runtime::CERTIFICATES_PATH;
 
 impl Agent {
     /// Publishes how this engine stands, for the main thread and the admin address.
@@ -52,22 +53,23 @@ fn standing(agent: &Agent) -> Standing {
     Standing {
         is_connected: agent.is_connected,
         is_leader: agent.leading.is_some(),
-        is_draining: mirror.drains.contains_key(own),
+        // An engine that has left gets no clients until it is started anew.
+        is_draining: mirror.drains.contains_key(own) || agent.registration == Registration::Left,
         others_ready: agent.is_connected.then(|| mirror.engines.iter().filter(is_other).count()),
         buckets,
         is_listed: agent.settings.flows.map(|_| agent.is_listed()),
         is_behind: !agent.is_caught_up,
-        wanted: mirror.capacity.as_ref().map(|capacity| (capacity.wanted, capacity.reason.clone())),
+        wanted: mirror.capacity.as_ref().map(|capacity| (capacity.wanted, capacity.engines, capacity.reason.clone())),
         engines: mirror.engines.len(),
         serial: agent.served.as_ref().map_or(0, |served| served.serial),
         problems: problems(agent).len(),
-        is_name_taken: matches!(agent.registration, Registration::Taken | Registration::Overtaken),
+        is_name_taken: agent.problems.contains_key("name"),
     }
 }
 
 fn problems(agent: &Agent) -> Vec<String> {
     let mut problems: Vec<String> = agent.problems.values().cloned().collect();
-    problems.extend(agent.secrets.problems().cloned());
+    problems.extend(agent.secrets.problems());
     problems.extend(agent.mirror.problems().cloned());
     problems.extend(agent.mirror.skewed(&agent.settings.engine, now(), Instant::now()));
     if agent.is_connected
@@ -77,6 +79,15 @@ fn problems(agent: &Agent) -> Vec<String> {
         problems.push(format!(
             "etcd has no configuration of this cluster (it was emptied, or is another one): configuration {} of this \
              engine's own copy is served; `propylon cluster apply` puts one back",
+            served.serial
+        ));
+    }
+    if let Some(served) = agent.served.as_ref().filter(|served| served.text.contains(CERTIFICATES_PATH))
+        && agent.secrets.certificates().is_empty()
+    {
+        problems.push(format!(
+            "the cluster has no certificate, and configuration {} names {CERTIFICATES_PATH}: engines serve what they had, and \
+             cannot be started anew; `propylon cluster certificate put NAME FILE` puts one there",
             served.serial
         ));
     }
@@ -93,6 +104,7 @@ fn view(agent: &Agent) -> Value {
     json!({
         "name": agent.settings.cluster,
         "engine": agent.settings.engine,
+        "left": agent.registration == Registration::Left,
         "connected": agent.is_connected,
         "leader": mirror.leader.as_ref().map(|(leader, _)| &leader.engine),
         "serial": agent.served.as_ref().map_or(0, |served| served.serial),
@@ -137,6 +149,10 @@ fn shown_engine(name: &str, engine: &EngineRecord, mirror: &Mirror, buckets: Opt
             "requests": load.requests,
             "handshakes": load.handshakes,
             "faults": load.faults,
+            "requests_per_second": load.requests_per_second,
+            "handshakes_per_second": load.handshakes_per_second,
+            "faults_per_second": load.faults_per_second,
+            "age_seconds": mirror.heard.get(name).map(|heard| heard.elapsed().as_secs()),
             "memory": load.memory,
             "p99_ms": load.p99_microseconds as f64 / 1e3,
         })),

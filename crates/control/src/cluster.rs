@@ -31,6 +31,8 @@ const ASKS_MAX: usize = 4;
 const STATUS_WAIT: Duration = Duration::from_millis(500);
 /// Longest time for which the end of the process waits for the cluster's thread.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
+/// A request of the admin address is given up after this, before its caller gives up.
+const REQUEST_WAIT: Duration = Duration::from_secs(30);
 /// How the log names the cluster as whoever asks for a change.
 const CALLER: &str = "cluster";
 /// Problems of a refused configuration that other engines are told of.
@@ -168,5 +170,12 @@ pub async fn request(requests: &mpsc::Sender<Request>, what: RequestKind, by: St
     let gone = || Failure::Away("the engine is ending".to_owned());
     let (reply, answer) = oneshot::channel();
     requests.send(Request { what, by, reply }).await.map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())?
+    // The thread does not begin with what nobody waits for any more.
+    match timeout(REQUEST_WAIT, answer).await {
+        Ok(answer) => answer.map_err(|_| gone())?,
+        Err(_) => Err(Failure::Away(format!(
+            "etcd has not answered within {} s, or is busy: look at `propylon cluster status`, and try again",
+            REQUEST_WAIT.as_secs()
+        ))),
+    }
 }

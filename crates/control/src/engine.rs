@@ -212,6 +212,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     propylon_sys::release_memory();
     // The renewer begins here: ACME folders must be this account's, and listeners able to answer challenges.
     let orders = Arc::new(acme::renewer());
+    // One engine of a cluster orders, which is not known yet.
+    orders.order(snapshot.config.cluster.is_none());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
     let main = Main {
@@ -523,8 +525,6 @@ impl Main {
         }
         let (change_requests, requested) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         let membership = cluster.map(|opened| self.join_cluster(opened, &change_requests)).transpose()?;
-        // One engine of a cluster orders, which is not known yet.
-        orders.order(membership.is_none());
         let guardian = guardian.map(Rc::new);
         let announcing = config.announce.as_ref().zip(guardian.as_ref());
         let announcing =
@@ -570,10 +570,11 @@ impl Main {
         membership.report(not_ready.is_empty(), announced, not_ready, &snapshot.config);
         let standing = membership.standing();
         tasks.orders.order(standing.is_leader);
-        if let (true, Some((wanted, reason)), Some(guardian)) = (standing.is_leader, &standing.wanted, &tasks.guardian)
+        if let (true, Some((wanted, engines, reason)), Some(guardian)) =
+            (standing.is_leader, &standing.wanted, &tasks.guardian)
             && self.wanted.replace(Some(*wanted)) != Some(*wanted)
         {
-            guardian.run_hook(*wanted, standing.engines, reason);
+            guardian.run_hook(*wanted, *engines, reason);
         }
     }
 
@@ -614,6 +615,10 @@ impl Main {
             let failure = Failure { reason: "start", what };
             takeover.give_up(&failure);
             return Err(StartError::Upgrade(failure));
+        }
+        let cluster = snapshot.config.cluster.as_ref().map(|cluster| cluster.name.as_str());
+        if let Some(warning) = takeover.inherited_state.leaves(cluster) {
+            log::warn!("{warning}");
         }
         let earlier = std::mem::take(&mut takeover.inherited_state.predecessors);
         let begin = || {

@@ -71,7 +71,8 @@ pub struct Wanted {
     pub reason: Reason,
 }
 
-/// The decision's memory. It begins anew with another leader, which makes it slower to shrink, and nothing else.
+/// The decision's memory. It begins anew with another leader but for the number, which makes it slower to
+/// shrink, and nothing else.
 pub struct Capacity {
     limits: Limits,
     wanted: Option<u32>,
@@ -118,8 +119,9 @@ impl Default for Limits {
 }
 
 impl Capacity {
-    pub fn new(limits: Limits) -> Capacity {
-        Capacity { limits, wanted: None, raised: None, lower: None }
+    /// `before` is what the leader before wanted, if there was one; else the first number begins from those that serve.
+    pub fn new(limits: Limits, before: Option<u32>) -> Capacity {
+        Capacity { limits, wanted: before, raised: None, lower: None }
     }
 
     /// How many engines are wanted at `now`. `figures` has one entry for each engine that serves.
@@ -153,7 +155,8 @@ impl Capacity {
             if need <= floor {
                 return Wanted { engines: floor, reason: Reason::Minimum };
             }
-            return self.raise(need, reason, before, now);
+            // Below the floor there is nothing to begin from.
+            return self.raise(need, reason, before.max(floor.min(need)), now);
         }
         let (lower, _) = self.limits.need(fresh, self.limits.down_target_share);
         let lower = lower.max(floor).min(before);

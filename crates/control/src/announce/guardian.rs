@@ -67,7 +67,7 @@ impl Guardian {
     }
 
     /// The cluster wants so many engines, and this one is to tell.
-    pub fn run_hook(&self, wanted: u32, engines: usize, reason: &str) {
+    pub fn run_hook(&self, wanted: u32, engines: u32, reason: &str) {
         let reason = reason.replace(char::is_control, " ");
         if !self.send(&format!("{HOOK} {wanted} {engines} {reason}")) {
             log::warn!("cluster: the hook cannot be run: the guardian is busy");

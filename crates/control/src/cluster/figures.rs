@@ -13,6 +13,8 @@ pub struct Sampler {
     pub telemetry: Arc<Telemetry>,
     cpu: Duration,
     at: Instant,
+    /// Requests, faults and handshakes.
+    counts: [u64; 3],
     waits: Buckets,
     durations: Buckets,
 }
@@ -24,7 +26,7 @@ impl Sampler {
     pub fn new(store: Arc<Store>, telemetry: Arc<Telemetry>) -> Sampler {
         let (waits, durations) = (Buckets::new(), Buckets::new());
         let (cpu, at) = (propylon_sys::process_cpu(), Instant::now());
-        Sampler { store, telemetry, cpu, at, waits, durations }
+        Sampler { store, telemetry, cpu, at, counts: [0; 3], waits, durations }
     }
 
     /// Figures as of now.
@@ -65,6 +67,10 @@ impl Sampler {
             load.request_microseconds += distribution.sum;
             add(&mut durations, &distribution.buckets);
         }
+        let counts = [load.requests, load.faults, load.handshakes];
+        let rate = |at: usize| (counts[at].saturating_sub(self.counts[at]) as f64 / elapsed * 10.0).round() / 10.0;
+        [load.requests_per_second, load.faults_per_second, load.handshakes_per_second] = [0, 1, 2].map(rate);
+        self.counts = counts;
         let waits = self.buckets(self.telemetry.handshake_queue.wait);
         load.p99_microseconds = percentile(&durations, &self.durations);
         load.handshake_wait_microseconds = percentile(&waits, &self.waits);

@@ -30,7 +30,7 @@ impl Reports {
         column.set(metrics.name_taken, standing.is_name_taken.into());
         column.set(metrics.draining, standing.is_draining.into());
         column.set(metrics.buckets, whole(standing.buckets.unwrap_or(0)));
-        column.set(metrics.engines_wanted, standing.wanted.as_ref().map_or(0, |(wanted, _)| i64::from(*wanted)));
+        column.set(metrics.engines_wanted, standing.wanted.as_ref().map_or(0, |(wanted, ..)| i64::from(*wanted)));
     }
 
     pub fn flows(&mut self, column: &Column, metrics: &FlowsMetrics, status: Option<FlowsStatus>, now: Instant) {

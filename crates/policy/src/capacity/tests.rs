@@ -11,7 +11,7 @@ fn at_ease(now: Duration) -> Figures {
 
 fn wanted(limits: Limits, figures: &[Figures]) -> Wanted {
     let figures: Vec<_> = figures.iter().copied().map(Some).collect();
-    Capacity::new(limits).wanted(&figures, Duration::ZERO)
+    Capacity::new(limits, None).wanted(&figures, Duration::ZERO)
 }
 
 #[test]
@@ -55,15 +55,15 @@ fn figures_that_are_missing_old_or_no_numbers_change_nothing() {
     let old = Figures { measured: 84 * SECOND, ..busy };
     let no_number = Figures { cpu: f64::NAN, ..busy };
     for bad in [None, Some(old), Some(no_number)] {
-        let wanted = Capacity::new(Limits::default()).wanted(&[Some(busy), bad, Some(busy)], now);
+        let wanted = Capacity::new(Limits::default(), None).wanted(&[Some(busy), bad, Some(busy)], now);
         assert_eq!(wanted, Wanted { engines: 3, reason: Reason::FiguresMissing });
     }
-    assert_eq!(Capacity::new(Limits::default()).wanted(&[], now).reason, Reason::FiguresMissing);
+    assert_eq!(Capacity::new(Limits::default(), None).wanted(&[], now).reason, Reason::FiguresMissing);
 }
 
 #[test]
 fn a_lower_need_has_to_hold_and_figures_that_go_missing_begin_the_wait_again() {
-    let mut capacity = Capacity::new(Limits::default());
+    let mut capacity = Capacity::new(Limits::default(), None);
     let mut reason_at = |seconds: u64, known: bool| {
         let now = Duration::from_secs(seconds);
         capacity.wanted(&[known.then(|| Figures { cpu: 0.1, ..at_ease(now) }); 10], now)
@@ -77,8 +77,18 @@ fn a_lower_need_has_to_hold_and_figures_that_go_missing_begin_the_wait_again() {
 }
 
 #[test]
+fn another_leader_goes_on_from_the_number_before_and_a_loaded_start_is_not_below_the_minimum() {
+    let now = Duration::from_secs(5);
+    let mut next = Capacity::new(Limits::default(), Some(10));
+    assert_eq!(next.wanted(&[Some(at_ease(now))], now), Wanted { engines: 10, reason: Reason::LowerNeedNotYetHeld });
+    let busy = Some(Figures { cpu: 6.0, ..at_ease(now) });
+    let limits = Limits { engines_min: 4, spare: 1, ..Limits::default() };
+    assert_eq!(Capacity::new(limits, None).wanted(&[busy], now), Wanted { engines: 10, reason: Reason::Cpu });
+}
+
+#[test]
 fn the_highest_need_of_the_wait_is_what_remains() {
-    let mut capacity = Capacity::new(Limits::default());
+    let mut capacity = Capacity::new(Limits::default(), None);
     for second in 0..=1800 {
         let now = Duration::from_secs(second);
         let cpu = if second == 900 { 0.3 } else { 0.1 };
@@ -124,7 +134,7 @@ fn load(second: u64, chance: &mut Chance) -> f64 {
 
 fn day(seed: u64) -> Day {
     let mut chance = Chance(seed);
-    let mut capacity = Capacity::new(Limits::default());
+    let mut capacity = Capacity::new(Limits::default(), None);
     let (mut serving, mut booting) = (4u32, Vec::<u64>::new());
     let mut day = Day { low_engines: u32::MAX, ..Day::default() };
     let mut last = None::<(bool, u64)>;

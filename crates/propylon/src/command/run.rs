@@ -128,7 +128,8 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
             return Err(summary(&wrong.problems));
         }
     };
-    let (merged, cluster) = cluster::open(merged, is_upgrade).inspect_err(|what| log::error!("{what}"))?;
+    let own = merged.clone();
+    let (mut merged, mut cluster) = cluster::open(merged, is_upgrade).inspect_err(|what| log::error!("{what}"))?;
     print(&merged.warnings, &merged.source.text);
     print(&merged.overrides(), &merged.file.text);
     print(check::token_file(&merged.source, &merged.config).as_slice(), &merged.source.text);
@@ -144,8 +145,21 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
         log::error!("{what}");
         what
     })?;
-    let compiled =
-        Snapshot::compile(merged.config.clone(), Arc::new(tickets), &Names::answers(&merged.config), unfound);
+    let tickets = Arc::new(tickets);
+    let compile = |merged: &MergedConfig| {
+        Snapshot::compile(merged.config.clone(), Arc::clone(&tickets), &Names::answers(&merged.config), unfound)
+    };
+    let mut compiled = compile(&merged);
+    // An upgrade leaves everything as it is where its new process cannot serve what the one before serves.
+    if let (Err(findings), Some(opened), false) = (&compiled, &mut cluster, is_upgrade)
+        && opened.config.take().is_some()
+    {
+        let problems = findings.iter().map(|finding| with_path(problem(&merged.source, finding), finding));
+        print(&problems.collect::<Vec<Problem>>(), &merged.source.text);
+        log::error!("cluster: the last good state cannot be served; the file's configuration is, until etcd answers");
+        merged = own;
+        compiled = compile(&merged);
+    }
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     // Without the line of the configuration beside it the file that is meant has to be named.
     let shows_lines = std::io::stderr().is_terminal();

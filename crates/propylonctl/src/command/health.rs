@@ -59,6 +59,9 @@ fn judge(status: u16, body: &str, cluster: impl FnOnce() -> Result<(u16, String)
 /// know, as when it has started with etcd away, serves what it has.
 fn readiness(cluster: &Value) -> Result<String, String> {
     let name = text(&cluster["engine"]);
+    if cluster["left"].as_bool() == Some(true) {
+        return Err(format!("{name} has left the cluster; a restart joins again"));
+    }
     let Some(own) = list(&cluster["engines"]).find(|engine| engine["name"] == cluster["engine"]) else {
         return Ok(format!("ok; etcd has not heard of {name} yet\n"));
     };
@@ -112,5 +115,7 @@ mod tests {
         let mut cluster = cluster(false, false);
         cluster["engines"] = json!([]);
         assert_eq!(with(&cluster), Ok("ok; etcd has not heard of e1 yet\n".into()));
+        cluster["left"] = true.into();
+        assert_eq!(with(&cluster), Err("e1 has left the cluster; a restart joins again".into()));
     }
 }

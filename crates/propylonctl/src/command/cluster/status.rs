@@ -9,7 +9,7 @@ use super::apply::{names, phase_text, refusal};
 pub fn status(cluster: &Value) -> String {
     let etcd = match cluster["connected"].as_bool() {
         Some(true) => "etcd answers",
-        _ => "etcd does not answer: engines serve what they have",
+        _ => "etcd does not answer: engines serve what they have, and this is what they were before",
     };
     let leader = cluster["leader"].as_str().map_or("none".into(), |leader| text(&leader.into()));
     let mut told = format!(
@@ -18,6 +18,9 @@ pub fn status(cluster: &Value) -> String {
         text(&cluster["engine"]),
         number(&cluster["serial"])
     );
+    if cluster["left"].as_bool() == Some(true) {
+        told += &format!("{} has left; a restart joins again\n\n", text(&cluster["engine"]));
+    }
     told += &engines(&cluster["engines"]);
     for part in [candidate, outcome, flows, capacity, announce] {
         told += &part(cluster);
@@ -60,9 +63,9 @@ fn engines(all: &Value) -> String {
             number(&engine["cores"]),
             cpu,
             number(&load["connections"]),
-            number(&load["requests"]),
-            number(&load["handshakes"]),
-            number(&load["faults"]),
+            number(&load["requests_per_second"]),
+            number(&load["handshakes_per_second"]),
+            number(&load["faults_per_second"]),
             p99,
             number(&engine["buckets"]),
         ]);
@@ -208,8 +211,8 @@ mod tests {
                     "draining": false,
                     "serial": 7, "generation": 3, "since": 1_700_000_000, "buckets": 512, "problems": [],
                     "load": {
-                        "cpu": 0.314, "connections": 1200, "requests": 850.4, "handshakes": 12.25,
-                        "faults": 0, "p99_ms": 8.25
+                        "cpu": 0.314, "connections": 1200, "requests": 1_850_400, "requests_per_second": 850.4,
+                        "handshakes_per_second": 12.25, "faults_per_second": 0.0, "p99_ms": 8.25
                     },
                 },
                 {
