@@ -67,15 +67,33 @@ impl MergedConfig {
             let of = |root| path.split('.').fold(root, |value: &Value, key| &value[key]);
             collect_differing((*path).to_owned(), of(in_effect), of(&self.said), &mut differing);
         }
-        let problem = |(path, before): (String, &Value)| {
+        let is_shared = self.state.cluster.is_some() && self.config.cluster.is_some();
+        let problem = |Differing { path, before, .. }: Differing<'_>| {
             let at = propylon_config::written(&self.source, &path)?;
             let before = if before.is_null() { "not set".to_owned() } else { before.to_string() };
-            let what = format!("`{path}` cannot change while the process runs: it is {before}");
-            let fix = "leave it out or say the same; to change it, change the file and restart: this needs a restart";
+            let (what, fix) = match is_shared {
+                true => not_to_be_shared(&path),
+                false => (
+                    format!("`{path}` cannot change while the process runs: it is {before}"),
+                    "leave it out or say the same; to change it, change the file and restart: this needs a restart"
+                        .to_owned(),
+                ),
+            };
             Some(Problem::error(&self.source.name, Some(at), what, fix))
         };
         differing.into_iter().filter_map(problem).collect()
     }
+}
+
+/// The fault, and its remedy, of a key of an engine's own file in the configuration that engines share.
+fn not_to_be_shared(path: &str) -> (String, String) {
+    let what = format!("`{path}` is not to be in a configuration that engines share");
+    let section = path.split('.').next().unwrap_or(path);
+    let fix = match ["cluster", "announce", "admin"].contains(&section) {
+        true => format!("take [{section}] out of it: that is in each engine's own file"),
+        false => "take it out: it is in each engine's own file, and another value there needs a restart".to_owned(),
+    };
+    (what, fix)
 }
 
 /// Problems, and the text that they refer to.
@@ -241,8 +259,15 @@ fn swap_for_life(config: &mut Config, file: &mut Config) {
     FOR_LIFE.iter().for_each(|(_, keep)| keep(config, file));
 }
 
-/// Every path below this one to something that is not the same, with what it was; tables are compared key by key.
-fn collect_differing<'v>(path: String, before: &'v Value, after: &'v Value, found: &mut Vec<(String, &'v Value)>) {
+/// A key that is not what it was.
+pub struct Differing<'v> {
+    pub path: String,
+    pub before: &'v Value,
+    pub after: &'v Value,
+}
+
+/// Every path below this one to something that is not the same; tables are compared key by key.
+pub fn collect_differing<'v>(path: String, before: &'v Value, after: &'v Value, found: &mut Vec<Differing<'v>>) {
     match (before, after) {
         (Value::Object(known), Value::Object(said)) => {
             let new = said.keys().filter(|key| !known.contains_key(*key));
@@ -250,7 +275,7 @@ fn collect_differing<'v>(path: String, before: &'v Value, after: &'v Value, foun
                 collect_differing(format!("{path}.{key}"), &before[key], &after[key], found);
             }
         }
-        _ if before != after => found.push((path, before)),
+        _ if before != after => found.push(Differing { path, before, after }),
         _ => {}
     }
 }
@@ -390,6 +415,22 @@ mod tests {
         assert!(found[1].starts_with("`admin.token_file` cannot change") && found[1].ends_with("\"/etc/t\""));
         let found = reported(&with("user = 'root'", ""));
         assert!(found[0].ends_with("it is not set"), "{found:?}");
+    }
+
+    #[test]
+    fn sections_of_an_engines_own_file_are_to_be_taken_out_of_a_shared_configuration() {
+        const CLUSTER: &str = "[cluster]\nname = 'c'\nendpoints = ['https://e:1']\nsealing_keys = ['/k']\n";
+        let file = Source { text: source(1).text + CLUSTER, ..source(1) };
+        let in_effect = effective::config(&propylon_config::parse(&file).expect("a good text").0);
+        let own = CLUSTER.replace("'c'", "'d'") + "[admin]\nbind = '127.0.0.1:9'\n";
+        let text = source(2).text.replace("state = 's'", "workers = 3") + &own;
+        let state = State { cluster: Some(crate::state::ClusterText { text, is_json: false }), ..State::default() };
+        let reported = mean(file, state, None).ok().expect("a configuration").said_otherwise(&in_effect);
+        let of = |path: &str| reported.iter().find(|one| one.what.starts_with(&format!("`{path}"))).expect("told");
+        for (path, section) in [("cluster.name", "[cluster]"), ("admin", "[admin]"), ("process.workers", "take it out")]
+        {
+            assert!(of(path).fix.contains(section) && of(path).fix.contains("each engine's own file"), "{reported:?}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::health::Health;
 use crate::isolation;
 use crate::logger;
 use crate::names::Names;
-use crate::origin::{self, FOR_LIFE, MergedConfig, Wrong, has_error};
+use crate::origin::{self, Differing, FOR_LIFE, MergedConfig, Wrong, collect_differing, has_error};
 use crate::problems::{problem, with_path};
 use crate::requests::{Change, ChangeError, ChangeOutcome, ChangeRequest, Refused, Settings};
 use crate::sandbox::{self, Sandbox};
@@ -851,26 +851,27 @@ fn for_life(merged: &MergedConfig, before: &Value, after: &Value) -> Vec<Problem
     fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
         path.split('.').fold(root, |value, key| &value[key])
     }
-    let changed = FOR_LIFE.iter().map(|(path, _)| path).filter(|path| of(before, path) != of(after, path));
-    let problem = |path: &&str| {
-        let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
-        let at = propylon_config::locate(&merged.source, &differing(path, of(before, path), of(after, path)));
-        Problem::error(&merged.source.name, at, what, "put it back, or restart: this needs a restart")
-    };
-    changed.map(problem).collect()
+    let mut problems = Vec::new();
+    for (path, _) in FOR_LIFE {
+        let mut changed = Vec::new();
+        collect_differing((*path).to_owned(), of(before, path), of(after, path), &mut changed);
+        problems.extend(changed.iter().map(|key| unchangeable(&merged.file, path, key)));
+    }
+    problems
 }
 
-/// The path to the one key that differs, or to the deepest object in which several differ.
-fn differing(path: &str, before: &Value, after: &Value) -> String {
-    let (Value::Object(before), Value::Object(after)) = (before, after) else { return path.to_owned() };
-    let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
-    match (keys.next(), keys.next()) {
-        (Some(key), None) => {
-            let of = |values: &serde_json::Map<String, Value>| values.get(key).cloned().unwrap_or_default();
-            differing(&format!("{path}.{key}"), &of(before), &of(after))
-        }
-        _ => path.to_owned(),
-    }
+/// The error for one such key, which is in the file whatever stands in the place of the rest of it.
+fn unchangeable(file: &Source, path: &str, key: &Differing<'_>) -> Problem {
+    let shown = |value: &Value, none: &str| match value {
+        Value::Null => none.to_owned(),
+        Value::Object(_) => "set".to_owned(),
+        value => value.to_string(),
+    };
+    let whose = if key.path == path { "it".to_owned() } else { format!("`{}`", key.path) };
+    let (was, is_to_be) = (shown(key.before, "not set"), shown(key.after, "left out"));
+    let what = format!("`{path}` cannot change while the process runs: {whose} is {was}, and is to be {is_to_be}");
+    let at = propylon_config::locate(file, &key.path);
+    Problem::error(&file.name, at, what, "put it back, or restart: this needs a restart")
 }
 
 /// Changes that the configuration's text does not show: certificates or files with new content.
@@ -958,4 +959,35 @@ fn log_refused(refused: &Refused) {
         Refused::Unknown(what) | Refused::Taken(what) | Refused::Unwritten(what) => log::error!("{what}"),
     }
     log::error!("the configuration was refused; the one from before stays in effect");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_needs_a_restart_is_told_with_its_file_its_line_and_both_values() {
+        let text = |name: &str| {
+            let cluster = format!("[cluster]\nname = '{name}'\nendpoints = ['https://e:1']\nsealing_keys = ['/k']\n");
+            format!("{cluster}[listener.web]\nbind = '127.0.0.1:1'\n[[route]]\nrespond = {{}}\n")
+        };
+        let file = |name| Source { name: "own.toml".into(), base: "/etc".into(), text: text(name) };
+        let shared = "[listener.web]\nbind = '127.0.0.1:2'\n[[route]]\nrespond = {}\n".to_owned();
+        let state =
+            State { cluster: Some(crate::state::ClusterText { text: shared, is_json: false }), ..State::default() };
+        let mean = |name| origin::mean(file(name), state.clone(), None).ok().expect("a configuration");
+        let (before, merged) = (effective::config(&mean("edge").config), mean("other"));
+        let problems = for_life(&merged, &before, &effective::config(&merged.config));
+        let told: Vec<String> = problems.iter().map(|problem| problem.unmarked().to_string()).collect();
+        let expected = "own.toml:2:1: `cluster` cannot change while the process runs: `cluster.name` is \"edge\", and is \
+                        to be \"other\"; put it back, or restart: this needs a restart";
+        assert_eq!(told, [expected]);
+        let without = Source {
+            text: text("x").split_once("[listener").map(|(_, rest)| format!("[listener{rest}")).unwrap(),
+            ..file("x")
+        };
+        let key = Differing { path: "cluster".into(), before: &before["cluster"], after: &Value::Null };
+        let problem = unchangeable(&without, "cluster", &key);
+        assert!(problem.what.ends_with(": it is set, and is to be left out"), "{}", problem.what);
+    }
 }

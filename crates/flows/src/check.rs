@@ -40,7 +40,10 @@ pub fn findings(interfaces: &[String], pins: &Path) -> Vec<Finding> {
     findings.push(pins_finding(pins));
     for name in interfaces {
         match run::find(name) {
-            Ok(interface) => findings.extend([mtu_finding(name, interface.mtu), filter_finding(name)]),
+            Ok(interface) => {
+                findings.extend([mtu_finding(name, interface.mtu), filter_finding(name)]);
+                findings.extend(run::taken(pins, name).map(fault));
+            }
             Err(why) => findings.push(fault(why)),
         }
     }

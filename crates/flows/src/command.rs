@@ -21,7 +21,7 @@ struct Arguments {
 }
 
 const EXAMPLE: &str = "Example:\n  propylon-flows check --interface eth0\n  propylon-flows run --interface eth0 \
-    --table /run/propylon/flows.table --status /run/propylon/flows.status\n\n\
+    --table /run/propylon/cluster/flows.table --status /run/propylon/cluster/flows.status\n\n\
     Exit codes: 0 done; 1 it failed; 2 wrong usage.";
 
 #[derive(Subcommand)]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, MapInfo, PerCpuArray};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
@@ -332,6 +332,27 @@ pub fn attached(interface: &str) -> Result<usize> {
     let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress)
         .map_err(|error| failed(format!("ask what is attached to {interface}"), Chain(&error)))?;
     Ok(programs.iter().filter(|program| program.name_as_str() == Some(layout::PROGRAM)).count())
+}
+
+/// How often our program is attached to `interface` by links that are not of `pins`: each of them would have its way
+/// with packets, by a table of its own. Asking takes CAP_SYS_ADMIN.
+pub fn attached_by_others(pins: &FilePath, interface: &str) -> Result<usize> {
+    let not = |error: &dyn std::error::Error| failed(format!("ask what is attached to {interface}"), Chain(error));
+    let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress).map_err(|error| not(&error))?;
+    let own = own_maps(pins);
+    let mut others = 0;
+    for program in programs.iter().filter(|program| program.name_as_str() == Some(layout::PROGRAM)) {
+        let maps = program.map_ids().map_err(|error| not(&error))?.unwrap_or_default();
+        others += usize::from(!maps.iter().any(|id| own.contains(id)));
+    }
+    Ok(others)
+}
+
+/// Numbers of the maps in which packets are counted, of all versions that are pinned there.
+fn own_maps(pins: &FilePath) -> BTreeSet<u32> {
+    let entries = fs::read_dir(pins).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(MAPS_PREFIX));
+    folders.filter_map(|folder| Some(MapInfo::from_pin(folder.path().join("counters")).ok()?.id())).collect()
 }
 
 fn classifier(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {

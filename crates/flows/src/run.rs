@@ -52,6 +52,9 @@ pub fn run(settings: Settings) -> Result<(), String> {
     if !missing.is_empty() {
         return Err(format!("this needs {}: start it as root, or give it these", missing.join(" and ")));
     }
+    if let Some(why) = settings.interfaces.iter().find_map(|name| taken(&settings.pins, name)) {
+        return Err(why);
+    }
     make_pins(&settings.pins)?;
     let _alone = alone(&settings.pins)?;
     let mut program = Program::load(Some(&settings.pins)).map_err(|error| error.to_string())?;
@@ -251,6 +254,18 @@ pub fn find(name: &str) -> Result<Interface, String> {
         return Err(format!("{name} is no Ethernet: packets of tunnels and of lo have another form"));
     }
     Ok(interface)
+}
+
+/// Fault and remedy where the program is at this interface already with other pins. Without CAP_SYS_ADMIN, or TCX in
+/// the kernel, that cannot be found out, and nothing stands in the way.
+pub fn taken(pins: &FilePath, interface: &str) -> Option<String> {
+    let others = loader::attached_by_others(pins, interface).ok().filter(|others| *others > 0)?;
+    Some(format!(
+        "{interface} has the program of {others} other propylon-flows already, with another --pin than {}: two of them would \
+         send packets by two tables. Use that --pin, or end the other one and take its program away with \
+         `propylon-flows detach --pin DIR`, by its DIR (`bpftool net` shows what is attached)",
+        pins.display()
+    ))
 }
 
 pub fn hook_of_kernel() -> Hook {

@@ -3,9 +3,11 @@
 mod lab;
 
 use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
 
 use lab::{Lab, SERVICE_PORT, VIP4, VIP6, beat, is_possible};
-use propylon_flows::loader::attached;
+use propylon_flows::loader::{attached, attached_by_others};
 use propylon_policy::flows::EngineId;
 
 /// A third of them moves with the router's hash when an engine joins.
@@ -197,6 +199,39 @@ fn a_table_that_cannot_be_is_refused_and_the_one_before_stays() {
     refused(&lab, "generation 1 does not follow generation 2");
     lab.write(1, &propylon_flows::table::Table { generation: 1, seed: [7; 16], ..good });
     lab.status(1, "the new cluster's table", |status| status.generation == 1 && status.problems.is_empty());
+}
+
+#[test]
+fn a_second_process_with_other_pins_is_refused_at_an_interface_that_has_the_program() {
+    if !is_possible() {
+        return;
+    }
+    let mut lab = Lab::new(1, 1);
+    lab.start_all();
+    let pins = lab.pins(1);
+    let others = pins.with_file_name("others");
+    let (table, status) = (lab.path(1, "table"), lab.path(1, "others.status"));
+    let run = |pins: &Path| {
+        let mut second = Command::new(env!("CARGO_BIN_EXE_propylon-flows"));
+        second.args(["run", "--interface", "eth0", "--table", &table, "--status", &status, "--pin"]).arg(pins);
+        let done = lab.within("e1", move || second.output().unwrap());
+        assert_eq!(done.status.code(), Some(1));
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let said = run(&others);
+    assert!(said.contains("eth0 has the program of 1 other propylon-flows") && said.contains("detach --pin"), "{said}");
+    assert!(run(&pins).contains("another propylon-flows runs with"));
+    assert_eq!(lab.within("e1", || (attached("eth0").unwrap(), attached_by_others(&pins, "eth0").unwrap())), (1, 0));
+    assert_eq!(lab.within("e1", || attached_by_others(&others, "eth0").unwrap()), 1);
+    assert!(taken(&lab, &others).contains("fault   eth0 has the program"));
+    assert!(!taken(&lab, &pins).contains("eth0 has the program"));
+}
+
+/// The check's words about an engine's interface with these pins.
+fn taken(lab: &Lab, pins: &Path) -> String {
+    let mut check = Command::new(env!("CARGO_BIN_EXE_propylon-flows"));
+    check.args(["check", "--interface", "eth0", "--pin"]).arg(pins);
+    String::from_utf8(lab.within("e1", move || check.output().unwrap()).stdout).unwrap()
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use certificates::keys::{READY_PER_CORE_MAX, ReadyCounts, sweep_ready};
 #[cfg(any(test, fuzzing))]
 pub use certificates::load::fuzz;
 pub use certificates::load::{
-    KEY_AMONG_AUTHORITIES, NOT_THERE_YET, check_pem, find_ordered_keys_in, key_files, use_key_process,
+    KEY_AMONG_AUTHORITIES, NOT_THERE_YET, UnfitPem, check_pem, find_ordered_keys_in, key_files, use_key_process,
 };
 pub use certificates::profile::{Profile, SHOWN_MAX, Served};
 pub use certificates::watch::Stamp;

@@ -4,6 +4,7 @@
 //! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 
+use std::borrow::Cow;
 use std::io;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +17,7 @@ use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use propylon_cluster::TEXT_BYTES_MAX;
 use propylon_config::{Problem, SOURCE_BYTES_MAX};
 use propylon_metrics::Store;
 use serde_json::{Value, json};
@@ -30,27 +32,55 @@ use crate::sandbox;
 
 /// From the end of the head to the end of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A chain with its key, and a description of a server.
-pub(super) const PEM_BYTES_MAX: usize = 256 * 1024;
-const SERVER_BYTES_MAX: usize = 4 * 1024;
+/// A chain with its key.
+pub(super) const PEM_BODY: BodyKind = BodyKind {
+    bytes_max: 256 * 1024,
+    when_longer: "send one chain and its key, and no other certificates",
+    when_no_text: PEM_FIX,
+};
+/// A configuration that engines of a cluster share, which goes into etcd.
+pub(super) const SHARED_BODY: BodyKind =
+    BodyKind { bytes_max: TEXT_BYTES_MAX, when_longer: SHARED_TOO_LONG, when_no_text: AS_TEXT };
+const CONFIG_BODY: BodyKind = BodyKind {
+    bytes_max: SOURCE_BYTES_MAX,
+    when_longer: "take comments out of it, and see that it is a configuration",
+    when_no_text: AS_TEXT,
+};
+/// A description of a server.
+const SERVER_BODY: BodyKind = BodyKind {
+    bytes_max: 4 * 1024,
+    when_longer: "send the server's settings alone, as the manual's \"Admin API\" has them",
+    when_no_text: AS_TEXT,
+};
+const AS_TEXT: &str = "save it as UTF-8";
+/// Remedy for a configuration that is too long for etcd.
+pub const SHARED_TOO_LONG: &str = "take comments out of it, put certificates with `propylon cluster certificate put`, \
+    have long lists and texts in files that every engine has, or make several clusters of one";
 /// A wrong token is answered after this: there are few connections, so it slows guessing down.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
 /// A token that is shorter could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
+/// A kind of body, and what to do about one that is none.
+pub(super) struct BodyKind {
+    bytes_max: usize,
+    when_longer: &'static str,
+    when_no_text: &'static str,
+}
+
 /// An answer that says what is wrong.
 pub(super) struct Wrong {
     status: StatusCode,
     what: String,
-    fix: &'static str,
+    fix: Cow<'static, str>,
     /// One of `telemetry::ADMIN_REFUSALS`, where it is counted.
     counted: Option<&'static str>,
 }
 
 impl Wrong {
-    pub(super) fn new(status: StatusCode, what: impl Into<String>, fix: &'static str) -> Wrong {
-        Wrong { status, what: what.into(), fix, counted: None }
+    pub(super) fn new(status: StatusCode, what: impl Into<String>, fix: impl Into<Cow<'static, str>>) -> Wrong {
+        Wrong { status, what: what.into(), fix: fix.into(), counted: None }
     }
 
     fn counted(self, reason: &'static str) -> Wrong {
@@ -109,7 +139,7 @@ pub(super) async fn try_out(
     context: &AdminContext,
 ) -> Result<Response<Full<Bytes>>, Wrong> {
     let kind = media_type(&request, &["application/json", "application/toml"])?;
-    let text = body(request, SOURCE_BYTES_MAX).await?;
+    let text = body(request, &SHARED_BODY).await?;
     let change = Change::Cluster { text, is_json: kind == "application/json" };
     make(change, by, true, None, context).await
 }
@@ -203,23 +233,23 @@ impl Operation {
             Operation::RemoveCertificate(profile, name) => Change::RemoveCertificate { profile, name },
             Operation::Config => {
                 let kind = media_type(&request, &["application/json", "application/toml"])?;
-                let text = body(request, SOURCE_BYTES_MAX).await?;
+                let text = body(request, &CONFIG_BODY).await?;
                 Change::Push { text, is_json: kind == "application/json" }
             }
             Operation::AddServer(backend) => {
                 media_type(&request, &["application/json"])?;
-                let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
+                let value = parse(&body(request, &SERVER_BODY).await?)?;
                 let address = value["address"].as_str().ok_or_else(|| bad("`address` is missing"))?.to_owned();
                 Change::AddServer { backend, address, settings: settings(&value, true)? }
             }
             Operation::ChangeServer(backend, address) => {
                 media_type(&request, &["application/json"])?;
-                let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
+                let value = parse(&body(request, &SERVER_BODY).await?)?;
                 Change::ChangeServer { backend, address, settings: settings(&value, false)? }
             }
             Operation::PutCertificate(profile, name) => {
                 media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
-                Change::PutCertificate { profile, name, pem: text_body(request, PEM_BYTES_MAX, PEM_FIX).await? }
+                Change::PutCertificate { profile, name, pem: body(request, &PEM_BODY).await? }
             }
         })
     }
@@ -323,28 +353,20 @@ pub(super) fn media_type(request: &Request<Incoming>, known: &[&'static str]) ->
     })
 }
 
-pub(super) async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wrong> {
-    text_body(request, bytes_max, "save it as UTF-8").await
-}
-
-/// The body; `fix` is for one that is not text.
-pub(super) async fn text_body(
-    request: Request<Incoming>,
-    bytes_max: usize,
-    fix: &'static str,
-) -> Result<String, Wrong> {
+pub(super) async fn body(request: Request<Incoming>, kind: &BodyKind) -> Result<String, Wrong> {
+    let BodyKind { bytes_max, when_longer, when_no_text } = *kind;
     let body = Limited::new(request.into_body(), bytes_max).collect();
     let late = |_| Wrong::new(StatusCode::REQUEST_TIMEOUT, "the body took too long", "send it faster");
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         if error.is::<http_body_util::LengthLimitError>() {
             let what = format!("the body has more than {bytes_max} bytes");
-            return Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, what, "check what was sent");
+            return Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, what, when_longer);
         }
         Wrong::new(StatusCode::BAD_REQUEST, "the body did not come whole", "send it again")
     };
     let collected = timeout(BODY_TIMEOUT, body).await.map_err(late)?.map_err(failed)?;
     let text = String::from_utf8(collected.to_bytes().to_vec());
-    text.map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "the body is not UTF-8", fix))
+    text.map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "the body is not UTF-8", when_no_text))
 }
 
 fn parse(text: &str) -> Result<Value, Wrong> {

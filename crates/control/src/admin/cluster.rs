@@ -1,13 +1,15 @@
 //! The cluster by the admin address: what is asked of it, and how the cluster's thread answers.
 
+use std::borrow::Cow;
+
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::USER_AGENT;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use propylon_cluster::{Failure, RequestKind, Secret, TEXT_BYTES_MAX, WEIGHT_PERCENT_MAX, WeightPercent};
+use propylon_cluster::{Failure, RequestKind, Secret, WEIGHT_PERCENT_MAX, WeightPercent};
 use serde_json::Value;
 
-use super::change::{PEM_BYTES_MAX, PEM_FIX, Wrong, authorize, body, decoded, media_type, text_body};
+use super::change::{PEM_BODY, PEM_FIX, SHARED_BODY, Wrong, authorize, body, decoded, media_type};
 use super::context::AdminContext;
 use super::response::typed;
 use crate::audit::Caller;
@@ -98,7 +100,7 @@ async fn proceed(
         Operation::Diff => return super::change::try_out(request, by, context).await,
         operation => operation.with_body(request).await?,
     };
-    let asked = summary(&what);
+    let (asked, remedies) = (summary(&what), Remedies::of(&what));
     let outcome = ask(&requests, what, by.to_string()).await;
     if is_change {
         match &outcome {
@@ -106,7 +108,7 @@ async fn proceed(
             Err(failure) => log::warn!("audit: {asked}, by {by}: refused: {}", words(failure)),
         }
     }
-    let value: Value = outcome.map_err(wrong)?;
+    let value: Value = outcome.map_err(|failure| wrong(failure, &remedies))?;
     let mut response = typed("application/json", format!("{value:#}\n"));
     *response.status_mut() = accepted;
     Ok(response)
@@ -117,7 +119,7 @@ impl Operation {
         Ok(match self {
             Operation::Apply { why } => {
                 let kind = media_type(&request, &["application/json", "application/toml"])?;
-                let text = body(request, TEXT_BYTES_MAX).await?;
+                let text = body(request, &SHARED_BODY).await?;
                 RequestKind::Apply { text, is_json: kind == "application/json", why }
             }
             Operation::Rollback(None) => RequestKind::Rollback(None),
@@ -127,10 +129,11 @@ impl Operation {
             }
             Operation::PutCertificate(name) => {
                 media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
-                let pem = text_body(request, PEM_BYTES_MAX, PEM_FIX).await?;
-                if let Err(what) = propylon_tls::check_pem(pem.as_bytes()) {
-                    return Err(Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, what, PEM_FIX));
-                }
+                let pem = body(request, &PEM_BODY).await?;
+                propylon_tls::check_pem(pem.as_bytes()).map_err(|unfit| {
+                    let fix = unfit.fix.map_or(Cow::Borrowed(PEM_FIX), Cow::Owned);
+                    Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, unfit.what, fix)
+                })?;
                 RequestKind::PutCertificate { name, pem: Secret(pem) }
             }
             Operation::Abort | Operation::Diff => RequestKind::Abort,
@@ -176,12 +179,37 @@ fn words(failure: &Failure) -> &str {
     }
 }
 
-fn wrong(failure: Failure) -> Wrong {
+/// Advice about a request that could not be done, by why.
+#[derive(Debug, PartialEq, Eq)]
+struct Remedies {
+    conflict: &'static str,
+    unknown: &'static str,
+}
+
+impl Remedies {
+    fn of(what: &RequestKind) -> Remedies {
+        let status = Remedies {
+            conflict: "propylon cluster status says what goes on",
+            unknown: "propylon cluster status lists engines, and which of them drain",
+        };
+        match what {
+            RequestKind::RemoveCertificate(_) => Remedies {
+                conflict: "propylon cluster certificate list has all of them",
+                unknown: "propylon cluster certificate list has the names",
+            },
+            RequestKind::Abort => Remedies { unknown: "there is nothing to end", ..status },
+            RequestKind::Rollback(_) => Remedies { unknown: "give one of the numbers there", ..status },
+            _ => status,
+        }
+    }
+}
+
+fn wrong(failure: Failure, remedies: &Remedies) -> Wrong {
     let what = words(&failure).to_owned();
     match failure {
         Failure::Away(_) => Wrong::new(StatusCode::SERVICE_UNAVAILABLE, what, "look at etcd, and ask again"),
-        Failure::Conflict(_) => Wrong::new(StatusCode::CONFLICT, what, "propylon cluster status says what goes on"),
-        Failure::Unknown(_) => Wrong::new(StatusCode::NOT_FOUND, what, "propylon cluster status lists them"),
+        Failure::Conflict(_) => Wrong::new(StatusCode::CONFLICT, what, remedies.conflict),
+        Failure::Unknown(_) => Wrong::new(StatusCode::NOT_FOUND, what, remedies.unknown),
         Failure::Wrong(_) => Wrong::new(StatusCode::UNPROCESSABLE_ENTITY, what, "mend it, and send it again"),
     }
 }
@@ -200,5 +228,15 @@ mod tests {
         assert_eq!(["0", "100", "1000"].map(percents), [Some(0), Some(100), Some(1000)]);
         assert_eq!(["", "1001", "-1", "2.5", "65636", "x"].map(percents), [None; 6]);
         assert!(weight(None).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_with_the_command_that_lists_what_is() {
+        let unknown = |what: RequestKind| Remedies::of(&what).unknown;
+        assert!(unknown(RequestKind::RemoveCertificate("x".into())).starts_with("propylon cluster certificate list"));
+        assert!(!unknown(RequestKind::Abort).contains("propylon"));
+        // The words before it name the command: `propylon cluster history`.
+        assert!(!unknown(RequestKind::Rollback(Some(999))).contains("status"));
+        assert!(unknown(RequestKind::Drain("e".into())).starts_with("propylon cluster status"));
     }
 }

@@ -373,6 +373,7 @@ impl Handover {
                 "version": env!("CARGO_PKG_VERSION"),
                 "generation": snapshot.generation,
                 "upgrades": handover_state.upgrades,
+                "cluster": snapshot.config.cluster.as_ref().map(|cluster| &cluster.name),
             }))
             .await?;
         channel.send_secret(SecretKind::TicketKeys, "", &snapshot.ticket_keys()).await?;

@@ -35,6 +35,8 @@ pub struct InheritedState {
     pub generation: u64,
     /// Count of upgrades that have led to the predecessor.
     pub upgrades: u64,
+    /// The cluster that the predecessor is in.
+    pub cluster: Option<String>,
     /// Sockets of the predecessor's listeners; `place` identifies them in messages to it.
     pub sockets: Vec<Inherited>,
     pub admin: Option<InheritedSocket<String>>,
@@ -78,6 +80,7 @@ impl Takeover {
         let inherited_state = InheritedState {
             generation: offer["generation"].as_u64().unwrap_or(0),
             upgrades: offer["upgrades"].as_u64().unwrap_or(0),
+            cluster: offer["cluster"].as_str().map(str::to_owned),
             ..InheritedState::default()
         };
         let mut takeover = Takeover { socket, watch, pid, version: text(&offer["version"]), inherited_state };
@@ -222,6 +225,20 @@ fn flatten(outcome: Result<io::Result<()>, tokio::time::error::Elapsed>) -> Resu
 }
 
 impl InheritedState {
+    /// Warning about a cluster that this process is to leave, since `cluster` is the one of its configuration.
+    pub fn leaves(&self, cluster: Option<&str>) -> Option<String> {
+        let before = self.cluster.as_deref().filter(|before| Some(*before) != cluster)?;
+        let section = match cluster {
+            Some(now) => format!("[cluster] of this one's configuration names \"{now}\""),
+            None => "this one's configuration has no [cluster]".to_owned(),
+        };
+        Some(format!(
+            "upgrade: the process before is in the cluster \"{before}\", and {section}: it leaves that cluster, and what \
+             the cluster shares is not served any more, its addresses included; if that is not meant, put the section back \
+             and upgrade again"
+        ))
+    }
+
     fn take(&mut self, place: usize, value: &Value, files: Vec<OwnedFd>) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         let mut files = files;
@@ -298,4 +315,20 @@ fn unexpected() -> Failure {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_a_cluster_by_an_upgrade_is_warned() {
+        let of =
+            |before: Option<&str>| InheritedState { cluster: before.map(str::to_owned), ..InheritedState::default() };
+        assert_eq!(of(None).leaves(None), None);
+        assert_eq!(of(None).leaves(Some("edge")), None);
+        assert_eq!(of(Some("edge")).leaves(Some("edge")), None);
+        assert!(of(Some("edge")).leaves(None).is_some_and(|told| told.contains("has no [cluster]")));
+        assert!(of(Some("edge")).leaves(Some("other")).is_some_and(|told| told.contains("names \"other\"")));
+    }
 }

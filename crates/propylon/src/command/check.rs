@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use propylon_config::{Backend, Config, Problem, Severity, Signer, Source, TlsProfile};
+use propylon_config::{AdminBind, Backend, Config, Problem, Severity, Signer, Source, TlsProfile};
 use propylon_control::acme;
 use propylon_control::admin;
 use propylon_control::folders;
@@ -98,6 +98,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .into_iter()
             .chain(unknown_user(source, &merged.config))
             .chain(refused_store(source, &merged.config))
+            .chain(missing_folder(source, &merged.config))
             .chain(few_files(source, &merged.config))
             .chain(files_of_state(&merged))
             .chain(isolation::problems(&merged.config, source))
@@ -187,9 +188,46 @@ fn refused_store(source: &Source, config: &Config) -> Option<Problem> {
     warning(what)
 }
 
+/// A Unix socket of the admin address whose folder is not there, which nobody makes.
+fn missing_folder(source: &Source, config: &Config) -> Option<Problem> {
+    let AdminBind::Unix(path) = &config.admin.as_ref()?.bind else { return None };
+    let folder = propylon_sys::folder_of(path);
+    if folder.exists() {
+        return None;
+    }
+    let user = config.process.user.clone().unwrap_or_else(|| Account::own().user);
+    let shown = folder.display();
+    let fix = format!("install -d -o {user} -m 750 {shown}, or RuntimeDirectory= in the systemd unit");
+    let at = propylon_config::locate(source, "admin.bind");
+    Some(Problem::warning(&source.name, at, format!("`admin.bind`: there is no folder {shown}"), fix))
+}
+
 /// A limit on open files, of whoever checks, that has no room for the clients; the engine may have another.
 fn few_files(source: &Source, config: &Config) -> Option<Problem> {
     let (what, fix) = files_plan(config).shortfall(propylon_sys::raise_files_limit())?;
     let at = propylon_config::written(source, "process.max_connections");
     Some(Problem::warning(&source.name, at, what, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_admin_socket_whose_folder_is_missing_is_warned_of_with_the_command_that_makes_it() {
+        let of = |folder: &Path| {
+            let text = format!(
+                "[process]\nuser = \"nobody\"\n[admin]\nbind = \"unix:{}/admin.sock\"\n[[route]]\nrespond = {{}}\n\
+                 [listener.web]\nbind = \"127.0.0.1:0\"\n",
+                folder.display()
+            );
+            let source = Source { name: "a.toml".into(), base: "/etc".into(), text };
+            let config = propylon_config::parse(&source).expect("a good text").0;
+            missing_folder(&source, &config)
+        };
+        assert_eq!(of(&std::env::temp_dir()).map(|problem| problem.what), None);
+        let problem = of(Path::new("/nonexistent/propylon")).expect("a warning");
+        assert_eq!((problem.severity, problem.at.map(|at| at.line)), (Severity::Warning, Some(4)));
+        assert!(problem.fix.starts_with("install -d -o nobody -m 750 /nonexistent/propylon,"), "{}", problem.fix);
+    }
 }

@@ -98,15 +98,66 @@ fn exchange(mut stream: impl Read + Write, host: &str, ask: &AdminRequest<'_>) -
     let AdminRequest { method, path, fields, body, .. } = ask;
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let request = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}{fields}\r\n{body}");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+    // A body that is refused need not be read whole: the answer may be there all the same.
+    let written = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map(drop);
+    match written.and(read) {
+        Err(error) if !is_whole(&answer) => Err(error),
+        _ => String::from_utf8(answer).map_err(|_| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Whether an answer has all of the body that its head tells of.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    length.is_some_and(|length| answer.len() - end - 4 == length)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes the beginning of a request, and answers at once.
+    struct Hasty {
+        answer: &'static [u8],
+        taken_max: usize,
+    }
+
+    impl Write for Hasty {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.taken_max);
+            self.taken_max -= taken;
+            if taken == 0 { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Read for Hasty {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            match self.answer.read(bytes) {
+                Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),
+                other => other,
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_heard_though_the_body_could_not_be_sent_whole() {
+        let body = "x".repeat(1000);
+        let ask = AdminRequest { method: "POST", path: "/", fields: "", body: &body, timeout: CONNECT_TIMEOUT };
+        let heard =
+            |answer| exchange(Hasty { answer, taken_max: 100 }, "localhost", &ask).map_err(|error| error.kind());
+        let refusal = b"HTTP/1.0 413 Payload Too Large\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(heard(refusal), Ok(String::from_utf8(refusal.to_vec()).unwrap()));
+        assert_eq!(heard(&refusal[..refusal.len() - 1]), Err(io::ErrorKind::BrokenPipe));
+        assert_eq!(heard(b""), Err(io::ErrorKind::BrokenPipe));
+    }
 
     #[test]
     fn an_admin_address_is_an_address_or_a_path() {

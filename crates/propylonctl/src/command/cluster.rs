@@ -9,8 +9,8 @@ mod status;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use propylon_cluster::WEIGHT_PERCENT_MAX;
-use propylon_config::SOURCE_BYTES_MAX;
+use propylon_cluster::{TEXT_BYTES_MAX, WEIGHT_PERCENT_MAX};
+use propylon_control::admin::SHARED_TOO_LONG;
 use serde_json::Value;
 
 use super::admin_client::Where;
@@ -20,8 +20,8 @@ use super::control::{Engine, change_text, encoded, ended, list, refused, text};
 const ROOT: &str = "/v1/cluster";
 const JSON: &str = "application/json";
 const PEM: &str = "application/x-pem-file";
-/// A chain and its key are shorter by far.
-const PEM_BYTES_MAX: usize = 1 << 20;
+/// As the admin address takes them; a chain and its key are shorter by far.
+const PEM_BYTES_MAX: usize = 256 << 10;
 
 const EXAMPLES: &str = "Examples:\n  propylon cluster status -c propylon.toml\n  propylon cluster apply shared.toml \
     --why \"new shop\" -c propylon.toml\n  propylon cluster drain edge-2 -c propylon.toml\n  propylon cluster weight edge-2 25 -c \
@@ -301,7 +301,7 @@ fn left(arguments: &Change) -> Result<String, String> {
 }
 
 fn put_certificate(arguments: &PutCertificate) -> Result<String, String> {
-    let pem = contents(&arguments.file, PEM_BYTES_MAX)?;
+    let pem = contents(&arguments.file, PEM_BYTES_MAX, "one chain and its key are to be in it")?;
     let path = format!("{ROOT}/certificates/{}", encoded(&arguments.name));
     arguments.change.engine()?.send("PUT", &path, (PEM, &pem))?;
     Ok(format!("{} is sealed in etcd, and all engines serve it as soon as they have it\n", arguments.name))
@@ -316,10 +316,11 @@ fn remove_certificate(arguments: &RemoveCertificate) -> Result<String, String> {
 /// A configuration as it is sent: its type, and its text.
 fn configuration(file: &Path) -> Result<(&'static str, String), String> {
     let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    Ok((if is_json { JSON } else { "application/toml" }, contents(file, SOURCE_BYTES_MAX)?))
+    Ok((if is_json { JSON } else { "application/toml" }, contents(file, TEXT_BYTES_MAX, SHARED_TOO_LONG)?))
 }
 
-fn contents(file: &Path, bytes_max: usize) -> Result<String, String> {
+/// The file's text, which is not longer than so much; else with what to do about that.
+fn contents(file: &Path, bytes_max: usize, when_longer: &str) -> Result<String, String> {
     use std::io::Read;
 
     let mut text = String::new();
@@ -328,7 +329,9 @@ fn contents(file: &Path, bytes_max: usize) -> Result<String, String> {
     match read {
         Err(error) => Err(format!("{}: {error}", file.display())),
         Ok(0) => Err(format!("{} is empty", file.display())),
-        Ok(bytes) if bytes > bytes_max => Err(format!("{} has more than {bytes_max} bytes", file.display())),
+        Ok(bytes) if bytes > bytes_max => {
+            Err(format!("{} has more than {bytes_max} bytes; {when_longer}", file.display()))
+        }
         Ok(_) => Ok(text),
     }
 }
@@ -359,6 +362,20 @@ mod tests {
         assert_eq!(["0", "25", "1000"].map(percent), [Ok(0), Ok(25), Ok(1000)]);
         assert!(percent("1001").unwrap_err().contains("0..=1000"));
         assert!(percent("-1").is_err() && percent("x").is_err());
+    }
+
+    #[test]
+    fn a_configuration_that_is_too_long_for_etcd_is_refused_before_anybody_is_asked() {
+        let name = format!("propylon-cluster-{}-{:016x}.toml", std::process::id(), fastrand::u64(..));
+        let file = std::env::temp_dir().join(name);
+        let read = |bytes: usize| {
+            std::fs::write(&file, "#".repeat(bytes)).unwrap();
+            configuration(&file).map(|(_, text)| text.len())
+        };
+        let (fits, longer) = (read(TEXT_BYTES_MAX), read(TEXT_BYTES_MAX + 1));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(fits, Ok(TEXT_BYTES_MAX));
+        assert!(longer.is_err_and(|what| what.contains("716800 bytes") && what.contains("certificate put")));
     }
 
     #[test]

@@ -33,8 +33,8 @@ const FILES_WANTED: u64 = 65_536;
 const BACKLOG_WANTED: u64 = 4096;
 /// Local ports towards one server; each connection in progress or in TIME_WAIT takes one.
 const PORTS_WANTED: u64 = 50_000;
-/// Such a range, above the ports that services of a machine usually listen at: one that begins at 1024 takes these from them
-/// after a restart.
+/// Such a range, above the ports that services of a machine usually listen at: one that begins at 1024 takes these from
+/// them after a restart.
 const LOCAL_PORTS_WANTED: &str = "10240 65535";
 /// File for settings of the kernel.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/60-propylon.conf";

@@ -246,7 +246,7 @@ mod tests {
 cluster edge, seen from e1: etcd answers; leader e2; configuration 7
 
 engine  state     address   version  serial  cores  cpu   connections  requests/s  handshakes/s  faults/s  p99     buckets
-e1      ready     10.0.0.1  0.9.0    7       4      31 %  1200         850         12            0         8.2 ms  512
+e1      ready     10.0.0.1  0.9.0    7       4      31 %  1200         850         12            0.0       8.2 ms  512
 e2      draining  10.0.0.2  0.9.0    6       4      -     -            -           -             -         -       0
 
 candidate 7f (configuration 8), by root (new shop): canary: e2 goes first
@@ -271,8 +271,8 @@ problem: the clocks of e1 and e2 differ by 4 s
         }
         (cluster["connected"], cluster["engines"], cluster["problems"]) = (false.into(), json!([]), json!([]));
         let told = status(&cluster);
-        let first = "cluster edge, seen from e1: etcd does not answer: engines serve what they have; leader none; \
-                     configuration 7";
+        let first = "cluster edge, seen from e1: etcd does not answer: engines serve what they have, and this \
+                     is what they were before; leader none; configuration 7";
         assert_eq!(told.lines().next(), Some(first));
         assert_eq!(told.lines().count(), 3, "{told}");
     }

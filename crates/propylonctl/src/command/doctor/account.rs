@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use propylon_config::{AccessLog, Config, FileAccess};
+use propylon_config::{AccessLog, AdminBind, Config, FileAccess};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_sys::Account;
 
@@ -52,7 +52,13 @@ pub fn become_it(config: &Config) -> Option<Finding> {
 /// Findings about what this account can do of what the configuration asks for.
 pub fn findings(config: &Config) -> Vec<Finding> {
     let owner = Owner::of(config);
-    let all = [files(config, &owner), store(config, &owner), upgrade(config, &owner), log_folder(config, &owner)];
+    let all = [
+        files(config, &owner),
+        store(config, &owner),
+        admin_socket(config, &owner),
+        upgrade(config, &owner),
+        log_folder(config, &owner),
+    ];
     all.into_iter().flatten().collect()
 }
 
@@ -223,6 +229,25 @@ fn upgrade(config: &Config, owner: &Owner) -> Option<Finding> {
     Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
 }
 
+/// Whether the socket of the admin address could be made, and made anew by a later process.
+fn admin_socket(config: &Config, owner: &Owner) -> Option<Finding> {
+    let AdminBind::Unix(path) = &config.admin.as_ref()?.bind else { return None };
+    let folder = folder_of(path);
+    let shown = folder.display();
+    let (state, current) = match fs::metadata(folder) {
+        Err(error) => (State::Bad, format!("{shown}: {error}")),
+        Ok(metadata) if !metadata.is_dir() => (State::Bad, format!("{shown} is no folder")),
+        Ok(_) if may_write(folder) => (State::Good, format!("{shown} can be written in")),
+        // Root makes the socket before it becomes that account, which then cannot remove it.
+        Ok(_) if config.process.user.is_some() => {
+            (State::Advice, format!("{shown} cannot be written in: a start by root alone would do"))
+        }
+        Ok(_) => (State::Bad, format!("{shown} cannot be written in")),
+    };
+    let command = format!("{}, or RuntimeDirectory= in the systemd unit", owner.installs(folder, 750));
+    Some(Finding::new("admin socket", state, current, "a folder to be made in").fix(command))
+}
+
 /// The folder of a path; without one it is the folder that this process is in.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -288,6 +313,24 @@ mod tests {
         let made = commands(&[gone, folder], &owner);
         assert!(made[0].starts_with("put /gone.pem where"), "{made:?}");
         assert_eq!(made[1], "install -d -o nobody -g nogroup -m 700 /state");
+    }
+
+    #[test]
+    fn the_admin_socket_wants_a_folder_and_its_absence_is_told_with_the_command() {
+        let found = |path: &Path| {
+            let text = format!(
+                "[admin]\nbind = \"unix:{}\"\n[[route]]\nrespond = {{}}\n[listener.web]\nbind = \"127.0.0.1:0\"\n",
+                path.display()
+            );
+            let config = super::super::tests::config(&text);
+            admin_socket(&config, &Owner { user: "nobody".into(), group: "nogroup".into() }).expect("a finding")
+        };
+        assert_eq!(found(&std::env::temp_dir().join("admin.sock")).state, State::Good);
+        let missing = found(Path::new("/nonexistent/propylon/admin.sock"));
+        assert_eq!(missing.state, State::Bad);
+        assert!(missing.command.starts_with("install -d -o nobody -g nogroup -m 750 /nonexistent/propylon,"));
+        // The program itself, in the place of the folder.
+        assert_eq!(found(&std::env::current_exe().unwrap().join("admin.sock")).state, State::Bad);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) use ocsp::ocsp_path;
 use problem::Problem;
 pub use profile::NOT_THERE_YET;
 use profile::{Entry, Item, Loading};
-pub use sent::check_pem;
+pub use sent::{UnfitPem, check_pem};
 pub use trust::KEY_AMONG_AUTHORITIES;
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
