@@ -71,6 +71,8 @@ pub struct Agent {
     /// The record that others have of this engine.
     pub(crate) published: Option<EngineRecord>,
     pub(crate) leading: Option<Leading>,
+    /// Since when etcd answers, if it did not before.
+    pub(crate) since_etcd: Option<Instant>,
     /// Since when this engine is about to leave.
     pub(crate) leaving: Option<Instant>,
     pub(crate) is_connected: bool,
@@ -204,6 +206,7 @@ pub fn start(opened: Opened, asks: mpsc::Sender<Ask>) -> std::io::Result<Handle>
         verdicts_due: BTreeMap::new(),
         published: None,
         leading: None,
+        since_etcd: None,
         leaving: None,
         is_connected: false,
         problems: BTreeMap::new(),

@@ -21,6 +21,9 @@ const SLOTS_MAX: u16 = 16_384;
 const WEIGHT_PAUSE: Duration = Duration::from_secs(10);
 /// An engine whose lease has ended keeps its connections for so long: it may be cut off from etcd alone.
 const LOST_WAIT: Duration = Duration::from_secs(300);
+/// After etcd was away engines have so long to register again before the table counts any of them as lost: by the table
+/// that they have they would forward what others have moved meanwhile.
+const REJOIN_WAIT: Duration = Duration::from_secs(10);
 /// An engine that lives and has not applied a table after this is left out of the next.
 const APPLY_WAIT: Duration = Duration::from_secs(15);
 /// Counts are as old as this when they come: they are made each second, and have a way to go.
@@ -43,6 +46,11 @@ fn lost() -> Member {
     Member { standing: Standing::Lost, weight: 0, applied: 0, counted: None }
 }
 
+/// An engine that is about to register again: nothing is moved before it has.
+fn awaited(weight: u32) -> Member {
+    Member { standing: Standing::Serving, weight, applied: 0, counted: None }
+}
+
 impl std::fmt::Debug for TableWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TableWriter").field("weights", &self.weights).finish_non_exhaustive()
@@ -55,6 +63,8 @@ pub(crate) struct Wanted<'a> {
     pub buckets: u32,
     pub vips: &'a [std::net::IpAddr],
     pub drain_limit: Duration,
+    /// Whether etcd was away a moment ago.
+    pub is_rejoining: bool,
 }
 
 impl TableWriter {
@@ -66,7 +76,13 @@ impl TableWriter {
             None => (Vec::new(), None),
         };
         assign(&mut slots, &mirror.engines, table.as_ref());
-        let members = self.members(mirror, &slots, now.saturating_duration_since(began), now);
+        let mut members = self.members(mirror, &slots, now.saturating_duration_since(began), now);
+        if wanted.is_rejoining {
+            for slot in slots.iter().filter(|slot| !mirror.engines.contains_key(&slot.name)) {
+                let weight = self.weights.get(&slot.name).map_or(WEIGHT_PER_CORE, |(weight, _)| *weight);
+                members.entry(EngineId(slot.slot)).and_modify(|member| *member = awaited(weight));
+            }
+        }
         let Some(table) = table else {
             return first(&slots, &members, wanted);
         };
@@ -252,6 +268,7 @@ impl Agent {
             buckets: settings.buckets,
             vips: &self.settings.vips,
             drain_limit: self.settings.drain_limit,
+            is_rejoining: self.since_etcd.is_some_and(|since| since.elapsed() < REJOIN_WAIT),
         };
         let Some(leading) = &mut self.leading else { return Ok(()) };
         let Some(next) = leading.flows.next(&self.mirror, &wanted, Instant::now()) else { return Ok(()) };
@@ -325,6 +342,7 @@ mod tests {
         writer: TableWriter,
         began: Instant,
         seconds: u64,
+        is_rejoining: bool,
     }
 
     impl Story {
@@ -341,7 +359,8 @@ mod tests {
                 };
                 mirror.engines.insert(format!("e{engine}"), record);
             }
-            let mut story = Story { mirror, writer: TableWriter::default(), began: Instant::now(), seconds: 0 };
+            let writer = TableWriter::default();
+            let mut story = Story { mirror, writer, began: Instant::now(), seconds: 0, is_rejoining: false };
             story.rest();
             story
         }
@@ -358,8 +377,8 @@ mod tests {
         /// Whether a second changes the table.
         fn second(&mut self) -> bool {
             self.seconds += 1;
-            let wanted =
-                Wanted { port: 6655, buckets: BUCKETS as u32, vips: &[], drain_limit: Duration::from_secs(60) };
+            let (buckets, drain_limit) = (BUCKETS as u32, Duration::from_secs(60));
+            let wanted = Wanted { port: 6655, buckets, vips: &[], drain_limit, is_rejoining: self.is_rejoining };
             let now = self.began + Duration::from_secs(self.seconds);
             let Some(next) = self.writer.next(&self.mirror, &wanted, now) else { return false };
             let counts = counts(&next);
@@ -391,6 +410,28 @@ mod tests {
         let tolerated = BUCKETS / wanted.len() / 32;
         let is_about = |(share, wanted): (&usize, &usize)| share.abs_diff(*wanted) <= tolerated;
         assert!(shares.len() == wanted.len() && shares.iter().zip(wanted).all(is_about), "{shares:?} {wanted:?}");
+    }
+
+    #[test]
+    fn engines_that_register_again_after_etcd_was_away_find_the_table_as_it_was_but_for_dead_ones() {
+        let mut story = Story::of(3);
+        let before = story.shares();
+        let (late, mut dead) = (story.mirror.engines.remove("e2").unwrap(), Story::of(3));
+        story.is_rejoining = true;
+        assert!((0..9).all(|_| !story.second()));
+        assert_eq!(story.shares(), before);
+        story.mirror.engines.insert("e2".into(), late.clone());
+        assert!(!story.second());
+        // Without such a reason it has lost its lease, and others take over at once.
+        story.is_rejoining = false;
+        story.mirror.engines.remove("e2");
+        assert!(story.second());
+        // Nobody waits for one that is dead.
+        dead.is_rejoining = true;
+        dead.mirror.engines.remove("e2");
+        dead.mirror.deaths.insert("e2".into(), late.lineage);
+        assert!(dead.second());
+        assert!(!dead.mirror.flows.as_ref().unwrap().slots.iter().any(|slot| slot.name == "e2"));
     }
 
     #[test]

@@ -51,13 +51,16 @@ impl Agent {
             return Err(Failure::Wrong(format!("the configuration has {has} bytes; etcd takes {may} at most")));
         }
         self.readable_candidate()?;
-        if let Some((candidate, _)) = &self.mirror.candidate {
+        let key = self.keys.candidate();
+        // Another engine may have heard of its end before.
+        if let Some((candidate, _)) = &self.mirror.candidate
+            && self.client.get(&key).await.map_err(away)?.is_some()
+        {
             let (serial, by, phase) = (candidate.config.serial, &candidate.config.by, candidate.phase.name());
             return Err(Failure::Conflict(format!(
                 "configuration {serial} of {by} is on its way ({phase}): wait for it, or end it with `propylon cluster abort`"
             )));
         }
-        let key = self.keys.candidate();
         let known = self.client.get(self.keys.current()).await.map_err(away)?;
         let current: Option<ConfigRecord> = match &known {
             Some(known) => Some(read(&self.keys.current(), &known.value).map_err(Failure::Conflict)?),

@@ -248,12 +248,14 @@ impl fmt::Display for SealError {
                 "it is sealed under the key {id}, which this engine does not have; add that key's file to the \
                  cluster's sealing keys"
             ),
-            SealError::Damaged => {
-                f.write_str("it was changed since it was sealed, or moved from another name; put it anew")
-            }
-            SealError::NotSealed => {
-                f.write_str("it is not sealed, or by a later version; if etcd has it, it is read again from there, else put it anew by Propylon's API")
-            }
+            SealError::Damaged => f.write_str(
+                "it was changed since it was sealed, or moved from another name; if it is a file of this engine, it \
+                     is read again from etcd, else put it anew",
+            ),
+            SealError::NotSealed => f.write_str(
+                "it is not sealed, or by a later version; if it is a file of this engine, it is read again from \
+                     etcd, else put it anew by Propylon's API",
+            ),
         }
     }
 }

@@ -40,6 +40,7 @@ impl Agent {
         let revision = self.load().await?;
         let mut watch = self.client.watch(self.keys.all(), revision + 1);
         if !self.is_connected {
+            self.since_etcd = Some(Instant::now());
             log::info!("cluster: etcd answers; {} engines are there", self.mirror.engines.len());
         }
         self.is_connected = true;
