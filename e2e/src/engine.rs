@@ -224,8 +224,19 @@ impl Engine {
     /// Resident memory in bytes.
     #[track_caller]
     pub fn rss(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// Resident memory in bytes without pages of files, among them the program's own, which come as it is used.
+    #[track_caller]
+    pub fn anonymous_memory(&self) -> u64 {
+        self.memory("RssAnon:")
+    }
+
+    #[track_caller]
+    fn memory(&self, kind: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a running engine");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident size");
+        let line = status.lines().find_map(|line| line.strip_prefix(kind)).expect("a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
