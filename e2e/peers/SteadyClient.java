@@ -4,24 +4,18 @@
 // Says "goes on" for each fifty answers until its standard input ends; then how many requests were answered, and a line
 // for each way in which one failed. Every other request is a POST, which Java repeats never.
 
-import java.io.FileInputStream;
-import java.io.InputStream;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
-import java.security.KeyStore;
-import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicBoolean;
-import javax.net.ssl.SSLContext;
-import javax.net.ssl.TrustManagerFactory;
 
 public class SteadyClient {
     static final int THREADS = 3;
@@ -36,7 +30,7 @@ public class SteadyClient {
 
     public static void main(String[] arguments) throws Exception {
         HttpClient.Version version = HttpClient.Version.valueOf(arguments[2].equals("1") ? "HTTP_1_1" : "HTTP_2");
-        HttpClient http = HttpClient.newBuilder().sslContext(trusting(arguments[1])).version(version).build();
+        HttpClient http = HttpClient.newBuilder().sslContext(JavaClient.trusting(arguments[1])).version(version).build();
         AtomicBoolean stop = new AtomicBoolean();
         List<Thread> threads = new ArrayList<>();
         for (int thread = 0; thread < THREADS; thread++) {
@@ -57,10 +51,7 @@ public class SteadyClient {
         for (Thread thread : threads) {
             thread.join();
         }
-        // Java before 24, and updates of 17 and 21 before that, give up what is in progress on GOAWAY (JDK-8335181).
-        Runtime.Version java = Runtime.version();
-        boolean finishes = java.feature() >= 24 || java.feature() == 17 && java.update() >= 17;
-        System.out.println((finishes ? 1 : 0) + " finishes after GOAWAY");
+        System.out.println((JavaClient.finishesAfterGoAway() ? 1 : 0) + " finishes after GOAWAY");
         counts.forEach((what, count) -> System.out.println(count + " " + what));
         System.exit(0);
     }
@@ -78,18 +69,5 @@ public class SteadyClient {
         boolean whole = posts ? new String(body).startsWith(wanted) : body.length == LENGTH;
         boolean good = response.statusCode() == 200 && response.version() == version && whole;
         return good ? "answered" : "failed: " + response.version() + " " + response.statusCode() + " " + body.length;
-    }
-
-    static SSLContext trusting(String ca) throws Exception {
-        KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
-        store.load(null, null);
-        try (InputStream pem = new FileInputStream(ca)) {
-            store.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(pem));
-        }
-        TrustManagerFactory managers = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-        managers.init(store);
-        SSLContext context = SSLContext.getInstance("TLS");
-        context.init(null, managers.getTrustManagers(), null);
-        return context;
     }
 }

@@ -65,6 +65,11 @@ pub fn are_unoptimised() -> bool {
 }
 
 /// Where the binaries are: beside the test's own, and up to date. A program lies among them, and takes them as they are.
+/// Programs that take long to build keep what they built there, from one run to the next.
+pub fn kept() -> PathBuf {
+    target(folder()).join("tmp")
+}
+
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

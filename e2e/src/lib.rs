@@ -26,6 +26,7 @@ pub mod nginx;
 pub mod origin;
 pub mod otlp;
 pub mod pebble;
+pub mod peers;
 pub mod program;
 pub mod python;
 pub mod rig;

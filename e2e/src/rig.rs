@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod etcd;
 pub mod faults;
 pub mod flows;
+mod hops;
 pub mod namespaces;
 pub mod network;
 pub mod node;

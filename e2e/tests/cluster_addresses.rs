@@ -4,12 +4,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use propylon_e2e::peers::{self, Running};
 use propylon_e2e::program::{finish, run};
 use propylon_e2e::rig::cluster::secret;
 use propylon_e2e::rig::network::client_addresses;
@@ -19,8 +20,6 @@ use propylon_e2e::wait::{WAIT_MAX, eventually};
 use propylon_e2e::{Certificates, Scratch};
 use serde_json::Value;
 
-/// Building what Go's standard library has for HTTP takes its time, once for each checkout.
-const BUILD_MAX: Duration = Duration::from_secs(300);
 /// Transfers, and Java's start, on a busy machine.
 const TRANSFERS_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a large body.
@@ -57,7 +56,7 @@ impl Story {
         let pem = Certificates::shared().issue(&names, &rcgen::PKCS_ECDSA_P256_SHA256);
         secret(story.certificate(), &pem);
         let engines = story.shared.rig.engines().iter();
-        story.servers = engines.map(|node| Server::start(node.command(go("go_server")))).collect();
+        story.servers = engines.map(|node| Server::start(node.command(peers::go("go_server")))).collect();
         (0..running).for_each(|engine| story.start(engine));
         story.shared.await_sharing(running);
         Some(story)
@@ -304,16 +303,19 @@ fn clients_in_go_and_java_and_curl_lose_no_request_while_engines_drain_and_are_u
     let start = |program: Command, version: &str| {
         let mut command = program;
         command.arg(format!("https://{VIP}")).arg(Certificates::shared().ca()).arg(version);
-        Client::start(command)
+        Running::start(command)
     };
     let rig = &story.shared.rig;
-    let mut clients = vec![start(rig.client_command(go("steady_client")), "1")];
-    clients.push(start(rig.client_command(go("steady_client")), "2"));
-    clients.push(start(java(rig.client_command("java")), "1"));
-    clients.push(start(java(rig.client_command("java")), "2"));
+    let mut clients = vec![start(rig.client_command(peers::go("steady_client")), "1")];
+    clients.push(start(rig.client_command(peers::go("steady_client")), "2"));
+    for version in ["1", "2"] {
+        let mut java = rig.client_command("java");
+        java.args(peers::java("SteadyClient"));
+        clients.push(start(java, version));
+    }
     let curl = Curl::start(|| rig.client_command("curl"));
     let goes_on = || {
-        clients.iter().for_each(|client| client.goes_on(2));
+        clients.iter().for_each(|client| answers(client, 2));
         curl.goes_on();
     };
     goes_on();
@@ -343,54 +345,11 @@ fn clients_in_go_and_java_and_curl_lose_no_request_while_engines_drain_and_are_u
     assert!(others.is_empty(), "{java2}");
 }
 
-/// A program that goes on until its standard input ends.
-struct Client {
-    child: Child,
-    input: Option<ChildStdin>,
-    said: Arc<Mutex<Vec<String>>>,
-}
-
-impl Client {
-    fn start(mut command: Command) -> Client {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program that is there");
-        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let kept = Arc::clone(&said);
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                kept.lock().expect("readers do not panic").push(line);
-            }
-        });
-        Client { child, input, said }
-    }
-
-    fn said(&self) -> Vec<String> {
-        self.said.lock().expect("readers do not panic").clone()
-    }
-
-    /// Waits until it has said so many more lines, each for fifty answers.
-    #[track_caller]
-    fn goes_on(&self, lines: usize) {
-        let before = self.said().len();
-        eventually(TRANSFERS_MAX, "a client is answered", || (self.said().len() >= before + lines).then_some(()));
-    }
-
-    /// Ends it in order, and gives what it has said.
-    #[track_caller]
-    fn end(mut self) -> String {
-        drop(self.input.take());
-        let status = finish(&mut self.child, TRANSFERS_MAX, "a client ends");
-        assert!(status.success(), "{status}");
-        eventually(WAIT_MAX, "its last words", || (Arc::strong_count(&self.said) == 1).then_some(()));
-        self.said().join("\n")
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Waits until a client has said so many more lines, each for fifty answers.
+#[track_caller]
+fn answers(client: &Running, lines: usize) {
+    let before = client.said().len();
+    eventually(TRANSFERS_MAX, "a client is answered", || (client.said().len() >= before + lines).then_some(()));
 }
 
 /// `curl --http2` one after the other, each with several requests on one connection.
@@ -462,40 +421,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
-}
-
-/// A program in Go, built once. Go's cache is beside cargo's, so that its standard library is built once as well.
-fn go(name: &str) -> PathBuf {
-    static BUILT: OnceLock<Scratch> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let (scratch, home) = (Scratch::new(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
-        for name in ["go_server", "steady_client"] {
-            let mut command = Command::new("go");
-            command.arg("build").arg("-o").arg(scratch.join(name)).arg(source(&format!("{name}.go")));
-            command.env("HOME", &home).env("GOCACHE", home.join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
-            command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("GOENV", "off");
-            run(command, b"", BUILD_MAX).ok();
-        }
-        scratch
-    });
-    built.join(name)
-}
-
-/// The arguments for the client in Java, which is compiled once.
-fn java(mut command: Command) -> Command {
-    static BUILT: OnceLock<Scratch> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let scratch = Scratch::new();
-        let mut command = Command::new("javac");
-        command.arg("-d").arg(scratch.path()).arg(source("SteadyClient.java"));
-        run(command, b"", BUILD_MAX).ok();
-        scratch
-    });
-    // A machine that ends in seconds is best off without what makes it fast in minutes.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp"]).arg(built.path()).arg("SteadyClient");
-    command
 }

@@ -1,21 +1,18 @@
 //! The HTTP/2 of other people's standard libraries: Go's net/http on both sides, and Java's java.net.http as a client.
 //! Their programs are below e2e/peers, and say a line for each promise, with how often it was kept.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
 use propylon_e2e::http::values;
-use propylon_e2e::program::{curl, finish, run};
+use propylon_e2e::peers::{self, Running};
+use propylon_e2e::program::{curl, run};
 use propylon_e2e::{Certificates, Engine, Scratch, eventually, holds};
 use serde_json::Value;
 
-/// Building what Go's standard library has for HTTP takes its time, once for each checkout.
-const BUILD_MAX: Duration = Duration::from_secs(300);
 /// Requests that a client's `load` has in progress, at most.
 const THREADS: usize = 8;
 /// How often terms change in a story.
@@ -24,40 +21,13 @@ const STORY_MAX: Duration = Duration::from_secs(60);
 /// Starting takes its time on a busy machine.
 const START_MAX: Duration = Duration::from_secs(30);
 
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
-}
-
-/// A program in Go, built once. Go's cache is beside cargo's, so that its standard library is built once as well.
 fn go(name: &str) -> Command {
-    static BUILT: OnceLock<Scratch> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let (scratch, home) = (Scratch::new(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
-        for name in ["go_client", "go_server"] {
-            let mut command = Command::new("go");
-            command.arg("build").arg("-o").arg(scratch.join(name)).arg(source(&format!("{name}.go")));
-            command.env("HOME", &home).env("GOCACHE", home.join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
-            command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("GOENV", "off");
-            run(command, b"", BUILD_MAX).ok();
-        }
-        scratch
-    });
-    Command::new(built.join(name))
+    Command::new(peers::go(name))
 }
 
-/// The client in Java, compiled once.
 fn java() -> Command {
-    static BUILT: OnceLock<Scratch> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let scratch = Scratch::new();
-        let mut command = Command::new("javac");
-        command.arg("-d").arg(scratch.path()).arg(source("JavaClient.java"));
-        run(command, b"", BUILD_MAX).ok();
-        scratch
-    });
     let mut command = Command::new("java");
-    // A machine that ends in seconds is best off without what makes it fast in minutes.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp"]).arg(built.path()).arg("JavaClient");
+    command.args(peers::java("JavaClient"));
     command
 }
 
@@ -95,62 +65,6 @@ fn tally(client: Command, story: &str, engine: &Engine) -> Tally {
 fn asking(mut client: Command, story: &str, engine: &Engine) -> Command {
     client.arg(story).arg(engine.url("web")).arg(Certificates::shared().ca());
     client
-}
-
-/// A program that goes on until its standard input ends.
-struct Running {
-    child: Child,
-    input: Option<ChildStdin>,
-    said: Arc<Mutex<Vec<String>>>,
-}
-
-impl Running {
-    fn start(mut command: Command) -> Running {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program that is there");
-        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let kept = Arc::clone(&said);
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                kept.lock().expect("readers do not panic").push(line);
-            }
-        });
-        Running { child, input, said }
-    }
-
-    fn said(&self) -> Vec<String> {
-        self.said.lock().expect("readers do not panic").clone()
-    }
-
-    #[track_caller]
-    fn says(&self, line: &str) {
-        holds(&format!("it says {line:?}"), || self.said().iter().any(|said| said == line));
-    }
-
-    fn tell(&mut self, line: &str) {
-        let input = self.input.as_mut().expect("an input that is open");
-        writeln!(input, "{line}").expect("a program that reads");
-    }
-
-    /// Ends it in order, and gives what it has said.
-    #[track_caller]
-    fn end(mut self) -> Tally {
-        drop(self.input.take());
-        let status = finish(&mut self.child, STORY_MAX, "it ends");
-        assert!(status.success(), "{status}");
-        holds("its last words", || Arc::strong_count(&self.said) == 1);
-        Tally(self.said().join("\n"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        if std::thread::panicking() {
-            let _ = self.child.kill();
-        }
-        finish(&mut self.child, Duration::from_secs(10), "it ends");
-    }
 }
 
 /// A server in Go.
@@ -322,7 +236,7 @@ fn a_server_in_go_that_shuts_down_loses_no_request_whose_body_is_still_here() {
         one.running.tell("shutdown");
         one.running.says("shut");
         goes_on(&engine, 200.0);
-        let tally = client.end();
+        let tally = Tally(client.end());
         let goaway =
             ["known", "unknown"].map(|kind| format!(" failed {kind}: 502 Bad Gateway: 502 Bad Gateway: goaway"));
         let is_another = |line: &&str| !goaway.iter().any(|words| line.ends_with(words));
@@ -407,7 +321,7 @@ impl Changing {
             holds("clients come anew", || came(&self.engine) > before);
             goes_on(&self.engine, 100.0);
         }
-        let tally = client.end();
+        let tally = Tally(client.end());
         nothing_is_left(&self.engine);
         assert_eq!(self.engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
         // A request that its client gave up after twenty seconds is one that has never come here.
@@ -434,7 +348,7 @@ fn javas_client_loses_no_request_to_terms_that_change_between_its_requests() {
         holds("it has heard of it", || story.engine.metric("propylon_http2_connections", &[]) == 0.0);
     }
     let each = 20 * CHANGES;
-    client.end().is(&[("get", each), ("known", each), ("unknown", each), ("slow", each), ("bytes", each)]);
+    Tally(client.end()).is(&[("get", each), ("known", each), ("unknown", each), ("slow", each), ("bytes", each)]);
     nothing_is_left(&story.engine);
 }
 

@@ -4,25 +4,22 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::cluster::{BUCKETS, Member};
+use super::hops::{self, Hops};
 use super::network::{UPLINK, engine, engine_address, engine_address6};
 use super::programs::{path, system};
-use super::{Options, Rig, Skip, VIP, VIP6, remains};
+use super::{Options, Rig, Skip, VIP, VIP6};
 use crate::binaries;
 use crate::program::run;
 use crate::wait::{WAIT_MAX, eventually};
 
-/// Changes of the table on a busy machine, and elections of keepalived.
+/// Elections of keepalived on a busy machine.
 const CHANGE: Duration = Duration::from_secs(90);
-/// Numbers of pinned folders, apart from those of [`super::cluster::Cluster`].
-const PINS_FIRST: usize = 10_000;
 /// Clients that ask once a second are told to leave by an answer, and none is cut.
 /// A machine that is busy with other tests refuses none for it.
 const PROCESS: &str = "drain_timeout = \"10s\"\nhandshakes = { queue_wait = \"30s\" }\n";
@@ -32,19 +29,12 @@ const PROCESS: &str = "drain_timeout = \"10s\"\nhandshakes = { queue_wait = \"30
 pub struct Shared {
     // Processes end before their namespaces.
     keepers: Vec<Option<Ended>>,
-    hops: Vec<Option<Hop>>,
+    hops: Hops,
     pub rig: Rig,
 }
 
 /// A process that is ended when this is dropped.
 struct Ended(Child);
-
-/// `propylon-flows` on one machine.
-struct Hop {
-    child: Ended,
-    pins: PathBuf,
-    log: PathBuf,
-}
 
 impl Shared {
     /// No engine runs yet.
@@ -56,11 +46,10 @@ impl Shared {
         if options.segment && path("keepalived").is_none() {
             return Err(Skip("keepalived is not installed: scripts/setup.sh test".to_owned()));
         }
-        remains::sweep_pins();
         let count = options.engines;
         let bird = options.bird && !options.segment;
         let rig = Rig::new(Options { etcd_members: 3, bird, ..options })?;
-        Ok(Shared { keepers: (0..count).map(|_| None).collect(), hops: (0..count).map(|_| None).collect(), rig })
+        Ok(Shared { keepers: (0..count).map(|_| None).collect(), hops: Hops::new(count), rig })
     }
 
     pub fn vips(&self) -> Vec<IpAddr> {
@@ -80,9 +69,7 @@ impl Shared {
             section = section.replace(&own(engine_address(engine).into()), &own(engine_address6(engine).into()));
         }
         fs::create_dir_all(&member.runtime).expect("a folder");
-        if self.hops[engine].is_none() {
-            self.hops[engine] = Some(self.hop(engine));
-        }
+        self.hops.begin(self.rig.engine(engine));
         let config = format!("{}{section}{}{more}", self.announce(engine), self.rig.config());
         let node = self.rig.engine(engine);
         node.start(PROCESS, &config);
@@ -98,20 +85,6 @@ impl Shared {
         let socket = self.rig.bird(engine).socket().display().to_string();
         let protocols = if self.rig.options().ipv6 { "\"vip\", \"vip6\"" } else { "\"vip\"" };
         format!("[announce]\nbird = \"{socket}\"\nprotocols = [{protocols}]\nhold_up = \"1s\"\n")
-    }
-
-    #[track_caller]
-    fn hop(&mut self, engine: usize) -> Hop {
-        static RUNS: AtomicUsize = AtomicUsize::new(PINS_FIRST);
-        let pins = remains::pins(RUNS.fetch_add(1, Ordering::Relaxed));
-        let node = self.rig.engine(engine);
-        let (runtime, log) = (node.folder().join("runtime"), node.folder().join("flows.log"));
-        let file = fs::File::create(&log).expect("a log");
-        let mut command = node.command(binaries::flows());
-        command.args(["run", "--interface", UPLINK, "--table"]).arg(runtime.join("flows.table"));
-        command.arg("--status").arg(runtime.join("flows.status")).arg("--pin").arg(&pins);
-        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a handle")).stderr(file);
-        Hop { child: Ended(command.spawn().expect("propylon-flows starts")), pins, log }
     }
 
     /// Starts an engine's keepalived with what `propylon cluster keepalived` prints there. It asks the engine who the
@@ -160,27 +133,10 @@ impl Shared {
         }
     }
 
-    /// The cluster as some engine that runs sees it.
-    pub fn status(&mut self) -> Option<Value> {
-        let running = self.rig.engines().iter().filter(|node| node.is_running());
-        let mut answers = running.filter_map(|node| node.try_ask("GET", "/cluster", "application/json", ""));
-        let (_, text) = answers.next()?;
-        serde_json::from_str(&text).ok()
-    }
-
     /// Waits until some engine sees the cluster so.
     #[track_caller]
     pub fn await_status(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + CHANGE;
-        loop {
-            let status = self.status().unwrap_or_default();
-            if is_so(&status) {
-                return status;
-            }
-            self.hops.iter_mut().flatten().for_each(Hop::must_run);
-            assert!(Instant::now() < until, "{what}: not within {CHANGE:?}: {status:#}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.hops.await_status(&mut self.rig, what, is_so, logs)
     }
 
     /// Waits until so many engines and no other have buckets of the table, and the router has its paths to them. Those
@@ -240,38 +196,22 @@ impl Shared {
 
     /// Last words of all second hops and keepaliveds.
     pub fn logs(&mut self) -> String {
-        let mut logs = String::new();
-        for node in self.rig.engines() {
-            logs += &format!("--- {}\n", node.name());
-            for name in ["flows.log", "runtime/flows.status", "keepalived.conf", "keepalived.log"] {
-                logs += &fs::read_to_string(node.folder().join(name)).unwrap_or_default();
-            }
-        }
-        logs
+        logs(&mut self.rig)
     }
+}
+
+fn logs(rig: &mut Rig) -> String {
+    let keepalived = |node: &super::Node| {
+        let read = |name: &str| fs::read_to_string(node.folder().join(name)).unwrap_or_default();
+        read("keepalived.conf") + &read("keepalived.log")
+    };
+    rig.engines().iter().map(|node| hops::log(node) + &keepalived(node)).collect()
 }
 
 /// Shares of the table by engine.
 pub fn buckets(status: &Value) -> BTreeMap<String, u64> {
     let engines = status["engines"].as_array().into_iter().flatten();
     engines.filter_map(|engine| Some((engine["name"].as_str()?.to_owned(), engine["buckets"].as_u64()?))).collect()
-}
-
-impl Hop {
-    #[track_caller]
-    fn must_run(&mut self) {
-        let ended = self.child.0.try_wait().expect("a child can be waited for");
-        let said = || fs::read_to_string(&self.log).unwrap_or_default();
-        assert!(ended.is_none(), "propylon-flows has ended:\n{}", said());
-    }
-}
-
-impl Drop for Hop {
-    fn drop(&mut self) {
-        let _ = self.child.0.kill();
-        let _ = self.child.0.wait();
-        remains::remove_pins(&self.pins);
-    }
 }
 
 impl Drop for Ended {

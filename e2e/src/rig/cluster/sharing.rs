@@ -2,21 +2,16 @@
 //! reaches its engine whatever path the router takes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::Member;
-use crate::binaries;
-use crate::rig::network::{UPLINK, VIP};
-use crate::rig::{Options, Rig, Skip, remains};
+use crate::rig::hops::{self, Hops};
+use crate::rig::network::VIP;
+use crate::rig::{Options, Rig, Skip};
 use crate::wait::{WAIT_MAX, eventually};
 
-/// Changes of the table on a busy machine.
-const CHANGE: Duration = Duration::from_secs(90);
 /// A canary serves a configuration for so long before the others do.
 pub const CANARY_TIME: Duration = Duration::from_secs(1);
 /// Buckets of the flow table.
@@ -26,16 +21,8 @@ const PROCESS: &str = "drain_timeout = \"10s\"\n";
 
 /// A rig whose engines have the second hop in their kernels.
 pub struct Cluster {
-    // Processes of the second hop end before their namespaces.
-    hops: Vec<Option<Hop>>,
+    hops: Hops,
     pub rig: Rig,
-}
-
-/// `propylon-flows` on one machine.
-struct Hop {
-    child: Option<Child>,
-    pins: PathBuf,
-    log: PathBuf,
 }
 
 impl Cluster {
@@ -45,8 +32,7 @@ impl Cluster {
     /// When there can be no rig here.
     #[track_caller]
     pub fn new(options: Options) -> Result<Cluster, Skip> {
-        remains::sweep_pins();
-        let hops = (0..options.engines).map(|_| None).collect();
+        let hops = Hops::new(options.engines);
         Ok(Cluster { hops, rig: Rig::new(Options { etcd_members: 3, ..options })? })
     }
 
@@ -61,76 +47,37 @@ impl Cluster {
         let socket = self.rig.bird(engine).socket().display().to_string();
         let announce = format!("[announce]\nbird = \"{socket}\"\nprotocols = [\"vip\"]\nhold_up = \"1s\"\n");
         fs::create_dir_all(&member.runtime).expect("a folder");
-        if self.hops[engine].is_none() {
-            self.start_hop(engine, &member.runtime);
-        }
+        self.hops.begin(self.rig.engine(engine));
         let config = format!("{announce}{section}{}", self.rig.config());
         self.rig.engine(engine).start(PROCESS, &config);
-    }
-
-    #[track_caller]
-    fn start_hop(&mut self, engine: usize, runtime: &Path) {
-        static RUNS: AtomicUsize = AtomicUsize::new(0);
-        let kept = self.hops[engine].as_ref().map(|hop| hop.pins.clone());
-        let pins = kept.unwrap_or_else(|| remains::pins(RUNS.fetch_add(1, Ordering::Relaxed)));
-        let path = runtime.with_extension("flows.log");
-        let log = fs::File::create(&path).expect("a log");
-        let mut command = self.rig.engine(engine).command(binaries::flows());
-        command.args(["run", "--interface", UPLINK, "--table"]).arg(runtime.join("flows.table"));
-        command.arg("--status").arg(runtime.join("flows.status")).arg("--pin").arg(&pins);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a handle")).stderr(log);
-        let child = Some(command.spawn().expect("propylon-flows starts"));
-        match &mut self.hops[engine] {
-            Some(hop) => hop.child = child,
-            none => *none = Some(Hop { child, pins, log: path }),
-        }
     }
 
     /// SIGKILL for the process of an engine's second hop, whose program stays in the kernel.
     #[track_caller]
     pub fn kill_hop(&mut self, engine: usize) {
-        self.hops[engine].as_mut().expect("a second hop").end();
+        self.hops.kill(engine);
     }
 
     /// Starts that process again.
     #[track_caller]
     pub fn restart_hop(&mut self, engine: usize) {
-        let runtime = Member::of(&mut self.rig, engine).runtime;
-        self.start_hop(engine, &runtime);
+        self.hops.start(self.rig.engine(engine));
     }
 
     /// The cluster as some engine that runs sees it.
     pub fn status(&mut self) -> Option<Value> {
-        let running = self.rig.engines().iter().filter(|node| node.is_running());
-        let mut answers = running.filter_map(|node| node.try_ask("GET", "/cluster", "application/json", ""));
-        let (_, text) = answers.next()?;
-        serde_json::from_str(&text).ok()
+        hops::status(&mut self.rig)
     }
 
     /// Waits until some engine sees the cluster so.
     #[track_caller]
     pub fn await_status(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + CHANGE;
-        loop {
-            let status = self.status().unwrap_or_default();
-            if is_so(&status) {
-                return status;
-            }
-            self.hops.iter_mut().flatten().for_each(Hop::must_run);
-            assert!(Instant::now() < until, "{what}: not within {CHANGE:?}: {status:#}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.hops.await_status(&mut self.rig, what, is_so, logs)
     }
 
     /// Logs and last words of all second hops.
     pub fn logs(&mut self) -> String {
-        let mut logs = String::new();
-        for node in self.rig.engines() {
-            let log = fs::read_to_string(node.folder().join("runtime.flows.log")).unwrap_or_default();
-            let status = fs::read_to_string(node.folder().join("runtime/flows.status")).unwrap_or_default();
-            logs += &format!("--- {}: {log}{status}\n", node.name());
-        }
-        logs
+        logs(&mut self.rig)
     }
 
     /// Waits until so many engines have their share of the table, and all routes are there.
@@ -174,6 +121,10 @@ impl Cluster {
     }
 }
 
+fn logs(rig: &mut Rig) -> String {
+    rig.engines().iter().map(hops::log).collect()
+}
+
 /// Shares of the table by engine, of those that have one.
 fn buckets(status: &Value) -> Vec<u64> {
     status["engines"].as_array().into_iter().flatten().filter_map(|engine| engine["buckets"].as_u64()).collect()
@@ -183,28 +134,4 @@ fn buckets(status: &Value) -> Vec<u64> {
 fn owned(status: &Value, name: &str) -> Option<u64> {
     let mut engines = status["engines"].as_array().into_iter().flatten();
     engines.find(|engine| engine["name"] == name)?["buckets"].as_u64()
-}
-
-impl Hop {
-    #[track_caller]
-    fn must_run(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        let ended = child.try_wait().expect("a child can be waited for");
-        let said = || fs::read_to_string(&self.log).unwrap_or_default();
-        assert!(ended.is_none(), "propylon-flows has ended:\n{}", said());
-    }
-
-    fn end(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Drop for Hop {
-    fn drop(&mut self) {
-        self.end();
-        remains::remove_pins(&self.pins);
-    }
 }
