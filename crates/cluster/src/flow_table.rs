@@ -76,13 +76,7 @@ impl TableWriter {
             None => (Vec::new(), None),
         };
         assign(&mut slots, &mirror.engines, table.as_ref());
-        let mut members = self.members(mirror, &slots, now.saturating_duration_since(began), now);
-        if wanted.is_rejoining {
-            for slot in slots.iter().filter(|slot| !mirror.engines.contains_key(&slot.name)) {
-                let weight = self.weights.get(&slot.name).map_or(WEIGHT_PER_CORE, |(weight, _)| *weight);
-                members.entry(EngineId(slot.slot)).and_modify(|member| *member = awaited(weight));
-            }
-        }
+        let members = self.members(mirror, &slots, wanted, now);
         let Some(table) = table else {
             return first(&slots, &members, wanted);
         };
@@ -100,13 +94,22 @@ impl TableWriter {
         Some(record(&next, slots, wanted))
     }
 
-    fn members(&mut self, mirror: &Mirror, slots: &[Slot], at: Duration, now: Instant) -> BTreeMap<EngineId, Member> {
+    fn members(
+        &mut self,
+        mirror: &Mirror,
+        slots: &[Slot],
+        wanted: &Wanted,
+        now: Instant,
+    ) -> BTreeMap<EngineId, Member> {
+        let at = now.saturating_duration_since(self.began.unwrap_or(now));
         let mean = mean_load(mirror);
         let mut members = BTreeMap::new();
         for slot in slots {
             let Some(engine) = mirror.engines.get(&slot.name) else {
                 if self.is_lost(slot, mirror, now) {
-                    members.insert(EngineId(slot.slot), lost());
+                    let weight = self.weights.get(&slot.name).map_or(WEIGHT_PER_CORE, |(weight, _)| *weight);
+                    let member = if wanted.is_rejoining { awaited(weight) } else { lost() };
+                    members.insert(EngineId(slot.slot), member);
                 }
                 continue;
             };

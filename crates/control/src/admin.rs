@@ -39,7 +39,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::audit::{Caller, Refusals};
 use crate::requests::ChangeRequest;
-pub use change::{SHARED_TOO_LONG, wrong_token_file};
+pub use change::{PEM_BYTES_MAX, SHARED_TOO_LONG, wrong_token_file};
 use context::AdminContext;
 use response::{text, typed};
 use status_json::Filter;

@@ -33,8 +33,9 @@ use crate::sandbox;
 /// From the end of the head to the end of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A chain with its key.
+pub const PEM_BYTES_MAX: usize = 256 * 1024;
 pub(super) const PEM_BODY: BodyKind = BodyKind {
-    bytes_max: 256 * 1024,
+    bytes_max: PEM_BYTES_MAX,
     when_longer: "send one chain and its key, and no other certificates",
     when_no_text: PEM_FIX,
 };

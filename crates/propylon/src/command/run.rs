@@ -128,7 +128,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
             return Err(summary(&wrong.problems));
         }
     };
-    let own = merged.clone();
+    let own = merged.config.cluster.is_some().then(|| merged.clone());
     let (mut merged, mut cluster) = cluster::open(merged, is_upgrade).inspect_err(|what| log::error!("{what}"))?;
     print(&merged.warnings, &merged.source.text);
     print(&merged.overrides(), &merged.file.text);
@@ -151,7 +151,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
     };
     let mut compiled = compile(&merged);
     // An upgrade leaves everything as it is where its new process cannot serve what the one before serves.
-    if let (Err(findings), Some(opened), false) = (&compiled, &mut cluster, is_upgrade)
+    if let (Err(findings), Some(opened), Some(own), false) = (&compiled, &mut cluster, own, is_upgrade)
         && opened.config.take().is_some()
     {
         let problems = findings.iter().map(|finding| with_path(problem(&merged.source, finding), finding));

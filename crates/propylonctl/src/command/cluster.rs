@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use propylon_cluster::{TEXT_BYTES_MAX, WEIGHT_PERCENT_MAX};
-use propylon_control::admin::SHARED_TOO_LONG;
+use propylon_control::admin::{PEM_BYTES_MAX, SHARED_TOO_LONG};
 use serde_json::Value;
 
 use super::admin_client::Where;
@@ -20,8 +20,6 @@ use super::control::{Engine, change_text, encoded, ended, list, refused, text};
 const ROOT: &str = "/v1/cluster";
 const JSON: &str = "application/json";
 const PEM: &str = "application/x-pem-file";
-/// As the admin address takes them; a chain and its key are shorter by far.
-const PEM_BYTES_MAX: usize = 256 << 10;
 
 const EXAMPLES: &str = "Examples:\n  propylon cluster status -c propylon.toml\n  propylon cluster apply shared.toml \
     --why \"new shop\" -c propylon.toml\n  propylon cluster drain edge-2 -c propylon.toml\n  propylon cluster weight edge-2 25 -c \
