@@ -83,7 +83,7 @@ impl Rig {
         need_programs(&options)?;
         // The first story builds them, which may take minutes and may fail.
         binaries::propylon();
-        let scratch = Scratch::new();
+        let scratch = Scratch::in_memory();
         let namespaces = Namespaces::make(&network::names(&options), scratch.path())?;
         let network = Network::lay(&namespaces, &options);
         let servers = Servers::start(namespaces.of(network::SERVERS), options.servers);

@@ -281,6 +281,7 @@ impl Agent {
                     self.secrets.set_accounts(&accounts);
                 }
                 answered = answered(&mut self.in_flight) => self.conclude(answered),
+                _ = self.viewed.changed() => self.publish(),
                 Some(request) = self.requests.recv() => {
                     let why = self.problems.get("etcd").cloned().unwrap_or_default();
                     let _ = request.reply.send(Err(Failure::Away(format!("etcd is away: {why}"))));
@@ -331,7 +332,10 @@ impl Agent {
             self.send(AskKind::ReadCertificates, String::new(), false, Purpose::Certificates);
             return;
         }
-        if let Some((config, candidate)) = self.wanted() {
+        let is_due = |(config, candidate): &(&ConfigRecord, Option<&str>)| {
+            self.served.as_ref() != Some(config) || self.served_candidate.as_deref() != *candidate
+        };
+        if let Some((config, candidate)) = self.wanted().filter(is_due) {
             let (config, candidate) = (config.clone(), candidate.map(str::to_owned));
             let is_same = |served: &ConfigRecord| served.text == config.text && served.is_json == config.is_json;
             if self.served.as_ref().is_some_and(is_same) {

@@ -1,6 +1,6 @@
 //! The flow table between etcd, the policy that makes it, and the process that loads it into the kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
@@ -8,6 +8,7 @@ use propylon_flows::table::{EngineEntry, TableFile, VERSION};
 use propylon_policy::flows::plan::{Counted, Limits, Member, Planner, Standing};
 use propylon_policy::flows::weight::{WEIGHT_PER_CORE, next_weight};
 use propylon_policy::flows::{EngineId, FlowTable, wire};
+use serde::Deserialize;
 
 use crate::agent::{Agent, Outcome};
 use crate::chance::fill;
@@ -57,6 +58,33 @@ impl std::fmt::Debug for TableWriter {
     }
 }
 
+/// A table as it is in etcd, read once: every change of anything in the cluster asks for some of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "FlowsTable")]
+pub struct KnownTable {
+    pub record: FlowsTable,
+    /// `None` if it cannot be read.
+    pub table: Option<FlowTable>,
+    /// Buckets of each engine, by name.
+    pub counts: BTreeMap<String, usize>,
+    /// Buckets that have a second engine.
+    pub moving: usize,
+}
+
+impl From<FlowsTable> for KnownTable {
+    fn from(record: FlowsTable) -> KnownTable {
+        let table = Base64::decode_vec(&record.table).ok().and_then(|bytes| wire::parse(&bytes).ok());
+        let buckets = table.as_ref().map_or(&[][..], |table| &table.buckets);
+        let mut owned: HashMap<u16, usize> = HashMap::new();
+        buckets.iter().for_each(|bucket| *owned.entry(bucket.owner.0).or_default() += 1);
+        let count = |slot: &Slot| owned.get(&slot.slot).copied().unwrap_or(0);
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        record.slots.iter().for_each(|slot| *counts.entry(slot.name.clone()).or_default() += count(slot));
+        let moving = buckets.iter().filter(|bucket| bucket.has_former()).count();
+        KnownTable { record, table, counts, moving }
+    }
+}
+
 /// The port, addresses and size that the settings have for a table.
 pub(crate) struct Wanted<'a> {
     pub port: u16,
@@ -71,23 +99,23 @@ impl TableWriter {
     /// The next generation, if there is anything to change.
     pub fn next(&mut self, mirror: &Mirror, wanted: &Wanted, now: Instant) -> Option<FlowsTable> {
         let began = *self.began.get_or_insert(now);
-        let (mut slots, table) = match mirror.flows.as_ref().and_then(|flows| Some((flows, table(flows)?))) {
-            Some((flows, table)) => (flows.slots.clone(), Some(table)),
+        let (mut slots, table) = match mirror.flows.as_ref().and_then(|flows| Some((flows, flows.table.as_ref()?))) {
+            Some((flows, table)) => (flows.record.slots.clone(), Some(table)),
             None => (Vec::new(), None),
         };
-        assign(&mut slots, &mirror.engines, table.as_ref());
+        assign(&mut slots, &mirror.engines, table);
         let members = self.members(mirror, &slots, wanted, now);
         let Some(table) = table else {
             return first(&slots, &members, wanted);
         };
         let limits = Limits { contested_wait: wanted.drain_limit, ..Limits::default() };
         let planner = self.planner.get_or_insert_with(|| Planner::new(limits));
-        let next = planner.next(&table, &members, now.saturating_duration_since(began));
-        let flows = mirror.flows.as_ref()?;
+        let next = planner.next(table, &members, now.saturating_duration_since(began));
+        let flows = &mirror.flows.as_ref()?.record;
         let is_moved = flows.port != wanted.port || flows.vips != wanted.vips;
         let next = match next {
             Some((next, _)) => next,
-            None if is_moved => FlowTable { generation: table.generation + 1, ..table },
+            None if is_moved => FlowTable { generation: table.generation + 1, ..table.clone() },
             None => return None,
         };
         slots.retain(|slot| is_named(&next, EngineId(slot.slot)));
@@ -149,7 +177,7 @@ impl TableWriter {
 
     /// Whether an engine has not applied the table for so long that nobody waits for it any more.
     fn is_behind(&mut self, name: &str, engine: &EngineRecord, mirror: &Mirror, now: Instant) -> bool {
-        let generation = mirror.flows.as_ref().map_or(0, |flows| flows.generation);
+        let generation = mirror.flows.as_ref().map_or(0, |flows| flows.record.generation);
         if engine.flows.as_ref().is_some_and(|flows| flows.generation >= generation) {
             self.behind.remove(name);
             return false;
@@ -222,12 +250,6 @@ fn record(table: &FlowTable, slots: Vec<Slot>, wanted: &Wanted) -> FlowsTable {
     }
 }
 
-/// The table of a record, if it can be read.
-pub(crate) fn table(flows: &FlowsTable) -> Option<FlowTable> {
-    let bytes = Base64::decode_vec(&flows.table).ok()?;
-    wire::parse(&bytes).ok()
-}
-
 /// The table as the process that loads it takes it on the machine of the engine `own`.
 fn table_file(flows: &FlowsTable, own: u16, table: &FlowTable) -> TableFile {
     let slots = table.buckets.iter().flat_map(|bucket| [bucket.owner.0, bucket.former.0]);
@@ -245,23 +267,6 @@ fn table_file(flows: &FlowsTable, own: u16, table: &FlowTable) -> TableFile {
     }
 }
 
-/// Buckets of each engine.
-pub(crate) fn counts(flows: &FlowsTable) -> BTreeMap<String, usize> {
-    let mut counts: BTreeMap<String, usize> = flows.slots.iter().map(|slot| (slot.name.clone(), 0)).collect();
-    let names: BTreeMap<u16, &String> = flows.slots.iter().map(|slot| (slot.slot, &slot.name)).collect();
-    for bucket in table(flows).into_iter().flat_map(|table| table.buckets) {
-        if let Some(count) = names.get(&bucket.owner.0).and_then(|name| counts.get_mut(*name)) {
-            *count += 1;
-        }
-    }
-    counts
-}
-
-/// Buckets that have a second engine.
-pub(crate) fn moving(flows: &FlowsTable) -> usize {
-    table(flows).map_or(0, |table| table.buckets.iter().filter(|bucket| bucket.has_former()).count())
-}
-
 impl Agent {
     /// As the leader: publishes the next table.
     pub(crate) async fn keep_flows(&mut self) -> Outcome<()> {
@@ -277,7 +282,7 @@ impl Agent {
         let Some(next) = leading.flows.next(&self.mirror, &wanted, Instant::now()) else { return Ok(()) };
         let (key, value) = (self.keys.flows(), written(&next));
         if self.put_as_leader(key, value).await? {
-            self.mirror.flows = Some(next);
+            self.mirror.flows = Some(next.into());
         }
         Ok(())
     }
@@ -286,8 +291,8 @@ impl Agent {
     pub(crate) fn look_for_own_slot(&mut self) {
         let own = |slot: &&Slot| slot.name == self.settings.engine && slot.lineage == self.lineage;
         let listed = self.mirror.flows.as_ref().and_then(|flows| {
-            let own = flows.slots.iter().find(own)?;
-            table(flows)?.engines.contains(&EngineId(own.slot)).then_some(flows.generation)
+            let own = flows.record.slots.iter().find(own)?;
+            flows.table.as_ref()?.engines.contains(&EngineId(own.slot)).then_some(flows.record.generation)
         });
         self.listed = match (listed, self.listed) {
             (None, _) => None,
@@ -306,13 +311,13 @@ impl Agent {
 
     /// Gives the table to the process that loads it, where this engine is in it.
     pub(crate) fn hand_over_table(&mut self) {
-        let Some(flows) = &self.mirror.flows else { return };
+        let Some(KnownTable { record: flows, table: Some(table), .. }) = &self.mirror.flows else { return };
         if self.settings.flows.is_none() || self.handed_over == Some(flows.generation) {
             return;
         }
         let own = flows.slots.iter().find(|slot| slot.name == self.settings.engine && slot.lineage == self.lineage);
-        let (Some(own), Some(table)) = (own, table(flows)) else { return };
-        let file = table_file(flows, own.slot, &table);
+        let Some(own) = own else { return };
+        let file = table_file(flows, own.slot, table);
         let generation = flows.generation;
         let written = Runtime::open(&self.settings.runtime)
             .and_then(|runtime| runtime.write(&runtime.path(FLOWS_TABLE), file.text().as_bytes()));
@@ -374,7 +379,7 @@ mod tests {
         }
 
         fn shares(&self) -> Vec<usize> {
-            self.mirror.flows.as_ref().map(counts).unwrap_or_default().into_values().collect()
+            self.mirror.flows.iter().flat_map(|flows| flows.counts.values().copied()).collect()
         }
 
         /// Whether a second changes the table.
@@ -384,10 +389,10 @@ mod tests {
             let wanted = Wanted { port: 6655, buckets, vips: &[], drain_limit, is_rejoining: self.is_rejoining };
             let now = self.began + Duration::from_secs(self.seconds);
             let Some(next) = self.writer.next(&self.mirror, &wanted, now) else { return false };
-            let counts = counts(&next);
+            let next = KnownTable::from(next);
             for (name, engine) in &mut self.mirror.engines {
-                engine.flows.as_mut().unwrap().generation = next.generation;
-                let share = counts.get(name).copied().unwrap_or(0) as f64 / BUCKETS as f64;
+                engine.flows.as_mut().unwrap().generation = next.record.generation;
+                let share = next.counts.get(name).copied().unwrap_or(0) as f64 / BUCKETS as f64;
                 let load = LoadRecord { cpu: share * WORK / f64::from(CORES), ..LoadRecord::default() };
                 self.mirror.loads.insert(name.clone(), load);
             }
@@ -434,7 +439,7 @@ mod tests {
         dead.mirror.engines.remove("e2");
         dead.mirror.deaths.insert("e2".into(), late.lineage);
         assert!(dead.second());
-        assert!(!dead.mirror.flows.as_ref().unwrap().slots.iter().any(|slot| slot.name == "e2"));
+        assert!(!dead.mirror.flows.as_ref().unwrap().record.slots.iter().any(|slot| slot.name == "e2"));
     }
 
     #[test]
@@ -449,7 +454,7 @@ mod tests {
         let shares = story.rest();
         assert_eq!(shares[0], 0);
         are_about(&shares, &[0, 512, 512]);
-        assert!(story.mirror.flows.as_ref().unwrap().slots.iter().any(|slot| slot.name == "e0"), "it is listed");
+        assert!(story.mirror.flows.as_ref().unwrap().record.slots.iter().any(|slot| slot.name == "e0"), "it is listed");
         story.mirror.weights.clear();
         are_about(&story.rest(), &[341, 341, 341]);
     }
@@ -457,9 +462,9 @@ mod tests {
     #[test]
     fn a_table_can_be_read_by_the_process_that_loads_it() {
         let story = Story::of(3);
-        let flows = story.mirror.flows.as_ref().unwrap();
-        let table = table(flows).unwrap();
-        let read = propylon_flows::table::Table::parse(&table_file(flows, 1, &table).text()).unwrap();
+        let KnownTable { record: flows, table, .. } = story.mirror.flows.as_ref().unwrap();
+        let table = table.as_ref().unwrap();
+        let read = propylon_flows::table::Table::parse(&table_file(flows, 1, table).text()).unwrap();
         assert_eq!((read.generation, read.own, read.port), (flows.generation, 1, 6655));
         assert_eq!((read.seed, &read.buckets, read.engines.len()), (table.seed, &table.buckets, 3));
     }

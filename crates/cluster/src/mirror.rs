@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+use crate::flow_table::KnownTable;
 use crate::keys::{Key, Keys};
 use crate::percent::WeightPercent;
 use crate::records::{
-    Candidate, CapacityRecord, ConfigRecord, DrainRecord, EngineRecord, FlowsTable, LeaderRecord, LoadRecord,
-    OutcomeRecord, Verdict, WeightRecord, read,
+    Candidate, CapacityRecord, ConfigRecord, DrainRecord, EngineRecord, LeaderRecord, LoadRecord, OutcomeRecord,
+    Verdict, WeightRecord, read,
 };
 
 /// Problems of values that are remembered; more of them say nothing new.
@@ -36,7 +37,7 @@ pub struct Mirror {
     /// Verdicts by candidate, then by engine.
     verdicts: BTreeMap<String, BTreeMap<String, Verdict>>,
     pub outcome: Option<OutcomeRecord>,
-    pub flows: Option<FlowsTable>,
+    pub flows: Option<KnownTable>,
     pub capacity: Option<CapacityRecord>,
     /// Values that cannot be read, by key.
     problems: BTreeMap<String, String>,
@@ -99,6 +100,13 @@ impl Mirror {
             Key::Other => return Touched::Nothing,
         }
         Touched::Value
+    }
+
+    /// Takes note that a key was read as it was at a revision: older news of it is none.
+    pub fn note(&mut self, key: &[u8], modified: u64) {
+        if let Ok(key) = std::str::from_utf8(key) {
+            self.is_news(key, modified);
+        }
     }
 
     /// Takes note that a key is gone.
@@ -219,6 +227,17 @@ mod tests {
         assert_eq!((mirror.current.as_ref().unwrap().serial, mirror.problems().count()), (2, 0));
         assert_eq!(mirror.delete(&keys, &current, 8), Touched::Value);
         assert!(mirror.current.is_none());
+    }
+
+    #[test]
+    fn of_a_secret_that_was_listed_only_what_came_later_is_news() {
+        let (keys, mut mirror, now) = (Keys::of("edge"), Mirror::default(), Instant::now());
+        let key = keys.secret("certificates/a");
+        mirror.note(key.as_bytes(), 7);
+        assert_eq!(mirror.put(&keys, &key, b"x", (5, 5), now), Touched::Nothing);
+        assert_eq!(mirror.delete(&keys, &key, 6), Touched::Nothing);
+        assert_eq!(mirror.put(&keys, &key, b"x", (7, 7), now), Touched::Nothing);
+        assert_eq!(mirror.put(&keys, &key, b"x", (7, 8), now), Touched::Secret("certificates/a".into()));
     }
 
     #[test]

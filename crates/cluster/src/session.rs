@@ -86,10 +86,10 @@ impl Agent {
         let _ = request.reply.send(answer);
     }
 
-    /// Reads everything small, and of the secrets what has changed. Returns the revision to watch from.
+    /// Reads everything small, and then of the secrets what has changed: a configuration must not be here before a
+    /// certificate that was put before it. Returns the revision to watch from.
     async fn load(&mut self) -> Outcome<u64> {
-        let secrets = self.keys.secrets();
-        let listed = self.client.keys(&secrets).await?;
+        let mut first = None;
         let mut mirror = Mirror::default();
         std::mem::swap(&mut mirror.heard, &mut self.mirror.heard);
         let now = Instant::now();
@@ -99,7 +99,9 @@ impl Agent {
                 .into_iter()
                 .chain(["config/outcome", "leader", "flows", "capacity"])
         {
-            for entry in self.client.range(format!("{prefix}{part}"), PAGE_KEYS).await?.entries {
+            let range = self.client.range(format!("{prefix}{part}"), PAGE_KEYS).await?;
+            first.get_or_insert(range.revision);
+            for entry in range.entries {
                 let revisions = (entry.create_revision, entry.mod_revision);
                 if let Ok(key) = std::str::from_utf8(&entry.key) {
                     mirror.put(&self.keys, key, &entry.value, revisions, now);
@@ -108,11 +110,17 @@ impl Agent {
             }
         }
         self.mirror = mirror;
-        self.secrets.look_for_rewind(listed.revision);
         self.load_figures().await?;
+        let secrets = self.keys.secrets();
+        let listed = self.client.keys(&secrets).await?;
+        self.secrets.look_for_rewind(listed.revision);
+        let first = first.unwrap_or(listed.revision);
+        // Changes from before the list come once more by the watch.
+        let late = listed.entries.iter().filter(|entry| entry.mod_revision > first);
+        late.for_each(|entry| self.mirror.note(&entry.key, entry.mod_revision));
         self.load_secrets(&listed.entries, &secrets).await?;
         self.secrets.flush();
-        Ok(listed.revision)
+        Ok(first)
     }
 
     /// Reads the files of accounts that the configuration has now.

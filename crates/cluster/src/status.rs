@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, Registration};
 use crate::chance::now;
 use crate::ends::Standing;
-use crate::flow_table;
 use crate::mirror::Mirror;
 use crate::records::{Candidate, EngineRecord, OutcomeRecord};
 use crate::runtime::CERTIFICATES_PATH;
@@ -23,8 +22,9 @@ impl Agent {
             *known = standing;
             is_new
         });
-        // A view has all of the cluster: callers that look get it, and nobody else pays for it.
-        if self.is_viewed() && self.shown.is_none_or(|shown| shown.elapsed() >= VIEW_PAUSE) {
+        // A view has all of the cluster: one is put together for each look, and for nobody else.
+        let viewed = *self.viewed.borrow();
+        if self.shown.is_none_or(|shown| viewed.is_some_and(|viewed| viewed > shown)) {
             self.shown = Some(Instant::now());
             self.status.send_replace(Arc::new(view(self)));
         }
@@ -39,9 +39,7 @@ impl Agent {
     }
 }
 
-/// Time between two views of the cluster that are put together.
-const VIEW_PAUSE: Duration = Duration::from_millis(50);
-/// Views are kept up to date for so long after somebody has looked.
+/// Others' figures are kept up to date for so long after somebody has looked.
 const VIEWED: Duration = Duration::from_secs(10);
 
 fn standing(agent: &Agent) -> Standing {
@@ -49,7 +47,7 @@ fn standing(agent: &Agent) -> Standing {
     let is_other = |(name, engine): &(&String, &EngineRecord)| {
         name.as_str() != own && engine.is_ready && engine.draining.is_none() && engine.announced != Some(false)
     };
-    let buckets = mirror.flows.as_ref().map(|table| flow_table::counts(table).get(own).copied().unwrap_or(0));
+    let buckets = mirror.flows.as_ref().map(|flows| flows.counts.get(own).copied().unwrap_or(0));
     Standing {
         is_connected: agent.is_connected,
         is_leader: agent.leading.is_some(),
@@ -96,9 +94,8 @@ fn problems(agent: &Agent) -> Vec<String> {
 
 fn view(agent: &Agent) -> Value {
     let mirror = &agent.mirror;
-    let counts = mirror.flows.as_ref().map(flow_table::counts).unwrap_or_default();
     let engines = mirror.engines.iter().map(|(name, engine)| {
-        let buckets = counts.get(name).copied();
+        let buckets = mirror.flows.as_ref().and_then(|flows| flows.counts.get(name).copied());
         shown_engine(name, engine, mirror, buckets)
     });
     json!({
@@ -116,10 +113,10 @@ fn view(agent: &Agent) -> Value {
             shown_candidate(candidate, mirror.verdicts(&candidate.id))
         }),
         "outcome": mirror.outcome.as_ref().map(shown_outcome),
-        "flows": mirror.flows.as_ref().map(|table| json!({
-            "generation": table.generation,
-            "buckets": counts.values().sum::<usize>(),
-            "moving": flow_table::moving(table),
+        "flows": mirror.flows.as_ref().map(|flows| json!({
+            "generation": flows.record.generation,
+            "buckets": flows.counts.values().sum::<usize>(),
+            "moving": flows.moving,
         })),
         "capacity": mirror.capacity.as_ref().map(|capacity| json!({
             "wanted": capacity.wanted, "engines": capacity.engines, "reason": capacity.reason,

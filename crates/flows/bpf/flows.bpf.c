@@ -32,7 +32,7 @@ enum counter {
 	PASSED_FRAGMENT,
 	KEPT_OWN_SOCKET,
 	KEPT_OWNER_SYN,
-	KEPT_UNKNOWN,
+	KEPT_ONLY_OWNER,
 	KEPT_HOP_LIMIT,
 	KEPT_NO_ROUTE,
 	FORWARDED_OWNER,
@@ -166,6 +166,21 @@ INLINE u64 hash_of(const struct packet *packet, const struct table *table)
 
 /* Reading packets. */
 
+/* No header that is read begins further in. The verifier wants to know. */
+enum { OFFSET_MASK = 0x1ff };
+
+/* Headers are where they can be read without a call of the kernel in nearly all packets; elsewhere they are fetched.
+ * Machines for which BPF is compiled by the kernel load what is not aligned as fast.
+ */
+INLINE long load(struct __sk_buff *skb, u32 offset, void *to, u32 bytes)
+{
+	const u8 *from = (const u8 *)(long)skb->data + (offset & OFFSET_MASK);
+	if (from + bytes > (const u8 *)(long)skb->data_end)
+		return bpf_skb_load_bytes(skb, offset, to, bytes);
+	__builtin_memcpy(to, __builtin_assume_aligned(from, 8), bytes);
+	return 0;
+}
+
 INLINE void map_ipv4(u64 *to, u32 address)
 {
 	to[0] = 0;
@@ -176,7 +191,7 @@ INLINE enum kind read_tcp(struct __sk_buff *skb, u32 offset, struct packet *pack
 {
 	/* The first 14 bytes, up to the flags, in half words. */
 	u16 head[7];
-	if (bpf_skb_load_bytes(skb, offset, head, sizeof(head)))
+	if (load(skb, offset, head, sizeof(head)))
 		return MALFORMED;
 	packet->source_port = head[0];
 	packet->destination_port = head[1];
@@ -194,7 +209,7 @@ INLINE enum kind read_quoted(struct __sk_buff *skb, u32 offset, struct packet *p
 	u16 ports[2];
 	if (packet->is_ipv6) {
 		struct ipv6 ip;
-		if (bpf_skb_load_bytes(skb, offset + 8, &ip, sizeof(ip)))
+		if (load(skb, offset + 8, &ip, sizeof(ip)))
 			return OTHER;
 		if (ip.next != PROTOCOL_TCP || ip.source[0] != packet->destination[0] ||
 		    ip.source[1] != packet->destination[1])
@@ -204,7 +219,7 @@ INLINE enum kind read_quoted(struct __sk_buff *skb, u32 offset, struct packet *p
 		offset += 8 + sizeof(ip);
 	} else {
 		struct ipv4 ip;
-		if (bpf_skb_load_bytes(skb, offset + 8, &ip, sizeof(ip)))
+		if (load(skb, offset + 8, &ip, sizeof(ip)))
 			return OTHER;
 		if (ip.protocol != PROTOCOL_TCP || ip.fragment & htons(0x1fff) ||
 		    (u64)ip.source << 32 != (packet->destination[1] & 0xffffffff00000000ULL))
@@ -212,7 +227,7 @@ INLINE enum kind read_quoted(struct __sk_buff *skb, u32 offset, struct packet *p
 		map_ipv4(packet->source, ip.destination);
 		offset += 8 + ((ip.version_length & 0x0f) << 2);
 	}
-	if (bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)))
+	if (load(skb, offset, ports, sizeof(ports)))
 		return OTHER;
 	packet->source_port = ports[1];
 	packet->destination_port = ports[0];
@@ -228,7 +243,7 @@ INLINE int is_vip(const struct packet *packet, u32 index)
 INLINE enum kind read_icmp(struct __sk_buff *skb, u32 offset, struct packet *packet)
 {
 	u8 type;
-	if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)))
+	if (load(skb, offset, &type, sizeof(type)))
 		return OTHER;
 	/* Unreachable, time exceeded, parameter problem; in IPv6 these and too big. */
 	if (packet->is_ipv6 ? type >= 1 && type <= 4 : type == 3 || type == 11 || type == 12)
@@ -243,7 +258,7 @@ INLINE enum kind read_packet(struct __sk_buff *skb, u32 offset, u32 index, struc
 	int is_fragment = 0;
 	if (packet->is_ipv6) {
 		struct ipv6 ip;
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (load(skb, offset, &ip, sizeof(ip)))
 			return MALFORMED;
 		packet->source[0] = ip.source[0];
 		packet->source[1] = ip.source[1];
@@ -257,7 +272,7 @@ INLINE enum kind read_packet(struct __sk_buff *skb, u32 offset, u32 index, struc
 			return MALFORMED;
 	} else {
 		struct ipv4 ip;
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (load(skb, offset, &ip, sizeof(ip)))
 			return MALFORMED;
 		map_ipv4(packet->source, ip.source);
 		map_ipv4(packet->destination, ip.destination);
@@ -375,6 +390,12 @@ INLINE u32 decide(struct __sk_buff *skb, const struct packet *packet, const stru
 		*counter = FORWARDED_OWNER;
 		return place->owner;
 	}
+	/* Without another engine that has or had the bucket the packet stays, whatever is found. */
+	u32 former = place->former;
+	if ((place->owner == self || place->owner == NO_ENGINE) && (former == self || former == NO_ENGINE)) {
+		*counter = KEPT_ONLY_OWNER;
+		return NO_ENGINE;
+	}
 	u32 state = socket_state(skb, packet);
 	int is_ended = state == STATE_TIME_WAIT;
 	*counter = KEPT_OWN_SOCKET;
@@ -387,17 +408,12 @@ INLINE u32 decide(struct __sk_buff *skb, const struct packet *packet, const stru
 		*counter = FORWARDED_BACK;
 		return place->owner;
 	}
-	u32 target = place->owner;
-	*counter = FORWARDED_OWNER;
-	if (target == self || target == NO_ENGINE) {
-		target = place->former;
+	if (place->owner == self || place->owner == NO_ENGINE) {
 		*counter = FORWARDED_FORMER;
+		return former;
 	}
-	if (target == self || target == NO_ENGINE) {
-		*counter = is_ended ? KEPT_OWN_SOCKET : KEPT_UNKNOWN;
-		return NO_ENGINE;
-	}
-	return target;
+	*counter = FORWARDED_OWNER;
+	return place->owner;
 }
 
 /* Sending on. */
@@ -675,7 +691,7 @@ SECTION("classifier") int second_hop(struct __sk_buff *skb)
 	}
 	if (!find_place(&packet, &place))
 		return count(PASSED_NO_TABLE, TC_ACT_UNSPEC);
-	u32 counter = KEPT_UNKNOWN;
+	u32 counter = KEPT_ONLY_OWNER;
 	u32 target = decide(skb, &packet, &place, hop, &counter);
 	if (target != NO_ENGINE)
 		return send_on(skb, &packet, &place, target, hop, counter);

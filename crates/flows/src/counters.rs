@@ -9,7 +9,7 @@ pub const COUNTERS: [(&str, &str); 19] = [
     ("passed_fragment", "a fragment of a packet to a shared address: it has no ports, so it stays where it came"),
     ("kept_own_socket", "of a connection that this engine has"),
     ("kept_owner_syn", "a new connection of a bucket that this engine owns"),
-    ("kept_unknown", "of no connection that this engine or another one of the bucket has: answered by a reset"),
+    ("kept_only_owner", "of a bucket that no other engine has or had: this system knows its connection, or resets it"),
     ("kept_hop_limit", "forwarded as often as may be, so it stays"),
     ("kept_no_route", "a new connection for an engine that has no route: served here"),
     ("forwarded_owner", "to the bucket's owner"),

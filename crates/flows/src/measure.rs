@@ -30,12 +30,11 @@ pub fn text() -> Result<String, String> {
     let (own, peer): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
 
     let mut program = Program::load(None).map_err(|error| error.to_string())?;
-    let mut give = |owner| {
-        let path = Path { interface: 1, mtu: 9000 };
-        program.apply(&table(vip.ip(), own, peer, owner), |_| path).map_err(|error| error.to_string())?;
-        Ok::<_, String>(())
+    let path = Path { interface: 1, mtu: 9000 };
+    let give = |program: &mut Program, bucket| {
+        program.apply(&table(vip.ip(), own, peer, bucket), |_| path).map_err(|error| error.to_string())
     };
-    give(0)?;
+    give(&mut program, Bucket::of(EngineId(0)))?;
     let lost = lose_listener(&mut program, stranger, vip.ip())?;
     let cost = |program: &mut Program, packet: &[u8]| repeated(program, packet);
     let lines = [
@@ -43,17 +42,19 @@ pub fn text() -> Result<String, String> {
         ("not TCP to a shared address", cost(&mut program, &tcp(stranger, other, ACK, b""))?),
         ("a new connection, kept by the owner", cost(&mut program, &tcp(stranger, vip, SYN, b""))?),
         ("a new connection whose listener is gone, dropped", cost(&mut program, &tcp(stranger, lost, SYN, b""))?),
-        ("of a connection that this engine has, kept", cost(&mut program, &tcp(client, vip, ACK, b""))?),
-        ("of a connection that nobody has, kept", cost(&mut program, &tcp(stranger, vip, ACK, b""))?),
+        ("of a bucket that no other engine has or had, kept", cost(&mut program, &tcp(client, vip, ACK, b""))?),
     ];
-    for (what, cost) in lines {
-        text += &format!("{:>6} ns  {what}\n", cost.as_nanos());
-    }
+    let mut line = |what: &str, cost: Duration| text += &format!("{:>6} ns  {what}\n", cost.as_nanos());
+    lines.into_iter().for_each(|(what, cost)| line(what, cost));
+    give(&mut program, Bucket { owner: EngineId(0), former: EngineId(1) })?;
+    line(
+        "of a bucket that another engine had, and a connection that is here",
+        cost(&mut program, &tcp(client, vip, ACK, b""))?,
+    );
     let base = single(&mut program, &not_ip())?;
     let inner = tcp(client, vip, ACK, b"");
     let unwrapped = single(&mut program, &wrapped(&inner, peer, own, (PORT, 1)))?;
-    let path = Path { interface: 1, mtu: 9000 };
-    program.apply(&table(vip.ip(), own, peer, 1), |_| path).map_err(|error| error.to_string())?;
+    give(&mut program, Bucket::of(EngineId(1)))?;
     let forwarded = single(&mut program, &tcp(stranger, vip, ACK, b""))?;
     let again = single(&mut program, &wrapped(&tcp(stranger, vip, ACK, b""), peer, own, (PORT, 1)))?;
     text += &format!("single runs, of which {} ns are taken off for the call itself:\n", base.as_nanos());
@@ -67,7 +68,7 @@ pub fn text() -> Result<String, String> {
     Ok(text)
 }
 
-fn table(vip: IpAddr, own: IpAddr, peer: IpAddr, owner: u16) -> Table {
+fn table(vip: IpAddr, own: IpAddr, peer: IpAddr, bucket: Bucket) -> Table {
     let engine = |name: &str, address| Engine { name: name.to_owned(), address };
     Table {
         generation: 1,
@@ -76,7 +77,7 @@ fn table(vip: IpAddr, own: IpAddr, peer: IpAddr, owner: u16) -> Table {
         port: PORT,
         vips: BTreeSet::from([vip]),
         engines: BTreeMap::from([(0, engine("own", own)), (1, engine("peer", peer))]),
-        buckets: vec![Bucket::of(EngineId(owner)); 1024],
+        buckets: vec![bucket; 1024],
     }
 }
 

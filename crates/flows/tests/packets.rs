@@ -239,7 +239,7 @@ fn a_packet_comes_out_of_the_tunnel_as_it_went_in() {
         let mut receiver_table = table(2, outer6, all(1, 1));
         receiver_table.own = 1;
         let mut receiver = Bench::new(&receiver_table).unwrap();
-        assert_eq!(receiver.expect(&sent, KEPT, &["kept_unknown", "decapsulated"]), packet);
+        assert_eq!(receiver.expect(&sent, KEPT, &["kept_only_owner", "decapsulated"]), packet);
     }
 }
 
@@ -347,7 +347,7 @@ fn a_new_connection_whose_listener_died_is_dropped_for_seconds_and_then_refused(
         bench.expect(&syn, DROPPED, &["dropped_no_listener"]);
         let tunnel = wrapped(&syn, address(1, false), address(0, false), (PORT, 1));
         bench.expect(&tunnel, DROPPED, &["dropped_no_listener"]);
-        bench.expect(&tcp(client, vip, ACK, b""), KEPT, &["kept_unknown"]);
+        bench.expect(&tcp(client, vip, ACK, b""), KEPT, &["kept_only_owner"]);
         let elsewhere = SocketAddr::new(other.parse().unwrap(), vip.port());
         bench.expect(&tcp(client, elsewhere, SYN, b""), KEPT, &["kept_owner_syn"]);
         // Connections may outlive their listener, and their SYNs are the kernel's matter.

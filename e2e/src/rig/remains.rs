@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::namespaces;
+use crate::scratch::Scratch;
 
 /// The place of maps and programs that outlive their processes.
 const BPF: &str = "/sys/fs/bpf";
@@ -40,8 +41,8 @@ pub fn remove(pid: u32) -> Result<(), String> {
         std::thread::sleep(PAUSE);
     }
     let folders = || {
-        let places = [PathBuf::from(BPF), std::env::temp_dir()];
-        places.into_iter().flat_map(|place| of(&place, |owner| owner == pid)).collect::<Vec<PathBuf>>()
+        let places = Scratch::places().into_iter().chain([PathBuf::from(BPF)]);
+        places.flat_map(|place| of(&place, |owner| owner == pid)).collect::<Vec<PathBuf>>()
     };
     folders().iter().for_each(|folder| remove_pins(folder));
     let left = folders().into_iter().chain(namespaces::of_process(pid));

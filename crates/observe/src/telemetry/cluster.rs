@@ -10,7 +10,7 @@ pub const FLOW_OUTCOMES: [&str; 19] = [
     "passed_fragment",
     "kept_own_socket",
     "kept_owner_syn",
-    "kept_unknown",
+    "kept_only_owner",
     "kept_hop_limit",
     "kept_no_route",
     "forwarded_owner",
