@@ -87,7 +87,7 @@ flows=$!
 sleep 3
 if command -v clang >/dev/null; then
     printf '%s\n' '__attribute__((section("classifier"), used)) int nothing(void *skb) { return -1; }' \
-        '__attribute__((section("license"), used)) char license[] = "Apache-2.0";' >nothing.c
+        '__attribute__((section("license"), used)) char terms[] = "Apache-2.0";' >nothing.c
     clang -target bpfel -O2 -c nothing.c -o nothing.o
     ip netns exec "$server" tc filter add dev s egress bpf direct-action obj nothing.o sec classifier
 fi

@@ -1,6 +1,6 @@
 //! The flow table between etcd, the policy that makes it, and the process that loads it into the kernel.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use base64ct::{Base64, Encoding};
@@ -8,10 +8,10 @@ use propylon_flows::table::{EngineEntry, TableFile, VERSION};
 use propylon_policy::flows::plan::{Counted, Limits, Member, Planner, Standing};
 use propylon_policy::flows::weight::{WEIGHT_PER_CORE, next_weight};
 use propylon_policy::flows::{EngineId, FlowTable, wire};
-use serde::Deserialize;
 
 use crate::agent::{Agent, Outcome};
 use crate::chance::fill;
+use crate::known_table::KnownTable;
 use crate::mirror::Mirror;
 use crate::records::{EngineRecord, FlowsTable, Slot, written};
 use crate::runtime::{FLOWS_TABLE, Runtime};
@@ -55,33 +55,6 @@ fn awaited(weight: u32) -> Member {
 impl std::fmt::Debug for TableWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TableWriter").field("weights", &self.weights).finish_non_exhaustive()
-    }
-}
-
-/// A table as it is in etcd, read once: every change of anything in the cluster asks for some of it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(from = "FlowsTable")]
-pub struct KnownTable {
-    pub record: FlowsTable,
-    /// `None` if it cannot be read.
-    pub table: Option<FlowTable>,
-    /// Buckets of each engine, by name.
-    pub counts: BTreeMap<String, usize>,
-    /// Buckets that have a second engine.
-    pub moving: usize,
-}
-
-impl From<FlowsTable> for KnownTable {
-    fn from(record: FlowsTable) -> KnownTable {
-        let table = Base64::decode_vec(&record.table).ok().and_then(|bytes| wire::parse(&bytes).ok());
-        let buckets = table.as_ref().map_or(&[][..], |table| &table.buckets);
-        let mut owned: HashMap<u16, usize> = HashMap::new();
-        buckets.iter().for_each(|bucket| *owned.entry(bucket.owner.0).or_default() += 1);
-        let count = |slot: &Slot| owned.get(&slot.slot).copied().unwrap_or(0);
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        record.slots.iter().for_each(|slot| *counts.entry(slot.name.clone()).or_default() += count(slot));
-        let moving = buckets.iter().filter(|bucket| bucket.has_former()).count();
-        KnownTable { record, table, counts, moving }
     }
 }
 

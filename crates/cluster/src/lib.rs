@@ -11,6 +11,7 @@ pub mod etcd;
 mod flow_table;
 mod judge;
 mod keys;
+mod known_table;
 mod last_will;
 mod lead;
 mod mending;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use crate::flow_table::KnownTable;
 use crate::keys::{Key, Keys};
+use crate::known_table::KnownTable;
 use crate::percent::WeightPercent;
 use crate::records::{
     Candidate, CapacityRecord, ConfigRecord, DrainRecord, EngineRecord, LeaderRecord, LoadRecord, OutcomeRecord,
