@@ -275,9 +275,11 @@ fn whoever_starts_engines_is_told_how_many_are_wanted_by_a_program_or_by_a_post(
     await_cluster(&mut rig, 1, "it says so too", |status| status["capacity"]["wanted"] == wanted);
     let node = rig.engine(1);
     holds("so does the metric", || node.metric("propylon_cluster_engines_wanted", &[]) == Some(wanted as f64));
+    let again = scaler.posts(2).remove(1);
+    assert_eq!(again.body["wanted"], wanted, "it is told again, since it did not take the first");
     let enough = "as many as there are do";
     await_cluster(&mut rig, 1, "that is enough", |status| status["capacity"]["reason"] == enough);
-    assert_eq!((hook.runs(2).len(), scaler.posts(1).len()), (2, 1), "each change is told once");
+    assert_eq!((hook.runs(2).len(), scaler.posts(2).len()), (2, 2), "what was taken is not told again");
     drop(flows);
 }
 
@@ -373,16 +375,21 @@ impl Scaler {
         let kept = Arc::clone(&posts);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
+                let mut answer = "HTTP/1.1 204 No Content\r\n\r\n";
                 if let Some(post) = Post::read(&mut stream) {
-                    kept.lock().expect("no panic").push(post);
+                    let mut kept = kept.lock().expect("no panic");
+                    kept.push(post);
+                    if kept.len() == 1 {
+                        answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+                    }
                 }
-                let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes());
             }
         });
         Scaler { url: format!("http://{}:{SCALER_PORT}/engines", router_address(SERVERS_NETWORK)), posts }
     }
 
-    /// All posts, once there are so many.
+    /// All posts, once there are so many. The first is answered 503.
     #[track_caller]
     fn posts(&self, count: usize) -> Vec<Post> {
         eventually(WAIT_MAX, "the scaler is told", || {

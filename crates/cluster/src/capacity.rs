@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{CapacityRecipient, CapacitySettings};
 use propylon_policy::capacity::{Capacity, Figures, Limits, Reason};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::agent::{Agent, Outcome};
 use crate::mirror::Mirror;
@@ -16,6 +17,8 @@ pub(crate) struct Watcher {
     began: Option<Instant>,
     looked: Option<Instant>,
     capacity: Option<Capacity>,
+    /// Outcome of the last post, until it is known.
+    post: Option<oneshot::Receiver<bool>>,
 }
 
 impl std::fmt::Debug for Watcher {
@@ -59,6 +62,20 @@ impl Watcher {
     }
 }
 
+impl Watcher {
+    /// Whether the last post has failed. Says so once.
+    fn has_post_failed(&mut self) -> bool {
+        let outcome = self.post.as_mut().map(oneshot::Receiver::try_recv);
+        match outcome {
+            None | Some(Err(TryRecvError::Empty)) => false,
+            Some(outcome) => {
+                self.post = None;
+                outcome != Ok(true)
+            }
+        }
+    }
+}
+
 fn limits(settings: &CapacitySettings, memory: Option<u64>) -> Limits {
     Limits {
         cpu_target: f64::from(settings.cpu_percent) / 100.0,
@@ -85,9 +102,12 @@ impl Agent {
         if is_other {
             let (wanted, engines, reason) = (next.wanted, next.engines, &next.reason);
             log::info!("cluster: {wanted} engines are wanted, and {engines} are there: {reason}");
-            if let Some(CapacityRecipient::Webhook(url)) = &settings.recipient {
-                webhook::post(self.settings.cluster.clone(), url.clone(), next.clone());
-            }
+        }
+        let watcher = &mut leading.capacity;
+        if let Some(CapacityRecipient::Webhook(url)) = &settings.recipient
+            && (is_other || watcher.has_post_failed())
+        {
+            watcher.post = Some(webhook::post(self.settings.cluster.clone(), url.clone(), next.clone()));
         }
         if is_news && self.put_as_leader(self.keys.capacity(), written(&next)).await? {
             self.mirror.capacity = Some(next);

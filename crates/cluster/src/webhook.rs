@@ -15,6 +15,7 @@ use rustls_pki_types::ServerName;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -23,8 +24,9 @@ use crate::records::CapacityRecord;
 /// Time limit from looking up the name to the head of the answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Posts in the background: nobody waits for it.
-pub(crate) fn post(cluster: String, to: WebAddress, record: CapacityRecord) {
+/// Posts in the background. The receiver gets whether the recipient has taken the number.
+pub(crate) fn post(cluster: String, to: WebAddress, record: CapacityRecord) -> oneshot::Receiver<bool> {
+    let (taken, outcome) = oneshot::channel();
     tokio::spawn(async move {
         let body = json!({
             "cluster": cluster,
@@ -34,12 +36,19 @@ pub(crate) fn post(cluster: String, to: WebAddress, record: CapacityRecord) {
             "at": record.at,
         });
         let sent = timeout(LIMIT, send(&to, body.to_string())).await;
-        match sent.unwrap_or_else(|_| Err("it does not answer".to_owned())) {
-            Ok(status) if (200..300).contains(&status) => {}
+        let sent = sent.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        match &sent {
+            Ok(status) if is_success(*status) => {}
             Ok(status) => log::warn!("cluster: {} answers {status} to the number of engines wanted", to.url),
             Err(why) => log::warn!("cluster: {} cannot be told how many engines are wanted: {why}", to.url),
         }
+        let _ = taken.send(sent.is_ok_and(is_success));
     });
+    outcome
+}
+
+fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
 }
 
 async fn send(to: &WebAddress, body: String) -> Result<u16, String> {
