@@ -17,7 +17,7 @@ use propylon_observe::access_log::{FailureCounts, Failures as LogFailures, Runni
 use propylon_observe::conditions::{self, Conditions};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
-use propylon_proxy::cores::worker_count;
+use propylon_proxy::cores::{worker_count, worker_count_now};
 use propylon_proxy::overload::files::ConnectionsMax;
 use propylon_proxy::overload::{Shared, Watch};
 use propylon_proxy::snapshot::{Publication, Snapshot};
@@ -260,9 +260,12 @@ impl WorkerParts<'_> {
     /// Starts a worker for each outbox of spans, on the cores that the process may run on.
     fn start_all(self, outboxes: Vec<Outbox>, mut key_process: Option<&mut KeyProcess>) -> io::Result<Threads> {
         let cores = propylon_sys::allowed_cores();
+        // With a quota for less than the machine has, others are on these cores as well, who would all begin with the
+        // first: the system is to choose.
+        let is_pinned = !cores.is_empty() && propylon_sys::quota().is_none_or(|quota| quota >= cores.len() as f64);
         let assignments = outboxes.into_iter().rev().enumerate().map(|(index, spans)| Assignment {
             index,
-            pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+            pin: is_pinned.then(|| cores[index % cores.len()]),
             published: self.published.clone(),
             column: Store::column(self.store, index),
             telemetry: Arc::clone(self.telemetry),
@@ -351,6 +354,8 @@ struct Reported {
     log_failures: FailureCounts,
     lines_lost: u64,
     panics: u64,
+    /// Workers that a process would have that is started now.
+    workers: usize,
     exports: ExportCounts,
     /// Files of the system that were replaced.
     replaced: Vec<&'static str>,
@@ -469,6 +474,7 @@ impl Main {
         reported.log_failures = self.count_log_failures(reported.log_failures);
         reported.lines_lost = self.count_lost_lines(reported.lines_lost);
         reported.panics = self.count_panics(reported.panics);
+        reported.workers = self.report_workers(snapshot, reported.workers);
         reported.replaced = self.report_replaced(sandbox, std::mem::take(&mut reported.replaced));
         self.exporter.start_if_needed(snapshot);
         reported.exports = self.report_exports(reported.exports);
@@ -727,6 +733,19 @@ impl Main {
     fn count_panics(&self, seen: u64) -> u64 {
         let now = logger::panics();
         self.column().add(self.telemetry.process.panics, now - seen);
+        now
+    }
+
+    /// Reports whether a process that is started now would have another number of workers, as after a change of its
+    /// quota or its cores. Returns that number.
+    fn report_workers(&self, snapshot: &Snapshot, reported: usize) -> usize {
+        let (serving, now) = (worker_count(&snapshot.config), worker_count_now(&snapshot.config));
+        self.column().set(self.telemetry.process.workers_outdated, i64::from(now != serving));
+        if now != serving && now != reported {
+            log::warn!(
+                "the process can use {now} cores by now, and {serving} workers serve: `propylon upgrade` follows"
+            );
+        }
         now
     }
 

@@ -224,7 +224,7 @@ fn confine(config: &KeyServer) -> Result<(), Failure> {
 
 fn worker_count(workers: Workers) -> usize {
     match workers {
-        Workers::Auto => propylon_sys::allowed_cores().len().max(1),
+        Workers::Auto => propylon_sys::usable_cores(),
         Workers::Count(count) => count.get().into(),
     }
 }

@@ -133,6 +133,7 @@ pub struct ProcessMetrics {
     pub access_log_reopens: Counter,
     pub log_lost: Counter,
     pub replaced_files: Gauge,
+    pub workers_outdated: Gauge,
     pub unusable_store: Gauge,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
@@ -384,6 +385,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         replaced_files: r.gauge(
             "propylon_sandbox_replaced_files",
             "Files of the system for look-ups of names that were replaced, and that the sandbox keeps the process from.",
+            &[],
+        ),
+        workers_outdated: r.gauge(
+            "propylon_workers_outdated",
+            "1 while a process that is started now would have another number of workers.",
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Panics, most of which end one connection: defects in Propylon.", &[]),

@@ -4,6 +4,7 @@
 
 mod activation;
 mod calls;
+mod control_groups;
 mod cores;
 mod folders;
 mod handover;
@@ -18,7 +19,7 @@ mod wiping;
 
 pub use activation::{Activated, take_activated};
 pub use calls::{Argument, CallFilter, CallFilterError, Confined};
-pub use cores::{allowed_cores, pin_to_core};
+pub use cores::{allowed_cores, pin_to_core, quota, usable_cores};
 pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, set_reachable_folders};
 pub use handover::{
     FILES_PER_MESSAGE_MAX, MESSAGE_BYTES_MAX, ProcessWatch, accept_messages, connect_messages, is_peer_trusted,

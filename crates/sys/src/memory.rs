@@ -4,11 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The hierarchies of control groups, where every distribution mounts them.
-const UNIFIED: &str = "/sys/fs/cgroup";
-const LEGACY: &str = "/sys/fs/cgroup/memory";
-/// Folders between a group and the root that are asked for their limit.
-const DEPTH_MAX: usize = 32;
+use crate::control_groups::{Kind, ROOT, folders, parse_membership};
 
 /// Memory of the machine, in bytes.
 pub fn machine_memory_bytes() -> io::Result<u64> {
@@ -27,13 +23,7 @@ pub struct MemoryGroup {
     limit: u64,
 }
 
-/// The names that files have in a hierarchy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    V2,
-    V1,
-}
-
+/// Names of the files of memory.
 impl Kind {
     fn limit(self) -> &'static str {
         match self {
@@ -62,12 +52,12 @@ impl MemoryGroup {
     /// The group that confines this process; none where no limit below `machine_bytes` does, or none can be read.
     pub fn own(machine_bytes: u64) -> Option<MemoryGroup> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let (kind, path) = parse_membership(&text)?;
+        let (kind, path) = parse_membership(&text, "memory")?;
         let root = match kind {
-            Kind::V2 => UNIFIED,
-            Kind::V1 => LEGACY,
+            Kind::V2 => PathBuf::from(ROOT),
+            Kind::V1 => Path::new(ROOT).join("memory"),
         };
-        narrowest(Path::new(root), path, kind, machine_bytes)
+        narrowest(&root, path, kind, machine_bytes)
     }
 
     /// In bytes.
@@ -85,33 +75,14 @@ impl MemoryGroup {
     }
 }
 
-/// Which hierarchy limits memory, and our place in it, out of `/proc/self/cgroup` (cgroups(7)).
-fn parse_membership(text: &str) -> Option<(Kind, &str)> {
-    let mut unified = None;
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        if controllers.split(',').any(|controller| controller == "memory") {
-            return Some((Kind::V1, path));
-        }
-        if id == "0" {
-            unified = Some((Kind::V2, path));
-        }
-    }
-    unified
-}
-
-/// From our group to the root: each of them confines us. In a container the path may be that of the outside, and the
-/// root is our own group.
 fn narrowest(root: &Path, path: &str, kind: Kind, machine_bytes: u64) -> Option<MemoryGroup> {
     let mut found: Option<MemoryGroup> = None;
-    let own = root.join(path.trim_start_matches('/'));
-    for folder in own.ancestors().take_while(|folder| folder.starts_with(root)).take(DEPTH_MAX) {
+    for folder in folders(root, path) {
         let text = fs::read_to_string(folder.join(kind.limit())).unwrap_or_default();
         // "max", or a number near 2^63: no limit.
         let Ok(limit) = text.trim().parse::<u64>() else { continue };
         if limit < machine_bytes && found.as_ref().is_none_or(|narrower| limit < narrower.limit) {
-            found = Some(MemoryGroup { folder: folder.to_owned(), kind, limit });
+            found = Some(MemoryGroup { folder, kind, limit });
         }
     }
     found
@@ -146,15 +117,6 @@ unsafe extern "C" {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_hierarchy_that_limits_memory_is_found_by_its_line() {
-        assert_eq!(parse_membership("0::/system.slice/a.service\n"), Some((Kind::V2, "/system.slice/a.service")));
-        let hybrid = "9:name=systemd:/x\n4:cpu,memory:/docker/7f:8\n0::/\n";
-        assert_eq!(parse_membership(hybrid), Some((Kind::V1, "/docker/7f:8")));
-        assert_eq!(parse_membership(""), None);
-        assert_eq!(parse_membership("nonsense"), None);
-    }
 
     #[test]
     fn the_narrowest_limit_on_the_way_to_the_root_holds() {

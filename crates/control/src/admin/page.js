@@ -452,7 +452,9 @@ const engineState = engine => {
   const weight = engine.weight_percent === 100 ? "" : `, weight ${engine.weight_percent} %`;
   const told = (engine.announced === null ? "" : engine.announced ? ", announced" : ", not announced") + weight;
   if (engine.draining) return { text: "◌ draining" + told, kind: "warn" };
-  return engine.ready ? { text: "✓ ready" + told, kind: engine.announced === false ? "warn" : "" } : { text: "✗ not ready" + told, kind: "bad" };
+  if (!engine.ready) return { text: "✗ not ready" + told, kind: "bad" };
+  const isWhole = engine.announced !== false && !engine.problems.length && !(cluster().flows && engine.flows_generation === null);
+  return isWhole ? { text: "✓ ready" + told, kind: "" } : { text: "! ready" + told, kind: "warn" };
 };
 const engineLoad = (head, get, tell = number) => figures(head, engine => engine.load ? get(engine) : null, tell);
 const engineTable = new Table("engines-table", "Engines; rates over 5 s, percentiles and processor of the last second", [
@@ -601,6 +603,7 @@ const problems = () => {
     for (const problem of group.problems.slice(0, 5)) warn(`Cluster: ${problem}`, "cluster");
     const idle = group.engines.filter(engine => !engine.ready && !engine.draining);
     if (idle.length) warn(`${many(idle.length, "engine")} of ${number(group.engines.length)} not ready: ${listed(idle, engine => engine.name + (engine.problems.length ? ` (${engine.problems[0]})` : ""))}`, "cluster");
+    if (group.engines.length && group.engines.every(engine => engine.draining)) warn("Every engine is drained: nobody is left to take their clients; `propylon cluster undrain NAME` brings one back", "cluster");
     if (group.capacity && group.capacity.wanted > group.capacity.engines) warn(`${number(group.capacity.wanted)} engines are wanted, ${number(group.capacity.engines)} are there: ${group.capacity.reason}`, "cluster");
   }
   if (draining) warn("Draining: new connections are refused, requests in progress finish", "");

@@ -61,6 +61,14 @@ pub const TABLE: &[Condition] = &[
         "{value} of /etc/resolv.conf, /etc/hosts and their like were replaced, and the sandbox keeps the new ones away",
         "`propylon upgrade`, or a restart; with process.user such files are followed",
     ),
+    above(
+        "workers-outdated",
+        "propylon_workers_outdated",
+        0,
+        Warning,
+        "the process can use more or fewer cores than it has workers: its quota or its cores were changed",
+        "`propylon upgrade`, or a restart; the log says how many",
+    ),
     rises(
         "accept-failed",
         "propylon_accept_errors_total",
