@@ -54,7 +54,6 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 fn limits_of_http2_are_checked() {
     expect_below_good(&[
         ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\"; write \"h2\""),
-        ("[backend.b]\nservers=['a:2']\nprotocol='auto'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` \"auto\" is agreed on by ALPN"),
         ("[backend.b]\nservers=['a:2']\nhttp2={max_streams=0}\n[[route]]\npath='/b'\nbackend='b'", 3, 20, "`max_streams` is too small"),
         ("[backend.b]\nservers=['a:2']\nhttp2={ping=5}\n[[route]]\npath='/b'\nbackend='b'", 3, 13, "`ping` has no unit"),
         ("[backend.b]\nservers=['a:2']\nprotocol='h2'\nsend_proxy_protocol='v2'\n[[route]]\npath='/b'\nbackend='b'", 4, 1, "connections of HTTP/2 are shared by many"),

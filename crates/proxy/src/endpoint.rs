@@ -2,13 +2,13 @@
 //! addresses that it listens on now.
 //!
 //! A core reads the endpoint without waiting, at every pick and at every connect. The main thread writes the endpoint,
-//! but for two things that only cores know: which address is next in the round robin, and which addresses refused a
-//! connection while another one accepted it.
+//! but for three things that only cores know: which address is next in the round robin, which addresses refused a
+//! connection while another one accepted it, and whether the server answered HTTP/2's preface.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
@@ -73,6 +73,18 @@ pub struct Endpoint {
     connects: AtomicUsize,
     /// Bits, by an address' position, of those to which a connect has failed lately; they are tried last.
     failed: AtomicU32,
+    /// Milliseconds since [`BEGUN`] until which the server is taken for one that speaks HTTP/1.1 alone; 0 if it is not.
+    http1_until: AtomicU64,
+}
+
+/// A server that did not answer HTTP/2's preface in plaintext is asked again after this.
+const HTTP1_KNOWN: Duration = Duration::from_secs(300);
+/// The clock of what endpoints remember, one for all cores.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Milliseconds.
+fn clock() -> u64 {
+    BEGUN.elapsed().as_millis() as u64
 }
 
 /// Addresses of a server, and the order in which the round robin picks them.
@@ -140,7 +152,20 @@ impl Endpoint {
             connects: AtomicUsize::new(0),
             reopened: AtomicU32::new(0),
             failed: AtomicU32::new(0),
+            http1_until: AtomicU64::new(0),
         }
+    }
+
+    /// Whether the server, spoken to in plaintext, is known to speak no HTTP/2.
+    pub fn is_known_as_http1(&self) -> bool {
+        let until = self.http1_until.load(Ordering::Relaxed);
+        until != 0 && clock() < until
+    }
+
+    /// Notes that the server did not answer HTTP/2's preface. A server that was closed and is open again, or that has
+    /// got another address, may be another one.
+    pub fn note_http1(&self) {
+        self.http1_until.store(clock() + HTTP1_KNOWN.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether the server may get requests, as far as the whole engine knows.
@@ -161,6 +186,7 @@ impl Endpoint {
         // A server that has had its share of the requests meanwhile is warm.
         if before == Availability::Closed as u8 && availability == Availability::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
+            self.http1_until.store(0, Ordering::Relaxed);
         }
         // Written after the others: a core that sees the new number sees them too.
         CHANGES.fetch_add(1, Ordering::Release);
@@ -189,6 +215,7 @@ impl Endpoint {
         let gone = before.all.iter().any(|target| !later.has(target.address));
         self.targets.store(Arc::new(later));
         self.failed.store(0, Ordering::Relaxed);
+        self.http1_until.store(0, Ordering::Relaxed);
         if gone {
             // Written after the addresses: a core that sees the new number sees them too.
             self.generation.fetch_add(1, Ordering::Release);
@@ -254,6 +281,21 @@ mod tests {
             ..SocketAddr::from(([127, 0, 0, 1], *port)).into()
         };
         targets.iter().map(target).collect()
+    }
+
+    #[test]
+    fn a_server_that_is_back_or_elsewhere_may_speak_http2() {
+        let endpoint = Endpoint::new(addresses(&[1]));
+        assert!(!endpoint.is_known_as_http1());
+        endpoint.note_http1();
+        assert!(endpoint.is_known_as_http1());
+        endpoint.set_targets(addresses(&[2]));
+        assert!(!endpoint.is_known_as_http1());
+        endpoint.note_http1();
+        endpoint.set_availability(Availability::Closed);
+        assert!(endpoint.is_known_as_http1());
+        endpoint.set_availability(Availability::Open);
+        assert!(!endpoint.is_known_as_http1());
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub enum ServerProtocol {
     /// HTTP/2 with prior knowledge, without negotiation: many requests at a time per connection.
     #[serde(rename = "h2")]
     Http2,
-    /// The version that a server selects by ALPN; requires `tls`.
+    /// HTTP/2 or HTTP/1.1, as a server agrees: by ALPN, and in plaintext by its answer to HTTP/2's preface.
     Auto,
 }
 

@@ -95,12 +95,7 @@ fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
         section.report.error(entry.node.span, format!("`protocol` cannot be {written:?}"), "write \"h2\"");
         return ServerProtocol::Http2;
     }
-    let Some(Found { value, span }) = section.choice("protocol", &choices) else { return ServerProtocol::Http1 };
-    if value == ServerProtocol::Auto && section.entry("tls").is_none() {
-        let what = "`protocol` \"auto\" is agreed on by ALPN, which comes with `tls`";
-        section.report.error(span, what, "add `tls`, or write \"http1\" or \"h2\"");
-    }
-    value
+    section.choice("protocol", &choices).map_or(ServerProtocol::Http1, |found| found.value)
 }
 
 fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {

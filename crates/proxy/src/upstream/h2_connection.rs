@@ -84,10 +84,12 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
         Err(failed) => return making.failed(failed),
     };
     let config = backend.config();
+    let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let is_tls = made.stream.is_tls();
     // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
     let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
-    if config.protocol == ServerProtocol::Auto && !agreed {
+    let may_be_http1 = config.protocol == ServerProtocol::Auto;
+    if may_be_http1 && (!agreed || !is_tls && endpoint.is_known_as_http1()) {
         return keep(&backend, &h2_pool, made, making).await;
     }
     let ServerConnection { stream, permit, expires, remote, .. } = *made;
@@ -96,10 +98,16 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let mut wire = Wire::new(&services, stream);
     if !agreed || greet(&mut wire, &link, timeout, &deadline).await.is_err() {
         services.metrics.lower(backend.server_metrics(server).open);
-        let failed = Attempt::new(Fault::NoHttp2, Repeatable::Unsent);
-        return making.failed(failed);
+        if !may_be_http1 || is_tls {
+            return making.failed(Attempt::new(Fault::NoHttp2, Repeatable::Unsent));
+        }
+        drop(wire);
+        endpoint.note_http1();
+        return match connect(&backend, key, permit, &[], &deadline).await {
+            Ok(made) => keep(&backend, &h2_pool, made, making).await,
+            Err(failed) => making.failed(failed),
+        };
     }
-    let endpoint = Arc::clone(&backend.servers[server].endpoint);
     let link = Rc::new(H2Connection::new(link, is_tls, expires, (endpoint, remote), &services));
     let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
     let life = Life { upstreams: Rc::clone(&backend.upstreams), backend: of, server, h2_pool, link, permit };
