@@ -123,6 +123,17 @@ impl Reading {
         }
     }
 
+    /// CPU time of the busiest thread since `earlier`, by the mean of the `count` busiest; absent if none did
+    /// anything, or there are fewer.
+    pub fn busiest(&self, earlier: &Self, count: usize) -> Option<f64> {
+        let spent =
+            |(thread, now): (&(u32, u32), &u64)| now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or(0));
+        let mut spent: Vec<u64> = self.threads.iter().map(spent).collect();
+        spent.sort_unstable_by(|one, other| other.cmp(one));
+        let total: u64 = spent.get(..count)?.iter().sum();
+        (total > 0).then(|| spent[0] as f64 * count as f64 / total as f64)
+    }
+
     /// CPU time since `earlier`.
     pub fn since(&self, earlier: &Self) -> Usage {
         let lost = earlier.threads.keys().any(|thread| !self.threads.contains_key(thread));
@@ -172,6 +183,18 @@ mod tests {
     fn a_name_with_parentheses_does_not_move_the_fields() {
         let stat = Stat::parse("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 99 0").unwrap();
         assert_eq!((stat.parent, stat.ticks, stat.born, stat.is_over), (7, 124, 99, false));
+    }
+
+    #[test]
+    fn the_busiest_thread_is_weighed_against_as_many_as_there_are_cores() {
+        let of = |threads: &[u64]| Reading {
+            threads: (0..).map(|tid| (1, tid)).zip(threads.iter().copied()).collect(),
+            ticks: 0,
+        };
+        let before = of(&[10, 20, 5]);
+        assert_eq!(of(&[40, 30, 6]).busiest(&before, 2), Some(1.5), "30 and 10, whose mean is 20");
+        assert_eq!(of(&[40, 30, 6]).busiest(&before, 1), Some(1.0));
+        assert_eq!((before.busiest(&before, 2), before.busiest(&of(&[0, 0, 0]), 4)), (None, None));
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub struct Testbed<'a> {
     pub interrupt: &'a Interrupt,
     scratch: ScratchDir,
     program: Option<Program>,
-    cores: Vec<usize>,
+    pub cores: Vec<usize>,
 }
 
 /// A kind of key to measure.
@@ -90,6 +90,8 @@ pub struct Subject {
 pub struct Served {
     pub address: SocketAddr,
     pids: Vec<u32>,
+    /// Servers behind it, whose work is the load's.
+    pub origin_pids: Vec<u32>,
     server_cores: Option<usize>,
     load_cores: Vec<usize>,
     /// Load and server have cores in common.
@@ -211,7 +213,13 @@ impl<'a> Testbed<'a> {
     }
 
     pub fn target_spec(&self, address: SocketAddr, offer: TlsOffer) -> TargetSpec {
-        TargetSpec { address, name: self.name().to_owned(), offer, sources: self.arguments.sources.clone() }
+        TargetSpec {
+            address,
+            name: self.name().to_owned(),
+            offer,
+            sources: self.arguments.sources.clone(),
+            http2: None,
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -228,7 +236,7 @@ impl<'a> Testbed<'a> {
 
     /// Starts the server with the certificates of these subjects; an endpoint is there already.
     pub fn serve(&self, subjects: &[&Subject], workers: Option<usize>) -> Outcome<Served> {
-        let (Some(program), Some(workers)) = (&self.program, workers) else {
+        let (Some(_), Some(workers)) = (&self.program, workers) else {
             let target = self.arguments.target.as_deref().unwrap_or_default();
             let server_cores = self.endpoint_cores();
             let load_cores = self.load_cores(&server_cores);
@@ -238,21 +246,34 @@ impl<'a> Testbed<'a> {
                 server_cores: self.arguments.server_cores.or((!server_cores.is_empty()).then_some(server_cores.len())),
                 shares_cores: load_cores.iter().any(|core| server_cores.contains(core)),
                 load_cores,
+                origin_pids: Vec::new(),
                 running: RefCell::new(None),
             });
         };
-        let server_cores = &self.cores[..workers.min(self.cores.len())];
-        let certificates = subjects.iter().filter_map(|subject| subject.certificate.clone()).collect();
         // Nothing is asked of it: `OWN_PATH` is answered by the server itself.
         let origin = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
-        let site = Site::with(self.scratch.path(), origin, workers, certificates)?;
+        self.start(&self.site(subjects, workers, origin)?)
+    }
+
+    /// The site of the server that is started here, with the certificates of these subjects.
+    pub fn site(&self, subjects: &[&Subject], workers: usize, origin: SocketAddr) -> Outcome<Site> {
+        let certificates = subjects.iter().filter_map(|subject| subject.certificate.clone()).collect();
+        Site::with(self.scratch.path(), origin, workers, certificates)
+    }
+
+    /// Starts the server with this site, on as many of the first cores as it has workers.
+    pub fn start(&self, site: &Site) -> Outcome<Served> {
+        let program = self.program.as_ref().ok_or_else(|| Failure::new("an endpoint is not started here"))?;
+        let workers = site.workers;
+        let server_cores = &self.cores[..workers.min(self.cores.len())];
         let log = self.scratch.path().join("server.log");
-        let mut running = Running::start_on(program.command(&site)?, server_cores, &log)?;
+        let mut running = Running::start_on(program.command(site)?, server_cores, &log)?;
         running.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
         let load_cores = self.load_cores(server_cores);
         Ok(Served {
             address: site.tls,
             pids: vec![running.pid()],
+            origin_pids: Vec::new(),
             server_cores: Some(workers),
             shares_cores: load_cores.iter().any(|core| server_cores.contains(core)),
             load_cores,
@@ -260,7 +281,8 @@ impl<'a> Testbed<'a> {
         })
     }
 
-    fn load_cores(&self, server_cores: &[usize]) -> Vec<usize> {
+    /// The load's cores beside a server on these.
+    pub fn load_cores(&self, server_cores: &[usize]) -> Vec<usize> {
         if !self.arguments.load_cores.is_empty() {
             return self.arguments.load_cores.clone();
         }
@@ -302,6 +324,7 @@ impl Served {
             cores: &self.load_cores,
             interrupt,
             server_pids: &self.pids,
+            origin_pids: &self.origin_pids,
             server_cores_allowed: self.server_cores,
         }
     }

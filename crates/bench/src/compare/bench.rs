@@ -122,17 +122,6 @@ impl Bench<'_> {
         Ok((proxy, Target::new(address, SITE_NAME, offer.as_ref())?))
     }
 
-    fn plan(&self, row: Row) -> Plan {
-        let (kind, connections, headers) = match row.unit() {
-            _ if row.is_new_connections() => (Kind::NewConnections, self.arguments.in_flight, "Connection: close\r\n"),
-            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
-            _ => (Kind::KeepAlive, self.arguments.connections, ""),
-        };
-        let (method, body_bytes) = row.method();
-        let request = Request::new(method, row.path(), SITE_NAME, headers, body_bytes);
-        Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
-    }
-
     /// Hands `work` the load that the row is about; connections live as long as that takes.
     fn with_load<T>(
         &self,
@@ -140,7 +129,7 @@ impl Bench<'_> {
         row: Row,
         work: impl FnOnce(&mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let plan = self.plan(row);
+        let plan = plan(row, self.arguments.in_flight, self.arguments.connections);
         let Some(streams) = row.streams() else {
             let mut load = Load::new(&target, plan, self.interrupt)?;
             return work(&mut |until| load.run(until, ""));
@@ -212,6 +201,18 @@ impl Bench<'_> {
     }
 }
 
+/// The plan of a row's load, with so many new connections in flight, or as many that are kept.
+pub fn plan(row: Row, in_flight: usize, kept: usize) -> Plan {
+    let (kind, connections, headers) = match row.unit() {
+        _ if row.is_new_connections() => (Kind::NewConnections, in_flight, "Connection: close\r\n"),
+        Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
+        _ => (Kind::KeepAlive, kept, ""),
+    };
+    let (method, body_bytes) = row.method();
+    let request = Request::new(method, row.path(), SITE_NAME, headers, body_bytes);
+    Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
+}
+
 impl Matrix {
     /// Asks each program about the rows that not everyone is expected to know. Such a row is left out, unless it was
     /// named: then it shows who cannot do it.
@@ -244,8 +245,8 @@ impl Matrix {
 }
 
 impl OriginProcess {
-    /// On the load's core: the origin's work is not the proxy's.
-    pub fn start(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt, kind: Origin) -> Outcome<Self> {
+    /// On a core of the load: the origin's work is not the proxy's.
+    pub fn start(core: usize, scratch: &ScratchDir, interrupt: &Interrupt, kind: Origin) -> Outcome<Self> {
         let address = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
         let mut command = Command::new(std::env::current_exe().when("finding this program")?);
         command.args(["origin", "--bind", &address.to_string(), "--body-bytes", &ORIGIN_BODY_BYTES.to_string()]);
@@ -260,11 +261,19 @@ impl OriginProcess {
                 "http2-origin.log"
             }
         };
-        let mut child = Running::start(command, arguments.load_core, &scratch.path().join(log))?;
+        let mut child = Running::start(command, core, &scratch.path().join(log))?;
         match kind {
             Origin::Plain => child.wait_until_answering(address, "/", interrupt)?,
             Origin::Tls | Origin::Http2 => child.wait_until_accepting(address, interrupt)?,
         }
         Ok(Self { child, address })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 }

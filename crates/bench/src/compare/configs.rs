@@ -5,6 +5,7 @@
 //! advises for that. A relay hands on bytes and knows nothing of HTTP. Only rows about them have HTTP/2 offered, or
 //! spoken to the origin (prior knowledge), or the origin behind TLS; its certificate is then verified by everyone.
 
+use super::setting;
 use super::site::{OWN_PATH, SITE_NAME, Site};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -24,7 +25,9 @@ pub fn propylon(site: &Site) -> String {
     if site.is_relay {
         return propylon_relay(site);
     }
-    let (plain, tls, origin) = (site.plain, site.tls, site.origin);
+    let (plain, tls) = (site.plain, site.tls);
+    let origins = std::iter::once(&site.origin).chain(&site.more_origins).map(|origin| format!("\"{origin}\""));
+    let origins = origins.collect::<Vec<_>>().join(", ");
     let certificates: Vec<String> =
         site.certificates.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
     let (workers, certificates) = (site.workers, certificates.join(", "));
@@ -37,7 +40,7 @@ pub fn propylon(site: &Site) -> String {
         (false, true) => format!("max_idle = {CONNECTIONS_MAX}\n"),
         (false, false) => String::new(),
     };
-    format!(
+    let text = format!(
         r#"[process]
 workers = {workers}
 
@@ -59,7 +62,7 @@ policy = "intermediate"
 prefer = ["ecdsa", "rsa"]
 
 [backend.origin]
-servers = ["{origin}"]
+servers = [{origins}]
 {origin_http}{origin_tls}
 [[route]]
 path = {{ exact = "{OWN_PATH}" }}
@@ -69,7 +72,8 @@ respond = {{ status = 200, body = "ok" }}
 path = "/"
 backend = "origin"
 "#
-    )
+    );
+    setting::apply(&site.settings, text)
 }
 
 /// The same without batches, and without key pairs made ahead.

@@ -5,12 +5,13 @@
 //! `markdown` is their form in a document.
 
 mod arguments;
-mod bench;
+pub mod bench;
 mod configs;
 mod markdown;
 pub mod peers;
 pub mod rows;
 pub mod running;
+pub mod setting;
 pub mod site;
 pub mod verdict;
 
@@ -52,7 +53,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Verdict>
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let start = |kind| OriginProcess::start(arguments, &scratch, interrupt, kind);
+    let start = |kind| OriginProcess::start(arguments.load_core, &scratch, interrupt, kind);
     let wants = |need: fn(Needs) -> bool| arguments.candidates().iter().any(|row| need(row.needs()));
     let plain_origin = start(Origin::Plain)?;
     let tls_origin = wants(|needs| needs == Needs::TlsOrigin).then(|| start(Origin::Tls)).transpose()?;

@@ -1,5 +1,6 @@
 //! The site that a program serves in a measurement: its files and addresses, and what its configuration must have.
 
+use super::setting::Setting;
 use crate::failure::Outcome;
 use crate::scratch::ScratchDir;
 use crate::{certificates, machine};
@@ -38,6 +39,10 @@ pub struct Site {
     pub plain: SocketAddr,
     pub tls: SocketAddr,
     pub origin: SocketAddr,
+    /// Origins beside the first one; only Propylon's configuration names them.
+    pub more_origins: Vec<SocketAddr>,
+    /// Keys of Propylon's configuration beside its own.
+    pub settings: Vec<Setting>,
     pub workers: usize,
     /// PEM files with chain and key.
     pub certificates: Vec<PathBuf>,
@@ -86,6 +91,8 @@ impl Site {
             plain: local(ports[0]),
             tls: local(ports[1]),
             origin,
+            more_origins: Vec::new(),
+            settings: Vec::new(),
             workers,
             certificates,
             curves: CURVES,

@@ -146,6 +146,9 @@ mod tests {
                 pressure: Pressure::default(),
                 cpu_each: None,
                 cpu_source: None,
+                cpu: None,
+                busiest: None,
+                origin_cores: 0.0,
             };
             TrialReport::new(step, fault, &result)
         };

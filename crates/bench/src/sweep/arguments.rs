@@ -1,5 +1,7 @@
 //! The flags of `sweep`.
 
+use crate::compare::rows::Row;
+use crate::compare::setting::Setting;
 use crate::target::{Cipher, Version};
 use crate::testbed::TestbedArguments;
 use crate::units::parse_duration;
@@ -13,7 +15,9 @@ use std::time::Duration;
     propylon-bench sweep --resumed --workers 1 --duration 2 --json sweep.json\n  \
     propylon-bench sweep --certificates shop.p384.pem,shop.rsa4096.pem\n  \
     propylon-bench sweep --server nginx --keys rsa --workers 1,2\n  \
-    propylon-bench sweep --target 127.0.0.1:8443 --server-pid 4711\n\n\
+    propylon-bench sweep --target 127.0.0.1:8443 --server-pid 4711\n  \
+    propylon-bench sweep --pin --workers 1,2,4,8,16,32 --rounds 3 --json curve.json\n  \
+    propylon-bench sweep --pin --workers 1,8 --rows ec13,requests-h2 --set process.batch=off\n\n\
     A transaction is a new TCP connection, a full handshake, one request answered by the server itself, and the end.\n\
     Before a row is measured, one handshake proves that suite, version and key are what the row says. Suites of older\n\
     tables (static RSA, static ECDH, DHE, CBC, RC4, 3DES) are offered by a hand-written ClientHello, and by openssl\n\
@@ -22,7 +26,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub testbed: TestbedArguments,
     /// Also measure resumed sessions
-    #[arg(long)]
+    #[arg(long, conflicts_with = "pin")]
     pub resumed: bool,
     /// TLS versions to measure
     #[arg(long, value_name = "VERSION", default_value = "any")]
@@ -45,7 +49,34 @@ pub struct Arguments {
     /// Leave out the suites of older tables
     #[arg(long)]
     pub without_refused: bool,
+    /// Draw the curve of this machine instead: the same work on each number of workers, each worker on its own core
+    #[arg(long, conflicts_with = "target")]
+    pub pin: bool,
+    /// With --pin: kinds of work, as `compare` has them
+    #[arg(
+        long,
+        value_name = "ROW",
+        value_delimiter = ',',
+        requires = "pin",
+        default_value = "ec13,resumed13,requests-tls,requests-h2,bulk-tls"
+    )]
+    pub rows: Vec<Row>,
+    /// With --pin: measure with this key of the configuration as well, in turns; repeat for more keys at once
+    #[arg(long = "set", value_name = "TABLE.KEY=VALUE", requires = "pin", value_parser = setting)]
+    pub settings: Vec<Setting>,
     /// Write everything measured as JSON ("-": to stdout)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    Setting::parse(text).map_err(|failure| failure.to_string())
+}
+
+impl Arguments {
+    /// Configurations to measure with `--pin`: as it is and, if there are any, with the settings.
+    pub fn variants(&self) -> Vec<Vec<Setting>> {
+        let with = (!self.settings.is_empty()).then(|| self.settings.clone());
+        std::iter::once(Vec::new()).chain(with).collect()
+    }
 }

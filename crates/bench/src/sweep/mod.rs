@@ -3,6 +3,7 @@
 
 mod arguments;
 pub mod cells;
+mod curve;
 mod hello;
 mod refused;
 pub mod table;
@@ -32,6 +33,9 @@ struct Suite {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
+    if arguments.pin {
+        return curve::run(arguments);
+    }
     let interrupt = Interrupt::install()?;
     let testbed = Testbed::new(&arguments.testbed, &interrupt)?;
     let subjects = testbed.subjects()?;
