@@ -275,6 +275,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_two_columns_are_on_one_pair_of_cache_lines_whenever_their_series_came() {
+        let mut registry = Registry::new();
+        registry.counter("requests_total", "Requests.", &[]);
+        let store = registry.build(3);
+        for index in 0..100 {
+            let label = index.to_string();
+            store.register(|r| r.counter("refused_total", "Refused.", &[("listener", &label)]));
+        }
+        let slots = store.registry().slots;
+        let pairs = |column: usize| {
+            let address = |slot| std::ptr::from_ref(store.slot(column, slot)) as usize / 128;
+            (0..slots).map(address).collect::<std::collections::BTreeSet<_>>()
+        };
+        let pairs: Vec<_> = (0..3).map(pairs).collect();
+        assert!(
+            pairs[0].len() >= 7
+                && (1..3).all(|column| pairs[..column].iter().all(|one| one.is_disjoint(&pairs[column])))
+        );
+    }
+
+    #[test]
     fn every_writer_counts_for_itself_and_the_reader_adds_up() {
         let mut registry = Registry::new();
         let requests = registry.counter("requests_total", "Requests.", &[]);

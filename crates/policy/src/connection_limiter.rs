@@ -67,7 +67,7 @@ pub struct ServerPermits<C> {
     shared: Arc<Shared<C>>,
     number: u64,
     max: AtomicU32,
-    /// Permits taken: connections that are being made, used, or idle.
+    /// Permits taken: connections that are being made, used, or idle. All cores write it, for each connection.
     open: AtomicU32,
     /// Count of kinds of waiters that would take this server.
     wanted: AtomicU32,
@@ -75,9 +75,9 @@ pub struct ServerPermits<C> {
     idle: Box<[Idle]>,
 }
 
-/// Count of idle connections, written by one core, and on a cache line of its own.
+/// Count of idle connections, written by one core at each request, and on a pair of cache lines of its own.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct Idle(AtomicU32);
 
 /// Signal to a core.

@@ -61,6 +61,8 @@ pub enum Availability {
     Open,
 }
 
+/// On cache lines of its own, which all cores read for each request.
+#[repr(align(128))]
 pub struct Endpoint {
     /// An [`Availability`].
     availability: AtomicU8,
@@ -69,7 +71,14 @@ pub struct Endpoint {
     targets: ArcSwap<Targets>,
     /// Counter that rises when an address is gone, so that a connection knows when to ask whether it was its own.
     generation: AtomicU32,
-    /// Counter of connects, which gives the position in the round, where there are several addresses.
+    round: Round,
+}
+
+/// State that cores write when they connect to a server of several addresses, apart from what is read for each request.
+#[derive(Default)]
+#[repr(align(128))]
+struct Round {
+    /// Counter of connects, which gives the position in the round.
     connects: AtomicUsize,
     /// Bits, by an address' position, of those to which a connect has failed lately; they are tried last.
     failed: AtomicU32,
@@ -149,10 +158,9 @@ impl Endpoint {
             availability: AtomicU8::new(availability as u8),
             targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
-            connects: AtomicUsize::new(0),
             reopened: AtomicU32::new(0),
-            failed: AtomicU32::new(0),
             http1_until: AtomicU64::new(0),
+            round: Round::default(),
         }
     }
 
@@ -214,8 +222,8 @@ impl Endpoint {
         let later = Targets::new(targets);
         let gone = before.all.iter().any(|target| !later.has(target.address));
         self.targets.store(Arc::new(later));
-        self.failed.store(0, Ordering::Relaxed);
         self.http1_until.store(0, Ordering::Relaxed);
+        self.round.failed.store(0, Ordering::Relaxed);
         if gone {
             // Written after the addresses: a core that sees the new number sees them too.
             self.generation.fetch_add(1, Ordering::Release);
@@ -228,11 +236,11 @@ impl Endpoint {
         let generation = self.generation.load(Ordering::Acquire);
         let targets = self.targets.load_full();
         let count = targets.all.len();
-        let connects = if count > 1 { self.connects.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let connects = if count > 1 { self.round.connects.fetch_add(1, Ordering::Relaxed) } else { 0 };
         if count > 1 && connects.is_multiple_of(CONNECTS_TO_RETRY) {
-            self.failed.store(0, Ordering::Relaxed);
+            self.round.failed.store(0, Ordering::Relaxed);
         }
-        let failed = self.failed.load(Ordering::Relaxed);
+        let failed = self.round.failed.load(Ordering::Relaxed);
         let first = targets.round.get(connects % targets.round.len().max(1)).map_or(0, |first| usize::from(*first));
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
         // Addresses that have failed lately are tried last, and of the others those of the fallback.
@@ -243,7 +251,7 @@ impl Endpoint {
     /// Notes that a connect to this address has failed, while one to another of the server's has not.
     pub fn note_failed(&self, remote: EndpointAddress) {
         if let Some(position) = self.targets.load().all.iter().position(|target| target.address == remote.address) {
-            self.failed.fetch_or(bit(position), Ordering::Relaxed);
+            self.round.failed.fetch_or(bit(position), Ordering::Relaxed);
         }
     }
 
@@ -269,6 +277,16 @@ fn bit(position: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connects_write_no_line_that_requests_read() {
+        use std::mem::{offset_of, size_of};
+        let read = [offset_of!(Endpoint, availability), offset_of!(Endpoint, reopened), offset_of!(Endpoint, targets)];
+        let generation = offset_of!(Endpoint, generation);
+        let written = offset_of!(Endpoint, round);
+        assert!(read.into_iter().chain([generation]).all(|offset| offset / 128 != written / 128));
+        assert_eq!((size_of::<Endpoint>(), align_of::<Endpoint>()), (256, 128), "and a neighbour's are apart");
+    }
 
     fn addresses(ports: &[u16]) -> Vec<Target> {
         ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port)).into()).collect()

@@ -30,16 +30,33 @@ struct Table {
     users: Box<[AtomicU32]>,
 }
 
-/// On cache lines of its own.
+/// On cache lines of its own, with all that is in it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Row {
     /// Requests in flight at all servers.
     total: AtomicU32,
-    /// Requests in flight, by column.
-    in_flight: Box<[AtomicU32]>,
-    /// Assumed latency by column, in microseconds, for readers outside; 0: nothing is known.
-    latencies: Box<[AtomicU64]>,
+    columns: Box<[Columns]>,
+}
+
+/// Some columns of a row. A pair of cache lines has one core's alone: the prefetcher fetches them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Columns {
+    /// Requests in flight.
+    in_flight: [AtomicU32; SPARE],
+    /// Assumed latency in microseconds, for readers outside; 0: nothing is known.
+    latencies: [AtomicU64; SPARE],
+}
+
+impl Row {
+    fn in_flight(&self, column: usize) -> &AtomicU32 {
+        &self.columns[column / SPARE].in_flight[column % SPARE]
+    }
+
+    fn latency(&self, column: usize) -> &AtomicU64 {
+        &self.columns[column / SPARE].latencies[column % SPARE]
+    }
 }
 
 /// The view of one core, who is the only one to write its row.
@@ -52,11 +69,8 @@ pub struct CoreLoads {
 impl Table {
     fn new(servers: usize, cores: usize) -> Table {
         let columns = servers.next_multiple_of(SPARE);
-        let row = |_| Row {
-            total: AtomicU32::new(0),
-            in_flight: (0..columns).map(|_| AtomicU32::new(0)).collect(),
-            latencies: (0..columns).map(|_| AtomicU64::new(0)).collect(),
-        };
+        let row =
+            |_| Row { total: AtomicU32::new(0), columns: (0..columns / SPARE).map(|_| Columns::default()).collect() };
         Table { rows: (0..cores).map(row).collect(), users: (0..columns).map(|_| AtomicU32::new(0)).collect() }
     }
 
@@ -65,7 +79,7 @@ impl Table {
         // Acquire: what the last user has written is not to come after what the next one reads.
         let taken = self.users[column].compare_exchange(0, 1, Ordering::Acquire, Relaxed).is_ok();
         if taken {
-            self.rows.iter().for_each(|row| row.latencies[column].store(0, Relaxed));
+            self.rows.iter().for_each(|row| row.latency(column).store(0, Relaxed));
         }
         taken
     }
@@ -106,13 +120,13 @@ impl Loads {
     /// At one server, by all cores. What the others write is seen a little later.
     pub fn in_flight(&self, server: usize) -> u32 {
         let column = self.columns[server];
-        self.table.rows.iter().map(|row| row.in_flight[column].load(Relaxed)).sum()
+        self.table.rows.iter().map(|row| row.in_flight(column).load(Relaxed)).sum()
     }
 
     /// A server's assumed latency by core, in microseconds; 0 where nothing is known.
     pub fn latencies_us(&self, server: usize) -> impl Iterator<Item = u64> {
         let column = self.columns[server];
-        self.table.rows.iter().map(move |row| row.latencies[column].load(Relaxed))
+        self.table.rows.iter().map(move |row| row.latency(column).load(Relaxed))
     }
 }
 
@@ -148,13 +162,13 @@ impl CoreLoads {
     }
 
     pub(super) fn note_latency(&self, server: usize, latency_us: u64) {
-        self.row().latencies[self.all.columns[server]].store(latency_us, Relaxed);
+        self.row().latency(self.all.columns[server]).store(latency_us, Relaxed);
     }
 
     /// This core's row, and the count of requests in flight at a server in it.
     fn own(&self, server: usize) -> (&Row, &AtomicU32) {
         let row = self.row();
-        (row, &row.in_flight[self.all.columns[server]])
+        (row, row.in_flight(self.all.columns[server]))
     }
 
     fn row(&self) -> &Row {
@@ -165,6 +179,26 @@ impl CoreLoads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_cores_write_on_one_pair_of_lines() {
+        let all = Loads::new(SPARE + 1, 4);
+        let pair = |address: usize| address / 128;
+        let written = |row: &Row| {
+            let columns = (0..2 * SPARE).flat_map(|column| {
+                [std::ptr::from_ref(row.in_flight(column)) as usize, std::ptr::from_ref(row.latency(column)) as usize]
+            });
+            let all = columns.chain([std::ptr::from_ref(&row.total) as usize]);
+            all.map(pair).collect::<std::collections::BTreeSet<_>>()
+        };
+        let rows: Vec<_> = all.table.rows.iter().map(written).collect();
+        let users = std::ptr::from_ref(&all.table.users[0]) as usize;
+        for (core, row) in rows.iter().enumerate() {
+            assert!(!row.contains(&pair(users)), "the main thread's");
+            assert!(rows[..core].iter().all(|other| other.is_disjoint(row)), "core {core}");
+        }
+        assert_eq!(size_of::<Columns>(), 128, "{SPARE} columns fill a pair of lines and no more");
+    }
 
     #[test]
     fn each_core_writes_its_own_row_and_sees_all() {

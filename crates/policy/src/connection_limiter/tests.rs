@@ -331,6 +331,20 @@ impl World {
 }
 
 #[test]
+fn no_two_cores_write_their_idle_connections_on_one_pair_of_lines() {
+    let limiter = ConnectionLimiter::<Connection>::new(&[3], 4, fifo(9));
+    let server = &limiter.servers[0];
+    let pair = |address: usize| address / 128;
+    let mut pairs: Vec<usize> = server.idle.iter().map(|idle| pair(std::ptr::from_ref(idle) as usize)).collect();
+    pairs.push(pair(std::ptr::from_ref(&server.open) as usize));
+    pairs.extend(limiter.shared.cores.iter().map(|core| pair(std::ptr::from_ref(core) as usize)));
+    let count = pairs.len();
+    pairs.sort_unstable();
+    pairs.dedup();
+    assert_eq!(pairs.len(), count);
+}
+
+#[test]
 fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_what_is_free() {
     let mut served = 0;
     for seed in 0..400 {
