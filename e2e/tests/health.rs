@@ -537,32 +537,38 @@ fn a_full_circuit_turns_requests_away() {
     assert_eq!(engine.client("plain").get("/").status, 200);
 }
 
-/// Cores that the process may use are asked for once: a worker may use its own alone, and would take the whole for its share.
 #[test]
-fn the_circuit_is_shared_by_as_many_workers_as_there_are() {
-    const CLIENTS: usize = 40;
-    const REQUESTS: usize = 10;
-    let (go, wait) = channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
-    let origin = Origin::answering(move |_| {
-        let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
-        HELLO.into()
-    });
-    let text = config("", &[origin.address().to_string()], &format!("circuit = {{ requests = {REQUESTS} }}"));
-    let engine = Engine::start(&text.replacen("workers = 1", "workers = \"auto\"", 1));
-    let line = engine.stderr().into_iter().find(|line| line.contains(" runs with ")).expect("the line of a start");
-    let (_, workers) = line.split_once(" runs with ").expect("just found");
-    let workers: usize = workers.split(' ').next().and_then(|count| count.parse().ok()).expect("a count");
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| engine.client("plain")).collect();
-    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    let sent = || engine.metric("propylon_server_requests_total", &[]) as usize;
-    let refused = || engine.metric("propylon_queue_refused_total", &[("reason", "circuit-open")]) as usize;
-    holds("every request is with the server or refused", || sent() + refused() >= CLIENTS);
-    let most = REQUESTS.div_ceil(workers) * workers;
-    assert!((1..=most).contains(&sent()), "{} of {most} at most, with {workers} workers", sent());
-    (0..CLIENTS).for_each(|_| go.send(()).expect("the origin waits"));
-    let answered = clients.iter_mut().map(|client| client.read_response().status);
-    assert_eq!(answered.filter(|status| *status == 200).count(), sent());
+fn as_many_requests_as_the_circuit_allows_are_let_through_and_the_next_is_refused_whichever_worker_they_come_to() {
+    const REQUESTS: usize = 7;
+    const MORE: usize = 25;
+    for workers in ["2", "\"auto\""] {
+        let (go, wait) = channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let origin = Origin::answering(move |_| {
+            let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+            HELLO.into()
+        });
+        let text = config("", &[origin.address().to_string()], &format!("circuit = {{ requests = {REQUESTS} }}"));
+        let engine = Engine::start(&text.replacen("workers = 1", &format!("workers = {workers}"), 1));
+        let sent = || engine.metric("propylon_server_requests_total", &[]) as usize;
+        let refused = || engine.metric("propylon_queue_refused_total", &[("reason", "circuit-open")]) as usize;
+        // Twice: what was given back is there again, wherever it is wanted next.
+        for round in 0..2 {
+            let mut waiting: Vec<Client> = Vec::new();
+            for count in 1..=REQUESTS {
+                let mut client = engine.client("plain");
+                client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                waiting.push(client);
+                holds("it is let through", || sent() == round * REQUESTS + count);
+            }
+            let mut more: Vec<Client> = (0..MORE).map(|_| engine.client("plain")).collect();
+            more.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert!(more.iter_mut().all(|client| client.read_response().status == 503));
+            assert_eq!((sent(), refused()), ((round + 1) * REQUESTS, (round + 1) * MORE), "{workers} workers");
+            (0..REQUESTS).for_each(|_| go.send(()).expect("the origin waits"));
+            assert!(waiting.iter_mut().all(|client| client.read_response().status == 200));
+        }
+    }
 }
 
 #[test]

@@ -3,14 +3,15 @@
 //! engine of a cluster has a connection.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
-//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter and the count of
-//! connections by source, which are there to be shared.
+//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter, credits and
+//! the counts of connections by source and requests in flight, which are there to be shared.
 
 pub mod admission;
 pub mod balance;
 pub mod budget;
 pub mod capacity;
 pub mod connection_limiter;
+pub mod credits;
 pub mod flows;
 pub mod handshake_limiter;
 pub mod health;

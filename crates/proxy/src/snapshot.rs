@@ -25,6 +25,7 @@ use propylon_config::{
 };
 use propylon_observe::telemetry::{BackendHandles, ConfiguredMetrics, Telemetry};
 use propylon_policy::balance::Loads;
+use propylon_policy::credits::Credits;
 use propylon_policy::predecessors::Predecessors;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_tls::{AcceptorParts, Finding, KeyFileError, LinkProfile, Profile, Severity, Tickets, UpstreamProfile};
@@ -38,7 +39,7 @@ use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
-use crate::upstream::balance::SharedBalance;
+use crate::upstream::balance::{self, SharedBalance};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
 pub use per_core::CoreSnapshot;
@@ -258,12 +259,15 @@ impl Snapshot {
         Ok(Compiled { snapshot, warnings: findings, kept })
     }
 
-    /// Puts limits of connections into force that the earlier snapshot did not have; called at the snapshot's
-    /// publication.
+    /// Puts limits of connections and requests into force that the earlier snapshot did not have; called at the
+    /// snapshot's publication.
     pub fn commit(&self, earlier: &Snapshot) {
         let known: HashSet<_> = earlier.limiters.iter().flatten().map(Arc::as_ptr).collect();
         for limiter in self.limiters.iter().flatten().filter(|limiter| !known.contains(&Arc::as_ptr(limiter))) {
             limiter.commit(coarse_millis());
+        }
+        for (backend, balance) in self.config.backends.iter().zip(&self.balance) {
+            balance.circuit.set_limit(balance::circuit_limit(backend));
         }
     }
 
@@ -713,13 +717,17 @@ fn reload_balance(
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
                 // Requests in flight at servers that stay go on being counted.
-                let loads = match known {
+                let shared = match known {
                     Some((earlier, index)) => {
-                        earlier.balance[index].loads.succeeded_by(&predecessors(servers, &earlier.servers[index]))
+                        let (balance, stay) = (&earlier.balance[index], predecessors(servers, &earlier.servers[index]));
+                        (balance.loads.succeeded_by(&stay), Arc::clone(&balance.circuit))
                     }
-                    None => Loads::new(servers.len(), worker_count(config)),
+                    None => {
+                        let (limit, cores) = (balance::circuit_limit(backend), worker_count(config));
+                        (Loads::new(servers.len(), cores), Arc::new(Credits::new(limit, cores)))
+                    }
                 };
-                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, shared)));
             }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }

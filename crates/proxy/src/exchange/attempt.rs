@@ -5,7 +5,6 @@
 //! backend's retry budget, but for a first one after a connection that had been idle: that it was closed is no sign of
 //! trouble. So an outage is not met with more attempts than it has requests and a fifth.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -14,6 +13,7 @@ use std::time::Instant;
 use propylon_config::{BackendId, Listener};
 use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{Name, RequestBody};
+use propylon_policy::credits::Credits;
 
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
@@ -44,7 +44,7 @@ pub async fn forward(
     let (state, handle) = (&backend.state, Rc::clone(client.listener()));
     request.note.backend = Some(backend.id.0);
     client.note_backend(backend.metrics());
-    let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
+    let Some(_in_progress) = InProgress::begin(&backend.shared.circuit, state.pool.core()) else {
         let core = Rc::clone(client.core());
         core.metrics.increment(backend.metrics().queue_refused.of(Fault::CircuitOpen));
         return refuse(client, request, backend, &Refusal::Queue(Fault::CircuitOpen));
@@ -237,22 +237,22 @@ fn reached(server_stream: &UpstreamStream) -> Reached {
     }
 }
 
-/// One of the requests that a core has at a backend.
-struct InProgress<'a>(&'a Cell<u32>);
+/// One of the requests that are at a backend.
+struct InProgress<'a> {
+    circuit: &'a Credits,
+    core: usize,
+}
 
 impl InProgress<'_> {
     /// Counts a request; `None` if there are as many as there may be.
-    fn begin(count: &Cell<u32>, max: u32) -> Option<InProgress<'_>> {
-        (count.get() < max).then(|| {
-            count.set(count.get() + 1);
-            InProgress(count)
-        })
+    fn begin(circuit: &Credits, core: usize) -> Option<InProgress<'_>> {
+        circuit.take(core).then(|| InProgress { circuit, core })
     }
 }
 
 impl Drop for InProgress<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.circuit.give_back(self.core);
     }
 }
 

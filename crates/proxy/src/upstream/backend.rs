@@ -17,7 +17,6 @@ use propylon_tls::Connector;
 use super::balance::{self, SharedBalance, Standing};
 use super::connection::ServerLimiter;
 use super::pool::Pool;
-use crate::cores::worker_count;
 use crate::endpoint::{self, Endpoint};
 use crate::services::Services;
 
@@ -244,7 +243,6 @@ impl Backend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(state.suspects.borrow().succeeded_by(&same)),
             retry_budget: RefCell::new(state.retry_budget.borrow().clone()),
-            in_progress: Rc::clone(&state.in_progress),
             reopened: next.pool.endpoints.iter().enumerate().map(seen).collect(),
             ..next
         }
@@ -260,10 +258,6 @@ pub struct BackendState {
     pub told_suspects: Cell<bool>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
-    /// Requests at the backend, on this core, by whatever configuration.
-    pub in_progress: Rc<Cell<u32>>,
-    /// This core's share of what may be.
-    pub in_progress_max: u32,
     /// Whether each server gets new requests, by server.
     takes: Box<[bool]>,
     /// Count of openings that this core has taken note of, by server.
@@ -357,7 +351,6 @@ impl BackendState {
         BackendState {
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
-            in_progress: Rc::default(),
             reopened: pool.endpoints.iter().map(|endpoint| Cell::new(endpoint.reopened())).collect(),
             ..BackendState::with(parts, pool)
         }
@@ -366,7 +359,6 @@ impl BackendState {
     /// State with nothing learnt yet.
     fn with(parts: &BackendParts<'_>, pool: Pool) -> BackendState {
         let backend = parts.config();
-        let cores = worker_count(parts.config) as u32;
         BackendState {
             balancer: RefCell::new(parts.balance.balancer(backend, pool.core())),
             tiers: balance::tiers(backend),
@@ -374,8 +366,6 @@ impl BackendState {
             // Whatever was told of an earlier configuration's servers is told anew.
             told_suspects: Cell::new(true),
             retry_budget: RefCell::new(Budget::new()),
-            in_progress: Rc::default(),
-            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores)),
             takes: backend.servers.iter().map(takes).collect(),
             reopened: Box::default(),
             changes: Cell::new(None),

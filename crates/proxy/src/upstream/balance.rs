@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use propylon_config::{Backend, Balance, HashKey};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
+use propylon_policy::credits::Credits;
 use propylon_policy::suspect::Suspects;
 
 use crate::endpoint::Endpoint;
@@ -15,6 +16,8 @@ use crate::sticky::{CookieTarget, Sticky, cookies};
 /// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
     pub loads: Arc<Loads>,
+    /// For requests at the backend, by whatever configuration: a successor has the same.
+    pub circuit: Arc<Credits>,
     /// For consistent hashing.
     table: Option<Arc<Maglev>>,
     pub sticky: Option<Sticky>,
@@ -26,14 +29,14 @@ impl SharedBalance {
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
         sticky: Option<Sticky>,
-        loads: Arc<Loads>,
+        (loads, circuit): (Arc<Loads>, Arc<Credits>),
     ) -> SharedBalance {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         let table = hashes.then(|| {
             let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
             Arc::new(Maglev::new(&identities, &weights(backend)))
         });
-        SharedBalance { loads, table, sticky }
+        SharedBalance { loads, circuit, table, sticky }
     }
 
     /// One core's balancer.
@@ -51,6 +54,11 @@ impl SharedBalance {
         let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
         Balancer::new(method, &weights(backend), services as u64, slow_start, self.loads.for_core(services))
     }
+}
+
+/// Requests that may be at a backend at once.
+pub fn circuit_limit(backend: &Backend) -> u32 {
+    backend.circuit.requests.unwrap_or(u32::MAX)
 }
 
 pub fn tiers(backend: &Backend) -> Tiers {
