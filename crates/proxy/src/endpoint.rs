@@ -159,21 +159,20 @@ impl Endpoint {
             targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
             reopened: AtomicU32::new(0),
-            http1_until: AtomicU64::new(0),
             round: Round::default(),
         }
     }
 
     /// Whether the server, spoken to in plaintext, is known to speak no HTTP/2.
     pub fn is_known_as_http1(&self) -> bool {
-        let until = self.http1_until.load(Ordering::Relaxed);
+        let until = self.round.http1_until.load(Ordering::Relaxed);
         until != 0 && clock() < until
     }
 
     /// Notes that the server did not answer HTTP/2's preface. A server that was closed and is open again, or that has
     /// got another address, may be another one.
     pub fn note_http1(&self) {
-        self.http1_until.store(clock() + HTTP1_KNOWN.as_millis() as u64, Ordering::Relaxed);
+        self.round.http1_until.store(clock() + HTTP1_KNOWN.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether the server may get requests, as far as the whole engine knows.
@@ -194,7 +193,7 @@ impl Endpoint {
         // A server that has had its share of the requests meanwhile is warm.
         if before == Availability::Closed as u8 && availability == Availability::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
-            self.http1_until.store(0, Ordering::Relaxed);
+            self.round.http1_until.store(0, Ordering::Relaxed);
         }
         // Written after the others: a core that sees the new number sees them too.
         CHANGES.fetch_add(1, Ordering::Release);
@@ -222,7 +221,7 @@ impl Endpoint {
         let later = Targets::new(targets);
         let gone = before.all.iter().any(|target| !later.has(target.address));
         self.targets.store(Arc::new(later));
-        self.http1_until.store(0, Ordering::Relaxed);
+        self.round.http1_until.store(0, Ordering::Relaxed);
         self.round.failed.store(0, Ordering::Relaxed);
         if gone {
             // Written after the addresses: a core that sees the new number sees them too.
