@@ -11,6 +11,8 @@ use crate::program::{finish, signal};
 use crate::scratch::Scratch;
 use crate::wait::holds;
 
+const UPLOADS: &str = "location /upload/ { dav_methods PUT; create_full_put_path on; }";
+
 pub struct Nginx {
     scratch: Scratch,
     address: SocketAddr,
@@ -26,6 +28,11 @@ impl Nginx {
     /// The same with directives of the story's own on how long connections are kept.
     pub fn keeping(name: &str, keepalive: &str) -> Nginx {
         Nginx::serving(name, keepalive, "", "")
+    }
+
+    /// The same where it keeps what is PUT under `/upload/`.
+    pub fn keeping_uploads(name: &str) -> Nginx {
+        Nginx::serving(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;", "", UPLOADS)
     }
 
     /// The same over TLS: `server` are directives on certificates and the like, and locations of the story's own. At
@@ -45,7 +52,7 @@ impl Nginx {
             "ssl_certificate {pem};\nssl_certificate_key {pem};\n{server}\n\
              location /tls {{ return 200 \"reused=$ssl_session_reused name=$ssl_server_name $ssl_protocol \
                client=$ssl_client_verify requests=$connection_requests\"; }}\n\
-             location /upload/ {{ dav_methods PUT; create_full_put_path on; }}\n"
+             {UPLOADS}\n"
         );
         Nginx::serving(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;", listen, &server)
     }

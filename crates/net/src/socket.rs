@@ -175,6 +175,13 @@ impl Socket {
         }
     }
 
+    /// Tells the event loop where nothing more is to be read: a splice that takes all there is does not, and whoever
+    /// asks whether the socket is quiet would be told that it is not. True when there is a byte. One system call.
+    pub fn settle(&mut self) -> bool {
+        let State::Registered(stream) = &self.0 else { return false };
+        stream.try_io(Interest::READABLE, || propylon_sys::peek(stream)).is_ok_and(|count| count > 0)
+    }
+
     /// Address that the client has connected to.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         propylon_sys::local_address(self.fd()?)

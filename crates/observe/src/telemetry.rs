@@ -80,7 +80,7 @@ pub struct Telemetry {
     pub flows: Option<FlowsMetrics>,
 }
 
-/// Metrics of pipes that relays and tunnels splice through.
+/// Metrics of pipes that relays, tunnels and bodies are spliced through.
 pub struct PipeMetrics {
     pub open: Gauge,
     pub refused: Counter,
@@ -331,10 +331,10 @@ impl Telemetry {
 
 fn pipe_metrics(r: &mut Registry) -> PipeMetrics {
     PipeMetrics {
-        open: r.gauge("propylon_splice_pipes", "Pipes that relays and tunnels splice through; two files each.", &[]),
+        open: r.gauge("propylon_splice_pipes", "Pipes that bytes are spliced through; two files each.", &[]),
         refused: r.counter(
             "propylon_splice_pipes_refused_total",
-            "Times that a relay or a tunnel went on copying because no pipe was to be had.",
+            "Times that a relay, a tunnel or a body went on being copied because no pipe was to be had.",
             &[],
         ),
     }

@@ -1,4 +1,5 @@
-//! The pipes that a core's relays splice through: lent for as long as bytes flow, and never held by a relay that waits.
+//! The pipes that a core's relays and bodies are spliced through: lent for as long as bytes flow, and never held by
+//! whoever waits for more of them.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -10,7 +11,9 @@ use propylon_sys::Pipe;
 
 /// Bytes that a pipe is asked to hold. The kernel keeps 40 bytes for each page of it.
 const PIPE_BYTES: usize = 256 * 1024;
-/// Pipes that a core has at once, two files each; relays beyond that go on copying.
+/// A pipe that holds less is no help: beyond a user's share of memory for pipes the kernel grants two pages (pipe(7)).
+const PIPE_BYTES_MIN: usize = 64 * 1024;
+/// Pipes that a core has at once, two files each; relays and bodies beyond that go on being copied.
 const PIPES_MAX: usize = 256;
 
 #[derive(Default)]
@@ -36,7 +39,7 @@ pub struct PipeLease {
 }
 
 impl Pipes {
-    /// Lends a pipe; `None` when there are too many, or the kernel has no more files to give.
+    /// Lends a pipe; `None` when there are too many, or the kernel has no more files or memory to give.
     pub fn lend(&self) -> Option<PipeLease> {
         let idle = self.free_list.idle.borrow_mut().pop();
         let left = self.free_list.idle.borrow().len();
@@ -44,7 +47,7 @@ impl Pipes {
         let pipe = match idle {
             Some(pipe) => Some(pipe),
             None if self.free_list.lent.get() >= PIPES_MAX => None,
-            None => Pipe::new(PIPE_BYTES).ok().map(Box::new),
+            None => Pipe::new(PIPE_BYTES).ok().filter(|pipe| pipe.capacity() >= PIPE_BYTES_MIN).map(Box::new),
         };
         if pipe.is_none() {
             self.refused.set(self.refused.get() + 1);

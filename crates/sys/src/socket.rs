@@ -148,6 +148,11 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
     }
 }
 
+/// Number of bytes that can be read at once, counted up to one; 0 is the end. Reads nothing and never waits.
+pub fn peek(stream: impl AsFd) -> io::Result<usize> {
+    Ok(recv(&stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?.1)
+}
+
 /// Whether the connection has failed: reset by the peer, or timed out. Data waiting to be read, or an orderly end of the peer's, is
 /// no failure, and hides none that comes behind it. Reads nothing, takes no error away and never waits.
 pub fn peek_reset(stream: impl AsFd) -> bool {
@@ -374,12 +379,15 @@ mod tests {
         server.write_all(b"HTTP/1.1 408 ").unwrap();
         wait(&client, PollFlags::IN);
         assert!(peek_closed(&client));
+        assert_eq!(peek(&client).unwrap(), 1);
         let mut bytes = [0; 32];
         assert_eq!((&client).read(&mut bytes).unwrap(), 13, "peeking takes nothing");
         assert!(!peek_closed(&client));
+        assert_eq!(peek(&client).unwrap_err().kind(), ErrorKind::WouldBlock);
         drop(server);
         wait(&client, PollFlags::IN);
         assert!(peek_closed(&client));
+        assert_eq!(peek(&client).unwrap(), 0);
     }
 
     #[test]

@@ -238,7 +238,7 @@ pub const TABLE: &[Condition] = &[
         "pipes-refused",
         "propylon_splice_pipes_refused_total",
         Note,
-        "relays and tunnels copy through memory, because no pipe is to be had",
+        "relays, tunnels and bodies are copied through memory, because no pipe is to be had",
         "raise the limit on open files, and fs.pipe-user-pages-soft",
     ),
     rises(

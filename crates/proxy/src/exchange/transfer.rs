@@ -10,6 +10,7 @@ mod downstream;
 mod http1_pair;
 mod limits;
 mod progress;
+mod splice;
 mod stop;
 mod upstream;
 

@@ -14,6 +14,7 @@ use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
 use super::upstream::http1::Http1;
+use super::upstream::part::Written;
 use crate::client::connection::Connection;
 use crate::fault;
 
@@ -45,8 +46,56 @@ impl Http1Pair<'_, '_> {
             if matches!(self.progress.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
                 continue;
             }
-            ready!(self.poll_client_body(context))?;
+            match self.splices_upload() {
+                true => ready!(self.poll_splice_up(context))?,
+                false => ready!(self.poll_client_body(context))?,
+            }
         }
+    }
+
+    /// Whether what comes next of the request's body goes past all buffers.
+    fn splices_upload(&mut self) -> bool {
+        let Upload::Length { remaining, .. } = self.progress.upload else { return false };
+        let stream = &self.connection.stream;
+        let is_plain = stream.tls.is_none() && !self.server.connection.stream.is_tls();
+        is_plain
+            && !stream.ended
+            && self.connection.inbox.is_idle()
+            && self.server.up.is_ready(&self.progress.core.pipes, *remaining)
+    }
+
+    /// Splices some of the request's body, of which no byte is in a buffer.
+    fn poll_splice_up(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Upload::Length { remaining, begun } = &mut *progress.upload else { return Poll::Ready(Ok(())) };
+        let Some(to) = server.connection.stream.plain_socket() else { return Poll::Ready(Ok(())) };
+        if server.up.held() == 0 {
+            progress.core.buffers.release(&mut connection.inbox);
+            let stream = &mut connection.stream;
+            let Poll::Ready(filled) = server.up.poll_fill(context, &mut stream.socket, *remaining) else {
+                progress.limits.upload.wait_for(Side::Client, &progress.core);
+                return Poll::Pending;
+            };
+            let count = filled.map_err(|_| Stop::Client(Fault::ClientReset))?;
+            if count == 0 {
+                stream.ended = true;
+                return Poll::Ready(Err(Stop::Client(Fault::ClientClosed)));
+            }
+            (*begun, progress.request.body_begun) = (true, true);
+            progress.limits.upload.progressed(count, &progress.core);
+        }
+        let mut written = Written::default();
+        let sent = server.up.poll_drain(context, to, *remaining).map(|drained| {
+            let count = drained.map_err(drop)?;
+            written = Written { all: count, body: count };
+            *remaining -= count as u64;
+            progress.request.note.bytes_received += count as u64;
+            if *remaining == 0 {
+                connection.stream.socket.settle();
+            }
+            Ok(())
+        });
+        progress.note_sent(written, sent)
     }
 
     /// Sends what is staged, and of a body of known length what is in the inbox, straight from there.
@@ -89,7 +138,7 @@ impl Http1Pair<'_, '_> {
     }
 
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let Http1Pair { connection, progress, .. } = self;
+        let Http1Pair { connection, server, progress, .. } = self;
         let before = connection.inbox.len();
         let Poll::Ready(filled) = poll_fill(connection, context) else {
             progress.limits.upload.wait_for(Side::Client, &progress.core);
@@ -98,7 +147,9 @@ impl Http1Pair<'_, '_> {
         if !filled? {
             return Poll::Ready(Err(Stop::Client(Fault::ClientClosed)));
         }
-        progress.limits.upload.progressed(connection.inbox.len() - before, &progress.core);
+        let count = connection.inbox.len() - before;
+        server.up.note_read(count);
+        progress.limits.upload.progressed(count, &progress.core);
         Poll::Ready(Ok(()))
     }
 
@@ -114,6 +165,10 @@ impl Http1Pair<'_, '_> {
             }
             // Bytes on their way to the client go first: a client that does not read must not fill our memory.
             ready!(self.poll_client_flush(context))?;
+            if self.splices_download() {
+                ready!(self.poll_splice_down(context))?;
+                continue;
+            }
             let Http1Pair { server, progress, .. } = self;
             let (core, stream) = (&progress.core, &mut server.connection.stream);
             if progress.long && server.answer.capacity() < LARGE_BYTES {
@@ -132,11 +187,54 @@ impl Http1Pair<'_, '_> {
                 Poll::Ready(Ok(0)) if matches!(server.download, Download::UntilClose) => self.end_by_close(),
                 Poll::Ready(Ok(count)) if count > 0 => {
                     progress.limits.download.clear();
+                    server.down.note_read(count);
                     // A read that fills a small buffer is not the last of the response.
                     let full = if stream.is_tls() { PIECE_BYTES } else { server.answer.capacity() };
                     progress.long |= server.answer.len() >= full;
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
+            }
+        }
+    }
+
+    /// Whether what comes next of the response's body goes past all buffers.
+    fn splices_download(&mut self) -> bool {
+        let Download::Length(remaining) = self.server.download else { return false };
+        let is_plain = self.connection.stream.tls.is_none() && !self.server.connection.stream.is_tls();
+        is_plain && self.framing != Framing::Chunked && self.server.down.is_ready(&self.progress.core.pipes, remaining)
+    }
+
+    /// Splices some of the response's body, of which no byte is in a buffer.
+    fn poll_splice_down(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Http1Pair { connection, server, progress, .. } = self;
+        let Download::Length(remaining) = &mut server.download else { return Poll::Ready(Ok(())) };
+        let Some(from) = server.connection.stream.plain_socket() else { return Poll::Ready(Ok(())) };
+        let (core, download) = (&progress.core, &mut progress.limits.download);
+        if server.down.held() == 0 {
+            core.buffers.release(&mut server.answer);
+            match server.down.poll_fill(context, from, *remaining) {
+                Poll::Pending => {
+                    download.wait_for(Side::Server, core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(count)) if count > 0 => download.clear(),
+                Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
+            }
+        }
+        match server.down.poll_drain(context, &mut connection.stream.socket, *remaining) {
+            Poll::Pending => {
+                download.wait_for(Side::Client, core);
+                Poll::Pending
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
+            Poll::Ready(Ok(count)) => {
+                download.progressed(count, core);
+                progress.request.note.bytes_sent += count as u64;
+                server.took(count);
+                if server.is_read() {
+                    server.settle();
+                }
+                Poll::Ready(Ok(()))
             }
         }
     }
@@ -209,12 +307,7 @@ impl Http1Pair<'_, '_> {
                 download.progressed(count, core);
                 server.answer.consume(count);
                 progress.request.note.bytes_sent += count as u64;
-                if let Download::Length(remaining) = &mut server.download {
-                    *remaining -= count as u64;
-                    if *remaining == 0 {
-                        server.download = Download::Done;
-                    }
-                }
+                server.took(count);
                 Poll::Ready(Ok(()))
             }
         }

@@ -10,6 +10,7 @@ use propylon_net::buffer::{Buffer, BufferPool, LARGE_BYTES};
 
 use super::part::{Part, RESPONSE_LIMITS, Written, bad_head};
 use crate::exchange::transfer::body::Download;
+use crate::exchange::transfer::splice::Splice;
 use crate::exchange::transfer::stop::{Stop, server_fault};
 use crate::fault::{self, Attempt, Repeatable};
 use crate::services::Services;
@@ -50,6 +51,9 @@ pub struct Http1 {
     excess: bool,
     /// Chunks that were decoded and are not paid for yet.
     chunks: usize,
+    /// Ways of the bodies past all buffers, where both sides are plaintext.
+    pub up: Splice,
+    pub down: Splice,
 }
 
 impl Http1 {
@@ -72,6 +76,8 @@ impl Http1 {
             spent: false,
             excess: false,
             chunks: 0,
+            up: Splice::default(),
+            down: Splice::default(),
         }
     }
 
@@ -151,7 +157,7 @@ impl Http1 {
                 }
             }
             match ready!(self.connection.stream.poll_fill(context, &core.buffers, &mut self.answer)) {
-                Ok(count) if count > 0 => {}
+                Ok(count) if count > 0 => self.down.note_read(count),
                 _ => return Poll::Ready(Err(self.unanswered(*answered))),
             }
         }
@@ -183,6 +189,23 @@ impl Http1 {
             self.download = Download::Done;
         }
         here as usize
+    }
+
+    /// The client has taken so many bytes of the body, as they came from the server.
+    pub fn took(&mut self, count: usize) {
+        if let Download::Length(remaining) = &mut self.download {
+            *remaining -= count as u64;
+            if *remaining == 0 {
+                self.download = Download::Done;
+            }
+        }
+    }
+
+    /// Looks at what lies behind a body that was spliced to its end, as a read would have.
+    pub fn settle(&mut self) {
+        if let Some(socket) = self.connection.stream.plain_socket() {
+            self.excess |= socket.settle();
+        }
     }
 
     fn unanswered(&self, answered: bool) -> Stop {
@@ -294,6 +317,8 @@ impl Http1 {
         let clean = !self.spent && !self.excess && self.answer.is_idle() && self.is_read();
         core.buffers.release(&mut self.outbox);
         core.buffers.release(&mut self.answer);
+        self.up.release();
+        self.down.release();
         clean
     }
 }

@@ -1,0 +1,228 @@
+//! Long bodies between plaintext connections, which the kernel moves: whole to the last byte, and not a byte more.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use propylon_e2e::engine::simple;
+use propylon_e2e::nginx::Nginx;
+use propylon_e2e::program::{curl_within, run};
+use propylon_e2e::{Client, Ending, Engine, Origin, Scratch};
+
+const MIB: usize = 1 << 20;
+/// Around what one read and one pipe hold, and a body of many of them.
+const LENGTHS: [usize; 10] = [0, 1, 65_535, 65_536, 65_537, 4 * 65_536 - 1, 4 * 65_536, 4 * 65_536 + 1, MIB, 100 * MIB];
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Bytes that are different wherever one looks.
+fn noise(count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    fastrand::Rng::with_seed(count as u64).fill(&mut bytes);
+    bytes
+}
+
+/// Digests of the files of these lengths in a folder.
+fn digests(folder: &Path) -> String {
+    let mut command = Command::new("sha256sum");
+    command.current_dir(folder).args(LENGTHS.map(|length| length.to_string()));
+    run(command, b"", LIMIT).ok().text()
+}
+
+fn get(path: impl std::fmt::Display) -> String {
+    format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+#[track_caller]
+fn expect_body(client: &mut Client, length: usize) {
+    let head = client.read_head();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let (expected, mut at) = (noise(length), 0);
+    client.read_through(length as u64, |piece| {
+        assert!(expected[at..].starts_with(piece), "in {} bytes from {at} of {length}", piece.len());
+        at += piece.len();
+    });
+}
+
+#[test]
+fn a_download_of_any_length_is_whole_and_the_next_response_follows_it() {
+    let nginx = Nginx::start("files");
+    for length in LENGTHS {
+        std::fs::write(nginx.root().join(length.to_string()), noise(length)).expect("a file");
+    }
+    let engine = Engine::start(&simple(&[nginx.address()]));
+    let mut client = engine.client("plain");
+    for length in LENGTHS {
+        client.send([get(length), get(1)].concat());
+        expect_body(&mut client, length);
+        expect_body(&mut client, 1);
+    }
+    let scratch = Scratch::new();
+    let mut arguments = vec!["--write-out".to_string(), "%{http_code} %{num_connects} %{size_download}\\n".into()];
+    for length in LENGTHS {
+        arguments.push("--output".into());
+        arguments.push(scratch.join(&length.to_string()).display().to_string());
+        arguments.push(format!("{}/{length}", engine.url("plain")));
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let said = curl_within(LIMIT, &arguments).ok().text();
+    for (index, (line, length)) in said.lines().zip(LENGTHS).enumerate() {
+        assert_eq!(line, format!("200 {} {length}", i32::from(index == 0)), "one connection for all of them");
+    }
+    assert_eq!(digests(scratch.path()), digests(&nginx.root()));
+    let line = engine.logged_path(&format!("/{}", 100 * MIB));
+    assert!(line["bytes_sent"].as_u64() > Some(100 * MIB as u64) && line["fault"].is_null(), "{line}");
+    let asked = LENGTHS.len() * 3;
+    assert_eq!(engine.metric("propylon_server_reused_total", &[]), asked as f64 - 1.0, "each connection was kept");
+}
+
+#[test]
+fn an_upload_of_any_length_is_whole_and_the_next_request_follows_it() {
+    let nginx = Nginx::keeping_uploads("files");
+    let engine = Engine::start(&simple(&[nginx.address()]));
+    let scratch = Scratch::new();
+    let mut arguments = vec!["--write-out".to_string(), "%{http_code} %{num_connects}\\n".into()];
+    for length in LENGTHS {
+        let file = scratch.write(&length.to_string(), noise(length));
+        arguments.extend(["--upload-file".into(), file.display().to_string(), "--header".into(), "Expect:".into()]);
+        arguments.extend(["--output".into(), "/dev/null".into()]);
+        arguments.push(format!("{}/upload/{length}", engine.url("plain")));
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let said = curl_within(LIMIT, &arguments).ok().text();
+    for (index, line) in said.lines().enumerate() {
+        assert_eq!(line, format!("201 {}", i32::from(index == 0)), "one connection for all of them");
+    }
+    assert_eq!(digests(&nginx.root().join("upload")), digests(scratch.path()));
+    let line = engine.logged_path(&format!("/upload/{}", 100 * MIB));
+    assert!(line["bytes_received"].as_u64() > Some(100 * MIB as u64) && line["fault"].is_null(), "{line}");
+    assert_eq!(engine.metric("propylon_server_reused_total", &[]), LENGTHS.len() as f64 - 1.0);
+}
+
+/// Both ways, with the next request in the same write as the end of the upload.
+#[test]
+fn a_request_that_lies_behind_an_upload_is_no_part_of_it() {
+    let origin = Origin::answering(|request| {
+        let head = request.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + 4;
+        let body = &request[head..];
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    for length in LENGTHS.into_iter().filter(|length| *length <= MIB).chain([10 * MIB + 1]) {
+        let head = format!("POST /{length} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        client.send([head.as_bytes(), &noise(length), get("next").as_bytes()].concat());
+        expect_body(&mut client, length);
+        assert_eq!(client.read_response().body, b"", "behind {length} bytes");
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_client_that_stops_reading_for_a_while_gets_the_rest_later() {
+    let nginx = Nginx::start("files");
+    let length = 100 * MIB;
+    std::fs::write(nginx.root().join("long"), noise(length)).expect("a file");
+    let engine = Engine::start(&simple(&[nginx.address()]));
+    let mut client = engine.client("plain");
+    client.send([get("long"), get("long")].concat());
+    for _ in 0..2 {
+        assert!(client.read_head().starts_with("HTTP/1.1 200 "));
+        let (expected, mut at) = (noise(length), 0);
+        while at < length {
+            if [0, 3 * MIB, 50 * MIB].contains(&at) {
+                // Bytes that the client does not take are in a pipe.
+                engine.metric_reaches("propylon_splice_pipes", &[], 1.0);
+            }
+            let piece = client.read_exact(MIB);
+            assert!(expected[at..].starts_with(&piece), "at {at}");
+            at += MIB;
+        }
+    }
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn a_server_that_closes_early_has_cut_its_body_short() {
+    let origin = Origin::scripted(|peer| {
+        while peer.read_head().is_some() {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+            peer.send(noise(300_000));
+            peer.close();
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for _ in 0..3 {
+        let mut client = engine.client("plain");
+        client.send(get("cut"));
+        let (bytes, ending) = client.read_to_end();
+        assert!(matches!(ending, Ending::Reset | Ending::Truncated), "{ending:?} after {}", bytes.len());
+        assert!(bytes.len() < 301_000);
+    }
+    engine.metric_reaches("propylon_server_faults_total", &[("reason", "body-cut-short")], 3.0);
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn a_server_that_says_more_than_it_announced_is_not_asked_again() {
+    let origin = Origin::answering(|_| {
+        [&b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"[..], &noise(1_000_000), b"HTTP/1.1 200 "].concat()
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    for _ in 0..3 {
+        client.send(get("more"));
+        expect_body(&mut client, 1_000_000);
+    }
+    assert_eq!((client.has_something_now(), origin.connections()), (false, 3));
+}
+
+#[test]
+fn a_server_that_answers_in_the_middle_of_an_upload_is_heard() {
+    let origin = Origin::scripted(|peer| {
+        if peer.read_head().is_some() && peer.read_exact(300_000).is_some() {
+            peer.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno\n");
+            peer.finish();
+            peer.stall(Duration::from_secs(5));
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\n\r\n");
+    // The rest is thrown away, behind the answer, or is not taken.
+    let _ = client.try_send(&noise(4_000_000));
+    let response = client.read_response();
+    assert_eq!((response.status, response.text().as_str()), (413, "no\n"));
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn a_client_that_vanishes_is_given_up_and_its_pipe_with_it() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(head) = peer.read_head() {
+            if head.starts_with(b"GET") {
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+                while peer.try_send(&[b'x'; 100_000]).is_ok() {}
+                return;
+            }
+            while peer.read_some().is_some() {}
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    client.send(get("down"));
+    client.read_through(3_000_000, |_| {});
+    engine.metric_reaches("propylon_splice_pipes", &[], 1.0);
+    client.reset();
+    let line = engine.logged_path("/down");
+    assert_eq!(line["fault"], "client-reset", "{line}");
+    assert!((3_000_000..100_000_000).contains(&line["bytes_sent"].as_u64().expect("a number")), "{line}");
+    let mut client = engine.client("plain");
+    client.send("POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
+    client.send(noise(5_000_000));
+    client.finish();
+    let line = engine.logged_path("/up");
+    assert_eq!(line["fault"], "client-closed", "{line}");
+    assert!((5_000_000..5_001_000).contains(&line["bytes_received"].as_u64().expect("a number")), "{line}");
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
