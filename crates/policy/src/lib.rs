@@ -1,6 +1,6 @@
 //! Decisions without side effects: where a request goes, which server gets it, how long to wait for whom,
-//! which handshakes are begun, and when, which traces are recorded, what is given up when memory runs short, and which
-//! engine of a cluster has a connection.
+//! which handshakes are begun, and when, which core serves a client, which traces are recorded, what is given up when
+//! memory runs short, and which engine of a cluster has a connection.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
 //! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter, credits and
@@ -12,6 +12,7 @@ pub mod budget;
 pub mod capacity;
 pub mod connection_limiter;
 pub mod credits;
+pub mod dispatch;
 pub mod flows;
 pub mod handshake_limiter;
 pub mod health;
