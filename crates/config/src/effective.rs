@@ -236,6 +236,7 @@ mod tests {
         workers = 3
         user = "nobody"
         drain_timeout = "1500ms"
+        dispatch = false
         max_connections = 5000
         connections_per_source = 90
         memory_limit = "1GiB"

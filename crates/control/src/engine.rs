@@ -18,6 +18,7 @@ use propylon_observe::conditions::{self, Conditions};
 use propylon_observe::telemetry::{ExportCounts, Telemetry};
 use propylon_proxy::batches;
 use propylon_proxy::cores::{worker_count, worker_count_now};
+use propylon_proxy::dispatch::Dispatcher;
 use propylon_proxy::overload::files::ConnectionsMax;
 use propylon_proxy::overload::{Shared, Watch};
 use propylon_proxy::snapshot::{Publication, Snapshot};
@@ -204,6 +205,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         log: &log,
         shared: &shared,
         connections_max,
+        dispatcher: Dispatcher::start(&snapshot.config, workers, connections_max),
         batching: &batching,
     };
     let threads = parts.start_all(outboxes, key_process.as_mut()).map_err(StartError::Threads)?;
@@ -253,6 +255,7 @@ struct WorkerParts<'a> {
     log: &'a Running,
     shared: &'a Arc<Shared>,
     connections_max: ConnectionsMax,
+    dispatcher: Option<Arc<Dispatcher>>,
     batching: &'a Arc<Batching>,
 }
 
@@ -273,6 +276,7 @@ impl WorkerParts<'_> {
             spans,
             shared: Arc::clone(self.shared),
             connections_max: self.connections_max,
+            dispatcher: self.dispatcher.clone(),
             batching: Arc::clone(self.batching),
             key_process: key_process.as_mut().and_then(|process| process.take_link()),
             phase: self.phase.clone(),

@@ -225,6 +225,7 @@ type Keep = fn(&mut Config, &mut Config);
 pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("process.workers", |pushed, file| swap(&mut pushed.process.workers, &mut file.process.workers)),
     ("process.user", |pushed, file| swap(&mut pushed.process.user, &mut file.process.user)),
+    ("process.dispatch", |pushed, file| swap(&mut pushed.process.dispatch, &mut file.process.dispatch)),
     ("process.max_connections", |pushed, file| {
         swap(&mut pushed.process.max_connections, &mut file.process.max_connections);
     }),
@@ -352,7 +353,7 @@ mod tests {
         };
         let file = with("state = 's'", "");
         let other = with(
-            "state = 't'\nworkers = 3\nuser = 'root'\nmax_connections = 7\nconnections_per_source = 8\n\
+            "state = 't'\nworkers = 3\nuser = 'root'\ndispatch = false\nmax_connections = 7\nconnections_per_source = 8\n\
              memory_limit = '1GiB'\nshare_address = true\nbatch = 'off'\nhandshakes = { in_progress = 9 }\nimmutable = true\n\
              upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
             "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\nstore = '/k'\n",

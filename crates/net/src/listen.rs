@@ -36,8 +36,8 @@ struct Shares {
     /// Sockets by worker; empty where they have been taken. Others are closed with the last snapshot that has the
     /// address.
     sockets: Box<[Mutex<Vec<Arc<TcpListener>>>]>,
-    /// All that are still open, in whatever order.
-    known: Vec<Weak<TcpListener>>,
+    /// All that are still open, by worker.
+    known: Box<[Vec<Weak<TcpListener>>]>,
     /// A successor has them too, and takes what is in their queues.
     handed_over: AtomicBool,
 }
@@ -101,7 +101,7 @@ impl Bound {
         let share = |sockets: Vec<TcpListener>| sockets.into_iter().map(Arc::new).collect::<Vec<_>>();
         let sockets: Vec<Vec<Arc<TcpListener>>> = by_worker.into_iter().map(share).collect();
         let shares = Shares {
-            known: sockets.iter().flatten().map(Arc::downgrade).collect(),
+            known: sockets.iter().map(|sockets| sockets.iter().map(Arc::downgrade).collect()).collect(),
             sockets: sockets.into_iter().map(Mutex::new).collect(),
             handed_over: AtomicBool::new(false),
         };
@@ -126,7 +126,12 @@ impl Bound {
 
     /// All that are open.
     pub fn sockets(&self) -> Vec<Arc<TcpListener>> {
-        self.shares.known.iter().filter_map(Weak::upgrade).collect()
+        self.shares.known.iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A worker's own that are open, whoever has taken them.
+    pub fn sockets_of(&self, worker: usize) -> impl Iterator<Item = Arc<TcpListener>> {
+        self.shares.known[worker].iter().filter_map(Weak::upgrade)
     }
 
     /// From here on their queues are a successor's as well.

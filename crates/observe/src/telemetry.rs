@@ -25,6 +25,7 @@ use propylon_config::Config;
 use propylon_crypto::JobKind;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
+use propylon_policy::dispatch::Reason as DispatchReason;
 
 pub use acme::AcmeMetrics;
 pub use backend::{BackendMetrics, ServerMetrics, ServerTlsMetrics};
@@ -127,6 +128,8 @@ pub struct ParkingMetrics {
 pub struct ProcessMetrics {
     pub accept_errors: Counter,
     pub accept_pauses: Counter,
+    /// Clients handed over, in the order of `ProcessMetrics::dispatched`.
+    dispatched: [Counter; 3],
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub access_log_lost: Counter,
@@ -340,6 +343,18 @@ fn pipe_metrics(r: &mut Registry) -> PipeMetrics {
     }
 }
 
+impl ProcessMetrics {
+    /// Client connections that another core serves, for this reason.
+    pub fn dispatched(&self, reason: DispatchReason) -> Counter {
+        let [load, room, stall] = self.dispatched;
+        match reason {
+            DispatchReason::Load => load,
+            DispatchReason::Room => room,
+            DispatchReason::Stall => stall,
+        }
+    }
+}
+
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
         certificate_reloads: CertificateReloads::new(r),
@@ -357,9 +372,13 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",
-            "Times that a worker stopped accepting because it held its share of process.max_connections.",
+            "Times that a worker stopped accepting because process.max_connections was met.",
             &[],
         ),
+        dispatched: ["load", "room", "stall"].map(|reason| {
+            let help = "Client connections served by another worker than the one whose socket they came to.";
+            r.counter("propylon_dispatched_total", help, &[("reason", reason)])
+        }),
         access_log_dropped: r.counter(
             "propylon_access_log_dropped_total",
             "Access log lines dropped because the log's reader was too slow.",

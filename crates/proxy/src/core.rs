@@ -256,6 +256,9 @@ impl Core {
             self.report_ready_certificates();
             self.upstreams.report_passed_over();
         }
+        if let Some(dispatch) = self.dispatch.get() {
+            dispatch.tick(self.connections.get(), self.handshake_limiter.queued());
+        }
         self.relieve();
     }
 

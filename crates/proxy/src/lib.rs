@@ -10,6 +10,7 @@ pub mod challenges;
 pub mod client;
 pub mod core;
 pub mod cores;
+pub mod dispatch;
 pub mod downstream;
 mod duplex;
 pub mod endpoint;

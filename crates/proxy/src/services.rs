@@ -31,6 +31,7 @@ use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
+use crate::dispatch::CoreDispatch;
 use crate::handshake_limiter::HandshakeLimiter;
 use crate::overload::{Overload, Room, Shared};
 use crate::pipes::Pipes;
@@ -66,6 +67,8 @@ pub struct Services {
     pub(crate) key_process: OnceCell<Rc<KeyProcessClient>>,
     pub(crate) seed: u64,
     pub overload: Overload,
+    /// The core's part in spreading clients over all cores; unset where each core keeps its own.
+    pub dispatch: OnceCell<Rc<CoreDispatch>>,
     pub(crate) parking: Rc<Parking>,
     pub(crate) parking_seen: Cell<ParkingCounts>,
     pub(crate) ready_seen: Cell<ReadyCounts>,
@@ -149,6 +152,7 @@ impl Services {
             key_process: OnceCell::new(),
             seed,
             overload: Overload::new(shared),
+            dispatch: OnceCell::new(),
             parking,
             parking_seen: Cell::default(),
             ready_seen: Cell::default(),
@@ -234,6 +238,29 @@ impl Services {
         let result = work();
         self.handshake_limiter.charge(began.elapsed());
         result
+    }
+
+    /// The core's part in spreading clients, if there is one.
+    pub fn dispatch(&self) -> Option<&CoreDispatch> {
+        self.dispatch.get().map(|dispatch| &**dispatch)
+    }
+
+    /// A client's connection begins.
+    pub fn connection_begins(&self) {
+        self.set_connections(self.connections.get() + 1);
+    }
+
+    /// A client's connection has ended, and has given back its place.
+    pub fn connection_ends(&self) {
+        self.set_connections(self.connections.get() - 1);
+        self.dispatch.get().into_iter().for_each(|dispatch| dispatch.give_back());
+        // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
+        self.ended.notify_waiters();
+    }
+
+    fn set_connections(&self, connections: usize) {
+        self.connections.set(connections);
+        self.dispatch.get().into_iter().for_each(|dispatch| dispatch.set_connections(connections));
     }
 
     /// Calls `use_it` with the current value of the `Date` field.

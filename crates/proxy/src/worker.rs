@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use propylon_net::budget::{self, Budget};
 use propylon_net::listen::Bound;
 use propylon_net::timers::TICK;
 use propylon_observe::access_log::LogBuffer;
-use propylon_observe::telemetry::{Reason, Telemetry, UNTRUSTED_PEER};
+use propylon_observe::telemetry::{LimitedBy, Reason, Telemetry, UNTRUSTED_PEER};
+use propylon_policy::dispatch::Reason::Stall;
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
@@ -25,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::batches;
 use crate::core::Core;
+use crate::dispatch::{Client, CoreDispatch, Dispatcher, Handover, Mailbox, Place};
 use crate::downstream::connection::serve;
 use crate::overload::files::ConnectionsMax;
 use crate::overload::{Room, Shared};
@@ -76,6 +78,8 @@ pub struct Assignment {
     pub spans: Outbox,
     pub shared: Arc<Shared>,
     pub connections_max: ConnectionsMax,
+    /// Spreads clients over the workers; none where each keeps what comes to its sockets.
+    pub dispatcher: Option<Arc<Dispatcher>>,
     pub batching: Arc<Batching>,
     /// Socket to the process that holds the private keys.
     pub key_process: Option<OwnedFd>,
@@ -114,6 +118,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         spans,
         shared,
         connections_max,
+        dispatcher,
         batching,
         key_process,
         mut phase,
@@ -127,6 +132,9 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let deferral = batches::install(&batching);
     let limits = (first.snapshot.config.process.handshakes, deferral.rsa);
     let services = Services::new(limits, Rc::clone(&parking), column, telemetry, log, (shared, seed));
+    let dispatch = dispatcher.map(|dispatcher| Rc::new(CoreDispatch::new(dispatcher, index)));
+    let _mailbox = dispatch.clone().map(Mailbox);
+    dispatch.into_iter().for_each(|dispatch| drop(services.dispatch.set(dispatch)));
     let upstreams = Upstreams::new(&services);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking, &upstreams);
     let core = Core::new(snapshot, upstreams);
@@ -140,9 +148,13 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     };
     doors.open(&first.snapshot.sockets)?;
     first.adopted();
+    if let Some(dispatch) = core.dispatch.get() {
+        admit_all(&core, dispatch.open(first.snapshot.generation));
+        spawn_local(receive(Rc::clone(&core)));
+    }
     drop(first);
     spawn_local(reload_listeners(doors, published));
-    spawn_local(tick(Rc::clone(&core)));
+    spawn_local(tick(Rc::clone(&core), phase.clone()));
     spawn_local(Rc::clone(&core.services).leave_desk());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     core.start();
@@ -153,6 +165,8 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         core.let_go_slowly();
     }
     core.draining.set(true);
+    // Clients on their way here were accepted for us; those who would send more keep them.
+    core.dispatch.get().into_iter().for_each(|dispatch| admit_all(&core, dispatch.close()));
     core.timers.wake_all();
     core.upstreams.clear();
     loop {
@@ -188,6 +202,11 @@ async fn reload_listeners(mut doors: ListeningSockets, mut published: watch::Rec
         let publication = Arc::clone(&published.borrow_and_update());
         let sockets = &publication.snapshot.sockets;
         doors.close(sockets);
+        if let Some(dispatch) = doors.core.dispatch.get() {
+            // A core that drains stays closed.
+            let generation = if doors.core.draining.get() { 0 } else { publication.snapshot.generation };
+            admit_all(&doors.core, dispatch.open(generation));
+        }
         doors.core.adopt(&publication, doors.worker);
         if let Err(error) = doors.open(sockets) {
             log::error!("worker {}: a listening socket cannot be watched: {error}", doors.worker);
@@ -264,12 +283,70 @@ impl ListeningSocket {
 
     fn take_all(&self, core: &Rc<Core>) {
         while let Ok((stream, peer)) = propylon_sys::accept(self.socket.get_ref()) {
-            admit(core, &self.listener(), stream, peer);
+            admit(core, &self.listener(), (stream, peer, Place::take_anyway(core.dispatch())));
+        }
+    }
+
+    /// Waits for room among the connections that there may be, while the process is in the same phase. False where the
+    /// socket is to be closed.
+    async fn pause(
+        &self,
+        core: &Core,
+        by: LimitedBy,
+        phase: &mut watch::Receiver<Phase>,
+        room: impl Future<Output = ()>,
+    ) -> bool {
+        core.metrics.increment(core.telemetry.process.accept_pauses);
+        let paused = self.listener().metrics.paused[by as usize];
+        core.metrics.raise(paused);
+        let stays = tokio::select! {
+            () = room => true,
+            () = self.closing.notified() => false,
+            _ = phase.changed() => true,
+        };
+        core.metrics.lower(paused);
+        stays
+    }
+}
+
+/// Serves the clients that other cores hand over.
+async fn receive(core: Rc<Core>) {
+    let Some(dispatch) = core.dispatch.get() else { return };
+    loop {
+        for _ in 0..ACCEPTS_MAX {
+            let client = dispatch.receive().await;
+            admit_all(&core, [client]);
+        }
+        yield_now().await;
+    }
+}
+
+/// Serves clients that have come from other cores by the configuration that is in effect here and was there.
+fn admit_all(core: &Rc<Core>, clients: impl IntoIterator<Item = Handover>) {
+    let snapshot = core.snapshot();
+    for Handover { stream, peer, listener, .. } in clients {
+        admit(core, &snapshot.listeners[listener], (stream, peer, Place::brought(core.dispatch())));
+    }
+}
+
+/// Accepts clients of cores that stand still: they would wait until these run again.
+fn accept_for_others(core: &Rc<Core>) {
+    let Some(dispatch) = core.dispatch.get() else { return };
+    for ward in dispatch.wards() {
+        let snapshot = core.snapshot();
+        for bound in snapshot.shared.sockets.iter().filter(|bound| !bound.is_handed_over()) {
+            let listener = &snapshot.listeners[bound.listener];
+            for socket in bound.sockets_of(ward) {
+                let before = core.connections.get();
+                accept_some(core, listener, &socket, ACCEPTS_MAX);
+                let accepted = core.connections.get().saturating_sub(before);
+                core.metrics.add(core.telemetry.process.dispatched(Stall), accepted as u64);
+            }
         }
     }
 }
 
-async fn tick(core: Rc<Core>) {
+async fn tick(core: Rc<Core>, phase: watch::Receiver<Phase>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut count: u32 = 0;
@@ -278,6 +355,9 @@ async fn tick(core: Rc<Core>) {
         count = count.wrapping_add(1);
         let sweep = count.is_multiple_of(SWEEP_TICKS);
         core.tick(sweep);
+        if *phase.borrow() == Phase::Serving {
+            accept_for_others(&core);
+        }
         if sweep {
             warm(&core.upstreams);
         }
@@ -299,22 +379,15 @@ async fn accept(
             }
             continue;
         }
-        if now == Phase::Serving && core.connections.get() >= connections_max.each {
-            core.metrics.increment(core.telemetry.process.accept_pauses);
-            let listener = listening.listener();
-            let paused = listener.metrics.paused[connections_max.by as usize];
-            core.metrics.raise(paused);
-            let is_closed = tokio::select! {
-                () = core.ended.notified() => false,
-                () = listening.closing.notified() => true,
-                _ = phase.changed() => false,
-            };
-            core.metrics.lower(paused);
-            if is_closed {
+        // Without a dispatcher the core has its share.
+        let has_share = core.dispatch.get().is_none() && core.connections.get() >= connections_max.each;
+        if now == Phase::Serving && has_share {
+            if !listening.pause(&core, connections_max.by, &mut phase, core.ended.notified()).await {
                 return;
             }
             continue;
         }
+        let mut is_full = false;
         tokio::select! {
             biased;
             _ = phase.wait_for(|phase| phase.is_over()) => {
@@ -328,7 +401,10 @@ async fn accept(
             () = listening.closing.notified() => return,
             ready = listening.socket.readable() => {
                 let Ok(mut guard) = ready else { return };
-                let room = connections_max.each.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
+                let room = match core.dispatch.get() {
+                    Some(_) => ACCEPTS_MAX,
+                    None => connections_max.each.saturating_sub(core.connections.get()).min(ACCEPTS_MAX),
+                };
                 match accept_some(&core, &listening.listener(), listening.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => budget::wait_for_others(Budget::Accepts).await,
@@ -337,7 +413,14 @@ async fn accept(
                     Accepted::Exhausted => {
                         sleep(ACCEPT_REST).await;
                     }
+                    Accepted::Full => is_full = true,
                 }
+            }
+        }
+        if is_full && let Some(dispatch) = core.dispatch.get() {
+            let room = dispatch.dispatcher.wait_for_room();
+            if !listening.pause(&core, connections_max.by, &mut phase, room).await {
+                return;
             }
         }
     }
@@ -345,7 +428,7 @@ async fn accept(
 
 /// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early
 /// the client can turn to another address, and it has cost next to nothing.
-fn admit(core: &Rc<Core>, listener: &Rc<ListenerHandle>, stream: TcpStream, peer: SocketAddr) {
+fn admit(core: &Rc<Core>, listener: &Rc<ListenerHandle>, (stream, peer, place): Client<'_>) {
     if core.overload.refuses(|| core.random.borrow_mut().u16(..)) {
         return refuse(core, &stream, Reason::Memory);
     }
@@ -373,6 +456,20 @@ fn admit(core: &Rc<Core>, listener: &Rc<ListenerHandle>, stream: TcpStream, peer
         return refuse(core, &stream, Reason::Source);
     }
     spawn_local(serve(Rc::clone(core), Rc::clone(listener), stream, peer, announced));
+    place.keep();
+}
+
+/// Serves a client that was accepted here, or has another core serve it.
+fn spread(core: &Rc<Core>, listener: &Rc<ListenerHandle>, client: Client<'_>) {
+    let Some(dispatch) = core.dispatch() else { return admit(core, listener, client) };
+    let generation = core.snapshot().shared.generation;
+    // Listeners that are gone are known to nobody else.
+    let Some(index) = listener.index_in(generation) else { return admit(core, listener, client) };
+    let random = core.random.borrow_mut().u64(..);
+    match dispatch.hand_over(random, (generation, index), client) {
+        Ok(reason) => core.metrics.increment(core.telemetry.process.dispatched(reason)),
+        Err(client) => admit(core, listener, client),
+    }
 }
 
 fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {
@@ -381,6 +478,8 @@ fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {
 }
 
 enum Accepted {
+    /// As many connections are open as there may be.
+    Full,
     /// The queue is empty.
     All,
     /// The queue may hold more.
@@ -393,16 +492,17 @@ enum Accepted {
 
 fn accept_some(core: &Rc<Core>, listener: &Rc<ListenerHandle>, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
+        let Some(place) = Place::take(core.dispatch()) else { return Accepted::Full };
         match propylon_sys::accept(socket) {
             Ok((stream, peer)) if core.overload.is_kept_from_clients(&stream) => {
                 let room = core.make_room();
                 match room {
                     Room::None => refuse(core, &stream, Reason::Files),
-                    Room::Made | Room::Later => admit(core, listener, stream, peer),
+                    Room::Made | Room::Later => admit(core, listener, (stream, peer, place)),
                 }
                 return if room == Room::Made { Accepted::RoomMade } else { Accepted::Exhausted };
             }
-            Ok((stream, peer)) => admit(core, listener, stream, peer),
+            Ok((stream, peer)) => spread(core, listener, (stream, peer, place)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
             Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) => {
                 core.metrics.increment(core.telemetry.process.accept_errors);

@@ -22,8 +22,9 @@ pub struct Process {
     /// Time after SIGTERM in which requests in progress may finish. Default 30 s.
     #[serde(serialize_with = "shown::written")]
     pub drain_timeout: Duration,
-    /// Client connections of the process at a time, shared evenly by the workers. Absent: what the limit of open files
-    /// allows.
+    /// Whether workers hand accepted connections to each other, so that all have as much to do. Default true.
+    pub dispatch: bool,
+    /// Client connections of the process at a time. Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
     /// Client connections at a time from one IPv4 address or IPv6 /64, over all workers. Absent: no limit.
     pub connections_per_source: Option<u32>,

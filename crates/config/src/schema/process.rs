@@ -39,6 +39,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         workers: Workers::Auto,
         user: None,
         drain_timeout: seconds(30),
+        dispatch: true,
         max_connections: None,
         connections_per_source: None,
         memory_limit: None,
@@ -62,6 +63,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
     process.user = section.string("user").and_then(|found| user(&section, found));
     // Zero is a choice here: not to wait at all.
     process.drain_timeout = section.duration_or("drain_timeout", Duration::ZERO..=DAY, process.drain_timeout);
+    process.dispatch = section.boolean_or("dispatch", true);
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
     process.connections_per_source = section.integer("connections_per_source", CONNECTIONS).map(|found| found.value);
     process.memory_limit = memory_limit(&mut section);

@@ -87,7 +87,7 @@ impl Connection {
     ) -> Connection {
         core.metrics.increment(listener.metrics.accepted);
         core.metrics.raise(listener.metrics.open);
-        core.connections.set(core.connections.get() + 1);
+        core.connection_begins();
         let tls = core.snapshot().acceptor(&listener).map(|acceptor| Box::new(acceptor.accept()));
         // A client that a proxy will announce is not known yet.
         let handshaking = tls.is_some() && !announced;
@@ -294,9 +294,7 @@ impl Drop for Connection {
             sources.give_back(self.peer.ip());
         }
         self.core.metrics.lower(self.metrics().open);
-        self.core.connections.set(self.core.connections.get() - 1);
-        // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
-        self.core.ended.notify_waiters();
+        self.core.connection_ends();
     }
 }
 

@@ -34,6 +34,8 @@ pub struct FilesPlan {
 /// How many client connections there may be at once.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionsMax {
+    /// Over all workers.
+    pub all: usize,
     /// The share of each worker.
     pub each: usize,
     pub by: LimitedBy,
@@ -56,7 +58,8 @@ impl FilesPlan {
             Some(stated) => (stated, LimitedBy::Configuration),
             None => (by_files, LimitedBy::Files),
         };
-        ConnectionsMax { each: usize::try_from(all).unwrap_or(usize::MAX).div_ceil(workers).max(1), by }
+        let all = usize::try_from(all).unwrap_or(usize::MAX).max(1);
+        ConnectionsMax { all, each: all.div_ceil(workers), by }
     }
 
     /// The limit that has room for all clients with a request in progress each.
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!([0, 64, 200, 1024, 20_000].map(served), [2, 10, 118, 810, 17_722]);
         assert_eq!(plan("").connections_max(u64::MAX, 2).by, LimitedBy::Files);
         let stated = plan("max_connections = 9").connections_max(64, 2);
-        assert_eq!((stated.each, stated.by), (5, LimitedBy::Configuration));
+        assert_eq!((stated.all, stated.each, stated.by), (9, 5, LimitedBy::Configuration));
     }
 
     #[test]

@@ -1,0 +1,190 @@
+//! Clients that several workers share: how they are spread, and how many there may be.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use propylon_e2e::admin::ask_admin;
+use propylon_e2e::engine::simple;
+use propylon_e2e::{Client, Engine, Origin, holds};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+fn config(process: &str, server: SocketAddr) -> String {
+    format!("[process]\nworkers = 2\ndrain_timeout = \"10s\"\n{process}\n{}", simple(&[server]))
+}
+
+/// Connections by worker.
+fn spread(engine: &Engine) -> Vec<u64> {
+    let status: Value = serde_json::from_str(&ask_admin(engine, "GET", "/status.json", "", "").text()).expect("JSON");
+    let workers = status["workers"].as_array().expect("workers");
+    workers.iter().map(|worker| worker["connections"].as_u64().expect("a number")).collect()
+}
+
+/// Clients of both listeners by turns, each of which has had an answer before the next one comes.
+fn come(engine: &Engine, count: usize) -> Vec<Client> {
+    let one = |number: usize| {
+        let mut client = engine.client(if number.is_multiple_of(2) { "plain" } else { "web" });
+        assert_eq!(client.get("/").text(), "hello\n");
+        client
+    };
+    (0..count).map(one).collect()
+}
+
+/// Chance alone gives two workers two of four clients each in three of eight runs, and four of eight in a quarter.
+#[test]
+fn clients_that_come_one_after_another_are_spread_evenly_every_time() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("", origin.address()));
+    for round in 0..10 {
+        let four = come(&engine, 4);
+        assert_eq!(spread(&engine), [2, 2], "round {round}");
+        let four_more = come(&engine, 4);
+        assert_eq!(spread(&engine), [4, 4], "round {round}");
+        drop((four, four_more));
+        holds("they have gone", || spread(&engine) == [0, 0]);
+    }
+    let dispatched = |reason| engine.metric("propylon_dispatched_total", &[("reason", reason)]);
+    assert!(dispatched("load") > 0.0 && dispatched("room") == 0.0);
+    assert_eq!(engine.metric("propylon_connections_total", &[]), 80.0);
+}
+
+#[test]
+fn without_dispatch_each_worker_keeps_what_comes_to_its_socket() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("dispatch = false", origin.address()));
+    let clients = come(&engine, 40);
+    assert_eq!(spread(&engine).iter().sum::<u64>(), clients.len() as u64);
+    for reason in ["load", "room", "stall"] {
+        assert_eq!(engine.metric("propylon_dispatched_total", &[("reason", reason)]), 0.0);
+    }
+}
+
+#[test]
+fn as_many_clients_are_served_as_there_may_be_and_one_more_when_one_has_gone() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("max_connections = 64", origin.address()));
+    for round in 0..3 {
+        let mut clients = come(&engine, 64);
+        assert_eq!(spread(&engine).iter().sum::<u64>(), 64);
+        let address = engine.address("plain");
+        let path = format!("/waited/{round}");
+        let asked = path.clone();
+        let waiting = std::thread::spawn(move || {
+            let mut client = Client::plain(address);
+            assert_eq!(client.get(&asked).text(), "hello\n");
+            client
+        });
+        holds("one is held up", || engine.metric("propylon_listener_paused", &[("reason", "max_connections")]) > 0.0);
+        assert_eq!(engine.metric("propylon_connections", &[]), 64.0);
+        assert!(!origin.received_text().contains(&path));
+        // Whichever worker it was with: the one that waits may be with the other.
+        clients.remove(round * 21);
+        let last = waiting.join().expect("an answer");
+        drop((clients, last));
+        holds("they have gone", || spread(&engine) == [0, 0]);
+    }
+}
+
+#[test]
+fn clients_that_come_while_listeners_and_configurations_change_are_all_served() {
+    let origin = Origin::always(HELLO);
+    let text = config("", origin.address());
+    let engine = Engine::start(&text);
+    let (plain, stop) = (engine.address("plain"), std::sync::atomic::AtomicBool::new(false));
+    let more = "[listener.another]\nbind = \"127.0.0.1:0\"\n";
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut kept = Vec::new();
+                    let mut served = 0_usize;
+                    while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                        let mut client = Client::plain(plain);
+                        assert_eq!(client.get("/").text(), "hello\n");
+                        served += 1;
+                        kept.push(client);
+                        if kept.len() > 10 {
+                            // The older ones go first: now one worker has more, now the other.
+                            kept.drain(..7);
+                        }
+                    }
+                    served
+                })
+            })
+            .collect();
+        for round in 0..12 {
+            // Listeners change their places in the configuration.
+            engine.rewrite(&if round % 2 == 0 { format!("{more}{text}") } else { text.clone() });
+            engine.reload();
+        }
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        let served: usize = asking.into_iter().map(|asking| asking.join().expect("all were served")).sum();
+        assert!(served > 100, "{served}");
+    });
+    assert!(engine.metric("propylon_dispatched_total", &[("reason", "load")]) > 0.0);
+}
+
+#[test]
+fn clients_that_were_handed_over_are_answered_when_a_drain_begins() {
+    for _ in 0..5 {
+        let origin = Origin::always(HELLO);
+        let mut engine = Engine::start(&config("", origin.address()));
+        let mut clients: Vec<Client> = (0..60).map(|_| engine.client("plain")).collect();
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        engine.signal(Signal::TERM);
+        for client in &mut clients {
+            assert_eq!(client.read_response().text(), "hello\n");
+        }
+        engine.expect_exit(0);
+    }
+}
+
+/// Processes that keep a core busy, ended with the story.
+struct Busy(Vec<Child>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A thread of the lowest class gets next to nothing of a processor that another process wants.
+#[test]
+fn clients_of_a_worker_that_stands_still_are_served_by_the_other() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("", origin.address()));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", engine.pid())).expect("threads").flatten();
+    let name = |task: &std::path::Path| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let worker = tasks.map(|task| task.path()).find(|task| name(task).trim() == "worker-1").expect("a worker");
+    let status = std::fs::read_to_string(worker.join("status")).expect("its status");
+    let core = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("its cores").trim();
+    let thread = worker.file_name().expect("a number").to_str().expect("a number");
+    if core.contains(['-', ',']) {
+        eprintln!("skipped: the worker has no core of its own");
+        return;
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    };
+    let lowest = run("chrt", &["-i", "-p", "0", thread]).and_then(|mut child| child.wait());
+    if !lowest.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: chrt cannot be run");
+        return;
+    }
+    let spin = "while :; do :; done";
+    let busy = (0..4).map(|_| run("taskset", &["-c", core, "sh", "-c", spin]).expect("taskset runs"));
+    let _busy = Busy(busy.collect());
+    let stalled = || engine.metric("propylon_dispatched_total", &[("reason", "stall")]);
+    holds("clients of the stalled worker are served", || {
+        let mut clients: Vec<Client> = (0..8).map(|_| engine.client("plain")).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "hello\n"));
+        stalled() > 0.0
+    });
+}
