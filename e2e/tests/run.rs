@@ -116,7 +116,7 @@ fn every_help_has_an_example() {
         assert!(said.contains("Example") && said.contains("Exit codes: 0 "), "{arguments:?}:\n{said}");
     }
     let said = propylon(&["--version"]).ok().text();
-    assert_eq!(said.trim(), format!("propylon {}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(said.trim(), format!("propylon {} (plain build)", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]

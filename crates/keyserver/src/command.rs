@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// A server for private keys: engines send what is to be signed, and get signatures.
 #[derive(Parser)]
-#[command(name = "propylon-keyserver", version, after_help = EXAMPLE)]
+#[command(name = "propylon-keyserver", version = propylon_sys::version(), after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

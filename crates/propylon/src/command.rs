@@ -17,7 +17,7 @@ use propylon_keyserver::isolated;
 
 /// A TLS-offload load balancer.
 #[derive(Parser)]
-#[command(name = "propylon", version, after_help = EXAMPLE)]
+#[command(name = "propylon", version = propylon_sys::version(), after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -14,6 +14,7 @@ mod pipe;
 mod privileges;
 mod process;
 mod socket;
+mod version;
 #[allow(unsafe_code, reason = "an allocator is unsafe by its nature")]
 mod wiping;
 
@@ -39,4 +40,5 @@ pub use socket::{
     ListenOptions, accept, bind_advice, check_free, connect, connect_result, listen, listen_unix, local_address, peek,
     peek_closed, peek_ended, peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
 };
+pub use version::version;
 pub use wiping::{Wiping, wipe_freed_memory};
