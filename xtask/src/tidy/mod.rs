@@ -13,6 +13,7 @@ mod manual;
 mod modules;
 mod packages;
 mod picture;
+mod profile;
 mod ratchets;
 mod sources;
 mod tokens;
@@ -147,6 +148,7 @@ impl Repository {
     fn check(&self, root: &Path) -> Vec<Finding> {
         let mut findings = self.findings.clone();
         findings.extend(self.workspace.check());
+        findings.extend(profile::check(root));
         findings.extend(self.conditions.check());
         findings.extend(self.ratchets.check());
         findings.extend(self.workspace.check_arrows());
