@@ -164,11 +164,8 @@ impl Drop for Mailbox {
         let dispatch = &self.0;
         let board = &dispatch.dispatcher.board;
         for client in dispatch.close() {
-            let others = (0..board.cores()).filter(|core| *core != dispatch.index);
-            let left = others.fold(Some(client), |client, core| {
-                let client = client?;
-                board.send(core, client.generation, client).err()
-            });
+            let mut others = (0..board.cores()).filter(|core| *core != dispatch.index);
+            let left = others.try_fold(client, |client, core| board.send(core, client.generation, client).err());
             // No other takes clients where all end: then they are lost with their process.
             if left.is_some() {
                 dispatch.give_back();

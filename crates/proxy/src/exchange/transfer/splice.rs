@@ -143,7 +143,7 @@ mod tests {
         let lengths = [1, 4095, 65_535, 65_536, 65_537, pipe_bytes - 1, pipe_bytes, pipe_bytes + 1, 3_000_001];
         for length in lengths {
             let ((mut server, mut from), (mut client, mut to)) = (pair(), pair());
-            let body: Vec<u8> = (0..length).map(|n| (n * 31 >> 3) as u8).collect();
+            let body: Vec<u8> = (0..length).map(|n| ((n * 31) >> 3) as u8).collect();
             let received = std::thread::scope(|scope| {
                 scope.spawn(|| server.write_all(&[&body, NEXT].concat()).unwrap());
                 let receiver = scope.spawn(|| {
@@ -193,7 +193,8 @@ mod tests {
             assert!(splice.is_ready(&pipes, REST_BYTES_MIN));
             poll_fn(|context| {
                 assert!(splice.poll_fill(context, &mut from, REST_BYTES_MIN).is_pending());
-                Poll::Ready(assert!(splice.pipe.is_none(), "it waits for bytes"))
+                assert!(splice.pipe.is_none(), "it waits for bytes");
+                Poll::Ready(())
             })
             .await;
             server.write_all(b"little").unwrap();
