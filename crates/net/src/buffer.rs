@@ -5,15 +5,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Room for one whole TLS record (RFC 8446 §5.2: 5 + 2^14 + 256 bytes) and the start of the next.
 pub const SMALL_BYTES: usize = 20 * 1024;
 /// Room for a bulk transfer: four full TLS records and their overhead.
 pub const LARGE_BYTES: usize = 68 * 1024;
-/// Buffers of each size that a core keeps for reuse (20 MiB and 17 MiB); what comes back beyond that is freed at once,
-/// and what nobody has needed for a while is freed by `BufferPool::trim`.
+/// Room for a bulk transfer that has shown to be fast: sixteen full TLS records and their overhead.
+pub const WIDE_BYTES: usize = 260 * 1024;
+/// Body bytes that are moved at one go through a wide buffer.
+pub const WIDE_PIECE_BYTES: usize = 256 * 1024;
+/// Transfers of a core that may have wide buffers at once: one to read into and one for what is sealed, 16 MiB at most.
+const WIDE_TRANSFERS_MAX: usize = 32;
+/// Buffers of each size that a core keeps for reuse (20 MiB, 17 MiB and 8 MiB); what comes back beyond that is freed at
+/// once, and what nobody has needed for a while is freed by `BufferPool::trim`.
 const SMALL_KEPT_MAX: usize = 1024;
 const LARGE_KEPT_MAX: usize = 256;
+const WIDE_KEPT_MAX: usize = 32;
 
 /// A window `[start, end)` of readable bytes, and behind it (on TLS connections) a window of records not opened yet.
 ///
@@ -181,6 +189,19 @@ impl Buffer {
 pub struct BufferPool {
     small: FreeList<SMALL_BYTES, SMALL_KEPT_MAX>,
     large: FreeList<LARGE_BYTES, LARGE_KEPT_MAX>,
+    wide: FreeList<WIDE_BYTES, WIDE_KEPT_MAX>,
+    /// Transfers that may have wide buffers.
+    wide_transfers: Rc<Cell<usize>>,
+}
+
+/// Leave for a transfer to have wide buffers, as long as this lives.
+#[derive(Debug)]
+pub struct WideLease(Rc<Cell<usize>>);
+
+impl Drop for WideLease {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Idle memory of one size.
@@ -225,6 +246,15 @@ impl BufferPool {
         self.large.take()
     }
 
+    /// Leave for a transfer to have wide buffers; `None` where as many as may have them do.
+    pub fn lease_wide(&self) -> Option<WideLease> {
+        let transfers = &self.wide_transfers;
+        (transfers.get() < WIDE_TRANSFERS_MAX).then(|| {
+            transfers.set(transfers.get() + 1);
+            WideLease(Rc::clone(transfers))
+        })
+    }
+
     /// A copy of `bytes`, in memory of the pool where that has room for them.
     pub fn copy(&self, bytes: &[u8]) -> Buffer {
         if bytes.len() > SMALL_BYTES {
@@ -249,6 +279,7 @@ impl BufferPool {
         match bytes.len() {
             SMALL_BYTES => self.small.put(bytes),
             LARGE_BYTES => self.large.put(bytes),
+            WIDE_BYTES => self.wide.put(bytes),
             _ => {}
         }
     }
@@ -292,6 +323,24 @@ impl BufferPool {
         }
     }
 
+    /// Makes sure that `buffer` has memory, and that it is a wide one if it had none.
+    pub fn equip_wide(&self, buffer: &mut Buffer) {
+        if buffer.bytes.is_empty() {
+            *buffer = self.wide.take();
+        }
+    }
+
+    /// Moves what `buffer` holds into a wide one, for a transfer that has a lease.
+    pub fn widen(&self, buffer: &mut Buffer) {
+        if buffer.bytes.len() >= WIDE_BYTES {
+            return;
+        }
+        let mut wide = self.wide.take();
+        wide.take_over(buffer);
+        self.release(buffer);
+        *buffer = wide;
+    }
+
     /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
     pub fn enlarge(&self, buffer: &mut Buffer) {
         if buffer.bytes.len() >= LARGE_BYTES {
@@ -307,6 +356,7 @@ impl BufferPool {
     pub fn trim(&self) {
         self.small.trim();
         self.large.trim();
+        self.wide.trim();
     }
 }
 
@@ -388,6 +438,21 @@ mod tests {
         buffers.release(&mut usual);
         assert_eq!(buffers.small.idle.borrow().len(), 1);
         assert_eq!(usual.capacity(), 0);
+    }
+
+    #[test]
+    fn only_so_many_transfers_have_wide_buffers_and_others_get_them_when_these_are_over() {
+        let buffers = BufferPool::default();
+        let leases: Vec<WideLease> = (0..1_000).map_while(|_| buffers.lease_wide()).collect();
+        assert_eq!(leases.len(), WIDE_TRANSFERS_MAX);
+        drop(leases);
+        assert!(buffers.lease_wide().is_some());
+        let mut buffer = buffers.large();
+        buffer.extend(b"what it holds");
+        buffers.widen(&mut buffer);
+        assert_eq!((buffer.capacity(), buffer.readable()), (WIDE_BYTES, &b"what it holds"[..]));
+        buffers.release(&mut buffer);
+        assert_eq!((buffers.wide.idle.borrow().len(), buffers.large.idle.borrow().len()), (1, 1));
     }
 
     #[test]

@@ -5,16 +5,16 @@ use std::task::{Context, Poll, ready};
 
 use propylon_tls::{Failure, FailureReason, Session};
 
-use crate::buffer::{Buffer, BufferPool};
+use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, WIDE_PIECE_BYTES};
 use crate::socket::Socket;
 
-/// Plaintext that is sealed at one go; more waits until this is on its way.
+/// Plaintext that is sealed at one go, but for bodies in wide buffers; more waits until this is on its way.
 pub const SEAL_BYTES_MAX: usize = 64 * 1024;
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// Limit on the wire buffer when an answer of TLS itself is put behind it: a stretch that was sealed, and answers
 /// to a client that sends key updates and reads nothing. RFC 8446 §4.6.3 has it wait for them.
-const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
+const WIRE_BYTES_MAX: usize = WIDE_PIECE_BYTES + SEAL_BYTES_MAX;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
@@ -129,7 +129,9 @@ impl ClientStream {
     /// Puts `plain` on the wire buffer, sealed if this is a TLS connection. All or nothing of it, and nothing from
     /// there on, when the session's key is worn out: [`ClientStream::poll_flush`] fails then.
     pub fn stage(&mut self, plain: &[u8], buffers: &BufferPool, wire: &mut Buffer) {
-        if plain.len() > RECORD_BYTES_MAX {
+        if plain.len() > LARGE_BYTES {
+            buffers.equip_wide(wire);
+        } else if plain.len() > RECORD_BYTES_MAX {
             buffers.equip_large(wire);
         } else {
             buffers.equip_small(wire);
@@ -189,7 +191,7 @@ impl ClientStream {
     ) -> Poll<io::Result<usize>> {
         if self.tls.is_some() {
             ready!(self.poll_flush(context, buffers, wire))?;
-            let piece = &body[..body.len().min(SEAL_BYTES_MAX)];
+            let piece = &body[..body.len().min(WIDE_PIECE_BYTES)];
             self.stage(piece, buffers, wire);
             return Poll::Ready(Ok(piece.len()));
         }

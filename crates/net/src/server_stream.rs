@@ -10,15 +10,16 @@ use std::task::{Context, Poll, Waker, ready};
 use propylon_crypto::{Job, Outcome};
 use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamFailureReason, UpstreamHandshake, UpstreamSession};
 
-use crate::buffer::{Buffer, BufferPool, LARGE_BYTES};
+use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, WIDE_BYTES, WIDE_PIECE_BYTES};
 use crate::client_stream::SEAL_BYTES_MAX;
 use crate::socket::Socket;
 
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 /// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have
-/// to be moved.
+/// to be moved; and into a wide one.
 const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
+const SEALED_WIDE_READ_BYTES: usize = 16 * (16 * 1024 + 22);
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// So much that is sealed and not on its way yet is sent together with what follows; more goes first.
@@ -72,9 +73,10 @@ impl ServerStream {
             ready!(socket.poll_readable(context))?;
             buffers.equip(answer);
         }
-        let spare = answer.spare(READ_BYTES_MIN);
         // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
-        let room = spare.len().min(SEAL_BYTES_MAX);
+        let most = if answer.capacity() >= WIDE_BYTES { WIDE_PIECE_BYTES } else { SEAL_BYTES_MAX };
+        let spare = answer.spare(READ_BYTES_MIN);
+        let room = spare.len().min(most);
         match socket.poll_read(context, &mut spare[..room]) {
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
@@ -247,7 +249,8 @@ impl Tls {
                 buffers.equip(answer);
             }
             let large = answer.capacity() >= LARGE_BYTES;
-            let room = SEALED_READ_BYTES.saturating_sub(answer.sealed_len());
+            let most = if answer.capacity() >= WIDE_BYTES { SEALED_WIDE_READ_BYTES } else { SEALED_READ_BYTES };
+            let room = most.saturating_sub(answer.sealed_len());
             let spare = answer.sealed_spare(READ_BYTES_MIN);
             let room = if large && room > 0 { room.min(spare.len()) } else { spare.len() };
             match socket.poll_read(context, &mut spare[..room]) {

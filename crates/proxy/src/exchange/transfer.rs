@@ -23,7 +23,7 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestBody, ResponseBody, Version, elements};
 use propylon_http::h2::Reason;
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
-use propylon_net::buffer::Buffer;
+use propylon_net::buffer::{Buffer, LARGE_BYTES};
 use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::body::Upload;
@@ -177,6 +177,8 @@ impl<'a> Transfer<'a> {
             server_spent: false,
             keeps: true,
             long: false,
+            full_reads: 0,
+            wide: None,
             passed: 0,
             outstanding: 0,
             tunnel: false,
@@ -498,8 +500,12 @@ impl<'a> Transfer<'a> {
                 }
                 return Poll::Ready(Ok(()));
             }
-            let large = progress.long && progress.passed > 0 && !client.is_crowded();
-            let Poll::Ready(part) = server.poll_part(context, &progress.core, (large, client.part_max())) else {
+            let room = match progress.passed > 0 && !client.is_crowded() {
+                true if client.is_alone() => progress.read_bytes(),
+                true => progress.read_bytes().min(LARGE_BYTES),
+                false => 0,
+            };
+            let Poll::Ready(part) = server.poll_part(context, &progress.core, (room, client.part_max())) else {
                 progress.limits.download.wait_for(Side::Server, &progress.core);
                 return Poll::Pending;
             };
@@ -507,6 +513,7 @@ impl<'a> Transfer<'a> {
             progress.limits.download.clear();
             let length = client.pass(progress.request, part)?;
             progress.passed += length as u64;
+            progress.note_read(length);
             progress.outstanding = client.outstanding();
             if progress.outstanding == 0 {
                 server.widen(&client.client, progress.passed);

@@ -253,6 +253,11 @@ impl<'a> Downstream<'a> {
         matches!(&self.client, ClientSide::Http2(stream) if stream.is_crowded())
     }
 
+    /// Whether nothing else that its connection carries has bytes which the client has not read.
+    pub fn is_alone(&self) -> bool {
+        if let ClientSide::Http2(stream) = &self.client { stream.link.link.unread() == 0 } else { true }
+    }
+
     /// Bytes of the body that are worth handing over at once.
     pub fn part_max(&self) -> usize {
         if let ClientSide::Http2(stream) = &self.client { stream.part_max() } else { usize::MAX }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Event, Framing};
 use propylon_net::budget;
-use propylon_net::buffer::LARGE_BYTES;
+use propylon_net::buffer::{LARGE_BYTES, WIDE_BYTES};
 
 use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
 use super::downstream::poll_fill;
@@ -164,21 +164,25 @@ impl Http1Pair<'_, '_> {
                 continue;
             }
             // Bytes on their way to the client go first: a client that does not read must not fill our memory.
-            ready!(self.poll_client_flush(context))?;
+            let Poll::Ready(flushed) = self.poll_client_flush(context) else {
+                // A client that has become slow does not hold a wide buffer that has nothing in it.
+                let answer = &mut self.server.answer;
+                if answer.capacity() >= WIDE_BYTES && answer.is_idle() {
+                    self.progress.core.buffers.release(answer);
+                }
+                return Poll::Pending;
+            };
+            flushed?;
             if self.splices_download() {
                 ready!(self.poll_splice_down(context))?;
                 continue;
             }
             let Http1Pair { server, progress, .. } = self;
-            let (core, stream) = (&progress.core, &mut server.connection.stream);
-            if progress.long && server.answer.capacity() < LARGE_BYTES {
-                // An error shows again at the read.
-                if server.answer.capacity() == 0 && stream.poll_readable(context).is_pending() {
-                    progress.limits.download.wait_for(Side::Server, core);
-                    return Poll::Pending;
-                }
-                core.buffers.enlarge(&mut server.answer);
+            if server.poll_room(context, &progress.core.buffers, progress.read_bytes()).is_pending() {
+                progress.limits.download.wait_for(Side::Server, &progress.core);
+                return Poll::Pending;
             }
+            let (core, stream) = (&progress.core, &mut server.connection.stream);
             match stream.poll_fill(context, &core.buffers, &mut server.answer) {
                 Poll::Pending => {
                     progress.limits.download.wait_for(Side::Server, core);
@@ -191,6 +195,7 @@ impl Http1Pair<'_, '_> {
                     // A read that fills a small buffer is not the last of the response.
                     let full = if stream.is_tls() { PIECE_BYTES } else { server.answer.capacity() };
                     progress.long |= server.answer.len() >= full;
+                    progress.note_read(count);
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
             }
@@ -278,7 +283,12 @@ impl Http1Pair<'_, '_> {
 
     /// Passes on some of what the server has sent.
     fn poll_pass(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let limit = if self.server.answer.capacity() >= LARGE_BYTES { LARGE_BYTES } else { PIECE_BYTES };
+        let is_framed = self.framing == Framing::Chunked || matches!(self.server.download, Download::Chunked(_));
+        let limit = match self.server.answer.capacity() {
+            WIDE_BYTES.. if !is_framed => WIDE_BYTES,
+            LARGE_BYTES.. => LARGE_BYTES,
+            _ => PIECE_BYTES,
+        };
         let here = self.server.answer.len().min(limit);
         let here = match &self.server.download {
             Download::Length(remaining) => (here as u64).min(*remaining) as usize,

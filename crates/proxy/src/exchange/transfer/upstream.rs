@@ -140,16 +140,16 @@ impl Upstream {
         }
     }
 
-    /// Reads the next part of the body. `large`: the body is worth a large buffer. `most`: bytes that are worth copying
-    /// out of one that is here.
+    /// Reads the next part of the body. `room`: bytes of memory that the body is worth. `most`: bytes that are worth
+    /// copying out of a part that is here.
     pub fn poll_part(
         &mut self,
         context: &mut Context<'_>,
         core: &Services,
-        (large, most): (bool, usize),
+        (room, most): (usize, usize),
     ) -> Poll<Result<Part, Stop>> {
         match self {
-            Upstream::Http1(http1) => http1.poll_part(context, core, large),
+            Upstream::Http1(http1) => http1.poll_part(context, core, room),
             Upstream::Http2(http2) => http2.poll_part(context, most),
         }
     }

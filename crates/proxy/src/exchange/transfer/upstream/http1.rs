@@ -214,7 +214,7 @@ impl Http1 {
         Stop::Server(Attempt { fault: fault.unwrap_or(Fault::ClosedBeforeResponse), repeatable })
     }
 
-    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, large: bool) -> Poll<Result<Part, Stop>> {
+    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Services, room: usize) -> Poll<Result<Part, Stop>> {
         loop {
             if self.is_read() {
                 return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
@@ -227,13 +227,7 @@ impl Http1 {
                 }
                 continue;
             }
-            if large && self.answer.capacity() < LARGE_BYTES {
-                if self.answer.capacity() == 0 {
-                    // An error shows again at the read.
-                    let _ = ready!(self.connection.stream.poll_readable(context));
-                }
-                core.buffers.enlarge(&mut self.answer);
-            }
+            ready!(self.poll_room(context, &core.buffers, room));
             match ready!(self.connection.stream.poll_fill(context, &core.buffers, &mut self.answer)) {
                 Ok(0) if matches!(self.download, Download::UntilClose) => {
                     self.download = Download::Done;
@@ -243,6 +237,23 @@ impl Http1 {
                 _ => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
             }
         }
+    }
+
+    /// Makes sure that so many bytes can be read, large or wide. Ready when there is something to read, if there was no
+    /// memory.
+    pub fn poll_room(&mut self, context: &mut Context<'_>, buffers: &BufferPool, room: usize) -> Poll<()> {
+        if self.answer.capacity() >= room {
+            return Poll::Ready(());
+        }
+        if self.answer.capacity() == 0 {
+            // An error shows again at the read.
+            let _ = ready!(self.connection.stream.poll_readable(context));
+        }
+        match room > LARGE_BYTES {
+            true => buffers.widen(&mut self.answer),
+            false => buffers.enlarge(&mut self.answer),
+        }
+        Poll::Ready(())
     }
 
     fn take_part(&mut self, core: &Services) -> Result<Part, Stop> {
