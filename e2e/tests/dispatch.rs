@@ -32,22 +32,27 @@ fn come(engine: &Engine, count: usize) -> Vec<Client> {
     (0..count).map(one).collect()
 }
 
-/// Chance alone gives two workers two of four clients each in three of eight runs, and four of eight in a quarter.
+/// Chance alone gives two workers two of four clients each in three of eight rounds, and then four of eight in as many of
+/// these: a round in seven is even. A worker whose processor others have gets less meanwhile, so that on a busy machine
+/// some rounds may be uneven.
 #[test]
-fn clients_that_come_one_after_another_are_spread_evenly_every_time() {
+fn clients_that_come_one_after_another_are_spread_evenly() {
     let origin = Origin::always(HELLO);
     let engine = Engine::start(&config("", origin.address()));
-    for round in 0..10 {
+    let mut rounds = Vec::new();
+    let is_even = |round: &&[Vec<u64>; 2]| **round == [[2, 2], [4, 4]];
+    while rounds.len() < 20 && rounds.iter().filter(is_even).count() < 10 {
         let four = come(&engine, 4);
-        assert_eq!(spread(&engine), [2, 2], "round {round}");
+        let first = spread(&engine);
         let four_more = come(&engine, 4);
-        assert_eq!(spread(&engine), [4, 4], "round {round}");
+        rounds.push([first, spread(&engine)]);
         drop((four, four_more));
         holds("they have gone", || spread(&engine) == [0, 0]);
     }
+    assert!(rounds.iter().filter(is_even).count() >= 10, "{rounds:?}");
     let dispatched = |reason| engine.metric("propylon_dispatched_total", &[("reason", reason)]);
     assert!(dispatched("load") > 0.0 && dispatched("room") == 0.0);
-    assert_eq!(engine.metric("propylon_connections_total", &[]), 80.0);
+    assert_eq!(engine.metric("propylon_connections_total", &[]), 8.0 * rounds.len() as f64);
 }
 
 #[test]
