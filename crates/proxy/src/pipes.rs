@@ -9,6 +9,9 @@ use propylon_metrics::Column;
 use propylon_observe::telemetry::PipeMetrics;
 use propylon_sys::Pipe;
 
+/// A splice that brings less than this has met the end of the bulk: a copy of so little costs less than a pipe's
+/// detour.
+pub const SPLICE_BYTES_MIN: usize = 8 * 1024;
 /// Bytes that a pipe is asked to hold. The kernel keeps 40 bytes for each page of it.
 const PIPE_BYTES: usize = 256 * 1024;
 /// A pipe that holds less is no help: beyond a user's share of memory for pipes the kernel grants two pages (pipe(7)).

@@ -12,13 +12,10 @@ use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 
 use crate::core::Core;
-use crate::pipes::PipeLease;
+use crate::pipes::{PipeLease, SPLICE_BYTES_MIN};
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
 const FULL_READS_MIN: u8 = 3;
-/// A splice that brings less than this has met the end of the bulk: a copy of so little costs less than a pipe's
-/// detour.
-const SPLICE_BYTES_MIN: usize = 8 * 1024;
 /// Bytes that one direction may take in one poll: in and out it costs half of what the sockets may do, and leaves the
 /// other half to the other direction.
 const TURN_BYTES_MAX: usize = 256 * 1024;

@@ -9,14 +9,12 @@ use std::task::{Context, Poll, ready};
 
 use propylon_net::socket::Socket;
 
-use crate::pipes::{PipeLease, Pipes};
+use crate::pipes::{PipeLease, Pipes, SPLICE_BYTES_MIN};
 
 /// A read that brings so much is of a bulk.
 const BULK_READ_BYTES_MIN: usize = 16 * 1024;
 /// The rest of a body that is worth a pipe.
 const REST_BYTES_MIN: u64 = 32 * 1024;
-/// A splice that brings less has met the end of the bulk: a copy of so little costs less than a pipe's detour.
-const SPLICE_BYTES_MIN: usize = 8 * 1024;
 
 /// One direction of a transfer, as far as it is spliced.
 #[derive(Default)]
