@@ -196,6 +196,54 @@ fn what_is_in_progress_finishes_where_it_began() {
 }
 
 #[test]
+fn a_connection_that_was_promised_another_request_gets_it_though_a_drain_began_in_the_body() {
+    const BIG: usize = 6 << 20;
+    // The rest of a body comes when it is told to.
+    let (release, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        while let Some(head) = peer.read_head() {
+            if head.starts_with(b"GET /slow") {
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nbody");
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(WAIT_MAX);
+                peer.send("body");
+            } else if head.starts_with(b"GET /big") {
+                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {BIG}\r\n\r\n"));
+                peer.send(vec![b'x'; BIG]);
+            } else {
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            }
+        }
+    });
+    let config = simple(&[origin.address()]);
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"60s\"", &config);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    let mut clients = [Client::plain(lineage.address("plain")), Client::tls(lineage.address("web"))];
+    for client in &mut clients {
+        client.send(get("/slow"));
+        assert!(!client.read_head().to_ascii_lowercase().contains("connection: close"));
+    }
+    let old = lineage.pid();
+    lineage.upgrade(How::Signal);
+    lineage.says("draining: ");
+    for client in &mut clients {
+        // The second has been sent before the first is through, the third after the answer that says close.
+        client.send(get("/big"));
+        release.send(()).expect("the server is there");
+        assert_eq!(client.read_exact(8), b"bodybody");
+        assert!(client.read_head().to_ascii_lowercase().contains("connection: close"));
+        client.send(get("/never"));
+        // What the kernel still has for a client that reads late outlives the close.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut received = 0;
+        client.read_through(BIG as u64, |bytes| received += bytes.len());
+        assert_eq!((received, client.ending()), (BIG, Ending::Clean));
+    }
+    drop(clients);
+    assert_eq!(lineage.end(old).code(), Some(0));
+}
+
+#[test]
 fn sessions_go_on_after_an_upgrade() {
     let origin = hello();
     let profile = Certificates::shared().profile() + "session_ids = 1000\n";

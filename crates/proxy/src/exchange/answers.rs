@@ -23,11 +23,13 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
     };
     let head = &request.head;
     let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
-    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(&connection.listener);
+    let is_leaving = connection.core.is_leaving(&connection.listener);
+    let was_to_stay = head.keep_alive && !answer.close && is_leaving;
+    let keep_alive = skipped && head.keep_alive && !answer.close && !is_leaving;
     stage_answer(connection, request, answer, keep_alive);
     match (keep_alive, skipped) {
         (true, _) => After::Next,
-        (false, true) if request.note.fault.is_none() => After::Close,
+        (false, true) if request.note.fault.is_none() && !was_to_stay => After::Close,
         (false, _) => After::Linger,
     }
 }

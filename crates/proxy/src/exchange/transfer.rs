@@ -558,8 +558,13 @@ impl<'a> Transfer<'a> {
             // the next request unless it is read, so this connection ends.
             return After::Linger;
         }
-        let keeps = self.progress.keeps && !self.client.ends_connection() && !self.is_leaving();
-        if keeps { After::Next } else { After::Close }
+        // The head's word holds: a drain that began since then is told of by the next answer.
+        if self.progress.keeps && !self.client.ends_connection() {
+            return After::Next;
+        }
+        // A client that meant to stay may have sent more: unread, it would make a reset of the close.
+        let was_to_stay = self.progress.request.head.keep_alive && self.is_leaving();
+        if was_to_stay { After::Linger } else { After::Close }
     }
 
     fn fail(&mut self, stop: Stop) -> Ended {
