@@ -1,9 +1,9 @@
 //! `protocol = "auto"` in plaintext: servers show by their answer to HTTP/2's preface what they speak.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
@@ -108,4 +108,67 @@ fn servers_of_either_kind_stand_side_by_side() {
     get(&front, 6);
     assert_eq!(prefaces.load(Ordering::Relaxed), 1);
     assert!(back.metric("propylon_http2_streams_total", &[]) >= 1.0);
+}
+
+/// A server that speaks HTTP/2 alone: bytes of another protocol end their connection. While `is_up` is false that is
+/// the end of every connection.
+fn http2_alone(behind: SocketAddr, is_up: &Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (address, is_up) = (listener.local_addr().expect("an address"), Arc::clone(is_up));
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let is_up = Arc::clone(&is_up);
+            std::thread::spawn(move || {
+                let mut first = [0; 4];
+                let mut from = client.try_clone().expect("a handle");
+                if from.read_exact(&mut first).is_err() || first != *b"PRI " || !is_up.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mut server = TcpStream::connect(behind).expect("the one behind is there");
+                server.write_all(&first).expect("it listens");
+                let (mut back, mut to) = (server.try_clone().expect("a handle"), client);
+                std::thread::spawn(move || std::io::copy(&mut back, &mut to));
+                // A server that stops ends the connections that it has.
+                from.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+                let mut piece = [0; 4096];
+                while is_up.load(Ordering::Relaxed) {
+                    match from.read(&mut piece) {
+                        Ok(0) => break,
+                        Ok(count) => server.write_all(&piece[..count]).expect("it listens"),
+                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                        Err(_) => break,
+                    }
+                }
+                let _ = (server.shutdown(Shutdown::Both), from.shutdown(Shutdown::Both));
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_server_of_http2_alone_that_was_silent_for_a_while_is_asked_again() {
+    let origin = Origin::always(HELLO);
+    let back = Engine::start(&with(&[origin.address()], "", ""));
+    let is_up = Arc::new(AtomicBool::new(false));
+    let server = http2_alone(back.address("plain"), &is_up);
+    let front = front(&[server], "retries = 0\n");
+    let ask = || front.client("plain").get("/").status;
+    // Nobody knows yet what it speaks.
+    for _ in 0..3 {
+        assert_eq!(ask(), 502);
+    }
+    is_up.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        // One request may still be on its way to a server of HTTP/1.1 that there is not.
+        eventually(WAIT_MAX, "it is asked again", || (ask() == 200).then_some(()));
+        (0..5).for_each(|_| assert_eq!(ask(), 200));
+        is_up.store(false, Ordering::Relaxed);
+        eventually(WAIT_MAX, "its connections have ended", || (ask() == 502).then_some(()));
+        (0..4).for_each(|_| assert_eq!(ask(), 502));
+        is_up.store(true, Ordering::Relaxed);
+    }
+    let failed = front.metric("propylon_server_faults_total", &[]);
+    eventually(WAIT_MAX, "it is asked again", || (ask() == 200).then_some(()));
+    assert!(front.metric("propylon_server_faults_total", &[]) <= failed + 2.0, "one failure is enough to learn from");
 }

@@ -57,6 +57,7 @@ fn limits_of_http2_are_checked() {
         ("[backend.b]\nservers=['a:2']\nhttp2={max_streams=0}\n[[route]]\npath='/b'\nbackend='b'", 3, 20, "`max_streams` is too small"),
         ("[backend.b]\nservers=['a:2']\nhttp2={ping=5}\n[[route]]\npath='/b'\nbackend='b'", 3, 13, "`ping` has no unit"),
         ("[backend.b]\nservers=['a:2']\nprotocol='h2'\nsend_proxy_protocol='v2'\n[[route]]\npath='/b'\nbackend='b'", 4, 1, "connections of HTTP/2 are shared by many"),
+        ("[backend.b]\nservers=['a:2']\nprotocol='auto'\nreuse='never'\n[[route]]\npath='/b'\nbackend='b'", 4, 1, "warning: connections of HTTP/2 carry many requests"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={enabled='no'}", 3, 16, "`enabled`: expected a boolean"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={max_concurrent_streams=0}", 3, 31, "`max_concurrent_streams` is too small"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1KiB'}", 3, 23, "`initial_window` is too small"),

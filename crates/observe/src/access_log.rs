@@ -132,6 +132,12 @@ impl LogBuffer {
         self.outlet.is_some()
     }
 
+    /// Hands over what there is and takes no lines any more: the log's thread waits for the last buffer to be closed.
+    pub fn close(&mut self) {
+        self.hand_over();
+        self.outlet = None;
+    }
+
     pub fn write(&mut self, record: &Record<'_>) {
         if self.outlet.is_none() {
             return;

@@ -6,7 +6,7 @@
 //! connection while another one accepted it, and whether the server answered HTTP/2's preface.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,8 @@ struct Round {
     failed: AtomicU32,
     /// Milliseconds since [`BEGUN`] until which the server is taken for one that speaks HTTP/1.1 alone; 0 if it is not.
     http1_until: AtomicU64,
+    /// The server has spoken HTTP/2 since it last met the preface without a word.
+    spoke_http2: AtomicBool,
 }
 
 /// A server that did not answer HTTP/2's preface in plaintext is asked again after this.
@@ -169,10 +171,29 @@ impl Endpoint {
         until != 0 && clock() < until
     }
 
-    /// Notes that the server did not answer HTTP/2's preface. A server that was closed and is open again, or that has
-    /// got another address, may be another one.
+    /// Notes that the server did not answer HTTP/2's preface, in HTTP/1.1 or not at all. A server that was closed and is
+    /// open again, or that has got another address, may be another one.
     pub fn note_http1(&self) {
+        self.round.spoke_http2.store(false, Ordering::Relaxed);
         self.round.http1_until.store(clock() + HTTP1_KNOWN.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that the server has answered HTTP/2's preface in HTTP/2.
+    pub fn note_http2(&self) {
+        self.round.spoke_http2.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server has spoken HTTP/2 and met the preface without a word now: it fails, or is about to begin or
+    /// to end. Once: a second time in a row it may have become one of HTTP/1.1.
+    pub fn falls_silent(&self) -> bool {
+        self.round.spoke_http2.swap(false, Ordering::Relaxed)
+    }
+
+    /// Forgets that the server was taken for one of HTTP/1.1, which it has not answered in.
+    pub fn forget_http1(&self) {
+        if self.round.http1_until.load(Ordering::Relaxed) != 0 {
+            self.round.http1_until.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether the server may get requests, as far as the whole engine knows.
@@ -313,6 +334,20 @@ mod tests {
         assert!(endpoint.is_known_as_http1());
         endpoint.set_availability(Availability::Open);
         assert!(!endpoint.is_known_as_http1());
+        endpoint.note_http1();
+        endpoint.forget_http1();
+        assert!(!endpoint.is_known_as_http1());
+    }
+
+    #[test]
+    fn a_server_that_spoke_http2_may_fall_silent_once() {
+        let endpoint = Endpoint::new(addresses(&[1]));
+        assert!(!endpoint.falls_silent());
+        endpoint.note_http2();
+        assert!(endpoint.falls_silent() && !endpoint.falls_silent());
+        endpoint.note_http2();
+        endpoint.note_http1();
+        assert!(!endpoint.falls_silent());
     }
 
     #[test]

@@ -182,6 +182,8 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     core.upstreams.clear();
     core.tick(false);
+    // Whatever still has the core when its tasks are gone: the process ends once the log has its lines.
+    core.log.borrow_mut().close();
     // The exporter waits for nobody's spans after this.
     core.end_traces();
     Ok(())

@@ -37,6 +37,13 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
     }
     let reuse = reuse(&mut section);
+    if protocol != ServerProtocol::Http1
+        && reuse == Reuse::Never
+        && let Some(entry) = section.entry("reuse")
+    {
+        let what = "connections of HTTP/2 carry many requests, whatever `reuse` says";
+        report.warning(entry.key_span, what, "remove it, or use protocol = \"http1\"");
+    }
     let tls = backend_tls(context, &mut section);
     let health = health::health(&mut section, tls.is_some());
     let outlier = health::outlier(&mut section);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use propylon_config::{BackendId, Listener};
+use propylon_config::{BackendId, Listener, ServerProtocol};
 use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{Name, RequestBody};
 use propylon_policy::credits::Credits;
@@ -93,9 +93,23 @@ pub async fn forward(
         record.fault = Some(failed.fault);
         record::end_attempt(request, backend, &record);
         let may_be_silent = record.connection.is_some_and(|reached| !reached.is_http2);
+        if may_be_silent && !record.reused && matches!(failed.fault, Fault::BadResponse | Fault::ClosedBeforeResponse) {
+            doubt_http1(request, backend);
+        }
         if let Some(after) = forwarding.give_up(client, request, Failure { failed, permit, may_be_silent }) {
             return after;
         }
+    }
+}
+
+/// A server that was taken for one of HTTP/1.1 has not answered so on a new connection: it is asked again for HTTP/2.
+fn doubt_http1(request: &Request, backend: &Backend) {
+    let config = backend.config();
+    if config.protocol == ServerProtocol::Auto
+        && config.tls.is_none()
+        && let Some(server) = request.note.server
+    {
+        backend.servers[server].endpoint.forget_http1();
     }
 }
 

@@ -96,9 +96,11 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
     let timeout = config.timeouts.connect.as_millis() as u64;
     let link = Link::new(&services, Role::Client, &terms(config.http2, services.windows.width()));
     let mut wire = Wire::new(&services, stream);
-    if !agreed || greet(&mut wire, &link, timeout, &deadline).await.is_err() {
+    let greeted = if agreed { greet(&mut wire, &link, timeout, &deadline).await } else { Err(Silence::Speaks) };
+    if let Err(silence) = greeted {
         services.metrics.lower(backend.server_metrics(server).open);
-        if !may_be_http1 || is_tls {
+        let fails = silence == Silence::Total && endpoint.falls_silent();
+        if !may_be_http1 || is_tls || fails {
             return making.failed(Attempt::new(Fault::NoHttp2, Repeatable::Unsent));
         }
         drop(wire);
@@ -107,6 +109,9 @@ async fn live(backend: Rc<Backend>, server: usize, permit: Option<Permit>, h2_po
             Ok(made) => keep(&backend, &h2_pool, made, making).await,
             Err(failed) => making.failed(failed),
         };
+    }
+    if may_be_http1 {
+        endpoint.note_http2();
     }
     let link = Rc::new(H2Connection::new(link, is_tls, expires, (endpoint, remote), &services));
     let (of, server) = (Arc::clone(backend.metrics()), Arc::clone(backend.server_metrics(server)));
@@ -180,8 +185,17 @@ async fn keep(backend: &Backend, h2_pool: &Rc<H2Pool>, made: Box<ServerConnectio
     }
 }
 
+/// What a server says to the preface that does not speak HTTP/2 with us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    /// Something else: another protocol's answer.
+    Speaks,
+    /// Nothing, or it ends the connection.
+    Total,
+}
+
 /// Sends our SETTINGS and waits for the server's, which limit its streams and prove that it speaks HTTP/2.
-async fn greet(wire: &mut Wire, link: &Link, timeout: u64, deadline: &Deadline) -> Result<(), ()> {
+async fn greet(wire: &mut Wire, link: &Link, timeout: u64, deadline: &Deadline) -> Result<(), Silence> {
     let due = wire.services.timers.now() + timeout;
     poll_fn(|context| {
         let read = wire.poll_read(
@@ -193,12 +207,15 @@ async fn greet(wire: &mut Wire, link: &Link, timeout: u64, deadline: &Deadline) 
             link,
         );
         let flushed = wire.poll_flush(context, link);
-        let is_over = read.is_err() || matches!(read, Ok(false)) || matches!(flushed, Poll::Ready(Err(_)));
         if link.h2.borrow().has_settings() {
             return Poll::Ready(Ok(()));
         }
+        if read.is_err() {
+            return Poll::Ready(Err(Silence::Speaks));
+        }
+        let is_over = matches!(read, Ok(false)) || matches!(flushed, Poll::Ready(Err(_)));
         if is_over || wire.services.timers.now() >= due {
-            return Poll::Ready(Err(()));
+            return Poll::Ready(Err(Silence::Total));
         }
         deadline.set(due, context.waker());
         Poll::Pending
