@@ -41,7 +41,7 @@ fn a_process_whose_cores_have_changed_says_so_and_its_successor_has_as_many_work
     assert_eq!(lineage.metric("propylon_workers_outdated"), 0.0);
 
     allow(lineage.pid(), "0");
-    lineage.says("the process can use 1 cores by now, and 2 workers serve");
+    lineage.says("cores that the process can use by now: 1; workers that serve: 2");
     lineage.says("workers-outdated");
     assert_eq!(lineage.metric("propylon_workers_outdated"), 1.0);
     lineage.upgrade(How::Signal);

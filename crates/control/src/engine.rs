@@ -747,7 +747,7 @@ impl Main {
         self.column().set(self.telemetry.process.workers_outdated, i64::from(now != serving));
         if now != serving && now != reported {
             log::warn!(
-                "the process can use {now} cores by now, and {serving} workers serve: `propylon upgrade` follows"
+                "cores that the process can use by now: {now}; workers that serve: {serving}. `propylon upgrade` follows"
             );
         }
         now
