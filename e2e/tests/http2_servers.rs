@@ -211,6 +211,41 @@ fn trailers_and_interim_responses_pass_in_every_combination() {
     assert_eq!(body, "2\r\nok\r\n0\r\ngrpc-status: 0\r\n\r\n");
 }
 
+/// Without them a body that was cut short would look whole (RFC 9113 §8.1).
+#[test]
+fn a_request_keeps_its_trailers_though_its_server_answers_before_it_takes_the_body() {
+    let ((open, opened), (heard, hears)) = (channel::<()>(), channel());
+    let (opened, heard) = (Mutex::new(opened), Mutex::new(heard));
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(INITIAL_WINDOW, 0)]) else { return };
+        while let Some(frame) = server.next_frame() {
+            match (frame.kind, frame.ends()) {
+                (HEADERS, false) => {
+                    server.send(HEADERS, END_HEADERS, frame.stream, &[0x88]);
+                    let _ = opened.lock().expect("nobody panics with it").recv();
+                    server.send(WINDOW_UPDATE, 0, frame.stream, &100_u32.to_be_bytes());
+                }
+                (HEADERS | DATA, _) => {
+                    let _ = heard.lock().expect("nobody panics with it").send((frame.kind, frame.ends()));
+                    if frame.ends() {
+                        server.send(DATA, END_STREAM, frame.stream, b"done");
+                    }
+                }
+                _ => {}
+            }
+        }
+    });
+    let engine = Engine::start(&alone(origin.address(), ""));
+    let mut client = engine.client("plain");
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n";
+    client.send(format!("{head}5\r\nhello\r\n0\r\nx-sum: abc\r\n\r\n"));
+    let head = client.read_head();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    open.send(()).expect("the server waits");
+    assert_eq!(client.read_exact(14), b"4\r\ndone\r\n0\r\n\r\n");
+    assert_eq!(hears.try_iter().collect::<Vec<_>>(), [(DATA, false), (HEADERS, true)]);
+}
+
 #[test]
 fn answers_without_a_body_have_none() {
     let origin = Origin::answering(|request| match text(request).split(' ').nth(1) {
@@ -916,6 +951,8 @@ impl Gate {
 
 /// SETTINGS_MAX_CONCURRENT_STREAMS.
 const STREAMS_MAX: u16 = 3;
+/// SETTINGS_INITIAL_WINDOW_SIZE.
+const INITIAL_WINDOW: u16 = 4;
 
 /// Answers what comes, each request with how many came before it.
 fn answer_all(server: &mut Http2Server<'_>, served: &AtomicUsize) {

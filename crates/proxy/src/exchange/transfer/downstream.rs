@@ -1,5 +1,6 @@
 //! The client's side of a transfer: a stream of HTTP/2, or a connection that carries one request at a time.
 
+use std::mem::take;
 use std::task::{Context, Poll, ready};
 
 use propylon_http::fault::Fault;
@@ -94,6 +95,9 @@ struct Pieces {
     takes_trailers: bool,
     /// A body that was whole when the request began has been taken a copy of.
     copied: bool,
+    /// Lines of the trailers behind that body. They were taken with it: a response that begins before they are asked
+    /// for, while the server's windows have not taken the body, has the inbox give the body up.
+    trailers: Vec<u8>,
     /// The body of a stream comes from the copy of an earlier attempt, which has taken it.
     is_repeat: bool,
 }
@@ -101,7 +105,7 @@ struct Pieces {
 impl<'a> Downstream<'a> {
     /// `takes_trailers`: trailers of the request are passed on.
     pub fn new(client: ClientSide<'a>, takes_trailers: bool) -> Downstream<'a> {
-        let pieces = Pieces { takes_trailers, copied: false, is_repeat: false };
+        let pieces = Pieces { takes_trailers, copied: false, trailers: Vec::new(), is_repeat: false };
         Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, pieces }
     }
 
@@ -375,21 +379,17 @@ fn poll_connection(
     let takes_trailers = pieces.takes_trailers;
     loop {
         match upload {
-            Upload::Whole(length) if pieces.copied => {
-                let body = &connection.inbox.readable()[..*length];
-                let has_trailers = takes_trailers && request.head.body == RequestBody::Chunked;
-                let lines = if has_trailers { decoded(body).1 } else { Vec::new() };
-                return Poll::Ready(Ok(Piece::End(lines)));
-            }
+            Upload::Whole(_) if pieces.copied => return Poll::Ready(Ok(Piece::End(take(&mut pieces.trailers)))),
             Upload::Whole(length) => {
                 pieces.copied = true;
                 let body = &connection.inbox.readable()[..*length];
-                let piece = match request.head.body {
-                    // Decoded once without an error when its end was looked for.
-                    RequestBody::Chunked => Buffer::exactly(&decoded(body).0),
-                    _ => connection.core.buffers.copy(body),
-                };
-                return Poll::Ready(Ok(Piece::Data(piece)));
+                if request.head.body != RequestBody::Chunked {
+                    return Poll::Ready(Ok(Piece::Data(connection.core.buffers.copy(body))));
+                }
+                // Decoded once without an error when its end was looked for.
+                let (data, lines) = decoded(body);
+                pieces.trailers = if takes_trailers { lines } else { Vec::new() };
+                return Poll::Ready(Ok(Piece::Data(Buffer::exactly(&data))));
             }
             Upload::Length { remaining: 0, .. } | Upload::Stream { .. } => {
                 return Poll::Ready(Ok(Piece::End(Vec::new())));
