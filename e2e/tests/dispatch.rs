@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use propylon_e2e::admin::ask_admin;
 use propylon_e2e::engine::simple;
-use propylon_e2e::{Client, Engine, Origin, holds};
+use propylon_e2e::{Certificates, Client, Engine, Origin, holds};
 use rustix::process::Signal;
+use rustls::version::TLS12;
 use serde_json::Value;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -61,7 +64,7 @@ fn without_dispatch_each_worker_keeps_what_comes_to_its_socket() {
     let engine = Engine::start(&config("dispatch = false", origin.address()));
     let clients = come(&engine, 40);
     assert_eq!(spread(&engine).iter().sum::<u64>(), clients.len() as u64);
-    for reason in ["load", "room", "stall"] {
+    for reason in ["load", "room", "stall", "rest"] {
         assert_eq!(engine.metric("propylon_dispatched_total", &[("reason", reason)]), 0.0);
     }
 }
@@ -146,6 +149,91 @@ fn clients_that_were_handed_over_are_answered_when_a_drain_begins() {
         }
         engine.expect_exit(0);
     }
+}
+
+/// Source that a proxy in front tells.
+const ANNOUNCED: &str = "192.0.2.7";
+
+/// The next of several kinds of clients that stay.
+fn kept(engine: &Engine, number: usize) -> Client {
+    match number % 4 {
+        0 => engine.client("plain"),
+        1 => engine.client("web"),
+        2 => Client::tls_with(engine.address("web"), Arc::new(Certificates::shared().client_for(&[&TLS12]))),
+        _ => {
+            let mut client = engine.client("announced");
+            client.send(format!("PROXY TCP4 {ANNOUNCED} 127.0.0.1 4711 80\r\n"));
+            client
+        }
+    }
+}
+
+/// Clients that stay, all of them with one worker: those of the other have left.
+fn kept_by_one(engine: &Engine, count: usize) -> Vec<Client> {
+    let (mut stay, mut leave) = (Vec::new(), Vec::new());
+    while stay.len() < count {
+        let before = spread(engine);
+        let mut client = kept(engine, stay.len());
+        // The first request's line says more than later ones do.
+        for path in ["/", &format!("/before/{}", client.local_port())] {
+            assert_eq!(client.get(path).text(), "hello\n");
+        }
+        if spread(engine)[0] > before[0] { stay.push(client) } else { leave.push(client) }
+    }
+    drop(leave);
+    holds("they have left", || spread(engine) == [count as u64, 0]);
+    stay
+}
+
+/// Facts of a connection, as the log's line about this path has them.
+fn connection_facts(engine: &Engine, path: &str) -> Vec<Value> {
+    let line = engine.logged_path(path);
+    ["client", "listener", "tls"].map(|name| line[name].clone()).into()
+}
+
+#[test]
+fn clients_that_stay_with_one_worker_are_shared_by_both_once_they_keep_it_busy() {
+    let origin = Origin::answering(|request| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
+        if request.starts_with(b"GET /last/") { [head.as_bytes(), request].concat() } else { HELLO.into() }
+    });
+    let process = "max_connections = 64\nconnections_per_source = 64";
+    let announced = "[listener.announced]\nbind = \"127.0.0.1:0\"\naccept_proxy_protocol = true\n";
+    let engine = Engine::start(&format!("{}{announced}", config(process, origin.address())));
+    let clients = kept_by_one(&engine, 8);
+    let came = engine.metric("propylon_connections_total", &[]);
+    let (moved, stop) = (|| engine.metric("propylon_dispatched_total", &[("reason", "rest")]), AtomicBool::new(false));
+    assert_eq!(moved(), 0.0);
+    let mut clients: Vec<Client> = std::thread::scope(|scope| {
+        let ask = |mut client: Client| {
+            while !stop.load(Ordering::SeqCst) {
+                assert_eq!(client.get("/").text(), "hello\n");
+            }
+            client
+        };
+        let asking: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || ask(client))).collect();
+        holds("they are shared", || spread(&engine).into_iter().min() >= Some(3));
+        stop.store(true, Ordering::SeqCst);
+        asking.into_iter().map(|asking| asking.join().expect("each of its requests is answered")).collect()
+    });
+    assert!(moved() >= 3.0, "{}", moved());
+    for (number, client) in clients.iter_mut().enumerate() {
+        let [before, last] = ["before", "last"].map(|at| format!("/{at}/{}", client.local_port()));
+        let source = if number % 4 == 3 { ANNOUNCED } else { "127.0.0.1" };
+        let told = client.get(&last).text();
+        assert!(told.contains(&format!("X-Forwarded-For: {source}\r\n")), "{told}");
+        assert_eq!(connection_facts(&engine, &before), connection_facts(&engine, &last));
+    }
+    assert_eq!(engine.metric("propylon_connections_total", &[]), came);
+    assert_eq!(engine.metric("propylon_connections", &[]), 8.0);
+    drop(clients);
+    holds("they have gone", || spread(&engine) == [0, 0]);
+    // Neither a place nor a source's count has been lost on the way, or given back twice.
+    let full = come(&engine, 64);
+    let _waiting = engine.client("plain");
+    holds("one is held up", || engine.metric("propylon_listener_paused", &[("reason", "max_connections")]) > 0.0);
+    assert_eq!((full.len(), engine.metric("propylon_connections", &[])), (64, 64.0));
+    assert_eq!(engine.metric("propylon_connections_refused_total", &[]), 0.0);
 }
 
 /// Processes that keep a core busy, ended with the story.

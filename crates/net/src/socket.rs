@@ -273,6 +273,16 @@ impl Socket {
         Ok(())
     }
 
+    /// The stream, of which no event loop knows any more. What stays behind answers with errors, and where this fails
+    /// as well.
+    pub fn into_stream(&mut self) -> io::Result<TcpStream> {
+        self.leave_event_loop()?;
+        match std::mem::replace(&mut self.0, State::Gone) {
+            State::Fresh(stream) => Ok(stream),
+            _ => Err(gone()),
+        }
+    }
+
     /// Moves the socket out; what stays behind answers with errors.
     pub fn take(&mut self) -> Socket {
         Socket(std::mem::replace(&mut self.0, State::Gone))

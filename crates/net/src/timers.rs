@@ -84,6 +84,16 @@ impl Timers {
         instant.saturating_duration_since(self.started).as_millis() as u64
     }
 
+    /// A time of this core's on the clock that all cores share.
+    pub fn to_shared(&self, millis: u64) -> u64 {
+        millis + self.started_millis
+    }
+
+    /// A time of the clock that all cores share, as this core counts.
+    pub fn of_shared(&self, millis: u64) -> u64 {
+        millis.saturating_sub(self.started_millis)
+    }
+
     /// A deadline that is not set yet.
     pub fn deadline(self: &Rc<Self>) -> Deadline {
         let mut wheel = self.wheel.borrow_mut();
@@ -280,6 +290,11 @@ impl Deadline {
 }
 
 impl Deadline {
+    /// Number that no other owner on this core has at the same time.
+    pub fn number(&self) -> u32 {
+        self.id
+    }
+
     /// Marks the owner as resting from now on: if need be it can be called, the oldest first.
     pub fn rest(&self) {
         let mut wheel = self.timers.wheel.borrow_mut();

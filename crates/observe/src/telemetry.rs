@@ -129,7 +129,7 @@ pub struct ProcessMetrics {
     pub accept_errors: Counter,
     pub accept_pauses: Counter,
     /// Clients handed over, in the order of `ProcessMetrics::dispatched`.
-    dispatched: [Counter; 3],
+    dispatched: [Counter; 4],
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub access_log_lost: Counter,
@@ -346,11 +346,12 @@ fn pipe_metrics(r: &mut Registry) -> PipeMetrics {
 impl ProcessMetrics {
     /// Client connections that another core serves, for this reason.
     pub fn dispatched(&self, reason: DispatchReason) -> Counter {
-        let [load, room, stall] = self.dispatched;
+        let [load, room, stall, rest] = self.dispatched;
         match reason {
             DispatchReason::Load => load,
             DispatchReason::Room => room,
             DispatchReason::Stall => stall,
+            DispatchReason::Rest => rest,
         }
     }
 }
@@ -375,8 +376,8 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             "Times that a worker stopped accepting because process.max_connections was met.",
             &[],
         ),
-        dispatched: ["load", "room", "stall"].map(|reason| {
-            let help = "Client connections served by another worker than the one whose socket they came to.";
+        dispatched: ["load", "room", "stall", "rest"].map(|reason| {
+            let help = "Client connections handed to another worker: as they came, or later between two requests.";
             r.counter("propylon_dispatched_total", help, &[("reason", reason)])
         }),
         access_log_dropped: r.counter(

@@ -9,10 +9,17 @@
 //! Clients that come seldom stay for long, and are spread to the last one; those that come by the thousand are gone
 //! soon, and stay where they are. A difference that an even hash does not make (three standard deviations) is mended at
 //! once, whatever the allowance.
+//!
+//! Clients that stay may be moved as well, between two requests: see `rebalance`.
 
 pub mod board;
 #[cfg(test)]
+mod kept;
+pub mod rebalance;
+#[cfg(test)]
 mod simulation;
+
+use rebalance::Rebalance;
 
 /// Cost of a hand-over in units of the allowance; an accepted client brings one.
 const HAND_OVER: u32 = 100;
@@ -58,6 +65,8 @@ pub enum Reason {
     Room,
     /// The core has just stood still, and its clients have waited.
     Stall,
+    /// The client has stayed, and the other core has less to do now.
+    Rest,
 }
 
 /// One core's side of it.
@@ -68,6 +77,7 @@ pub struct Dispatch {
     /// Connections that are this core's share of all that the process may have.
     share: u32,
     allowance: u32,
+    rebalance: Rebalance,
 }
 
 impl Load {
@@ -110,12 +120,39 @@ impl Dispatch {
     /// `share` is in connections. Panics if `index` is not below `cores`.
     pub fn new(index: usize, cores: usize, share: u32) -> Dispatch {
         assert!(index < cores, "core {index} of {cores}");
-        Dispatch { index, cores, share, allowance: ALLOWANCE_MAX }
+        Dispatch { index, cores, share, allowance: ALLOWANCE_MAX, rebalance: Rebalance::new() }
     }
 
     /// Once a tick.
     pub fn tick(&mut self) {
         self.allowance = (self.allowance + PER_TICK).min(ALLOWANCE_MAX);
+    }
+
+    /// Once a tick as well: looks whether there is too much to do here for those who stay. `load` is none of a core
+    /// that could not take a connection now; `host` has a core take from this one, unless it takes from another.
+    pub fn rebalance(&mut self, load: impl Fn(usize) -> Option<Load>, own: Load, host: impl FnOnce(usize) -> bool) {
+        let (index, cores) = (self.index, self.cores);
+        // Counted from this core on, so that not all begin with the same.
+        let others = (1..cores).map(|step| (index + step) % cores);
+        let least = || others.filter_map(|core| Some((core, load(core)?))).min_by_key(|(_, load)| load.busy);
+        self.rebalance.tick(own, least, self.allowance, host);
+    }
+
+    /// Whether [`Dispatch::note_rest`] and [`Dispatch::note_other`] are of use now.
+    pub fn is_attentive(&self) -> bool {
+        self.rebalance.is_attentive()
+    }
+
+    /// A connection comes to rest, behind a request, that could go to another core: the one that it goes to.
+    pub fn note_rest(&mut self, connection: u32) -> Option<usize> {
+        let to = self.rebalance.note_rest(connection)?;
+        self.allowance = self.allowance.checked_sub(HAND_OVER)?;
+        Some(to)
+    }
+
+    /// A request is over whose connection could not go to another core.
+    pub fn note_other(&mut self) {
+        self.rebalance.note_other();
     }
 
     /// The core that a client goes to which this one has accepted, and why; none: it stays. `random` has 64 even bits.

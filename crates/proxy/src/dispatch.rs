@@ -1,9 +1,10 @@
 //! Clients that go from the core that accepted them to another: see `propylon_policy::dispatch`, which decides.
 //!
 //! A client is handed over before anything of it is read or counted, with its place among the connections that the
-//! process may have. The core that gets it treats it as if it had accepted it.
+//! process may have. The core that gets it treats it as if it had accepted it. A client that stays may be handed over
+//! between two requests, with what is known of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpStream};
@@ -13,9 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use propylon_config::Config;
+use propylon_http::proxy_protocol::Ends;
 use propylon_net::timers::coarse_millis;
+use propylon_observe::telemetry::BackendMetrics;
 use propylon_policy::dispatch::board::Board;
+use propylon_policy::dispatch::rebalance::Moves;
 use propylon_policy::dispatch::{Dispatch, Load, Reason, mean};
+use propylon_tls::{EstablishedSession, Facts};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -27,10 +32,34 @@ const SCALE: u32 = 64;
 /// A client on its way to another core.
 pub struct Handover {
     pub stream: TcpStream,
-    pub peer: SocketAddr,
+    pub visitor: Visitor,
     /// Index of its listener in the configuration of this generation.
     pub listener: usize,
     generation: u64,
+}
+
+/// Facts that are known of a client on its way.
+pub enum Visitor {
+    /// Accepted a moment ago, from that address.
+    New(SocketAddr),
+    AtRest(Box<AtRest>),
+}
+
+/// A connection of HTTP/1 between two requests, with nothing of it under way: plain data, beside its socket. Its count
+/// among those of its source goes along with its place.
+pub struct AtRest {
+    pub peer: SocketAddr,
+    /// `None` on plaintext.
+    pub tls: Option<EstablishedSession>,
+    pub facts: Option<Facts>,
+    pub handshake_us: Option<u32>,
+    pub requests: u32,
+    /// Milliseconds on the clock that all cores share.
+    pub accepted: u64,
+    pub proxied: Option<Ends>,
+    /// Backends that its requests went to, the first one first.
+    pub backends: Vec<Arc<BackendMetrics>>,
+    pub moves: Moves,
 }
 
 /// State by which all cores spread their clients.
@@ -73,6 +102,8 @@ pub struct CoreDispatch {
     pub dispatcher: Arc<Dispatcher>,
     index: usize,
     policy: RefCell<Dispatch>,
+    /// The policy's answer to `is_attentive`, as each request's end asks for it.
+    is_attentive: Cell<bool>,
     work: RefCell<Work>,
 }
 
@@ -104,7 +135,7 @@ impl CoreDispatch {
         let share = u32::try_from(dispatcher.connections_max.each).unwrap_or(u32::MAX);
         let policy = RefCell::new(Dispatch::new(index, dispatcher.board.cores(), share));
         let work = Work { looked: Instant::now(), busy: Duration::ZERO, busy_mean: 0, connections_mean: 0 };
-        CoreDispatch { dispatcher, index, policy, work: RefCell::new(work) }
+        CoreDispatch { dispatcher, index, policy, is_attentive: Cell::new(false), work: RefCell::new(work) }
     }
 
     /// The core has so many connections.
@@ -124,6 +155,37 @@ impl CoreDispatch {
         let handshakes = u32::try_from(handshakes).unwrap_or(u32::MAX);
         let load = Load { busy, busy_connections, handshakes, ..Load::default() };
         self.dispatcher.board.beat(self.index, coarse_millis(), load);
+        self.rebalance();
+    }
+
+    /// Looks whether there is too much to do here for those who stay.
+    fn rebalance(&self) {
+        let (board, now) = (&self.dispatcher.board, coarse_millis());
+        let mut policy = self.policy.borrow_mut();
+        let load = |core| Some(board.load(core, now)).filter(|load| !load.is_stalled && board.may_host(core, now));
+        policy.rebalance(load, board.load(self.index, now), |core| board.host(core, now));
+        self.is_attentive.set(policy.is_attentive());
+    }
+
+    /// A connection of HTTP/1 is between two requests. `may_leave` says whether it could go to another core, and is
+    /// asked where that is of interest. Returns the core that it goes to, if it is to go.
+    pub fn note_rest(&self, connection: u32, may_leave: impl FnOnce(u64) -> bool) -> Option<usize> {
+        if !self.is_attentive.get() {
+            return None;
+        }
+        let mut policy = self.policy.borrow_mut();
+        if may_leave(coarse_millis()) {
+            return policy.note_rest(connection);
+        }
+        policy.note_other();
+        None
+    }
+
+    /// A request is over whose connection goes nowhere.
+    pub fn note_other(&self) {
+        if self.is_attentive.get() {
+            self.policy.borrow_mut().note_other();
+        }
     }
 
     /// Cores that stand still and whose clients this one accepts.
@@ -225,12 +287,79 @@ impl CoreDispatch {
     ) -> Result<Reason, Client<'c>> {
         let Some((to, reason)) = self.pick(random) else { return Err(client) };
         let (stream, peer, place) = client;
-        match self.dispatcher.board.send(to, generation, Handover { stream, peer, listener, generation }) {
+        let client = Handover { stream, visitor: Visitor::New(peer), listener, generation };
+        match self.dispatcher.board.send(to, generation, client) {
             Ok(()) => {
                 place.keep();
                 Ok(reason)
             }
-            Err(Handover { stream, peer, .. }) => Err((stream, peer, place)),
+            Err(Handover { stream, .. }) => Err((stream, peer, place)),
         }
+    }
+
+    /// Hands a client that stays to the core `to`, with its place. `listener` is its index in the configuration of that
+    /// generation.
+    ///
+    /// # Errors
+    /// The client, if that core does not take it.
+    pub fn hand_over_at_rest(
+        &self,
+        to: usize,
+        (generation, listener): (u64, usize),
+        (stream, at_rest): (TcpStream, AtRest),
+    ) -> Result<(), Handover> {
+        let visitor = Visitor::AtRest(Box::new(at_rest));
+        self.dispatcher.board.send(to, generation, Handover { stream, visitor, listener, generation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use propylon_observe::telemetry::LimitedBy;
+
+    use super::*;
+
+    fn core(dispatcher: &Arc<Dispatcher>, index: usize) -> (Rc<CoreDispatch>, Mailbox) {
+        let dispatch = Rc::new(CoreDispatch::new(Arc::clone(dispatcher), index));
+        assert!(dispatch.open(1).is_empty());
+        (Rc::clone(&dispatch), Mailbox(dispatch))
+    }
+
+    /// A client of the listener with this number.
+    fn client(listener: usize) -> Handover {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        let visitor = Visitor::New(stream.peer_addr().unwrap());
+        Handover { stream, visitor, listener, generation: 1 }
+    }
+
+    /// One of three cores fails with three clients in its mailbox, while another has other listeners already.
+    #[test]
+    fn clients_in_the_mailbox_of_a_core_that_fails_are_served_by_another() {
+        let max = ConnectionsMax { all: 9, each: 3, by: LimitedBy::Configuration };
+        let dispatcher = Arc::new(Dispatcher::new(3, max));
+        let (one, mailbox_of_one) = core(&dispatcher, 0);
+        let (failing, mailbox) = core(&dispatcher, 1);
+        let (_other, _mailbox) = core(&dispatcher, 2);
+        assert!(dispatcher.board.open(2, 2).is_empty());
+        for listener in 0..3 {
+            assert!(dispatcher.board.places.take());
+            assert!(dispatcher.board.send(failing.index, 1, client(listener)).is_ok());
+        }
+        let failed = catch_unwind(AssertUnwindSafe(move || {
+            let _mailbox = mailbox;
+            panic!("a worker fails");
+        }));
+        assert!(failed.is_err());
+        assert!(dispatcher.board.send(failing.index, 1, client(9)).is_err(), "nobody is there any more");
+        let came: Vec<usize> = one.close().iter().map(|client| client.listener).collect();
+        assert_eq!(came, [0, 1, 2]);
+        // Each brings its place along: six are left.
+        let places = &dispatcher.board.places;
+        assert_eq!((0..9).filter(|_| places.take()).count(), 6);
+        drop(mailbox_of_one);
     }
 }

@@ -258,6 +258,12 @@ impl Services {
         self.ended.notify_waiters();
     }
 
+    /// A client's connection has gone to another core, with its place.
+    pub fn connection_leaves(&self) {
+        self.set_connections(self.connections.get() - 1);
+        self.ended.notify_waiters();
+    }
+
     fn set_connections(&self, connections: usize) {
         self.connections.set(connections);
         self.dispatch.get().into_iter().for_each(|dispatch| dispatch.set_connections(connections));

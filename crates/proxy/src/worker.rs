@@ -26,8 +26,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::batches;
 use crate::core::Core;
-use crate::dispatch::{Client, CoreDispatch, Dispatcher, Handover, Mailbox, Place};
-use crate::downstream::connection::serve;
+use crate::dispatch::{Client, CoreDispatch, Dispatcher, Handover, Mailbox, Place, Visitor};
+use crate::downstream::connection::{go_on, serve};
 use crate::overload::files::ConnectionsMax;
 use crate::overload::{Room, Shared};
 use crate::services::{ListenerHandle, Services};
@@ -326,8 +326,14 @@ async fn receive(core: Rc<Core>) {
 /// Serves clients that have come from other cores by the configuration that is in effect here and was there.
 fn admit_all(core: &Rc<Core>, clients: impl IntoIterator<Item = Handover>) {
     let snapshot = core.snapshot();
-    for Handover { stream, peer, listener, .. } in clients {
-        admit(core, &snapshot.listeners[listener], (stream, peer, Place::brought(core.dispatch())));
+    for Handover { stream, visitor, listener, .. } in clients {
+        let listener = &snapshot.listeners[listener];
+        match visitor {
+            Visitor::New(peer) => admit(core, listener, (stream, peer, Place::brought(core.dispatch()))),
+            Visitor::AtRest(at_rest) => {
+                spawn_local(go_on(Rc::clone(core), Rc::clone(listener), stream, *at_rest));
+            }
+        }
     }
 }
 

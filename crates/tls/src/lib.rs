@@ -50,8 +50,8 @@ pub use records::failure::{Failure, FailureReason};
 #[doc(hidden)]
 pub use records::lowered_limit;
 pub use records::suite::{Suite, Version};
-pub use session::Session;
 pub use session::acceptor::{Acceptor, AcceptorParts};
+pub use session::{EstablishedSession, Session};
 pub use tickets::{KeyFileError, Tickets};
 pub use upstream::link::{Link, LinkError, LinkProfile};
 pub use upstream::{

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::Load;
+use super::rebalance::HOST_MILLIS;
 
 /// Clients that may be on their way to a core.
 const MAILBOX_MAX: usize = 256;
@@ -44,6 +45,8 @@ struct Cell {
 struct Mailbox<P> {
     /// Count of `waiting`, for those who only ask for the load.
     count: AtomicU32,
+    /// Time until which the core takes connections that stay from one other core, in milliseconds.
+    host_until: AtomicU64,
     inner: Mutex<Inner<P>>,
 }
 
@@ -110,6 +113,18 @@ impl<P> Board<P> {
         (1..cores).map(move |step| (core + step) % cores).take_while(move |ward| self.load(*ward, now).is_stalled)
     }
 
+    /// Whether a core takes connections that stay from nobody else.
+    pub fn may_host(&self, core: usize, now: u64) -> bool {
+        now >= self.mailboxes[core].host_until.load(Relaxed)
+    }
+
+    /// Has a core take connections that stay from the caller alone for a while; false where another was first.
+    pub fn host(&self, core: usize, now: u64) -> bool {
+        let until = &self.mailboxes[core].host_until;
+        let free = |until| (now >= until).then_some(now + HOST_MILLIS);
+        until.fetch_update(Relaxed, Relaxed, free).is_ok()
+    }
+
     /// Puts a client into a core's mailbox.
     ///
     /// # Errors
@@ -160,7 +175,7 @@ impl<P> Board<P> {
 impl<P> Mailbox<P> {
     fn new() -> Mailbox<P> {
         let inner = Inner { generation: CLOSED, waiting: VecDeque::new(), waker: None };
-        Mailbox { count: AtomicU32::new(0), inner: Mutex::new(inner) }
+        Mailbox { count: AtomicU32::new(0), host_until: AtomicU64::new(0), inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<P>> {
@@ -225,6 +240,13 @@ mod tests {
         assert_eq!(board.send(1, 2, 'c'), Ok(()));
         assert_eq!(board.close(1), ['c']);
         assert_eq!(board.send(1, 2, 'd'), Err('d'));
+    }
+
+    #[test]
+    fn a_core_takes_connections_that_stay_from_one_other_at_a_time() {
+        let board: Board<()> = Board::new(2, 10);
+        assert!(board.may_host(1, 7) && board.host(1, 7) && !board.host(1, 8) && !board.may_host(1, 6 + HOST_MILLIS));
+        assert!(board.may_host(1, 7 + HOST_MILLIS) && board.host(1, 7 + HOST_MILLIS));
     }
 
     #[test]

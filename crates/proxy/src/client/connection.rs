@@ -18,10 +18,12 @@ use propylon_net::client_stream::ClientStream;
 use propylon_net::socket::{Departure, Socket};
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ListenerMetrics, Wait};
+use propylon_policy::dispatch::rebalance::Moves;
 use propylon_tls::{ClientHelloInfo, Facts, Failure};
 
 use super::facts::is_told_again;
 use crate::core::Core;
+use crate::dispatch::AtRest;
 use crate::request::After;
 use crate::services::ListenerHandle;
 
@@ -73,6 +75,12 @@ pub(crate) struct Rare {
     pub(crate) counted: bool,
     /// A head has begun to come at that time, and the rest of it is waited for.
     pub(crate) head_began: Option<Instant>,
+    /// Moves from core to core.
+    pub(crate) moves: Moves,
+    /// The connection has come from another core, at rest, and nothing of it has been served here.
+    pub(crate) has_arrived: bool,
+    /// The connection has gone to another core: what is left ends nothing.
+    pub(crate) has_left: bool,
     /// Further backends that the connection's requests went to, by the addresses of their metrics.
     pub(crate) more_backends: BTreeMap<usize, Arc<BackendMetrics>>,
 }
@@ -113,6 +121,68 @@ impl Connection {
             handshaking,
             backend: None,
         }
+    }
+
+    /// A connection that comes from another core, with its place and its count among those of its source.
+    pub fn arrive(core: Rc<Core>, listener: Rc<ListenerHandle>, stream: TcpStream, at_rest: AtRest) -> Connection {
+        let AtRest { peer, tls, facts, handshake_us, requests, accepted, proxied, backends, moves } = at_rest;
+        core.metrics.raise(listener.metrics.open);
+        core.connection_begins();
+        backends.iter().for_each(|backend| core.metrics.raise(backend.clients_open));
+        let mut backends = backends.into_iter();
+        let backend = backends.next();
+        let more_backends = backends.map(|backend| (Arc::as_ptr(&backend) as usize, backend)).collect();
+        let rare = Rare { proxied, moves, has_arrived: true, more_backends, ..Rare::default() };
+        let tls = tls.map(|session| Box::new(session.into()));
+        Connection {
+            listener,
+            peer,
+            stream: ClientStream { socket: Socket::new(stream), tls, ended: false, closed: false },
+            inbox: Buffer::default(),
+            wire: Buffer::default(),
+            deadline: core.timers.deadline(),
+            accepted: core.timers.of_shared(accepted),
+            facts,
+            handshake_us,
+            requests,
+            rare: Some(Box::new(rare)),
+            handshaking: false,
+            backend,
+            core,
+        }
+    }
+
+    /// Whether the connection can go to another core now: nothing of it is under way, and nothing here is its own.
+    pub fn may_leave(&self, now: u64) -> bool {
+        let is_leaving = self.core.is_leaving(&self.listener);
+        let is_under_way = !self.inbox.is_idle() || !self.wire.is_empty() || self.stream.ended || self.stream.closed;
+        let is_free = |rare: &Rare| rare.owner.is_none() && rare.head_began.is_none() && rare.moves.allow(now);
+        let is_established = self.stream.tls.as_ref().is_none_or(|session| session.is_established());
+        !is_leaving && !is_under_way && self.requests > 0 && is_established && self.rare.as_deref().is_none_or(is_free)
+    }
+
+    /// Takes out what goes to another core. What stays behind is no connection any more, and where that fails as well.
+    /// To be called where it [may leave](Connection::may_leave) alone.
+    pub fn leave(&mut self, now: u64) -> io::Result<(TcpStream, AtRest)> {
+        let stream = self.stream.socket.into_stream()?;
+        let session = self.stream.tls.take().map(|session| session.into_established());
+        let tls = session.transpose().map_err(|_| io::Error::other("the session is not established"))?;
+        self.noted_backends().for_each(|backend| self.core.metrics.lower(backend.clients_open));
+        let rare = self.rare.get_or_insert_default();
+        rare.has_left = true;
+        let more_backends = std::mem::take(&mut rare.more_backends).into_values();
+        let at_rest = AtRest {
+            peer: self.peer,
+            tls,
+            facts: self.facts,
+            handshake_us: self.handshake_us,
+            requests: self.requests,
+            accepted: self.core.timers.to_shared(self.accepted),
+            proxied: rare.proxied,
+            backends: self.backend.take().into_iter().chain(more_backends).collect(),
+            moves: rare.moves.and_one(now),
+        };
+        Ok((stream, at_rest))
     }
 
     pub fn end_handshake(&mut self) {
@@ -290,10 +360,13 @@ impl Drop for Connection {
             self.core.metrics.lower(backend.clients_open);
         }
         self.end_handshake();
+        self.core.metrics.lower(self.metrics().open);
+        if self.rare.as_ref().is_some_and(|rare| rare.has_left) {
+            return self.core.connection_leaves();
+        }
         if let Some(sources) = self.core.overload.sources().filter(|_| self.is_counted()) {
             sources.give_back(self.peer.ip());
         }
-        self.core.metrics.lower(self.metrics().open);
         self.core.connection_ends();
     }
 }

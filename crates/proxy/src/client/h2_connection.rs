@@ -152,6 +152,7 @@ impl ClientH2Connection {
 
     pub(crate) fn stream_ended(&self) {
         self.count_untaken();
+        self.core.dispatch().into_iter().for_each(|dispatch| dispatch.note_other());
         self.streams.set(self.streams.get() - 1);
         if self.streams.get() == 0 {
             self.connection.borrow().deadline.rest();

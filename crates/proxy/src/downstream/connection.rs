@@ -14,7 +14,9 @@ use propylon_http::h1::{self, Parsed, Reject};
 use propylon_net::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
 use propylon_net::client_stream::{Fill, ReadError};
+use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::{Reason, Wait};
+use propylon_policy::dispatch::Reason::Rest;
 use propylon_tls::{Failure, FailureReason, Session, Step, Version};
 
 use super::{announced, h2_connection};
@@ -22,6 +24,7 @@ use crate::alpn::is_http2;
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
 use crate::core::Core;
+use crate::dispatch::{AtRest, Handover, Visitor};
 use crate::exchange;
 use crate::handshake_limiter::QueuedHandshake;
 use crate::http2::PREFACE;
@@ -29,6 +32,7 @@ use crate::relay;
 use crate::request::{After, Request};
 use crate::services::ListenerHandle;
 use propylon_signer::Work;
+use tokio::task::spawn_local;
 
 /// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
 /// every request.
@@ -61,6 +65,19 @@ pub fn serve(
         if connection.live().await {
             Box::pin(h2_connection::serve(connection)).await;
         }
+    }
+}
+
+/// Serves a client from a rest between two requests to close: it has come from another core.
+pub fn go_on(
+    core: Rc<Core>,
+    listener: Rc<ListenerHandle>,
+    stream: TcpStream,
+    at_rest: AtRest,
+) -> impl Future<Output = ()> {
+    let mut connection = Connection::arrive(core, listener, stream, at_rest);
+    async move {
+        connection.live().await;
     }
 }
 
@@ -97,7 +114,7 @@ impl Connection {
         if self.is_announced() && !Box::pin(announced::read(self)).await {
             return false;
         }
-        if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
+        if self.stream.tls.is_some() && self.facts.is_none() && !Box::pin(self.handshake()).await {
             return false;
         }
         if self.stream.tls.as_ref().is_some_and(|session| session.was_challenge()) {
@@ -105,7 +122,7 @@ impl Connection {
             Box::pin(self.farewell(After::Close)).await;
             return false;
         }
-        if self.is_relayed() {
+        if !self.has_arrived() && self.is_relayed() {
             Box::pin(relay::run(self)).await;
             return false;
         }
@@ -113,7 +130,8 @@ impl Connection {
             return true;
         }
         loop {
-            match Box::pin(self.work()).await {
+            let after = if self.take_arrival() { After::Next } else { Box::pin(self.work()).await };
+            match after {
                 After::Next => {}
                 After::Http2 => return true,
                 After::Abort => {
@@ -126,6 +144,9 @@ impl Connection {
                 }
             }
             self.rest();
+            if self.has_moved() {
+                return false;
+            }
             if self.stream.ended || !self.quiet().await {
                 Box::pin(self.farewell(After::Close)).await;
                 return false;
@@ -137,8 +158,38 @@ impl Connection {
         self.rare.as_ref().is_some_and(|rare| rare.announced)
     }
 
+    /// The connection has come from another core, at rest, and nothing of it has been served here.
+    fn has_arrived(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.has_arrived)
+    }
+
+    fn take_arrival(&mut self) -> bool {
+        self.rare.as_mut().is_some_and(|rare| std::mem::take(&mut rare.has_arrived))
+    }
+
     fn is_relayed(&self) -> bool {
         self.core.snapshot().listener(&self.listener).protocol.is_relay()
+    }
+
+    /// Hands the connection to another core, where it is to go to one. True when nothing is left of it here.
+    fn has_moved(&mut self) -> bool {
+        let core = Rc::clone(&self.core);
+        let Some(dispatch) = core.dispatch() else { return false };
+        let Some(to) = dispatch.note_rest(self.deadline.number(), |now| self.may_leave(now)) else { return false };
+        let generation = core.snapshot().shared.generation;
+        // Listeners that are gone are known to nobody else.
+        let Some(index) = self.listener.index_in(generation) else { return false };
+        // A socket that cannot be had is one whose client has gone.
+        let Ok(leaving) = self.leave(coarse_millis()) else { return false };
+        match dispatch.hand_over_at_rest(to, (generation, index), leaving) {
+            Ok(()) => core.metrics.increment(core.telemetry.process.dispatched(Rest)),
+            Err(Handover { stream, visitor, .. }) => {
+                if let Visitor::AtRest(at_rest) = visitor {
+                    spawn_local(go_on(core, Rc::clone(&self.listener), stream, *at_rest));
+                }
+            }
+        }
+        true
     }
 
     /// Waits for the next request, or for the rest of its head, with no buffer in hand. False when it will not come.

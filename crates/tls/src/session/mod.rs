@@ -36,6 +36,18 @@ struct Established {
     challenge: bool,
 }
 
+/// An established session on its way to another thread. A handshake in progress belongs to its own.
+pub struct EstablishedSession {
+    established: Box<Established>,
+    hello_info: Option<Box<ClientHelloInfo>>,
+}
+
+impl From<EstablishedSession> for Session {
+    fn from(session: EstablishedSession) -> Session {
+        Session { state: State::Established(session.established), hello_info: session.hello_info }
+    }
+}
+
 impl Session {
     /// Largest buffer that a handshake needs. It consumes every record, but a message split over several is kept in the
     /// buffer until it is complete: 64 KiB for the longest ClientHello, and its record headers.
@@ -257,6 +269,22 @@ impl Session {
         }
     }
 
+    /// Whether the handshake is over, and nothing has failed since.
+    pub fn is_established(&self) -> bool {
+        matches!(self.state, State::Established(_))
+    }
+
+    /// The session as another thread can have it.
+    ///
+    /// # Errors
+    /// The session, where it is not established.
+    pub fn into_established(self) -> Result<EstablishedSession, Session> {
+        match self.state {
+            State::Established(established) => Ok(EstablishedSession { established, hello_info: self.hello_info }),
+            state => Err(Session { state, ..self }),
+        }
+    }
+
     /// Whether this was an authority's challenge, which has been answered: nothing is to follow.
     pub fn was_challenge(&self) -> bool {
         matches!(&self.state, State::Established(established) if established.challenge)
@@ -276,6 +304,12 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_established_session_is_plain_data() {
+        fn goes_to_another_thread<T: Send>() {}
+        goes_to_another_thread::<EstablishedSession>();
+    }
 
     #[test]
     fn a_session_of_a_client_who_is_nobody_in_particular_is_three_words() {
