@@ -185,6 +185,23 @@ fn kept_by_one(engine: &Engine, count: usize) -> Vec<Client> {
     stay
 }
 
+/// Has clients ask one request after another, each answered, while `act` runs.
+fn asking<'c>(clients: Vec<Client>, act: impl FnOnce() + 'c) -> Vec<Client> {
+    let stop = AtomicBool::new(false);
+    let ask = |mut client: Client| {
+        while !stop.load(Ordering::SeqCst) {
+            assert_eq!(client.get("/").text(), "hello\n");
+        }
+        client
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = clients.into_iter().map(|client| scope.spawn(|| ask(client))).collect();
+        act();
+        stop.store(true, Ordering::SeqCst);
+        threads.into_iter().map(|thread| thread.join().expect("each of its requests is answered")).collect()
+    })
+}
+
 /// Facts of a connection, as the log's line about this path has them.
 fn connection_facts(engine: &Engine, path: &str) -> Vec<Value> {
     let line = engine.logged_path(path);
@@ -202,20 +219,9 @@ fn clients_that_stay_with_one_worker_are_shared_by_both_once_they_keep_it_busy()
     let engine = Engine::start(&format!("{}{announced}", config(process, origin.address())));
     let clients = kept_by_one(&engine, 8);
     let came = engine.metric("propylon_connections_total", &[]);
-    let (moved, stop) = (|| engine.metric("propylon_dispatched_total", &[("reason", "rest")]), AtomicBool::new(false));
+    let moved = || engine.metric("propylon_dispatched_total", &[("reason", "rest")]);
     assert_eq!(moved(), 0.0);
-    let mut clients: Vec<Client> = std::thread::scope(|scope| {
-        let ask = |mut client: Client| {
-            while !stop.load(Ordering::SeqCst) {
-                assert_eq!(client.get("/").text(), "hello\n");
-            }
-            client
-        };
-        let asking: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || ask(client))).collect();
-        holds("they are shared", || spread(&engine).into_iter().min() >= Some(3));
-        stop.store(true, Ordering::SeqCst);
-        asking.into_iter().map(|asking| asking.join().expect("each of its requests is answered")).collect()
-    });
+    let mut clients = asking(clients, || holds("they are shared", || spread(&engine).into_iter().min() >= Some(3)));
     assert!(moved() >= 3.0, "{}", moved());
     for (number, client) in clients.iter_mut().enumerate() {
         let [before, last] = ["before", "last"].map(|at| format!("/{at}/{}", client.local_port()));
@@ -234,6 +240,28 @@ fn clients_that_stay_with_one_worker_are_shared_by_both_once_they_keep_it_busy()
     holds("one is held up", || engine.metric("propylon_listener_paused", &[("reason", "max_connections")]) > 0.0);
     assert_eq!((full.len(), engine.metric("propylon_connections", &[])), (64, 64.0));
     assert_eq!(engine.metric("propylon_connections_refused_total", &[]), 0.0);
+}
+
+/// A mailbox is open for one configuration at a time: some of those who are to move stay, and move later.
+#[test]
+fn clients_that_move_while_listeners_and_configurations_change_are_all_served() {
+    let origin = Origin::always(HELLO);
+    let announced = "[listener.announced]\nbind = \"127.0.0.1:0\"\naccept_proxy_protocol = true\n";
+    let text = format!("{}{announced}", config("", origin.address()));
+    let engine = Engine::start(&text);
+    let more = "[listener.another]\nbind = \"127.0.0.1:0\"\n";
+    let clients = asking(kept_by_one(&engine, 8), || {
+        holds("they are shared", || {
+            for text in [&format!("{more}{text}"), &text] {
+                engine.rewrite(text);
+                engine.reload();
+            }
+            spread(&engine).into_iter().min() >= Some(3)
+        });
+    });
+    assert!(engine.metric("propylon_dispatched_total", &[("reason", "rest")]) >= 3.0);
+    drop(clients);
+    holds("they have gone", || spread(&engine) == [0, 0]);
 }
 
 /// Processes that keep a core busy, ended with the story.
