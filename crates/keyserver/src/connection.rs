@@ -23,12 +23,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::access::{Access, ClientId, Grant};
-use crate::core::Core;
+use crate::core::{Core, Scratch};
 use crate::kernels;
 use crate::rate::Rate;
 use crate::request::{self, Answer};
 use crate::signing::{self, Overflow, Place};
-use crate::task::{ConnectionEvent, Task, ThreadKind};
+use crate::task::{ConnectionEvent, Reply, Task, ThreadKind};
 use crate::telemetry::{Denied, End, QueueMetrics};
 use crate::transport::{Received, Transport};
 
@@ -175,9 +175,11 @@ impl Connection {
         while let Poll::Ready(Some(event)) = self.events.poll_recv(cx) {
             has_events = true;
             match event {
-                ConnectionEvent::Done { id, result } => {
-                    self.in_work -= 1;
-                    self.reply(id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
+                ConnectionEvent::Done(replies) => {
+                    self.in_work -= replies.len();
+                    for Reply { id, result } in &replies {
+                        self.reply(*id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
+                    }
                 }
                 ConnectionEvent::Drain => self.is_draining = true,
                 // A certificate may have been shown meanwhile; then the connection stays.
@@ -268,7 +270,7 @@ impl Connection {
             && long(&scratch.jobs) < LONG_OPERATIONS_PER_TURN_MAX
             && self.has_room()
         {
-            match self.take(now, &mut scratch.ids, &mut scratch.jobs) {
+            match self.take(now, scratch) {
                 Ok(true) => result = Ok(true),
                 Ok(false) => break,
                 Err(end) => {
@@ -277,6 +279,8 @@ impl Connection {
                 }
             }
         }
+        // Before what is done here: other threads begin meanwhile.
+        self.hand_on(&mut scratch.tasks);
         if !scratch.jobs.is_empty() {
             let p256 = scratch.jobs.iter().filter(|job| job.kind() == JobKind::Ecdsa).count();
             let rsa = long(&scratch.jobs);
@@ -292,7 +296,7 @@ impl Connection {
     }
 
     /// The next request: answered, put among those to be done here, or handed on.
-    fn take(&mut self, now: Instant, ids: &mut Vec<u32>, jobs: &mut Vec<Job>) -> Result<bool, End> {
+    fn take(&mut self, now: Instant, scratch: &mut Scratch) -> Result<bool, End> {
         let message = match self.decoder.next_message() {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(false),
@@ -323,10 +327,15 @@ impl Connection {
             }
             Answer::Job(job) => match self.place(&job) {
                 Place::Here => {
-                    ids.push(id);
-                    jobs.push(job);
+                    scratch.ids.push(id);
+                    scratch.jobs.push(job);
                 }
-                Place::Thread(kind) => self.hand_on(now, kind, id, job),
+                Place::Thread(kind) => {
+                    // The gauge rises before the task can be taken: it must not fall below zero.
+                    core.column.raise(core.telemetry.queues[kind as usize].waiting);
+                    scratch.tasks[kind as usize].push(self.task(now, core.timeout, id, job));
+                    self.in_work += 1;
+                }
                 Place::Token(token) => self.hand_to_token(now, token, id, job),
             },
         }
@@ -343,18 +352,16 @@ impl Connection {
         Task { id, client: self.client, job, since, deadline: since + timeout, reply_to: self.reply_to.clone() }
     }
 
-    fn hand_on(&mut self, now: Instant, kind: ThreadKind, id: u32, job: Job) {
+    /// Hands the turn's tasks on to the threads that do them.
+    fn hand_on(&self, tasks: &mut [Vec<Task>; ThreadKind::ALL.len()]) {
         let core = &self.core;
-        let task = self.task(now, core.timeout, id, job);
-        let numbers = &core.telemetry.queues[kind as usize];
-        // The gauge rises before the task can be taken: it must not fall below zero.
-        core.column.raise(numbers.waiting);
-        self.in_work += 1;
-        let result = core.queues.push(kind, task);
-        self.count(numbers, result);
+        for (kind, tasks) in ThreadKind::ALL.into_iter().zip(tasks).filter(|(_, tasks)| !tasks.is_empty()) {
+            let overflow = core.queues.push(kind, tasks.drain(..));
+            self.count(&core.telemetry.queues[kind as usize], overflow);
+        }
     }
 
-    /// Queues the operation for a hardware module's token; otherwise as [`Connection::hand_on`].
+    /// Queues the operation for a hardware module's token.
     fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: Job) {
         let core = &self.core;
         let task = self.task(now, core.tokens.timeout(token).unwrap_or(core.timeout), id, job);
@@ -362,13 +369,13 @@ impl Connection {
         core.column.raise(numbers.waiting);
         self.in_work += 1;
         let result = core.tokens.push(token, task);
-        self.count(numbers, result);
+        self.count(numbers, result.err());
     }
 
-    /// Counts a refusal or a displacement. The refused operation, this one or another, is answered by a event like
-    /// any other result.
-    fn count(&self, numbers: &QueueMetrics, pushed: Result<(), Overflow>) {
-        if let Err(turned) = pushed {
+    /// Counts refusals and displacements. The refused operation, of this connection or another, is answered by an event
+    /// like any other result.
+    fn count(&self, numbers: &QueueMetrics, overflow: impl IntoIterator<Item = Overflow>) {
+        for turned in overflow {
             self.core.column.lower(numbers.waiting);
             self.core.column.increment(match turned {
                 Overflow::Refused => numbers.refused,

@@ -19,7 +19,7 @@ use crate::keys::Keys;
 use crate::pending_handshakes::PendingHandshakes;
 use crate::rate::Rates;
 use crate::signing::TaskQueues;
-use crate::task::ConnectionEvent;
+use crate::task::{ConnectionEvent, Task, ThreadKind};
 use crate::telemetry::Telemetry;
 
 /// Bytes read from a socket at once: 60 requests.
@@ -69,6 +69,8 @@ pub struct Scratch {
     pub ids: Vec<u32>,
     pub jobs: Vec<Job>,
     pub outcomes: Vec<Outcome>,
+    /// Tasks for threads of their own, by [`ThreadKind`]: those of a turn go to their queue together.
+    pub tasks: [Vec<Task>; ThreadKind::ALL.len()],
     /// The counts of this thread's kernels that have been reported.
     pub seen: Seen,
 }
@@ -132,6 +134,7 @@ impl Core {
 impl Scratch {
     pub fn new(seen: Seen) -> Scratch {
         let bytes = vec![0; READ_BYTES].into_boxed_slice();
-        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), seen }
+        let tasks = ThreadKind::ALL.map(|_| Vec::new());
+        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), tasks, seen }
     }
 }

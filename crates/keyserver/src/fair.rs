@@ -45,9 +45,13 @@ impl<T> FairQueue<T> {
         FairQueue { clients: HashMap::new(), order: BTreeSet::new(), clock: 0, len: 0, tasks_max }
     }
 
-    #[cfg(any(test, feature = "pkcs11"))]
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// `cost` is what the task takes of a thread, in any unit.

@@ -14,7 +14,7 @@ use propylon_metrics::Column;
 
 use crate::fair::Pushed;
 use crate::kernels::{self, Kernels, Role, Seen};
-use crate::task::{ConnectionEvent, Task, ThreadKind};
+use crate::task::{Replies, Reply, Task, ThreadKind};
 use crate::task_queue::TaskQueue;
 use crate::telemetry::{Telemetry, micros};
 
@@ -112,23 +112,28 @@ impl TaskQueues {
         Ok(TaskQueues(Arc::new(queues)))
     }
 
-    /// Puts a task into its queue. Whichever does not wait is answered with a refusal.
-    pub fn push(&self, kind: ThreadKind, task: Task) -> Result<(), Overflow> {
+    /// Puts tasks that have come together into their queue. Whichever does not wait is answered with a refusal, and
+    /// returned as what became of it.
+    pub fn push(&self, kind: ThreadKind, tasks: impl IntoIterator<Item = Task>) -> Vec<Overflow> {
         let queue = match kind {
             ThreadKind::Curves => &self.0.curves,
             ThreadKind::Rsa => &self.0.rsa,
         };
-        match queue.push(cost(&task.job), task) {
-            Pushed::Taken => Ok(()),
-            Pushed::InsteadOf(other) => {
-                other.refuse();
-                Err(Overflow::Displaced)
-            }
-            Pushed::Refused(task) => {
-                task.refuse();
-                Err(Overflow::Refused)
-            }
-        }
+        let overflow = queue.push(tasks.into_iter().map(|task| (cost(&task.job), task)));
+        overflow.into_iter().filter_map(Overflow::refuse).collect()
+    }
+}
+
+impl Overflow {
+    /// Answers the task that has no place, if there is one.
+    pub fn refuse(pushed: Pushed<Task>) -> Option<Overflow> {
+        let (task, overflow) = match pushed {
+            Pushed::Taken => return None,
+            Pushed::InsteadOf(other) => (other, Overflow::Displaced),
+            Pushed::Refused(task) => (task, Overflow::Refused),
+        };
+        task.refuse();
+        Some(overflow)
     }
 }
 
@@ -183,12 +188,13 @@ impl SigningThread {
         let now = Instant::now();
         let mut places = Vec::with_capacity(batch.len());
         let mut jobs = Vec::with_capacity(batch.len());
+        let mut replies = Replies::default();
         for task in batch {
             self.column.lower(numbers.waiting);
             self.column.observe(numbers.wait, micros(now.saturating_duration_since(task.since)));
             if now >= task.deadline {
                 self.column.increment(numbers.expired);
-                task.refuse();
+                replies.add(task.reply_to, Reply { id: task.id, result: Err(ErrorCode::Internal) });
             } else if !task.reply_to.is_closed() {
                 places.push((task.id, task.reply_to));
                 jobs.push(task.job);
@@ -198,9 +204,9 @@ impl SigningThread {
         let outcomes = kernels::run_together(jobs);
         self.telemetry.kernels.report(&self.column, seen, 0, rsa);
         for ((id, reply_to), outcome) in places.into_iter().zip(outcomes) {
-            // The channel has room: a connection has no more in work than it holds.
-            let _ = reply_to.try_send(ConnectionEvent::Done { id, result: outcome.map_err(error_code) });
+            replies.add(reply_to, Reply { id, result: outcome.map_err(error_code) });
         }
+        replies.send();
     }
 }
 
@@ -230,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::access::ClientId;
+    use crate::task::ConnectionEvent;
 
     fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
         let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
@@ -243,8 +250,8 @@ mod tests {
 
     fn results(events: &mut mpsc::Receiver<ConnectionEvent>) -> Vec<(u32, Option<ErrorCode>)> {
         let mut results = Vec::new();
-        while let Ok(ConnectionEvent::Done { id, result }) = events.try_recv() {
-            results.push((id, result.err()));
+        while let Ok(ConnectionEvent::Done(replies)) = events.try_recv() {
+            results.extend(replies.into_iter().map(|reply| (reply.id, reply.result.err())));
         }
         results
     }
@@ -300,7 +307,7 @@ mod tests {
         for (id, size) in (0..).zip(sizes) {
             let job = keys[size].job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
             let task = Task { id, client: ClientId(1), job, since, deadline, reply_to: reply_to.clone() };
-            assert!(matches!(queue.push(1, task), Pushed::Taken));
+            assert!(queue.push([(1, task)]).is_empty());
         }
         queue.end();
         let (mut seen, mut batches) = (Seen::default(), Vec::new());
@@ -323,12 +330,12 @@ mod tests {
         let queues = TaskQueues(Arc::new(Queues { curves: TaskQueue::new(2), rsa: TaskQueue::new(2) }));
         let (reply_to, mut events) = mpsc::channel(8);
         let push = |kind, id, client| {
-            queues.push(kind, Task { client: ClientId(client), ..task(id, Instant::now(), &reply_to) })
+            queues.push(kind, [Task { client: ClientId(client), ..task(id, Instant::now(), &reply_to) }])
         };
         let taken = (0..3).map(|id| push(ThreadKind::Rsa, id, 1));
-        assert_eq!(taken.collect::<Vec<_>>(), [Ok(()), Ok(()), Err(Overflow::Refused)]);
-        assert_eq!(push(ThreadKind::Rsa, 3, 2), Err(Overflow::Displaced));
-        assert_eq!(push(ThreadKind::Curves, 4, 1), Ok(()));
+        assert_eq!(taken.collect::<Vec<_>>(), [vec![], vec![], vec![Overflow::Refused]]);
+        assert_eq!(push(ThreadKind::Rsa, 3, 2), [Overflow::Displaced]);
+        assert_eq!(push(ThreadKind::Curves, 4, 1), []);
         assert_eq!(results(&mut events), [(2, Some(ErrorCode::Internal)), (1, Some(ErrorCode::Internal))]);
     }
 }

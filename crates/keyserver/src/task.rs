@@ -25,12 +25,16 @@ pub enum ThreadKind {
     Rsa,
 }
 
+/// The result of an operation, with the number of the request that asked for it.
+pub struct Reply {
+    pub id: u32,
+    pub result: Result<Signature, ErrorCode>,
+}
+
 /// An event for a connection, from another thread or another connection.
 pub enum ConnectionEvent {
-    Done {
-        id: u32,
-        result: Result<Signature, ErrorCode>,
-    },
+    /// Results of operations that another thread has done, none of them twice.
+    Done(Vec<Reply>),
     /// Finish what is in progress, and end.
     Drain,
     /// End now: another needs the place, and no certificate has been shown.
@@ -39,11 +43,35 @@ pub enum ConnectionEvent {
 
 pub type Signature = zeroize::Zeroizing<Vec<u8>>;
 
+/// Results on their way to connections. Those of a pass leave together, so that a connection's thread is woken once for
+/// all of its own, and writes them once.
+#[derive(Default)]
+pub struct Replies(Vec<(mpsc::Sender<ConnectionEvent>, Vec<Reply>)>);
+
 impl Task {
     /// Replies with a refusal. A connection that is gone needs no answer; for others the channel has room: no
     /// connection has more in work than it holds.
     pub fn refuse(self) {
-        let _ = self.reply_to.try_send(ConnectionEvent::Done { id: self.id, result: Err(ErrorCode::Internal) });
+        let reply = Reply { id: self.id, result: Err(ErrorCode::Internal) };
+        let _ = self.reply_to.try_send(ConnectionEvent::Done(vec![reply]));
+    }
+}
+
+impl Replies {
+    /// Puts a result to those of the same connection. A pass has few, so that a search is cheaper than a table.
+    pub fn add(&mut self, to: mpsc::Sender<ConnectionEvent>, reply: Reply) {
+        match self.0.iter_mut().find(|(known, _)| known.same_channel(&to)) {
+            Some((_, replies)) => replies.push(reply),
+            None => self.0.push((to, vec![reply])),
+        }
+    }
+
+    /// Sends them, each connection's as one event.
+    pub fn send(self) {
+        for (to, replies) in self.0 {
+            // The channel has room: a connection has no more in work than it holds.
+            let _ = to.try_send(ConnectionEvent::Done(replies));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::fair::{FairQueue, Pushed};
 use crate::signing::Overflow;
-use crate::task::{ConnectionEvent, Signature, Task};
+use crate::task::{ConnectionEvent, Reply, Signature, Task};
 use crate::telemetry::TokenMetrics;
 
 /// Operations that may wait for one token. Slow ones do a hundred in a second.
@@ -153,7 +153,7 @@ impl TokenQueue {
             InFlight::Running { id, reply_to, .. } => {
                 drop(state);
                 // A connection that is gone needs no answer.
-                let _ = reply_to.try_send(ConnectionEvent::Done { id, result });
+                let _ = reply_to.try_send(ConnectionEvent::Done(vec![Reply { id, result }]));
                 true
             }
             InFlight::Late => {
@@ -178,7 +178,7 @@ impl TokenQueue {
             let mut state = self.state();
             column.set(metrics.stuck, state.stuck as i64);
             let is_running = |operation: &InFlight| matches!(operation, InFlight::Running { .. });
-            let has_work = state.queue.len() > 0 || state.stuck > 0 || state.in_flight.iter().any(is_running);
+            let has_work = !state.queue.is_empty() || state.stuck > 0 || state.in_flight.iter().any(is_running);
             state.clock_sleeps = !has_work;
             let wait_max = if has_work { TICK } else { next_scan - now };
             drop(self.something.wait_timeout(state, wait_max));
@@ -205,7 +205,8 @@ impl TokenQueue {
             task.refuse();
         }
         for (id, reply_to) in late {
-            let _ = reply_to.try_send(ConnectionEvent::Done { id, result: Err(ErrorCode::Internal) });
+            let refusal = Reply { id, result: Err(ErrorCode::Internal) };
+            let _ = reply_to.try_send(ConnectionEvent::Done(vec![refusal]));
         }
         count as u64
     }
@@ -234,8 +235,8 @@ mod tests {
 
     fn results(events: &mut mpsc::Receiver<ConnectionEvent>) -> Vec<(u32, bool)> {
         let mut results = Vec::new();
-        while let Ok(ConnectionEvent::Done { id, result }) = events.try_recv() {
-            results.push((id, result.is_ok()));
+        while let Ok(ConnectionEvent::Done(replies)) = events.try_recv() {
+            results.extend(replies.iter().map(|reply| (reply.id, reply.result.is_ok())));
         }
         results
     }
