@@ -1,5 +1,5 @@
 //! Parts of AWS-LC that its safe Rust crate does not offer: the bare RSA private operation, ECDSA over a finished
-//! digest of any length, any encoding of a private key, X25519 on bare numbers, a hash of secrets. All of this
+//! digest of any length, any encoding of a private key, X25519 on bare numbers, hashes of secrets. All of this
 //! crate's unsafe code.
 
 use std::ffi::{c_long, c_uint};
@@ -186,6 +186,12 @@ impl Key {
 pub(crate) fn sha512(bytes: &[u8], digest: &mut [u8; 64]) {
     // SAFETY: the function reads as many bytes as are there, and writes 64.
     unsafe { c::SHA512(bytes.as_ptr(), bytes.len(), digest.as_mut_ptr()) };
+}
+
+/// Takes whole blocks into a state of SHA-256 (FIPS 180-4 §6.2.2).
+pub(crate) fn sha256_blocks(state: &mut [u32; 8], blocks: &[[u8; 64]]) {
+    // SAFETY: the function reads 64 bytes for each block, and reads and writes eight words of state.
+    unsafe { c::SHA256_TransformBlocks(state.as_mut_ptr(), blocks.as_ptr().cast(), blocks.len()) };
 }
 
 /// A secret and the share that goes with it (RFC 7748 §6.1).

@@ -35,6 +35,11 @@ pub fn sha1(parts: &[&[u8]]) -> [u8; 20] {
     digest
 }
 
+/// Takes whole blocks into a state of SHA-256 (FIPS 180-4 §6.2.2), for those who keep states of their own.
+pub fn sha256_blocks(state: &mut [u32; 8], blocks: &[[u8; 64]]) {
+    awslc::sha256_blocks(state, blocks);
+}
+
 /// A start for a generator of numbers that need not be secret, such as identifiers: machines that start alike must not
 /// come to the same ones.
 pub fn seed() -> u64 {

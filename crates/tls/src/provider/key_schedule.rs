@@ -1,11 +1,14 @@
 //! The TLS 1.3 key schedule's HKDF with SHA-256, with each key's HMAC begun once.
 //!
 //! A handshake derives some thirty keys from a dozen secrets. HMAC hashes its key first, twice; keeping that state (RFC
-//! 2104 §4) halves the work for the second and later keys of a secret. The library starts anew for each key.
+//! 2104 §4) halves the work for the second and later keys of a secret. The library starts anew for each key. What is
+//! derived before a handshake has any secret is the same for all of them, and kept.
 
+use std::sync::LazyLock;
+
+use propylon_crypto::sha256_blocks;
 use rustls::crypto::hmac::Tag;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
-use sha2::block_api::compress256;
 use zeroize::Zeroize;
 
 const BLOCK_LEN: usize = 64;
@@ -18,11 +21,17 @@ pub(crate) struct HkdfSha256;
 
 impl Hkdf for HkdfSha256 {
     fn extract_from_zero_ikm(&self, salt: Option<&[u8]>) -> Box<dyn HkdfExpander> {
-        self.extract_from_secret(salt, &[0; HASH_LEN])
+        match salt {
+            None => Box::new(EarlySecret),
+            Some(_) => self.extract_from_secret(salt, &[0; HASH_LEN]),
+        }
     }
 
     fn extract_from_secret(&self, salt: Option<&[u8]>, secret: &[u8]) -> Box<dyn HkdfExpander> {
-        let mut pseudorandom_key = Mac::new(salt.unwrap_or(&[0; HASH_LEN])).sign(&[secret]);
+        let mut pseudorandom_key = match salt {
+            Some(salt) if *salt == WITHOUT_PSK.derived => WITHOUT_PSK.salted.sign(&[secret]),
+            salt => Mac::new(salt.unwrap_or(&[0; HASH_LEN])).sign(&[secret]),
+        };
         let expander = Mac::new(&pseudorandom_key);
         pseudorandom_key.zeroize();
         Box::new(expander)
@@ -34,6 +43,53 @@ impl Hkdf for HkdfSha256 {
 
     fn hmac_sign(&self, key: &OkmBlock, message: &[u8]) -> Tag {
         Tag::new(&Mac::new(key.as_ref()).sign(&[message]))
+    }
+}
+
+/// Values of the key schedule (RFC 8446 §7.1) that every handshake without a pre-shared key begins with. No secret is
+/// in them.
+static WITHOUT_PSK: LazyLock<WithoutPsk> = LazyLock::new(|| {
+    let early = Mac::new(&Mac::new(&[0; HASH_LEN]).sign(&[&[0; HASH_LEN]]));
+    let derived_info = [b"\x00\x20\x0dtls13 derived\x20", &Hasher::new(INITIAL, 0).finish()[..]].concat();
+    let mut derived = [0; HASH_LEN];
+    early.expand(&[&derived_info], &mut derived);
+    WithoutPsk { early, derived_info, derived, salted: Mac::new(&derived) }
+});
+
+struct WithoutPsk {
+    early: Mac,
+    /// HkdfLabel of "derived" over an empty transcript.
+    derived_info: Vec<u8>,
+    /// Salt of the handshake secret, derived from the early secret by that.
+    derived: [u8; HASH_LEN],
+    salted: Mac,
+}
+
+impl WithoutPsk {
+    fn is_derived(&self, info: &[&[u8]]) -> bool {
+        let rest = info.iter().try_fold(&self.derived_info[..], |rest, part| rest.strip_prefix(*part));
+        rest.is_some_and(<[u8]>::is_empty)
+    }
+}
+
+/// The early secret of a handshake without a pre-shared key.
+struct EarlySecret;
+
+impl HkdfExpander for EarlySecret {
+    fn expand_slice(&self, info: &[&[u8]], output: &mut [u8]) -> Result<(), OutputLengthError> {
+        WITHOUT_PSK.early.expand_slice(info, output)
+    }
+
+    fn expand_block(&self, info: &[&[u8]]) -> OkmBlock {
+        let without_psk = &*WITHOUT_PSK;
+        match without_psk.is_derived(info) {
+            true => OkmBlock::new(&without_psk.derived),
+            false => without_psk.early.expand_block(info),
+        }
+    }
+
+    fn hash_len(&self) -> usize {
+        HASH_LEN
     }
 }
 
@@ -56,7 +112,7 @@ impl Mac {
         let begun = |block: &mut [u8; BLOCK_LEN], pad: u8| {
             block.iter_mut().for_each(|byte| *byte ^= pad);
             let mut state = INITIAL;
-            compress256(&mut state, std::slice::from_ref(block));
+            sha256_blocks(&mut state, std::slice::from_ref(block));
             state
         };
         let inner = begun(&mut block, 0x36);
@@ -150,7 +206,7 @@ impl Hasher {
         while self.waiting + bytes.len() >= BLOCK_LEN {
             let (fits, rest) = bytes.split_at(BLOCK_LEN - self.waiting);
             self.block[self.waiting..].copy_from_slice(fits);
-            compress256(&mut self.state, std::slice::from_ref(&self.block));
+            sha256_blocks(&mut self.state, std::slice::from_ref(&self.block));
             self.waiting = 0;
             bytes = rest;
         }
@@ -164,11 +220,11 @@ impl Hasher {
         self.block[self.waiting..].fill(0);
         self.block[self.waiting] = 0x80;
         if self.waiting >= LENGTH_AT {
-            compress256(&mut self.state, std::slice::from_ref(&self.block));
+            sha256_blocks(&mut self.state, std::slice::from_ref(&self.block));
             self.block.fill(0);
         }
         self.block[LENGTH_AT..].copy_from_slice(&(8 * self.len as u64).to_be_bytes());
-        compress256(&mut self.state, std::slice::from_ref(&self.block));
+        sha256_blocks(&mut self.state, std::slice::from_ref(&self.block));
         let mut hash = [0; HASH_LEN];
         for (bytes, word) in hash.chunks_exact_mut(4).zip(self.state) {
             bytes.copy_from_slice(&word.to_be_bytes());
@@ -236,6 +292,26 @@ mod tests {
             let (ours, theirs) = (HkdfSha256.extract_from_zero_ikm(salt), library.extract_from_zero_ikm(salt));
             assert_eq!(ours.expand_block(&info).as_ref(), theirs.expand_block(&info).as_ref());
         }
+    }
+
+    #[test]
+    fn a_handshake_without_a_psk_begins_with_the_librarys_own_keys() {
+        let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256 else { panic!("a TLS 1.3 suite") };
+        let (ours, theirs) = (HkdfSha256.extract_from_zero_ikm(None), suite.hkdf_provider.extract_from_zero_ikm(None));
+        let empty = digest::digest(&digest::SHA256, b"");
+        let labels: [&[u8]; 4] = [b"derived", b"derive", b"ext binder", b"e exp master"];
+        for (label, context) in labels.into_iter().flat_map(|label| [(label, empty.as_ref()), (label, b"no hash")]) {
+            let (label_len, context_len) = ([6 + label.len() as u8], [context.len() as u8]);
+            let info: [&[u8]; 6] = [&[0, 32], &label_len, b"tls13 ", label, &context_len, context];
+            let (our_key, their_key) = (ours.expand_block(&info), theirs.expand_block(&info));
+            assert_eq!(our_key.as_ref(), their_key.as_ref());
+            let begun = |hkdf: &dyn Hkdf, salt: &OkmBlock| hkdf.extract_from_secret(Some(salt.as_ref()), b"secret");
+            let (ours, theirs) = (begun(&HkdfSha256, &our_key), begun(suite.hkdf_provider, &their_key));
+            assert_eq!(ours.expand_block(&info).as_ref(), theirs.expand_block(&info).as_ref());
+        }
+        assert!(WITHOUT_PSK.is_derived(&[&WITHOUT_PSK.derived_info]));
+        assert!(!WITHOUT_PSK.is_derived(&[&WITHOUT_PSK.derived_info, b"more"]));
+        assert!(!WITHOUT_PSK.is_derived(&[]));
     }
 
     #[test]
