@@ -25,6 +25,11 @@ pub struct Deferral {
 impl Deferral {
     pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true, in_company_only: false };
 
+    /// Whether local jobs of any kind are deferred.
+    pub(crate) fn defers_any(self) -> bool {
+        self.rsa || self.ecdsa || self.ed25519 || self.x25519
+    }
+
     fn defers(self, kind: JobKind) -> bool {
         match kind {
             JobKind::Rsa => self.rsa,

@@ -124,7 +124,7 @@ impl Acceptor {
     #[must_use]
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
         // Without anything to defer, handshakes need not run on fibers.
-        let useful = self.parts.remote || deferral != Deferral::default();
+        let useful = self.parts.remote || deferral.defers_any();
         self.routing = useful.then(|| JobRouting { deferral, parking: parking.clone(), remote: self.parts.remote });
         self
     }
