@@ -219,7 +219,10 @@ impl ClientStream {
         if let Some(session) = &mut self.tls {
             let mut alert = Vec::new();
             session.close(&mut alert);
-            wire.extend(&alert);
+            match wire.capacity() {
+                0 => *wire = Buffer::exactly(&alert),
+                _ => wire.extend(&alert),
+            }
         }
     }
 }
