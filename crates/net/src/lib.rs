@@ -9,4 +9,5 @@ pub mod client_stream;
 pub mod listen;
 pub mod server_stream;
 pub mod socket;
+pub mod ticks;
 pub mod timers;

@@ -13,6 +13,7 @@ use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
 use propylon_net::budget::{self, Budget};
 use propylon_net::listen::Bound;
+use propylon_net::ticks::Ticks;
 use propylon_net::timers::TICK;
 use propylon_observe::access_log::LogBuffer;
 use propylon_observe::telemetry::{LimitedBy, Reason, Telemetry, UNTRUSTED_PEER};
@@ -22,7 +23,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, watch};
 use tokio::task::{spawn_local, yield_now};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use crate::batches;
 use crate::core::Core;
@@ -154,7 +155,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     drop(first);
     spawn_local(reload_listeners(doors, published));
-    spawn_local(tick(Rc::clone(&core), phase.clone()));
+    spawn_local(tick(Rc::clone(&core), Ticks::every(TICK)?, phase.clone()));
     spawn_local(Rc::clone(&core.services).leave_desk());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     core.start();
@@ -354,12 +355,9 @@ fn accept_for_others(core: &Rc<Core>) {
     }
 }
 
-async fn tick(core: Rc<Core>, phase: watch::Receiver<Phase>) {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn tick(core: Rc<Core>, mut ticks: Ticks, phase: watch::Receiver<Phase>) {
     let mut count: u32 = 0;
-    loop {
-        ticks.tick().await;
+    while ticks.tick().await.is_ok() {
         count = count.wrapping_add(1);
         let sweep = count.is_multiple_of(SWEEP_TICKS);
         core.tick(sweep);
