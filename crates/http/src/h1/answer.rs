@@ -1,6 +1,6 @@
 //! Responses for the client: a server's response with our framing, and the answers we give ourselves.
 
-use super::fields::{write_elements, write_line};
+use super::fields::{write_elements, write_known, write_line};
 use super::rewrite::{CHUNKED, write_content_length, write_via};
 use super::{Framing, ResponseHead, Version};
 
@@ -40,7 +40,7 @@ pub fn write_response(head: &ResponseHead, buf: &[u8], context: &AnswerContext, 
         None => write_keep_alive(context.client, keep_alive, out),
     }
     if !head.has_date {
-        write_line(b"Date", context.date, out);
+        write_known(b"Date: ", context.date, out);
     }
     write_via(head.version, out);
     out.extend_from_slice(b"\r\n");
@@ -89,7 +89,7 @@ pub fn write_own_response(response: &OwnResponse, out: &mut Vec<u8>) {
         write_content_length(response.body.len() as u64, out);
     }
     write_keep_alive(response.client, response.keep_alive, out);
-    write_line(b"Date", response.date, out);
+    write_known(b"Date: ", response.date, out);
     out.extend_from_slice(b"\r\n");
     if has_content && !response.head_only {
         out.extend_from_slice(response.body);
@@ -98,6 +98,10 @@ pub fn write_own_response(response: &OwnResponse, out: &mut Vec<u8>) {
 
 /// Always HTTP/1.1: a sender states the highest version it speaks (RFC 9110 §6.2).
 fn write_status_line(status: u16, reason: &[u8], out: &mut Vec<u8>) {
+    if status == 200 && reason == b"OK" {
+        // Most responses are this one.
+        return out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+    }
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
     out.extend_from_slice(b" ");

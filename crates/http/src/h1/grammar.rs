@@ -81,7 +81,7 @@ pub fn is_token(bytes: &[u8]) -> bool {
 #[inline]
 pub fn first_control(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
-    while let Some(&word) = bytes[at..].first_chunk::<8>() {
+    while let Some(&word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let hits = controls(u64::from_le_bytes(word));
         if hits == 0 {
             at += 8;
@@ -94,7 +94,46 @@ pub fn first_control(bytes: &[u8]) -> Option<usize> {
         }
         at = hit + 1;
     }
-    bytes[at..].iter().position(|&b| is_control(b)).map(|i| at + i)
+    bytes.get(at..)?.iter().position(|&b| is_control(b)).map(|i| at + i)
+}
+
+/// Length of the token that `bytes` begin with, and whether it has [`ODD`] bytes.
+#[inline]
+pub fn token_prefix(bytes: &[u8]) -> (usize, bool) {
+    let mut length = 0;
+    // Names are hardly ever made of anything but these.
+    while let Some(word) = bytes.get(length..).and_then(|rest| rest.first_chunk::<8>()) {
+        let others = !words(u64::from_le_bytes(*word)) & HIGH;
+        if others != 0 {
+            length += others.trailing_zeros() as usize / 8;
+            break;
+        }
+        length += 8;
+    }
+    let mut seen = 0;
+    while let Some(&byte) = bytes.get(length) {
+        let class = class(byte);
+        if class & TOKEN == 0 {
+            break;
+        }
+        seen |= class;
+        length += 1;
+    }
+    (length, seen & ODD != 0)
+}
+
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const HIGH: u64 = ONES << 7;
+
+/// A high bit for each byte that is a letter, a digit or `-`. No sum of two bytes of 7 bits spills into the next.
+#[inline]
+fn words(word: u64) -> u64 {
+    let (low, small) = (word & !HIGH, (word | (ONES * 0x20)) & !HIGH);
+    let from = |bytes: u64, first: u8| bytes + ONES * u64::from(0x80 - first);
+    let letter = from(small, b'a') & !from(small, b'z' + 1);
+    let digit = from(low, b'0') & !from(low, b'9' + 1);
+    let hyphen = !from(low ^ (ONES * u64::from(b'-')), 1);
+    (letter | digit | hyphen) & !word & HIGH
 }
 
 #[inline]
@@ -105,8 +144,6 @@ fn is_control(byte: u8) -> bool {
 /// A high bit for each byte below 0x20 or equal to 0x7f, exact up to and including the lowest one set.
 #[inline]
 fn controls(word: u64) -> u64 {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = ONES << 7;
     let low = word.wrapping_sub(ONES * 0x20) & !word;
     let not_del = word ^ (ONES * 0x7f);
     let del = not_del.wrapping_sub(ONES) & !not_del;
@@ -150,4 +187,42 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
         number = number * 10 + u64::from(b - b'0');
     }
     (number <= i64::MAX as u64).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any byte at any place of a text of letters.
+    fn texts() -> impl Iterator<Item = (Vec<u8>, usize, u8)> {
+        (0..=u8::MAX).flat_map(|byte| {
+            (0..40).map(move |at| {
+                let mut text = vec![b'a' + byte % 26; 40];
+                text[at] = byte;
+                (text, at, byte)
+            })
+        })
+    }
+
+    #[test]
+    fn a_control_is_found_wherever_it_stands() {
+        for (mut text, at, byte) in texts() {
+            assert_eq!(first_control(&text), is_control(byte).then_some(at), "{byte:#x} at {at}");
+            text[39] = 0x7f;
+            text[at.min(38)] = b'\t';
+            assert_eq!(first_control(&text), Some(39), "a tab at {at}");
+        }
+        assert_eq!(first_control(b""), None);
+    }
+
+    #[test]
+    fn a_token_ends_where_its_bytes_do_and_odd_ones_are_seen() {
+        for (text, at, byte) in texts() {
+            let expected = if class(byte) & TOKEN == 0 { (at, false) } else { (40, class(byte) & ODD != 0) };
+            assert_eq!(token_prefix(&text), expected, "{byte:#x} at {at}");
+            let beyond = [&text[..], b":"].concat();
+            assert_eq!(token_prefix(&beyond), expected, "{byte:#x} at {at} of a name");
+        }
+        assert_eq!(token_prefix(b""), (0, false));
+    }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use propylon_config::Forwarded;
 
-use super::fields::{write_elements, write_line};
+use super::fields::{write_elements, write_known, write_line};
 use super::grammar::is_token;
 use super::{Field, Name, RequestBody, RequestHead, Scheme, Version};
 
@@ -155,7 +155,7 @@ pub fn add_lines(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 pub(crate) const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
 
 pub(crate) fn write_content_length(length: u64, out: &mut Vec<u8>) {
-    write_line(b"Content-Length", itoa::Buffer::new().format(length).as_bytes(), out);
+    write_known(b"Content-Length: ", itoa::Buffer::new().format(length).as_bytes(), out);
 }
 
 /// The version is that of the message as it came to us (RFC 9110 §7.6.3).
@@ -195,13 +195,16 @@ fn write_forwarded(head: &RequestHead, buf: &[u8], context: &ForwardContext, out
         came = write_trusted(head, buf, context, out);
     }
     if !came.chain {
-        write_line(b"X-Forwarded-For", context.client.as_bytes(), out);
+        write_known(b"X-Forwarded-For: ", context.client.as_bytes(), out);
     }
     if !came.scheme {
-        write_line(b"X-Forwarded-Proto", context.scheme.as_str().as_bytes(), out);
+        out.extend_from_slice(match context.scheme {
+            Scheme::Http => b"X-Forwarded-Proto: http\r\n",
+            Scheme::Https => b"X-Forwarded-Proto: https\r\n",
+        });
     }
     if !came.host && !head.host.is_empty() {
-        write_line(b"X-Forwarded-Host", head.host.bytes(buf), out);
+        write_known(b"X-Forwarded-Host: ", head.host.bytes(buf), out);
     }
 }
 
