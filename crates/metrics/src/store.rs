@@ -16,7 +16,7 @@ pub struct Store {
     /// Meaning of the slots: for whoever shows them, and for whoever brings new ones.
     registry: Mutex<Registry>,
     scales: Growing<Scale>,
-    columns: Box<[Growing<Line>]>,
+    columns: Box<[Arc<Growing<Line>>]>,
 }
 
 /// The writer of one column.
@@ -33,6 +33,8 @@ pub struct Store {
 pub struct Column {
     store: Arc<Store>,
     column: usize,
+    /// The column itself: what is written with each request is found by one look less.
+    lines: Arc<Growing<Line>>,
     /// Takes `Sync` away.
     _one_thread: PhantomData<Cell<()>>,
 }
@@ -116,7 +118,7 @@ impl Column {
     }
 
     fn slot(&self, slot: u32) -> &AtomicU64 {
-        self.store.slot(self.column, slot)
+        slot_of(&self.lines, slot)
     }
 }
 
@@ -130,7 +132,7 @@ impl Store {
     pub(crate) fn new(registry: Registry, columns: usize) -> Self {
         assert!(columns > 0, "a store without columns has no writer");
         let lines = (registry.slots as usize).div_ceil(SLOTS_PER_LINE);
-        let column = || (0..lines).map(|_| Line::default()).collect();
+        let column = || Arc::new((0..lines).map(|_| Line::default()).collect());
         Self {
             scales: registry.scales.iter().cloned().collect(),
             registry: Mutex::new(registry),
@@ -179,7 +181,8 @@ impl Store {
     /// The writer of column `index`. Panics if there is no such column.
     pub fn column(store: &Arc<Self>, index: usize) -> Column {
         assert!(index < store.columns.len(), "column {index} of {}", store.columns.len());
-        Column { store: Arc::clone(store), column: index, _one_thread: PhantomData }
+        let lines = Arc::clone(&store.columns[index]);
+        Column { store: Arc::clone(store), column: index, lines, _one_thread: PhantomData }
     }
 
     /// How many columns there are.
@@ -240,9 +243,14 @@ impl Store {
     }
 
     fn slot(&self, column: usize, slot: u32) -> &AtomicU64 {
-        let slot = slot as usize;
-        &self.columns[column][slot / SLOTS_PER_LINE].0[slot % SLOTS_PER_LINE]
+        slot_of(&self.columns[column], slot)
     }
+}
+
+#[inline]
+fn slot_of(column: &Growing<Line>, slot: u32) -> &AtomicU64 {
+    let slot = slot as usize;
+    &column[slot / SLOTS_PER_LINE].0[slot % SLOTS_PER_LINE]
 }
 
 impl fmt::Debug for Store {

@@ -194,7 +194,12 @@ impl Socket {
 
     /// Waits until there is something to read (or an end, or an error), without a buffer to read it into.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.registered()?.poll_read_ready(context)
+        let stream = self.registered()?;
+        // A look at what the event loop knows is a fifth of a poll, and pays for no operation, which comes next.
+        match stream.try_io(Interest::READABLE, || Ok(())) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(_) => stream.poll_read_ready(context),
+        }
     }
 
     /// Waits until a connect that was started has come to its end, and says which.
