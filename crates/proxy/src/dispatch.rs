@@ -199,6 +199,12 @@ impl CoreDispatch {
         self.policy.borrow_mut().pick(|core| self.dispatcher.board.load(core, now), random)
     }
 
+    /// Takes the clients that are on their way to a core that stands still, by this generation's listeners.
+    #[must_use]
+    pub fn take_waiting(&self, ward: usize, generation: u64) -> VecDeque<Handover> {
+        self.dispatcher.board.take_waiting(ward, generation)
+    }
+
     /// Takes clients of this generation's listeners from here on; returns those that have come with the one before.
     #[must_use]
     pub fn open(&self, generation: u64) -> VecDeque<Handover> {

@@ -338,11 +338,15 @@ fn admit_all(core: &Rc<Core>, clients: impl IntoIterator<Item = Handover>) {
     }
 }
 
-/// Accepts clients of cores that stand still: they would wait until these run again.
+/// Accepts clients of cores that stand still, and takes those that are on their way to these: they would wait until these run again.
 fn accept_for_others(core: &Rc<Core>) {
     let Some(dispatch) = core.dispatch.get() else { return };
     for ward in dispatch.wards() {
         let snapshot = core.snapshot();
+        // Those that were sent to it before anybody could know.
+        let waiting = dispatch.take_waiting(ward, snapshot.shared.generation);
+        core.metrics.add(core.telemetry.process.dispatched(Stall), waiting.len() as u64);
+        admit_all(core, waiting);
         for bound in snapshot.shared.sockets.iter().filter(|bound| !bound.is_handed_over()) {
             let listener = &snapshot.listeners[bound.listener];
             for socket in bound.sockets_of(ward) {

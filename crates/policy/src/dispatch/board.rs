@@ -155,6 +155,21 @@ impl<P> Board<P> {
         Poll::Pending
     }
 
+    /// Takes what is in the mailbox of a core that stands still, if it is open for this generation.
+    #[must_use]
+    pub fn take_waiting(&self, ward: usize, generation: u64) -> VecDeque<P> {
+        let mailbox = &self.mailboxes[ward];
+        if mailbox.count.load(Relaxed) == 0 {
+            return VecDeque::new();
+        }
+        let mut inner = mailbox.lock();
+        if inner.generation != generation {
+            return VecDeque::new();
+        }
+        mailbox.count.store(0, Relaxed);
+        std::mem::take(&mut inner.waiting)
+    }
+
     /// Opens a mailbox for this generation, and for no earlier one any more; returns the clients of the one before.
     #[must_use]
     pub fn open(&self, core: usize, generation: u64) -> VecDeque<P> {
@@ -247,6 +262,18 @@ mod tests {
         let board: Board<()> = Board::new(2, 10);
         assert!(board.may_host(1, 7) && board.host(1, 7) && !board.host(1, 8) && !board.may_host(1, 6 + HOST_MILLIS));
         assert!(board.may_host(1, 7 + HOST_MILLIS) && board.host(1, 7 + HOST_MILLIS));
+    }
+
+    #[test]
+    fn clients_in_the_mailbox_of_a_core_that_stands_still_are_taken_by_their_generation_once() {
+        let board = Board::new(2, 10);
+        assert!(board.open(1, 3).is_empty());
+        assert_eq!(board.send(1, 3, 'a'), Ok(()));
+        assert!(board.take_waiting(1, 2).is_empty());
+        assert_eq!(board.load(1, 0).connections, 1);
+        assert_eq!(board.take_waiting(1, 3), ['a']);
+        assert_eq!(board.load(1, 0).connections, 0);
+        assert!(board.take_waiting(1, 3).is_empty());
     }
 
     #[test]
