@@ -252,7 +252,8 @@ impl Socket {
         match stream.poll_read_ready(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) if departure.is_seen(&*stream) => Poll::Ready(()),
+            // The event loop's word will do for who waits: what the kernel alone knows comes with its next turn.
+            Poll::Ready(Ok(())) if stream.try_io(departure.interest(), || Ok(())).is_ok() => Poll::Ready(()),
             Poll::Ready(Ok(())) => {
                 if let State::Registered(stream) = std::mem::replace(&mut self.0, State::Gone) {
                     self.0 = State::Watched(Box::new(Watch::new(stream, departure)));
@@ -295,6 +296,11 @@ impl Socket {
 
     pub fn shutdown_write(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(self.fd()?, rustix::net::Shutdown::Write)?)
+    }
+
+    /// Without Nagle's delay, where [`propylon_sys::connect_to_write_once`] has left it on.
+    pub fn set_nodelay(&self) -> io::Result<()> {
+        propylon_sys::set_nodelay(self.fd()?)
     }
 
     /// Makes the close a reset: the peer learns that what it got is not all.

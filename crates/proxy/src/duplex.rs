@@ -67,7 +67,7 @@ impl Duplex {
         }
     }
 
-    /// Counts bytes that the server has got before.
+    /// Counts bytes that the server has got before, on a socket with Nagle's delay.
     pub fn with_sent(mut self, sent: u64) -> Duplex {
         self.up = Direction::after(sent);
         self

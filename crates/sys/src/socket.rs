@@ -121,6 +121,21 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = tcp_socket(address)?;
     socket.set_tcp_nodelay(true)?;
+    begin_connect(socket, address)
+}
+
+/// As [`connect`], with Nagle's delay, which the first write does not meet, since nothing waits for an acknowledgement
+/// then; [`set_nodelay`] is to come before the second. `has_bytes`: the first write follows at once, and the last
+/// segment of the TCP handshake goes out with it instead of alone (tcp(7), TCP_QUICKACK).
+pub fn connect_to_write_once(address: SocketAddr, has_bytes: bool) -> io::Result<TcpStream> {
+    let socket = tcp_socket(address)?;
+    if has_bytes {
+        sockopt::set_tcp_quickack(&socket, false)?;
+    }
+    begin_connect(socket, address)
+}
+
+fn begin_connect(socket: Socket, address: SocketAddr) -> io::Result<TcpStream> {
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -274,6 +289,27 @@ mod tests {
         assert!(is_nonblocking_and_cloexec(&listener));
         assert!(is_nonblocking_and_cloexec(&client));
         assert!(is_nonblocking_and_cloexec(&server));
+    }
+
+    #[test]
+    fn a_first_write_ends_the_handshake_and_meets_no_delay() {
+        for has_bytes in [false, true] {
+            let (listener, address) = listener(ListenOptions::default());
+            let mut client = connect_to_write_once(address, has_bytes).unwrap();
+            assert!(is_nonblocking_and_cloexec(&client));
+            assert!(!client.nodelay().unwrap());
+            wait(&client, PollFlags::OUT);
+            connect_result(&client).unwrap();
+            client.write_all(b"first").unwrap();
+            set_nodelay(&client).unwrap();
+            client.write_all(b", second").unwrap();
+            drop(client);
+            let (mut server, _) = accepted(&listener);
+            server.set_nonblocking(false).unwrap();
+            let mut heard = String::new();
+            server.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "first, second");
+        }
     }
 
     #[test]

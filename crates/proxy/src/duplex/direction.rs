@@ -43,6 +43,8 @@ pub struct Direction {
     turn: u32,
     full_reads: u8,
     reach: Reach,
+    /// The socket written to has Nagle's delay still, which is to end before the second write.
+    is_delayed: bool,
 }
 
 /// Which side of a direction has failed.
@@ -61,9 +63,17 @@ pub fn shut(to: &Socket, is_last: bool) -> Result<(), Broken> {
 }
 
 impl Direction {
-    /// One on which so many bytes have gone already.
+    /// One to a socket with Nagle's delay, on which so many bytes have gone already.
     pub fn after(moved: u64) -> Direction {
-        Direction { moved, ..Direction::default() }
+        Direction { moved, is_delayed: true, ..Direction::default() }
+    }
+
+    /// Ends Nagle's delay before the second write. A failure shows at that write as well.
+    fn before_write(&mut self, to: &Socket) {
+        if self.is_delayed && self.moved > 0 {
+            self.is_delayed = false;
+            let _ = to.set_nodelay();
+        }
     }
 
     pub fn is_over(&self) -> bool {
@@ -157,6 +167,7 @@ impl Direction {
         to: &mut Socket,
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
+            self.before_write(to);
             let count = ready!(to.poll_write(context, buffer.readable())).map_err(|_| Broken::Write)?;
             if count == 0 {
                 return Poll::Ready(Err(Broken::Write));
@@ -181,6 +192,7 @@ impl Direction {
         to: &mut ServerStream,
     ) -> Poll<Result<(), Broken>> {
         while !buffer.is_empty() {
+            to.plain_socket().into_iter().for_each(|socket| self.before_write(socket));
             let slices = [IoSlice::new(buffer.readable())];
             let count = ready!(to.poll_write(context, buffers, &slices)).map_err(|_| Broken::Write)?;
             if count == 0 {
@@ -213,6 +225,9 @@ impl Direction {
     }
 
     fn poll_drain(&mut self, context: &mut Context<'_>, to: &mut Socket) -> Poll<Result<(), Broken>> {
+        if self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0) {
+            self.before_write(to);
+        }
         let Some(pipe) = &mut self.pipe else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
             let count = ready!(to.poll_drain_pipe(context, pipe)).map_err(|_| Broken::Write)?;

@@ -127,8 +127,11 @@ async fn open(
         endpoint.note_failed(remote);
         Failed::Server(connect_failure(error))
     };
-    let mut first =
-        First { socket: Socket::new(propylon_sys::connect(remote.address).map_err(|error| fail(&error))?), at: 0 };
+    // Bytes that the client has sent already go to the server with the last segment of the TCP handshake.
+    poll_fn(|context| Poll::Ready(listen(context, connection))).await.map_err(|Gone| Failed::Client)?;
+    let has_bytes = !header.is_empty() || !connection.inbox.is_empty();
+    let socket = propylon_sys::connect_to_write_once(remote.address, has_bytes).map_err(|error| fail(&error))?;
+    let mut first = First { socket: Socket::new(socket), at: 0, has_listened: true };
     let due = core.timers.now() + timeout;
     let sent = poll_fn(|context| {
         match first.poll(context, connection, header) {
@@ -149,6 +152,9 @@ async fn open(
     Ok((first.socket, remote, sent))
 }
 
+/// The client has reset its connection.
+struct Gone;
+
 enum Side {
     Client,
     Server(io::Error),
@@ -160,6 +166,8 @@ struct First {
     socket: Socket,
     /// Bytes of the header that the server has.
     at: usize,
+    /// The client was asked for bytes just now.
+    has_listened: bool,
 }
 
 impl First {
@@ -169,7 +177,9 @@ impl First {
         connection: &mut Connection,
         header: &[u8],
     ) -> Poll<Result<u64, Side>> {
-        self.listen(context, connection)?;
+        if !std::mem::take(&mut self.has_listened) {
+            listen(context, connection).map_err(|Gone| Side::Client)?;
+        }
         let header = &header[self.at..];
         if header.is_empty() && connection.inbox.is_empty() {
             return self.socket.poll_connected(context).map(|done| done.map(|()| 0).map_err(Side::Server));
@@ -185,6 +195,7 @@ impl First {
             Poll::Ready(Err(error)) => Poll::Ready(Err(Side::Server(error))),
             Poll::Ready(Ok(count)) if count < header.len() => {
                 self.at += count;
+                let _ = self.socket.set_nodelay();
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -195,24 +206,24 @@ impl First {
             }
         }
     }
+}
 
-    /// Takes what the client has sent meanwhile, once: in plaintext it can go out with the first write.
-    fn listen(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Side> {
-        let stream = &mut connection.stream;
-        if stream.tls.is_some() || stream.ended || !connection.inbox.is_empty() {
-            return match stream.socket.poll_reset(context) {
-                Poll::Ready(()) => Err(Side::Client),
-                Poll::Pending => Ok(()),
-            };
-        }
-        let buffers = &connection.core.buffers;
-        buffers.equip(&mut connection.inbox);
-        match stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
-            Poll::Pending => buffers.release(&mut connection.inbox),
-            Poll::Ready(Ok(0)) => stream.ended = true,
-            Poll::Ready(Ok(count)) => connection.inbox.filled(count),
-            Poll::Ready(Err(_)) => return Err(Side::Client),
-        }
-        Ok(())
+/// Takes what the client has sent meanwhile, once: in plaintext it can go out with the first write.
+fn listen(context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Gone> {
+    let stream = &mut connection.stream;
+    if stream.tls.is_some() || stream.ended || !connection.inbox.is_empty() {
+        return match stream.socket.poll_reset(context) {
+            Poll::Ready(()) => Err(Gone),
+            Poll::Pending => Ok(()),
+        };
     }
+    let buffers = &connection.core.buffers;
+    buffers.equip(&mut connection.inbox);
+    match stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
+        Poll::Pending => buffers.release(&mut connection.inbox),
+        Poll::Ready(Ok(0)) => stream.ended = true,
+        Poll::Ready(Ok(count)) => connection.inbox.filled(count),
+        Poll::Ready(Err(_)) => return Err(Gone),
+    }
+    Ok(())
 }
