@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Counts user instructions per request and per handshake by callgrind, for each program that is named:
+#
+#     scripts/instructions.sh target/release/propylon /path/of/another/propylon
+#     ROWS="plain tls" COUNT=500 scripts/instructions.sh target/release/propylon
+#
+# One worker, one connection at a time, access log and sandbox off. After a warm-up COUNT units are counted, then twice
+# as many; a row is the difference, so that what does not come with each unit is left out. Counts of one program differ
+# by some 1 % from run to run. valgrind's processor has neither AVX-512 nor ADX nor SHA instructions: the C of a
+# handshake weighs more here than it does in life.
+# PROFILE=DIRECTORY keeps callgrind's files, for callgrind_annotate.
+set -euo pipefail
+
+ROWS="${ROWS:-plain tls h2 handshake-ec}"
+COUNT="${COUNT:-1000}"
+TARGET="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
+BENCH="$(realpath "${BENCH:-$TARGET/release/propylon-bench}")"
+WORK="$(mktemp -d)"
+STARTED=()
+
+main() {
+    [ $# -gt 0 ] || { sed -n '2,14p' "$0"; exit 2; }
+    trap finish EXIT
+    local programs=() program row
+    for program in "$@"; do programs+=("$(realpath "$program")"); done
+    cd "$WORK"
+    "$BENCH" certificates --out certs --keys ec --split > /dev/null
+    coproc ORIGIN { exec "$BENCH" origin; }
+    STARTED+=("$ORIGIN_PID")
+    read -r _ address _ <&"${ORIGIN[0]}"
+    write_configuration "$address"
+    printf '%-14s' row; printf ' %24s' "${programs[@]/*\/target/target}"; echo
+    for row in $ROWS; do
+        printf '%-14s' "$row"
+        for program in "${programs[@]}"; do printf ' %24s' "$(count "$program" "$row")"; done
+        echo
+    done
+}
+
+finish() {
+    [ "${#STARTED[@]}" = 0 ] || kill "${STARTED[@]}" 2> /dev/null || true
+    rm -rf "$WORK"
+}
+
+write_configuration() {
+    cat > propylon.toml <<END
+[process]
+workers = 1
+sandbox = "off"
+drain_timeout = "1s"
+[log]
+access = "off"
+[listener.plain]
+bind = "127.0.0.1:0"
+[listener.secure]
+bind = "127.0.0.1:0"
+tls = "site"
+[tls.site]
+certificates = ["certs/localhost.ec.pem"]
+[backend.origin]
+servers = ["$1"]
+[[route]]
+backend = "origin"
+END
+}
+
+# Prints the instructions of one unit of a row.
+count() {
+    local program="$1" row="$2" listener=secure pid log=engine.log profile="$WORK/callgrind" port once twice
+    [ "$row" = plain ] && listener=plain
+    : > "$log"
+    rm -f "$profile"*
+    valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file="$profile" "$program" run -c propylon.toml > "$log" 2>&1 &
+    pid=$!
+    STARTED+=("$pid")
+    until grep -q ' runs' "$log"; do
+        kill -0 "$pid" 2> /dev/null || { cat "$log" >&2; exit 1; }
+        sleep 0.2
+    done
+    port="$(sed -n "s/.*listener \"$listener\" at [a-z]*:\/\/127\.0\.0\.1:\([0-9]*\).*/\1/p" "$log" | head -n 1)"
+    load "$row" "$port" 100
+    once="$(counted "$pid" "$profile" 1 "$row" "$port" "$COUNT")"
+    twice="$(counted "$pid" "$profile" 2 "$row" "$port" $((2 * COUNT)))"
+    kill "$pid"
+    wait "$pid" || true
+    [ -z "${PROFILE:-}" ] || { mkdir -p "$PROFILE"; cp "$profile.2" "$PROFILE/$row.callgrind"; }
+    echo $(((twice - once) / COUNT))
+}
+
+# Prints the instructions of so many units: callgrind's dump has the sum of all threads.
+counted() {
+    local pid="$1" profile="$2" dump="$3"
+    callgrind_control -i on "$pid" > /dev/null 2>&1
+    load "${@:4}"
+    callgrind_control -i off "$pid" > /dev/null 2>&1
+    callgrind_control -d "$pid" > /dev/null 2>&1
+    until grep -qs '^totals:' "$profile.$dump"; do sleep 0.2; done
+    awk '/^totals:/ { print $2 }' "$profile.$dump"
+}
+
+load() {
+    local row="$1" port="$2" count="$3" kind=()
+    case "$row" in
+    plain) kind=(requests --plain --connections 1) ;;
+    tls) kind=(requests --connections 1) ;;
+    h2) kind=(requests --http 2 --connections 1 --streams 10) ;;
+    handshake-ec) kind=(handshakes --tls 1.3 --key ec --group x25519) ;;
+    *) echo "no row $row" >&2; exit 2 ;;
+    esac
+    "$BENCH" "${kind[@]}" --target "127.0.0.1:$port" --warmup 0 --count "$count" > load.log 2>&1 ||
+        { cat load.log >&2; exit 1; }
+}
+
+main "$@"
