@@ -17,6 +17,7 @@ use propylon_sys::Pipe;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 use crate::budget;
+use crate::resting::{Place, RestingList};
 
 pub struct Socket(State);
 
@@ -50,6 +51,8 @@ impl Departure {
 enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
+    /// Quiet for a while: what comes is told to the owner's deadline, and not by the event loop.
+    Resting(Resting),
     /// A write has met the peer's reset, or that the peer is not there any more, which the kernel tells once: what a read
     /// takes for an end then is none. Behind
     /// the peer's end it would have been a broken pipe (tcp(7)). Boxed, so that sockets that meet none are not larger.
@@ -58,6 +61,11 @@ enum State {
     Watched(Box<Watch>),
     /// Only while moving from one to the other, and after a failed registration.
     Gone,
+}
+
+struct Resting {
+    stream: TcpStream,
+    place: Place,
 }
 
 /// A wait for a departure alone: a socket with something to be read is always readable to the event loop.
@@ -86,7 +94,52 @@ impl Socket {
         Socket(State::Fresh(stream))
     }
 
+    /// Lets the event loop forget the socket until something comes: `list` then wakes the owner of the deadline `id`,
+    /// or has it resumed. To be called where nothing waits for the socket to take bytes; an owner that goes on
+    /// waiting is to keep a waker in that deadline. False where the socket cannot rest: its owner has to wait for it
+    /// anew.
+    pub fn rest(&mut self, list: &RestingList, id: u32) -> bool {
+        if let State::Registered(_) = self.0
+            && self.leave_event_loop().is_ok()
+            && let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone)
+        {
+            self.0 = match list.add(&stream, id) {
+                Ok(place) => State::Resting(Resting { stream, place }),
+                Err(_) => State::Fresh(stream),
+            };
+        }
+        self.is_resting()
+    }
+
+    pub fn is_resting(&self) -> bool {
+        matches!(self.0, State::Resting(_))
+    }
+
+    /// Ends the rest if something has come. (One that waits to read meets nothing else here.)
+    fn poll_roused(&mut self) -> Poll<()> {
+        if let State::Resting(resting) = &self.0
+            && !propylon_sys::peek_readable(&resting.stream)
+        {
+            return Poll::Pending;
+        }
+        self.rouse();
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn rouse(&mut self) {
+        if let State::Resting(_) = self.0
+            && let State::Resting(resting) = std::mem::replace(&mut self.0, State::Gone)
+        {
+            resting.place.leave(&resting.stream);
+            self.0 = State::Fresh(resting.stream);
+        }
+    }
+
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.is_resting() {
+            ready!(self.poll_roused());
+        }
         if let State::Fresh(stream) = &mut self.0 {
             let unit = ready!(budget::poll_unit(context));
             match stream.read(into) {
@@ -98,30 +151,32 @@ impl Socket {
             }
         }
         let mut into = ReadBuf::new(into);
-        let read = Pin::new(self.registered()?).poll_read(context, &mut into);
+        let read = Pin::new(self.registered(context)?).poll_read(context, &mut into);
         let read = read.map_ok(|()| into.filled().len());
         budget::charged(context, self.note_read(read))
     }
 
     /// As [`Socket::poll_read`], for when nothing can have come yet: the event loop says when to try.
     pub fn poll_read_later(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.registered()?;
+        self.registered(context)?;
         self.poll_read(context, into)
     }
 
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if let State::Fresh(stream) = &mut self.0 {
+        if let State::Fresh(stream) | State::Resting(Resting { stream, .. }) = &mut self.0 {
             let unit = ready!(budget::poll_unit(context));
             match stream.write(bytes) {
                 Err(error) if must_wait(&error) => {}
                 done => {
                     unit.made_progress();
-                    return budget::charged(context, self.note_written(Poll::Ready(done)));
+                    let written = self.note_written(Poll::Ready(done), context);
+                    return budget::charged(context, written);
                 }
             }
         }
-        let written = Pin::new(self.registered()?).poll_write(context, bytes);
-        budget::charged(context, self.note_written(written))
+        let written = Pin::new(self.registered(context)?).poll_write(context, bytes);
+        let written = self.note_written(written, context);
+        budget::charged(context, written)
     }
 
     pub fn poll_write_vectored(
@@ -132,18 +187,20 @@ impl Socket {
         if let [one] = slices {
             return self.poll_write(context, one);
         }
-        if let State::Fresh(stream) = &mut self.0 {
+        if let State::Fresh(stream) | State::Resting(Resting { stream, .. }) = &mut self.0 {
             let unit = ready!(budget::poll_unit(context));
             match stream.write_vectored(slices) {
                 Err(error) if must_wait(&error) => {}
                 done => {
                     unit.made_progress();
-                    return budget::charged(context, self.note_written(Poll::Ready(done)));
+                    let written = self.note_written(Poll::Ready(done), context);
+                    return budget::charged(context, written);
                 }
             }
         }
-        let written = Pin::new(self.registered()?).poll_write_vectored(context, slices);
-        budget::charged(context, self.note_written(written))
+        let written = Pin::new(self.registered(context)?).poll_write_vectored(context, slices);
+        let written = self.note_written(written, context);
+        budget::charged(context, written)
     }
 
     /// Moves up to `most` of what has come into an empty pipe, without a copy. 0 is the end.
@@ -153,7 +210,7 @@ impl Socket {
         pipe: &mut Pipe,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        let stream = self.registered()?;
+        let stream = self.registered(context)?;
         loop {
             ready!(stream.poll_read_ready(context))?;
             match stream.try_io(Interest::READABLE, || pipe.fill(stream.as_fd(), most)) {
@@ -165,12 +222,15 @@ impl Socket {
 
     /// Moves what a pipe holds on its way to the peer, as much as the kernel takes.
     pub fn poll_drain_pipe(&mut self, context: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
-        let stream = self.registered()?;
+        let stream = self.registered(context)?;
         loop {
             ready!(stream.poll_write_ready(context))?;
             match stream.try_io(Interest::WRITABLE, || pipe.drain(stream.as_fd())) {
                 Err(error) if must_wait(&error) => {}
-                done => return budget::charged(context, self.note_written(Poll::Ready(done))),
+                done => {
+                    let written = self.note_written(Poll::Ready(done), context);
+                    return budget::charged(context, written);
+                }
             }
         }
     }
@@ -178,7 +238,7 @@ impl Socket {
     /// Tells the event loop where nothing more is to be read: a splice that takes all there is does not, and whoever
     /// asks whether the socket is quiet would be told that it is not. True when there is a byte. One system call.
     pub fn settle(&mut self) -> bool {
-        let State::Registered(stream) = &self.0 else { return false };
+        let State::Registered(stream) = &self.0 else { return self.is_resting() && self.has_news() };
         stream.try_io(Interest::READABLE, || propylon_sys::peek(stream)).is_ok_and(|count| count > 0)
     }
 
@@ -194,7 +254,10 @@ impl Socket {
 
     /// Waits until there is something to read (or an end, or an error), without a buffer to read it into.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let stream = self.registered()?;
+        if self.is_resting() {
+            return self.poll_roused().map(Ok);
+        }
+        let stream = self.registered(context)?;
         // A look at what the event loop knows is a fifth of a poll, and pays for no operation, which comes next.
         match stream.try_io(Interest::READABLE, || Ok(())) {
             Ok(()) => Poll::Ready(Ok(())),
@@ -204,7 +267,7 @@ impl Socket {
 
     /// Waits until a connect that was started has come to its end, and says which.
     pub fn poll_connected(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let stream = self.registered()?;
+        let stream = self.registered(context)?;
         ready!(stream.poll_write_ready(context))?;
         Poll::Ready(propylon_sys::connect_result(&*stream))
     }
@@ -217,6 +280,7 @@ impl Socket {
             State::Registered(_) if budget::is_spent() => self.is_still_quiet(),
             State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
+            State::Resting(resting) => !propylon_sys::peek_readable(&resting.stream),
             State::Reset(_) | State::Watched(_) | State::Gone => false,
         }
     }
@@ -226,6 +290,7 @@ impl Socket {
         match &self.0 {
             State::Registered(stream) => stream.try_io(Interest::READABLE, || Ok(())).is_err(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
+            State::Resting(resting) => !propylon_sys::peek_readable(&resting.stream),
             State::Reset(_) | State::Watched(_) | State::Gone => false,
         }
     }
@@ -246,9 +311,12 @@ impl Socket {
         match &mut self.0 {
             State::Watched(watch) => return watch.departed.as_mut().poll(context).map(drop),
             State::Reset(_) => return Poll::Ready(()),
+            // The list tells of whatever comes, be it read or not.
+            State::Resting(resting) if departure.is_seen(&resting.stream) => return Poll::Ready(()),
+            State::Resting(_) => return Poll::Pending,
             _ => {}
         }
-        let Ok(stream) = self.registered() else { return Poll::Ready(()) };
+        let Ok(stream) = self.registered(context) else { return Poll::Ready(()) };
         match stream.poll_read_ready(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(_)) => Poll::Ready(()),
@@ -271,6 +339,7 @@ impl Socket {
     /// Lets go of the event loop that knows it, if one does: another core's will know it at its next wait.
     pub fn leave_event_loop(&mut self) -> io::Result<()> {
         self.unwatch();
+        self.rouse();
         match std::mem::replace(&mut self.0, State::Gone) {
             State::Registered(stream) => self.0 = State::Fresh(stream.into_std()?),
             State::Reset(_) => return Err(io::ErrorKind::ConnectionReset.into()),
@@ -310,7 +379,7 @@ impl Socket {
 
     fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {
-            State::Fresh(stream) => Ok(stream.as_fd()),
+            State::Fresh(stream) | State::Resting(Resting { stream, .. }) => Ok(stream.as_fd()),
             State::Registered(stream) => Ok(stream.as_fd()),
             State::Reset(stream) => Ok(stream.as_fd()),
             State::Watched(watch) => Ok(watch.stream.as_fd()),
@@ -329,9 +398,9 @@ impl Socket {
 
     /// The stream as the event loop knows it, made known to it if need be.
     #[inline]
-    fn registered(&mut self) -> io::Result<&mut tokio::net::TcpStream> {
+    fn registered(&mut self, context: &Context<'_>) -> io::Result<&mut tokio::net::TcpStream> {
         if !matches!(self.0, State::Registered(_) | State::Reset(_)) {
-            self.register()?;
+            self.register(context)?;
         }
         match &mut self.0 {
             State::Registered(stream) => Ok(stream),
@@ -351,19 +420,19 @@ impl Socket {
 
     /// Passes on the outcome of a write, and takes note of a reset, or of another end that the kernel tells once.
     #[inline]
-    fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn note_written(&mut self, written: Poll<io::Result<usize>>, context: &Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Err(error)) = &written
             && is_end_of_connection(error.kind())
         {
-            self.meet_reset();
+            self.meet_reset(context);
         }
         written
     }
 
     #[cold]
-    fn meet_reset(&mut self) {
+    fn meet_reset(&mut self, context: &Context<'_>) {
         // A socket that cannot be registered answers with errors from here on, as it should.
-        let _ = self.registered();
+        let _ = self.registered(context);
         self.0 = match std::mem::replace(&mut self.0, State::Gone) {
             State::Registered(stream) => State::Reset(Box::new(stream)),
             other => other,
@@ -371,8 +440,13 @@ impl Socket {
     }
 
     #[cold]
-    fn register(&mut self) -> io::Result<()> {
+    fn register(&mut self, context: &Context<'_>) -> io::Result<()> {
         self.unwatch();
+        if self.is_resting() {
+            self.rouse();
+            // A task that waits to read it was told that the rest would end first.
+            context.waker().wake_by_ref();
+        }
         if let State::Fresh(_) = self.0
             && let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone)
         {
@@ -412,7 +486,7 @@ pub mod tests {
         runtime.block_on(async { tokio::task::spawn_local(task).await.expect("no panic") })
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
+    pub fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
         let (other, _) = listener.accept().expect("its other end");
@@ -496,7 +570,7 @@ pub mod tests {
             let mut socket = Socket::new(one);
             let (times, moved) = greed(socket.take(), move |socket, context| {
                 if is_known {
-                    socket.registered()?;
+                    socket.registered(context)?;
                 }
                 socket.poll_read(context, &mut [0; 65536])
             });

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -43,6 +43,9 @@ struct Wheel {
     buckets: Vec<Vec<u32>>,
     /// The last tick whose bucket was emptied.
     tick: u64,
+    /// Entries whose owners are to look again and have no waker, and the waker of who looks after them.
+    unattended: Vec<u32>,
+    attendant: Option<Waker>,
 }
 
 struct Entry {
@@ -70,6 +73,8 @@ impl Timers {
             begun: 0,
             buckets: vec![Vec::new(); BUCKETS],
             tick: 0,
+            unattended: Vec::new(),
+            attendant: None,
         };
         Timers { started: Instant::now(), started_millis: coarse_millis(), wheel: RefCell::new(wheel) }
     }
@@ -120,8 +125,34 @@ impl Timers {
 
     /// Wakes everybody, whatever their deadline: something that concerns all has changed.
     pub fn wake_all(&self) {
-        let wakers: Vec<Waker> = self.wheel.borrow_mut().entries.iter_mut().filter_map(|e| e.waker.take()).collect();
+        let mut wheel = self.wheel.borrow_mut();
+        let ids = 0..wheel.entries.len() as u32;
+        let wakers: Vec<Waker> = ids.filter_map(|id| wheel.call(id)).collect();
+        drop(wheel);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes the owner of a deadline, if there is one with this id.
+    pub fn wake(&self, id: u32) {
+        let mut wheel = self.wheel.borrow_mut();
+        let waker = if (id as usize) < wheel.entries.len() { wheel.call(id) } else { None };
+        drop(wheel);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits for owners who are to look again and have left no waker. Some of the ids may be of others by now.
+    pub fn poll_unattended(&self, context: &mut Context<'_>) -> Poll<Vec<u32>> {
+        let mut wheel = self.wheel.borrow_mut();
+        if wheel.unattended.is_empty() {
+            wheel.attendant = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(std::mem::take(&mut wheel.unattended))
+    }
+
+    /// Ids of such owners that there are now.
+    pub fn take_unattended(&self) -> Vec<u32> {
+        std::mem::take(&mut self.wheel.borrow_mut().unattended)
     }
 
     /// Owners that rest and have begun nothing.
@@ -145,7 +176,7 @@ impl Timers {
             wheel.end_rest(*id);
             let entry = &mut wheel.entries[*id as usize];
             entry.resting = CALLED;
-            wakers.extend(entry.waker.take());
+            wakers.extend(wheel.call(*id));
         }
         drop(wheel);
         wakers.into_iter().for_each(Waker::wake);
@@ -186,7 +217,7 @@ impl Wheel {
             }
             entry.queued = NO_TICK;
             if entry.due <= now {
-                if let Some(waker) = entry.waker.take() {
+                if let Some(waker) = self.call(id) {
                     waker.wake();
                 }
             } else if entry.due != NEVER {
@@ -197,6 +228,16 @@ impl Wheel {
         if bucket.is_empty() && ids.capacity() <= 4096 {
             *bucket = ids;
         }
+    }
+
+    /// Waker of an entry's owner, who is to look again: the attendant's, if it has none but a deadline.
+    fn call(&mut self, id: u32) -> Option<Waker> {
+        let entry = &mut self.entries[id as usize];
+        if entry.waker.is_none() && entry.due != NEVER {
+            self.unattended.push(id);
+            return self.attendant.take();
+        }
+        entry.waker.take()
     }
 
     /// Value of an entry whose owner rests from now on: six years fit.
@@ -252,6 +293,7 @@ impl Wheel {
         self.entries.shrink_to_fit();
         self.free.retain(|id| (*id as usize) < used);
         self.free.shrink_to_fit();
+        self.unattended.shrink_to_fit();
         // The lowest are taken first, so that the end gets free.
         self.free.sort_unstable_by(|a, b| b.cmp(a));
     }
@@ -286,6 +328,28 @@ impl Deadline {
             wheel.queue(self.id);
         }
         drop(wheel);
+    }
+
+    /// Sets the deadline and leaves no waker: the core's attendant is called in place of the owner.
+    pub fn leave(&self, due: u64) {
+        let mut wheel = self.timers.wheel.borrow_mut();
+        let entry = &mut wheel.entries[self.id as usize];
+        entry.due = due;
+        let _left = entry.waker.take();
+        if u64::from(entry.queued) > due / TICK.as_millis() as u64 + 1 {
+            wheel.queue(self.id);
+        }
+        drop(wheel);
+    }
+
+    /// The deadline that was set last, in milliseconds on the core's clock.
+    pub fn due(&self) -> u64 {
+        self.timers.wheel.borrow().entries[self.id as usize].due
+    }
+
+    /// Number of the deadline, which no other has while this one lives.
+    pub fn id(&self) -> u32 {
+        self.id
     }
 }
 
@@ -469,6 +533,45 @@ mod tests {
         assert_eq!((count.0.load(Ordering::Relaxed), other.0.load(Ordering::Relaxed)), (1, 0));
         timers.advance_to(9_200);
         assert_eq!(other.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn whoever_left_no_waker_is_called_by_the_attendant_and_by_whatever_calls_others() {
+        let timers = Rc::new(Timers::new());
+        let (calls, attendant) = counter();
+        let unattended = |timers: &Timers| match timers.poll_unattended(&mut Context::from_waker(&attendant)) {
+            Poll::Ready(mut ids) => {
+                ids.sort_unstable();
+                ids
+            }
+            Poll::Pending => Vec::new(),
+        };
+        assert!(unattended(&timers).is_empty());
+        let left: Vec<Deadline> = (0..3).map(|_| timers.deadline()).collect();
+        let (working, waker) = counter();
+        let other = timers.deadline();
+        other.set(1_000_000, &waker);
+        let unset = timers.deadline();
+        for (deadline, due) in left.iter().zip([5_000, 9_000, 9_000_000]) {
+            deadline.set(due / 2, &waker);
+            deadline.rest();
+            deadline.leave(due);
+            assert_eq!(deadline.due(), due);
+        }
+        timers.advance_to(5_200);
+        assert_eq!((unattended(&timers), calls.0.load(Ordering::Relaxed)), (vec![left[0].id()], 1));
+        assert!(unattended(&timers).is_empty());
+        timers.wake(left[2].id());
+        timers.wake(1_000);
+        assert_eq!((unattended(&timers), calls.0.load(Ordering::Relaxed)), (vec![left[2].id()], 2));
+        assert_eq!(timers.call_oldest(1, false), 1);
+        let called = unattended(&timers);
+        assert!(called.len() == 1 && left.iter().any(|one| one.id() == called[0] && one.is_called()));
+        assert_eq!(working.0.load(Ordering::Relaxed), 0);
+        timers.wake_all();
+        assert_eq!(unattended(&timers), left.iter().map(Deadline::id).collect::<Vec<u32>>());
+        assert_eq!(working.0.load(Ordering::Relaxed), 1);
+        drop(unset);
     }
 
     #[test]

@@ -168,22 +168,29 @@ pub fn peek(stream: impl AsFd) -> io::Result<usize> {
     Ok(recv(&stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?.1)
 }
 
+/// Whether there is something to be read: bytes, an end, an error. Reads nothing, takes no error away and never waits.
+pub fn peek_readable(stream: impl AsFd) -> bool {
+    polls(stream, PollFlags::IN | PollFlags::RDHUP, PollFlags::all())
+}
+
 /// Whether the connection has failed: reset by the peer, or timed out. Data waiting to be read, or an orderly end of the peer's, is
 /// no failure, and hides none that comes behind it. Reads nothing, takes no error away and never waits.
 pub fn peek_reset(stream: impl AsFd) -> bool {
-    let mut polled = [PollFd::new(&stream, PollFlags::empty())];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     // Reported whether or not it is asked for (poll(2)). A hang-up is none: both sides may have ended in order, with bytes unread.
-    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
+    polls(stream, PollFlags::empty(), PollFlags::ERR | PollFlags::NVAL)
 }
 
 /// Whether the peer sends no more: it has ended its half (FIN) or the connection has failed, whatever waits to be read.
 /// Reads nothing, takes no error away and never waits.
 pub fn peek_ended(stream: impl AsFd) -> bool {
-    let mut polled = [PollFd::new(&stream, PollFlags::RDHUP)];
+    polls(stream, PollFlags::RDHUP, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
+/// Whether the kernel, asked for `asked`, reports any of `wanted` now.
+fn polls(stream: impl AsFd, asked: PollFlags, wanted: PollFlags) -> bool {
+    let mut polled = [PollFd::new(&stream, asked)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(wanted)
 }
 
 /// Address that a client has connected to; an IPv4 address as such also on a dual-stack socket.
