@@ -354,11 +354,6 @@ impl Deadline {
 }
 
 impl Deadline {
-    /// Number that no other owner on this core has at the same time.
-    pub fn number(&self) -> u32 {
-        self.id
-    }
-
     /// Marks the owner as resting from now on: if need be it can be called, the oldest first.
     pub fn rest(&self) {
         let mut wheel = self.timers.wheel.borrow_mut();

@@ -24,7 +24,7 @@ use propylon_signer::{KeyProcessClient, Signer};
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 512;
-const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
+pub const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 /// One core: its services, and the configuration that it goes by.
 pub struct Core {
@@ -264,7 +264,8 @@ impl Core {
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
     fn relieve(&self) {
-        let duty = self.overload.duty(self.connections.get());
+        // A crowd that has gone to rest leaves its tasks' memory behind.
+        let duty = self.overload.duty(self.connections.get() - self.resting.count());
         if duty.close > 0 {
             self.close_idle(part_of(self.timers.resting_or_begun(), duty.close), Reason::Memory);
         }
@@ -281,6 +282,7 @@ impl Core {
             self.buffers.trim();
             self.requests_kept.take();
             self.timers.shrink();
+            self.resting.shrink();
             propylon_sys::release_memory();
         }
     }

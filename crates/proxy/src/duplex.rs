@@ -14,14 +14,11 @@ use propylon_net::buffer::Buffer;
 use propylon_net::client_stream::Fill;
 use propylon_observe::telemetry::Wait;
 
-use crate::client::connection::Connection;
+use crate::client::connection::{Connection, REST_AFTER_MILLIS};
 use crate::fault;
 use crate::upstream::connection::ServerConnection;
 
 use direction::{Broken, Direction};
-
-/// A TLS session that was quiet for so long gives up what can be remade from its keys.
-const REST_AFTER_MILLIS: u64 = 1_000;
 
 /// Limit on the time in which nothing moves, and the fault that it is.
 #[derive(Clone, Copy)]
@@ -38,6 +35,14 @@ impl IdleLimit {
     }
 }
 
+/// State in which a duplex leaves its task.
+pub enum Left {
+    /// The duplex is over, or broken.
+    Ended(Option<Fault>),
+    /// The duplex rests, and its owner is called when something comes or is due.
+    Resting,
+}
+
 /// The server's connection, and both directions between it and a client's.
 pub struct Duplex {
     pub server: Box<ServerConnection>,
@@ -47,8 +52,10 @@ pub struct Duplex {
     down: Direction,
     /// When something has moved last, in milliseconds on the core's clock.
     since: u64,
-    /// There is no TLS session, or all have given up what can be remade.
+    /// Nothing has moved since everything that can be remade was given up.
     is_resting: bool,
+    /// Resting, it needs no task.
+    leaves: bool,
     /// The way up has spent the last poll's budget: in this one the way down goes first.
     down_first: bool,
 }
@@ -57,20 +64,22 @@ impl Duplex {
     /// Begins with bytes of the server's that have been read already. The client's are in its inbox.
     pub fn new(connection: &Connection, server: Box<ServerConnection>, answer: Buffer) -> Duplex {
         Duplex {
-            is_resting: is_plain(connection, &server),
+            is_resting: false,
             server,
             answer,
             up: Direction::default(),
             down: Direction::default(),
             since: connection.core.timers.now(),
+            leaves: false,
             down_first: false,
         }
     }
 
-    /// Counts bytes that the server has got before, on a socket with Nagle's delay.
-    pub fn with_sent(mut self, sent: u64) -> Duplex {
-        self.up = Direction::after(sent);
-        self
+    /// A duplex whose owner does without a task while it rests. Counts bytes that the server has got before, on a
+    /// socket with Nagle's delay.
+    pub fn of_relay(connection: &Connection, server: Box<ServerConnection>, sent: u64) -> Duplex {
+        let duplex = Duplex::new(connection, server, Buffer::default());
+        Duplex { up: Direction::after(sent), leaves: true, ..duplex }
     }
 
     /// Bytes that have gone to the server, and to the client.
@@ -83,15 +92,15 @@ impl Duplex {
         self.up.is_broken()
     }
 
-    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long; tells
-    /// `on_moved` how many have. (Not an `async fn`: that would keep its arguments twice, for as long as nothing
-    /// moves.)
+    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long, or, as a
+    /// relay's, for a while; tells `on_moved` how many have. (Not an `async fn`: that would keep its arguments twice,
+    /// for as long as nothing moves.)
     pub fn run<'a>(
         &'a mut self,
         connection: &'a mut Connection,
         limit: IdleLimit,
         on_moved: impl Fn(&Connection, (u64, u64)) + 'a,
-    ) -> impl Future<Output = Option<Fault>> + 'a {
+    ) -> impl Future<Output = Left> + 'a {
         poll_fn(move |context| {
             let before = self.moved();
             let polled = self.poll(context, connection);
@@ -100,36 +109,62 @@ impl Duplex {
             if moved != before {
                 on_moved(connection, (moved.0 - before.0, moved.1 - before.1));
                 self.since = now;
-                self.is_resting = is_plain(connection, &self.server);
+                self.is_resting = false;
             }
             if let Poll::Ready(ended) = polled {
-                return Poll::Ready(ended.err());
+                return Poll::Ready(Left::Ended(ended.err()));
             }
             self.poll_idle(context, connection, limit, now)
         })
     }
 
-    /// Does what is due when nothing has moved for a while. Ready when it was too long.
+    /// Does what is due when nothing has moved for a while. Ready when it was too long, or no task is needed.
     fn poll_idle(
         &mut self,
         context: &mut Context<'_>,
         connection: &mut Connection,
         limit: IdleLimit,
         now: u64,
-    ) -> Poll<Option<Fault>> {
+    ) -> Poll<Left> {
         let due = self.since + u64::from(limit.millis);
         if now >= due {
             connection.count_timeout(Wait::TunnelIdle);
-            return Poll::Ready(Some(limit.fault));
+            return Poll::Ready(Left::Ended(Some(limit.fault)));
         }
         let rest_at = self.since + REST_AFTER_MILLIS;
         if !self.is_resting && now >= rest_at {
-            connection.stream.tls.iter_mut().for_each(|session| session.rest());
-            self.server.stream.rest();
-            self.is_resting = true;
+            self.rest(context, connection);
+        }
+        if self.leaves && self.is_at_rest(connection) {
+            connection.deadline.leave(due);
+            return Poll::Ready(Left::Resting);
         }
         connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
         Poll::Pending
+    }
+
+    fn rest(&mut self, context: &mut Context<'_>, connection: &mut Connection) {
+        self.is_resting = true;
+        connection.stream.tls.iter_mut().for_each(|session| session.rest());
+        self.server.stream.rest();
+        // A side that waits to be written to is not at rest.
+        let is_empty = connection.inbox.is_idle() && connection.wire.is_empty() && self.answer.is_idle();
+        let Some(server) = self.server.stream.plain_socket() else { return };
+        if !is_empty || self.up.has_pipe() || self.down.has_pipe() {
+            return;
+        }
+        let (list, id) = (&connection.core.resting, connection.deadline.id());
+        let rests = [connection.stream.socket.rest(list, id), server.rest(list, id)];
+        if rests != [true; 2] {
+            // A socket that does not rest is waited for anew.
+            context.waker().wake_by_ref();
+        }
+    }
+
+    fn is_at_rest(&mut self, connection: &Connection) -> bool {
+        self.is_resting
+            && connection.stream.socket.is_resting()
+            && self.server.stream.plain_socket().is_some_and(|socket| socket.is_resting())
     }
 
     fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Fault>> {
@@ -282,9 +317,4 @@ impl Duplex {
             _ => {}
         }
     }
-}
-
-/// Whether neither side has a TLS session.
-fn is_plain(connection: &Connection, server: &ServerConnection) -> bool {
-    connection.stream.tls.is_none() && !server.stream.is_tls()
 }

@@ -21,6 +21,7 @@ use propylon_crypto::{Job, JobError, JobQueue, Pending, RemoteKey};
 use propylon_http::h2::hpack::Recurring;
 use propylon_metrics::Column;
 use propylon_net::buffer::BufferPool;
+use propylon_net::resting::RestingList;
 use propylon_net::timers::Timers;
 use propylon_observe::access_log::LogBuffer;
 use propylon_observe::telemetry::{Reason, Telemetry};
@@ -48,6 +49,8 @@ pub struct Services {
     pub buffers: BufferPool,
     pub pipes: Pipes,
     pub timers: Rc<Timers>,
+    /// Sockets that have been quiet for a while, and client connections without a task.
+    pub resting: Rc<RestingList>,
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<LogBuffer>,
@@ -87,6 +90,8 @@ pub struct Services {
     pub(crate) leaving: Cell<Option<(u64, u64)>>,
     /// Client connections open on this core.
     pub connections: Cell<usize>,
+    /// Client connections that keep their working state while they are quiet.
+    pub standing_by: Cell<usize>,
     /// Requests in progress on this core.
     pub requests: Cell<usize>,
     /// Bytes of memory that bodies take which wait for peers of HTTP/2 to read them.
@@ -135,10 +140,12 @@ impl Services {
         let budget = if sets_aside_rsa { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(self::limits(limits));
         let core = metrics.index();
+        let timers = Rc::new(Timers::new());
         Rc::new(Services {
             buffers: BufferPool::default(),
             pipes: Pipes::default(),
-            timers: Rc::new(Timers::new()),
+            resting: RestingList::new(&timers),
+            timers,
             metrics,
             telemetry,
             log: RefCell::new(log),
@@ -164,6 +171,7 @@ impl Services {
             draining: Cell::new(false),
             leaving: Cell::default(),
             connections: Cell::new(0),
+            standing_by: Cell::new(0),
             requests: Cell::new(0),
             unread: Cell::new(0),
             widened: Cell::new(0),
@@ -299,6 +307,7 @@ impl Services {
     /// closes connections with a head that is not whole.
     pub fn close_idle(&self, count: usize, reason: Reason) -> usize {
         let closed = self.timers.call_oldest(count, reason == Reason::Memory);
+        self.resting.resume_called();
         self.metrics.add(self.telemetry.overload.closed(reason), closed as u64);
         closed
     }

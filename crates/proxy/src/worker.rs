@@ -157,6 +157,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(reload_listeners(doors, published));
     spawn_local(tick(Rc::clone(&core), Ticks::every(TICK)?, phase.clone()));
     spawn_local(Rc::clone(&core.services).leave_desk());
+    spawn_local(Rc::clone(&core.resting).attend());
     key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     core.start();
     spawn_local(Rc::clone(&core.handshake_limiter).drive());
@@ -181,6 +182,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
             }
         }
     }
+    core.resting.clear();
     core.upstreams.clear();
     core.tick(false);
     // Whatever still has the core when its tasks are gone: the process ends once the log has its lines.

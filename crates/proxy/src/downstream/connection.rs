@@ -21,22 +21,25 @@ use propylon_tls::{Failure, FailureReason, Session, Step, Version};
 
 use super::{announced, h2_connection};
 use crate::alpn::is_http2;
-use crate::client::connection::Connection;
+use crate::client::connection::{Connection, REST_AFTER_MILLIS};
 use crate::client::side::ClientSide;
-use crate::core::Core;
+use crate::core::{Core, REQUEST_TEXT_KEPT_MAX};
 use crate::dispatch::{AtRest, Handover, Visitor};
 use crate::exchange;
 use crate::handshake_limiter::QueuedHandshake;
 use crate::http2::PREFACE;
-use crate::relay;
+use crate::relay::{self, Relay};
 use crate::request::{After, Request};
 use crate::services::ListenerHandle;
 use propylon_signer::Work;
 use tokio::task::spawn_local;
 
-/// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
-/// every request.
-const REST_AFTER_MILLIS: u64 = 1_000;
+/// A connection that was quiet for so long gives up its working state, and of its TLS session what can be remade from
+/// the keys: a busy one would pay for it at every request.
+const STANDS_BY_MILLIS: u64 = 1_000;
+/// Connections of a core that keep their working state while they are quiet: to give it up and to make it
+/// again for the next request costs as much as reading its head. They hold some 2 MiB together.
+const STANDING_BY_MAX: usize = 256;
 /// Bytes of a head that is not whole which are let come whether memory is short or not.
 const HEAD_BYTES_FREE: usize = 1024;
 
@@ -50,6 +53,72 @@ enum Arrival {
     Refused(Reject),
 }
 
+/// State in which a connection leaves its work.
+enum Worked {
+    /// The connection is quiet.
+    Quiet,
+    /// The connection has been quiet, with its working state, until this.
+    Waited(Quiet),
+    /// Another core has the connection.
+    Moved,
+    /// No request is to follow.
+    Over(After),
+}
+
+/// One of the connections that keep their working state while they are quiet.
+struct StandingBy<'a>(&'a Core);
+
+impl StandingBy<'_> {
+    /// `None` if there are as many as there may be.
+    fn begin(core: &Core) -> Option<StandingBy<'_>> {
+        let count = core.standing_by.get();
+        (count < STANDING_BY_MAX).then(|| {
+            core.standing_by.set(count + 1);
+            StandingBy(core)
+        })
+    }
+}
+
+impl Drop for StandingBy<'_> {
+    fn drop(&mut self) {
+        self.0.standing_by.set(self.0.standing_by.get() - 1);
+    }
+}
+
+/// State in which a connection leaves its task.
+enum Left {
+    /// The connection is over.
+    Ended,
+    /// The client speaks HTTP/2, which is to be served elsewhere.
+    Http2,
+    /// The connection rests, and is called when something comes or is due.
+    Resting(Option<Box<Relay>>),
+}
+
+/// Outcome of a quiet time.
+enum Quiet {
+    /// Something can be read.
+    News,
+    /// Nothing more is waited for.
+    Over,
+    /// Nothing has come for as long as the working state is kept.
+    Tired,
+    /// Nothing is to be expected soon.
+    Rest,
+}
+
+/// Limits of a quiet time, in milliseconds on the core's clock.
+struct Pause {
+    due: u64,
+    /// Limit that counts: `None` once it is the connection's time to leave, and where a head has begun, which is not
+    /// ended here.
+    wait: Option<Wait>,
+    /// Time to give up the working state.
+    tired_at: u64,
+    /// Time to rest.
+    rest_at: u64,
+}
+
 /// Serves a client from accept to close. `announced`: a header of the PROXY protocol comes first; otherwise the
 /// connection has been counted for its source, where sources have a limit. (Not an `async fn`: that would keep its
 /// arguments beside the connection.)
@@ -60,10 +129,21 @@ pub fn serve(
     peer: SocketAddr,
     announced: bool,
 ) -> impl Future<Output = ()> {
-    let mut connection = Connection::new(core, listener, stream, peer, announced);
+    run(Connection::new(core, listener, stream, peer, announced), None)
+}
+
+/// Serves a client until its connection ends or rests; in a rest it is no task. `relay`: what it had with it in its
+/// rest.
+fn run(mut connection: Connection, relay: Option<Box<Relay>>) -> impl Future<Output = ()> {
+    let id = connection.deadline.id();
     async move {
-        if connection.live().await {
-            Box::pin(h2_connection::serve(connection)).await;
+        match connection.live(relay).await {
+            Left::Ended => {}
+            Left::Http2 => Box::pin(h2_connection::serve(connection)).await,
+            Left::Resting(relay) => {
+                let resting = Rc::clone(&connection.core.resting);
+                resting.keep(id, Box::new(move || drop(spawn_local(run(connection, relay)))));
+            }
         }
     }
 }
@@ -75,10 +155,7 @@ pub fn go_on(
     stream: TcpStream,
     at_rest: AtRest,
 ) -> impl Future<Output = ()> {
-    let mut connection = Connection::arrive(core, listener, stream, at_rest);
-    async move {
-        connection.live().await;
-    }
+    run(Connection::arrive(core, listener, stream, at_rest), None)
 }
 
 impl Connection {
@@ -107,51 +184,67 @@ impl Connection {
         true
     }
 
-    /// Serves the client's requests. This future is kept small, since it is what an idle connection costs: working
-    /// state is boxed and gone when the connection is quiet. True when the client speaks HTTP/2, which is to be served
-    /// elsewhere.
-    async fn live(&mut self) -> bool {
-        if self.is_announced() && !Box::pin(announced::read(self)).await {
+    /// Serves the client's requests. This future is kept small, since it is what a connection costs that has just
+    /// become idle: working state is boxed and gone when the connection is quiet.
+    async fn live(&mut self, relay: Option<Box<Relay>>) -> Left {
+        // A connection that comes from its rest is still quiet.
+        let mut has_news = !self.stream.socket.is_resting();
+        if has_news && !Box::pin(self.begin()).await {
+            return Left::Ended;
+        }
+        if relay.is_some() || has_news && !self.has_arrived() && self.is_relayed() {
+            return Box::pin(relay::run(self, relay)).await.map_or(Left::Ended, |relay| Left::Resting(Some(relay)));
+        }
+        if has_news && self.facts.is_some_and(|facts| facts.alpn.is_some_and(is_http2)) {
+            return Left::Http2;
+        }
+        loop {
+            let worked = match has_news && !self.take_arrival() {
+                true => Box::pin(self.work()).await,
+                false => Worked::Quiet,
+            };
+            let quiet = match worked {
+                Worked::Quiet => self.quiet(0).await,
+                Worked::Waited(Quiet::Tired) => self.quiet(STANDS_BY_MILLIS).await,
+                Worked::Waited(quiet) => quiet,
+                Worked::Moved => return Left::Ended,
+                Worked::Over(After::Http2) => return Left::Http2,
+                Worked::Over(After::Abort) => {
+                    let _ = self.stream.socket.reset_on_close();
+                    return Left::Ended;
+                }
+                Worked::Over(after) => {
+                    Box::pin(self.farewell(after)).await;
+                    return Left::Ended;
+                }
+            };
+            match quiet {
+                Quiet::News => has_news = true,
+                // Said to those alone who stand by.
+                Quiet::Tired => has_news = false,
+                Quiet::Rest => return Left::Resting(None),
+                Quiet::Over => {
+                    Box::pin(self.farewell(After::Close)).await;
+                    return Left::Ended;
+                }
+            }
+        }
+    }
+
+    /// Everything before the first request or byte. False when there is nothing more to do with the client.
+    async fn begin(&mut self) -> bool {
+        if self.is_announced() && !announced::read(self).await {
             return false;
         }
-        if self.stream.tls.is_some() && self.facts.is_none() && !Box::pin(self.handshake()).await {
+        if self.stream.tls.is_some() && self.facts.is_none() && !self.handshake().await {
             return false;
         }
         if self.stream.tls.as_ref().is_some_and(|session| session.was_challenge()) {
             self.core.metrics.increment(self.core.telemetry.acme.tls_alpn);
-            Box::pin(self.farewell(After::Close)).await;
+            self.farewell(After::Close).await;
             return false;
         }
-        if !self.has_arrived() && self.is_relayed() {
-            Box::pin(relay::run(self)).await;
-            return false;
-        }
-        if self.facts.is_some_and(|facts| facts.alpn.is_some_and(is_http2)) {
-            return true;
-        }
-        loop {
-            let after = if self.take_arrival() { After::Next } else { Box::pin(self.work()).await };
-            match after {
-                After::Next => {}
-                After::Http2 => return true,
-                After::Abort => {
-                    let _ = self.stream.socket.reset_on_close();
-                    return false;
-                }
-                after => {
-                    Box::pin(self.farewell(after)).await;
-                    return false;
-                }
-            }
-            self.rest();
-            if self.has_moved() {
-                return false;
-            }
-            if self.stream.ended || !self.quiet().await {
-                Box::pin(self.farewell(After::Close)).await;
-                return false;
-            }
-        }
+        true
     }
 
     fn is_announced(&self) -> bool {
@@ -175,7 +268,7 @@ impl Connection {
     fn has_moved(&mut self) -> bool {
         let core = Rc::clone(&self.core);
         let Some(dispatch) = core.dispatch() else { return false };
-        let Some(to) = dispatch.note_rest(self.deadline.number(), |now| self.may_leave(now)) else { return false };
+        let Some(to) = dispatch.note_rest(self.deadline.id(), |now| self.may_leave(now)) else { return false };
         let generation = core.snapshot().shared.generation;
         // Listeners that are gone are known to nobody else.
         let Some(index) = self.listener.index_in(generation) else { return false };
@@ -192,63 +285,92 @@ impl Connection {
         true
     }
 
-    /// Waits for the next request, or for the rest of its head, with no buffer in hand. False when it will not come.
-    async fn quiet(&mut self) -> bool {
-        let core = Rc::clone(&self.core);
-        // `wait` names the limit that counts: `None` once it is the connection's time to leave, and where a head has
-        // begun, which is not ended here.
-        let (mut due, mut wait) = {
-            let snapshot = core.snapshot();
-            let timeouts = &snapshot.listener(&self.listener).timeouts;
-            match self.head_began() {
-                Some(began) => (self.head_due(began, timeouts.request_head), None),
-                None if self.requests == 0 => {
-                    (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead))
-                }
-                None => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
+    /// Waits for the next request, or for the rest of its head, with no buffer in hand. `waited`: so many milliseconds
+    /// of the wait are over.
+    fn quiet(&mut self, waited: u64) -> impl Future<Output = Quiet> {
+        let mut pause = self.pause(waited);
+        poll_fn(move |context| self.poll_quiet(context, &mut pause, false))
+    }
+
+    /// As [`Connection::quiet`], until the working state is to be given up.
+    fn stand_by(&mut self) -> impl Future<Output = Quiet> {
+        let mut pause = self.pause(0);
+        poll_fn(move |context| self.poll_quiet(context, &mut pause, true))
+    }
+
+    /// Begins a quiet time, or goes on with one.
+    fn pause(&self, waited: u64) -> Pause {
+        let snapshot = self.core.snapshot();
+        let timeouts = &snapshot.listener(&self.listener).timeouts;
+        let now = self.core.timers.now();
+        let since = now.saturating_sub(waited);
+        let (due, wait) = match self.head_began() {
+            Some(began) => (self.head_due(began, timeouts.request_head), None),
+            None if self.requests == 0 => {
+                (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead))
             }
+            None => (since + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
         };
+        if self.stream.socket.is_resting() {
+            return Pause { due: self.deadline.due(), wait, tired_at: u64::MAX, rest_at: now };
+        }
         match self.head_began() {
             Some(_) => self.deadline.rest_begun(),
             None => self.deadline.rest(),
         }
-        let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
-        poll_fn(|context| {
-            // A request that came before the drain began is answered: a close would destroy it, and its client could
-            // not know whether it was carried out.
-            if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
-                self.deadline.work();
-                return Poll::Ready(readable.is_ok());
+        let tired_at = if waited < STANDS_BY_MILLIS { since + STANDS_BY_MILLIS } else { u64::MAX };
+        Pause { due, wait, tired_at, rest_at: since + REST_AFTER_MILLIS }
+    }
+
+    fn poll_quiet(&mut self, context: &mut Context<'_>, pause: &mut Pause, stands_by: bool) -> Poll<Quiet> {
+        // A request that came before the drain began is answered: a close would destroy it, and its client could not
+        // know whether it was carried out.
+        if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
+            self.deadline.work();
+            return Poll::Ready(if readable.is_ok() { Quiet::News } else { Quiet::Over });
+        }
+        let is_begun = self.head_began().is_some();
+        if self.core.hurries() && !is_begun || self.deadline.is_called() {
+            return Poll::Ready(Quiet::Over);
+        }
+        let now = self.core.timers.now();
+        if is_begun && now >= pause.due {
+            // The code that reads the head reports its timeout.
+            self.deadline.work();
+            return Poll::Ready(Quiet::News);
+        }
+        if self.core.draining.get() && pause.wait.is_some() && self.requests > 0 {
+            // A client that has not asked for anything yet is about to, and stays.
+            pause.wait = None;
+            pause.due = pause.due.min(self.core.leaves_at());
+        }
+        if now >= pause.due {
+            pause.wait.into_iter().for_each(|wait| self.count_timeout(wait));
+            return Poll::Ready(Quiet::Over);
+        }
+        if now >= pause.tired_at {
+            self.stream.tls.iter_mut().for_each(|session| session.rest());
+            if stands_by {
+                return Poll::Ready(Quiet::Tired);
             }
-            let is_begun = self.head_began().is_some();
-            if core.hurries() && !is_begun || self.deadline.is_called() {
-                return Poll::Ready(false);
+            pause.tired_at = u64::MAX;
+        }
+        if now >= pause.rest_at {
+            if self.may_rest() && self.stream.socket.rest(&self.core.resting, self.deadline.id()) {
+                self.deadline.leave(pause.due);
+                return Poll::Ready(Quiet::Rest);
             }
-            let now = core.timers.now();
-            if is_begun && now >= due {
-                // The code that reads the head reports its timeout.
-                self.deadline.work();
-                return Poll::Ready(true);
-            }
-            if core.draining.get() && wait.is_some() && self.requests > 0 {
-                // A client that has not asked for anything yet is about to, and stays.
-                wait = None;
-                due = due.min(core.leaves_at());
-            }
-            if now >= due {
-                wait.into_iter().for_each(|wait| self.count_timeout(wait));
-                return Poll::Ready(false);
-            }
-            if now >= rest_at
-                && let Some(session) = &mut self.stream.tls
-            {
-                session.rest();
-                rest_at = u64::MAX;
-            }
-            self.deadline.set(due.min(rest_at), context.waker());
-            Poll::Pending
-        })
-        .await
+            pause.rest_at = u64::MAX;
+            // The socket is waited for anew.
+            context.waker().wake_by_ref();
+        }
+        self.deadline.set(pause.due.min(pause.tired_at).min(pause.rest_at), context.waker());
+        Poll::Pending
+    }
+
+    /// Whether nothing is on its way to the client but what waits for its request.
+    fn may_rest(&self) -> bool {
+        self.wire.is_empty() || self.requests == 0
     }
 
     /// Time at which the head began that is not complete yet.
@@ -262,12 +384,33 @@ impl Connection {
         since + timeout.as_millis() as u64
     }
 
-    /// Serves requests as long as there is something of one to be read.
-    async fn work(&mut self) -> After {
+    /// Serves requests as long as there is something of one to be read, or will be soon.
+    async fn work(&mut self) -> Worked {
         let mut request = self.core.request();
-        let after = self.work_with(&mut request).await;
-        self.core.give_request_back(request);
-        after
+        let core = Rc::clone(&self.core);
+        let worked = loop {
+            match self.work_with(&mut request).await {
+                After::Next => {}
+                after => break Worked::Over(after),
+            }
+            self.rest();
+            if self.has_moved() {
+                break Worked::Moved;
+            }
+            if self.stream.ended {
+                break Worked::Over(After::Close);
+            }
+            let may_stand_by = self.requests > 0 && self.inbox.is_idle();
+            let is_small = request.text.capacity() <= REQUEST_TEXT_KEPT_MAX;
+            let standing_by = if may_stand_by && is_small { StandingBy::begin(&core) } else { None };
+            let Some(_standing_by) = standing_by else { break Worked::Quiet };
+            match self.stand_by().await {
+                Quiet::News => {}
+                quiet => break Worked::Waited(quiet),
+            }
+        };
+        core.give_request_back(request);
+        worked
     }
 
     async fn work_with(&mut self, request: &mut Request) -> After {
@@ -701,5 +844,11 @@ mod tests {
         // With tokio's part (about 110 bytes) it fills a block of 512; the allocator's next one is 768.
         let size = bytes_of_future(serve);
         assert!(size <= 344, "{size} bytes");
+    }
+
+    #[test]
+    fn a_connection_at_rest_is_a_block_of_256_bytes() {
+        let connection = size_of::<Connection>();
+        assert!(connection + size_of::<Option<Box<Relay>>>() <= 256, "{connection} bytes");
     }
 }

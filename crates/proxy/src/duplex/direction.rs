@@ -88,6 +88,11 @@ impl Direction {
         self.reach == Reach::Ending
     }
 
+    /// Whether bytes may be on their way in a pipe.
+    pub fn has_pipe(&self) -> bool {
+        self.pipe.is_some()
+    }
+
     /// Nothing more will come.
     pub fn ending(&mut self) {
         self.reach = Reach::Ending;

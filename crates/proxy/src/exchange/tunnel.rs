@@ -5,7 +5,7 @@ use std::rc::Rc;
 use propylon_http::fault::Fault;
 
 use crate::client::connection::Connection;
-use crate::duplex::{Duplex, IdleLimit};
+use crate::duplex::{Duplex, IdleLimit, Left};
 use crate::exchange::transfer::Switched;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
@@ -26,7 +26,8 @@ pub async fn run(
     let Switched { server, answer } = *switched;
     let mut duplex = Duplex::new(connection, server, answer);
     // The request's own account has the bytes, when all is over.
-    let fault = duplex.run(connection, IdleLimit::new(limit, Fault::TunnelIdle), |_, _| {}).await;
+    let left = duplex.run(connection, IdleLimit::new(limit, Fault::TunnelIdle), |_, _| {}).await;
+    let fault = if let Left::Ended(fault) = left { fault } else { unreachable!("a request keeps its task") };
     if let Some(failure) = duplex.server.stream.failure() {
         log_tls_failure(backend, duplex.server.key.server, failure);
     }

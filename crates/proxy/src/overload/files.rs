@@ -9,8 +9,8 @@ use propylon_observe::telemetry::LimitedBy;
 
 /// Files of a process, whatever it serves: logs, timers, the main thread's event loop, what is read again.
 const PROCESS_FILES: u64 = 24;
-/// Files of a worker beside its listening sockets: its event loop, its link to the key process.
-const WORKER_FILES: u64 = 5;
+/// Files of a worker beside its listening sockets: its event loop, its sockets at rest, its link to the key process.
+const WORKER_FILES: u64 = 6;
 /// Clients that a process without `max_connections` is to have room for.
 const CLIENTS_LEAST: u64 = 400;
 
@@ -142,7 +142,7 @@ mod tests {
             assert!(plan.shortfall(needed).is_none() && plan.shortfall(needed - 1).is_some());
         }
         let (what, fix) = plan("max_connections = 20").shortfall(64).expect("too few");
-        assert!(what.contains("is 64 here, and 20 clients") && fix.contains("LimitNOFILE=92 "), "{what}; {fix}");
+        assert!(what.contains("is 64 here, and 20 clients") && fix.contains("LimitNOFILE=94 "), "{what}; {fix}");
         assert!(plan("").shortfall(1024).is_none() && plan("").shortfall(512).is_some());
     }
 }

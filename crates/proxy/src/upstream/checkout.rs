@@ -384,7 +384,7 @@ fn granted(
     let metrics = backend.server_metrics(server);
     if let Found::Connection(mut handed) = found {
         handed.key.server = server;
-        let home = backend.services.metrics.index();
+        let home = backend.services.metrics.index() as u32;
         let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.stream.is_quiet();
         // The other core's event loop may know less than the kernel.
         let fits = fits && !((need.certain || handed.home != home) && handed.stream.has_news());

@@ -68,7 +68,7 @@ pub fn commit(
             let expires = config
                 .max_lifetime
                 .map(|lifetime| Instant::now() + spread(lifetime, &mut services.random.borrow_mut()));
-            let home = services.metrics.index();
+            let home = services.metrics.index() as u32;
             Ok(Box::new(ServerConnection { stream, key, remote, home, requests: 0, expires, permit }))
         }
         Err(failed) => {

@@ -49,7 +49,7 @@ pub struct ServerConnection {
     /// Address that the connection was made to.
     pub remote: EndpointAddress,
     /// The core whose event loop knows the stream.
-    pub home: usize,
+    pub home: u32,
     /// Number of requests begun on the connection.
     pub requests: u32,
     /// End of `max_lifetime`: from then on the connection gets no further request.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use propylon_http::fault::Fault;
 use propylon_tls::{Deferral, lowered_limit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
+use super::STANDING_BY_MAX;
 use super::parked_tests::{House, run, until};
 
 /// A server that answers whatever comes with this head and so many bytes behind it; returns its address.
@@ -325,5 +326,42 @@ fn an_idle_client_of_tls_1_2_is_declined_a_renegotiation_at_once() {
         reader.join().unwrap();
         let said = String::from_utf8_lossy(&client.wait_with_output().unwrap().stderr).into_owned();
         assert!(said.contains("no renegotiation"), "{said}");
+    });
+}
+
+async fn ask(client: &mut TcpStream) {
+    client.write_all(b"GET /health HTTP/1.1\r\nHost: shop.example\r\n\r\n").await.unwrap();
+    let mut answer = [0; 1024];
+    let count = client.read(&mut answer).await.unwrap();
+    assert!(answer[..count].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&answer[..count]));
+}
+
+#[test]
+fn a_quiet_connection_stands_by_then_rests_and_is_served_all_the_same() {
+    run(async {
+        let text = "[listener.web]\nbind = \"127.0.0.1:0\"\nmonitor_path = \"/health\"\n\
+                    [backend.app]\nservers = [\"127.0.0.1:1\"]\n[[route]]\nbackend = \"app\"\n";
+        let house = serving(House::of(text.into(), Deferral::default()));
+        let standing_by = || house.core.standing_by.get();
+        let mut client = TcpStream::connect(house.listener.local_addr().unwrap()).await.unwrap();
+        for _ in 0..2 {
+            for _ in 0..3 {
+                ask(&mut client).await;
+                until("the connection stands by", || standing_by() == 1).await;
+            }
+            until("the connection rests", || standing_by() == 0).await;
+        }
+        ask(&mut client).await;
+        until("the connection stands by", || standing_by() == 1).await;
+        drop(client);
+        until("the connection has ended", || standing_by() == 0).await;
+        // With as many as may stand by one more gives its state up at once.
+        house.core.standing_by.set(STANDING_BY_MAX);
+        let mut client = TcpStream::connect(house.listener.local_addr().unwrap()).await.unwrap();
+        for _ in 0..3 {
+            ask(&mut client).await;
+            assert_eq!(standing_by(), STANDING_BY_MAX);
+        }
+        assert_eq!(connections(&house), 2);
     });
 }
