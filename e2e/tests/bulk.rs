@@ -1,13 +1,15 @@
 //! A gigabyte each way through TLS, in memory that does not grow with it.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::simple;
 use propylon_e2e::program::{curl, curl_within};
 use propylon_e2e::served::BenchOrigin;
-use propylon_e2e::{Engine, Scratch, binaries};
+use propylon_e2e::{Engine, Origin, Scratch, binaries, holds};
+use socket2::{Domain, Socket, Type};
 
 const MIB: u64 = 1 << 20;
 /// A body in memory would be far more than this, a few buffers of each connection far less.
@@ -110,14 +112,63 @@ fn every_byte_arrives_in_its_place() {
     // The most that the origin echoes is a little more.
     let bytes: Vec<u8> = (0..16_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 7) as u8).collect();
     let data = format!("@{}", scratch.write("data", &bytes).display());
-    for listener in ["plain", "web"] {
+    for (listener, version) in [("plain", "--http1.1"), ("web", "--http1.1"), ("web", "--http2")] {
         let url = format!("{}/echo", engine.url(listener));
-        let said = curl(&["--data-binary", &data, "--header", "Expect:", &url]).ok();
-        assert!(said.stdout == bytes, "{listener}: {} bytes came back", said.stdout.len());
-        let said =
-            curl(&["--data-binary", &data, "--header", "Expect:", "--header", "Transfer-Encoding: chunked", &url]);
-        assert!(said.ok().stdout == bytes, "{listener}, in chunks");
+        let body = [version, "--data-binary", &data, "--header", "Expect:"];
+        let said = curl(&[&body[..], &[&url]].concat()).ok();
+        assert!(said.stdout == bytes, "{listener}, {version}: {} bytes came back", said.stdout.len());
+        let said = curl(&[&body[..], &["--header", "Transfer-Encoding: chunked", &url]].concat());
+        assert!(said.ok().stdout == bytes, "{listener}, {version}, in chunks");
     }
+}
+
+/// More uploads than have wide buffers at once, each of them fast until its server takes nothing for a while.
+#[test]
+fn uploads_to_servers_that_stand_still_hold_little_memory_and_arrive_whole() {
+    const UPLOADS: usize = 40;
+    const BYTES: usize = 4_000_000;
+    let bytes: Vec<u8> = (0..BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
+    let (bytes, standing, goes_on) = (Arc::new(bytes), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    // What the engine does not hold lies at the client, and not in the kernel.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(64 * 1024).expect("a small buffer");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    socket.listen(128).expect("a listener");
+    let origin = {
+        let (bytes, standing, goes_on) = (Arc::clone(&bytes), Arc::clone(&standing), Arc::clone(&goes_on));
+        Origin::on(socket.into(), move |peer| {
+            while let Some(head) = peer.read_head() {
+                if head.starts_with(b"POST") {
+                    let first = peer.read_exact(BYTES / 4).expect("a part");
+                    standing.fetch_add(1, Ordering::SeqCst);
+                    holds("the test goes on", || goes_on.load(Ordering::SeqCst));
+                    let rest = peer.read_exact(BYTES - BYTES / 4).expect("the rest");
+                    assert!([first, rest].concat() == **bytes, "other bytes");
+                }
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
+            }
+        })
+    };
+    let engine = Engine::start(&simple(&[origin.address()]));
+    assert_eq!(engine.client("web").get("/").text(), "whole");
+    let growth = growth_during(&engine, || {
+        std::thread::scope(|scope| {
+            for _ in 0..UPLOADS {
+                let mut client = engine.client("web");
+                let bytes = &bytes;
+                scope.spawn(move || {
+                    client.send(format!("POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: {BYTES}\r\n\r\n"));
+                    client.send(&**bytes);
+                    assert_eq!(client.read_response().text(), "whole");
+                });
+            }
+            holds("all of them stand still", || standing.load(Ordering::SeqCst) == UPLOADS);
+            goes_on.store(true, Ordering::SeqCst);
+        });
+    });
+    println!("{UPLOADS} uploads: memory grew by {} KiB", growth / 1024);
+    // A few buffers of each, and all wide ones that there are.
+    assert!(growth < GROWTH_MAX + UPLOADS as u64 * 160 * 1024 + 17 * MIB, "{growth} bytes");
 }
 
 /// A server's end of a connection is kept busy by many clients that read at different speeds.

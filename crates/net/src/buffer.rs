@@ -15,8 +15,16 @@ pub const LARGE_BYTES: usize = 68 * 1024;
 pub const WIDE_BYTES: usize = 260 * 1024;
 /// Body bytes that are moved at one go through a wide buffer.
 pub const WIDE_PIECE_BYTES: usize = 256 * 1024;
-/// Transfers of a core that may have wide buffers at once: one to read into and one for what is sealed, 16 MiB at most.
-const WIDE_TRANSFERS_MAX: usize = 32;
+/// Plaintext that is sealed at one go, but for bodies in wide buffers; more waits until this is on its way.
+pub const SEAL_BYTES_MAX: usize = 64 * 1024;
+/// The least room to read into.
+pub const READ_BYTES_MIN: usize = 4096;
+/// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have
+/// to be moved; and into a wide one.
+const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
+const SEALED_WIDE_READ_BYTES: usize = 16 * (16 * 1024 + 22);
+/// Wide buffers that those of a core who have leave for them may have at once: 16 MiB.
+const WIDE_LEASED_MAX: usize = 64;
 /// Buffers of each size that a core keeps for reuse (20 MiB, 17 MiB and 8 MiB); what comes back beyond that is freed at
 /// once, and what nobody has needed for a while is freed by `BufferPool::trim`.
 const SMALL_KEPT_MAX: usize = 1024;
@@ -53,6 +61,23 @@ impl Buffer {
 
     pub fn readable_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start as usize..self.end as usize]
+    }
+
+    /// The first `count` readable bytes with a prefix before them, which is written over what was consumed last; `None`
+    /// where so much was not.
+    pub fn prefixed(&mut self, prefix: &[u8], count: usize) -> Option<&[u8]> {
+        let (start, end) = (self.start as usize, self.start as usize + count);
+        let begin = start.checked_sub(prefix.len()).filter(|_| count <= self.len())?;
+        self.bytes[begin..start].copy_from_slice(prefix);
+        Some(&self.bytes[begin..end])
+    }
+
+    /// Leaves so many bytes free before what is to be read into an empty buffer: see [`Buffer::prefixed`].
+    pub fn indent(&mut self, count: usize) {
+        if self.is_idle() && self.capacity() > count {
+            let at = count as u32;
+            (self.start, self.end, self.sealed_start, self.sealed_end) = (at, at, at, at);
+        }
     }
 
     /// Drops readable bytes from the back, so that `length` are left; what is sealed stays.
@@ -126,6 +151,27 @@ impl Buffer {
         &mut self.bytes[self.sealed_end as usize..]
     }
 
+    /// Room to read into. No more than is sealed at one go: the rest would go out in a small record and a write of its
+    /// own.
+    pub fn read_spare(&mut self) -> &mut [u8] {
+        let most = if self.capacity() >= WIDE_BYTES { WIDE_PIECE_BYTES } else { SEAL_BYTES_MAX };
+        let spare = self.spare(READ_BYTES_MIN);
+        let room = spare.len().min(most);
+        &mut spare[..room]
+    }
+
+    /// Room to read sealed bytes into: in a large or a wide buffer as many as whole records take.
+    pub fn sealed_read_spare(&mut self) -> &mut [u8] {
+        let most = match self.capacity() {
+            WIDE_BYTES.. => SEALED_WIDE_READ_BYTES,
+            LARGE_BYTES.. => SEALED_READ_BYTES,
+            _ => return self.sealed_spare(READ_BYTES_MIN),
+        };
+        let free = self.capacity() - self.len() - self.sealed_len();
+        let room = most.saturating_sub(self.sealed_len()).min(free).max(READ_BYTES_MIN);
+        &mut self.sealed_spare(room)[..room]
+    }
+
     /// Says that `count` bytes of `sealed_spare` were filled.
     pub fn sealed_filled(&mut self, count: usize) {
         self.sealed_end += count as u32;
@@ -190,17 +236,23 @@ pub struct BufferPool {
     small: FreeList<SMALL_BYTES, SMALL_KEPT_MAX>,
     large: FreeList<LARGE_BYTES, LARGE_KEPT_MAX>,
     wide: FreeList<WIDE_BYTES, WIDE_KEPT_MAX>,
-    /// Transfers that may have wide buffers.
-    wide_transfers: Rc<Cell<usize>>,
+    /// Wide buffers that may be had by leave.
+    wide_leased: Rc<Cell<usize>>,
 }
 
-/// Leave for a transfer to have wide buffers, as long as this lives.
+/// Leave to have a number of wide buffers, as long as this lives. Boxed, since few of those who may have one do.
 #[derive(Debug)]
-pub struct WideLease(Rc<Cell<usize>>);
+pub struct WideLease(#[expect(dead_code, reason = "what counts is that it lives")] Box<Leased>);
 
-impl Drop for WideLease {
+#[derive(Debug)]
+struct Leased {
+    count: usize,
+    leased: Rc<Cell<usize>>,
+}
+
+impl Drop for Leased {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.leased.set(self.leased.get() - self.count);
     }
 }
 
@@ -246,12 +298,12 @@ impl BufferPool {
         self.large.take()
     }
 
-    /// Leave for a transfer to have wide buffers; `None` where as many as may have them do.
-    pub fn lease_wide(&self) -> Option<WideLease> {
-        let transfers = &self.wide_transfers;
-        (transfers.get() < WIDE_TRANSFERS_MAX).then(|| {
-            transfers.set(transfers.get() + 1);
-            WideLease(Rc::clone(transfers))
+    /// Leave to have so many wide buffers; `None` where others have leave for too many.
+    pub fn lease_wide(&self, count: usize) -> Option<WideLease> {
+        let leased = &self.wide_leased;
+        (leased.get() + count <= WIDE_LEASED_MAX).then(|| {
+            leased.set(leased.get() + count);
+            WideLease(Box::new(Leased { count, leased: Rc::clone(leased) }))
         })
     }
 
@@ -330,7 +382,16 @@ impl BufferPool {
         }
     }
 
-    /// Moves what `buffer` holds into a wide one, for a transfer that has a lease.
+    /// Moves what `buffer` holds into one of at least so many bytes: a large one, or a wide one for whoever has leave.
+    pub fn provide(&self, buffer: &mut Buffer, bytes: usize) {
+        match bytes {
+            0 => {}
+            1..=LARGE_BYTES => self.enlarge(buffer),
+            _ => self.widen(buffer),
+        }
+    }
+
+    /// Moves what `buffer` holds into a wide one, for whoever has leave.
     pub fn widen(&self, buffer: &mut Buffer) {
         if buffer.bytes.len() >= WIDE_BYTES {
             return;
@@ -409,6 +470,46 @@ mod tests {
     }
 
     #[test]
+    fn sealed_bytes_are_read_by_whole_records_whatever_was_left_of_the_one_before() {
+        let buffers = BufferPool::default();
+        for (capacity, whole) in [(LARGE_BYTES, SEALED_READ_BYTES), (WIDE_BYTES, SEALED_WIDE_READ_BYTES)] {
+            let mut buffer = Buffer::default();
+            buffers.provide(&mut buffer, capacity);
+            assert_eq!(buffer.sealed_read_spare().len(), whole);
+            // All but the end of the last record has come, was opened, and has gone on.
+            buffer.sealed_filled(whole - 1_000);
+            buffer.opened(whole - 16_406, 16_384);
+            buffer.consume(16_384);
+            let rest = buffer.sealed_len();
+            assert_eq!(rest + buffer.sealed_read_spare().len(), whole);
+            // With as many plain bytes before it as there are, there is room for no more than the buffer has.
+            buffer.sealed_filled(whole - rest);
+            buffer.opened(whole - 100, whole - 100);
+            let room = buffer.sealed_read_spare().len();
+            assert!(room >= READ_BYTES_MIN, "{room}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_takes_the_place_of_what_was_consumed_and_of_nothing_else() {
+        let mut buffer = Buffer::exactly(b"consumed and left");
+        assert_eq!(buffer.prefixed(b"4:", 4), None, "nothing was consumed");
+        buffer.consume(9);
+        assert_eq!(buffer.prefixed(b"3:", 3), Some(&b"3:and"[..]));
+        assert_eq!(buffer.prefixed(b"9:", 9), None, "there is not so much");
+        assert_eq!(buffer.readable(), b"and left");
+        let mut indented = BufferPool::default().large();
+        indented.indent(9);
+        indented.sealed_read_spare()[..6].copy_from_slice(b"SEALED");
+        indented.sealed_filled(6);
+        let (window, sealed) = indented.sealed_window();
+        window.copy_within(sealed, 0);
+        indented.opened(6, 6);
+        assert_eq!(indented.prefixed(b"prefixed ", 6), Some(&b"prefixed SEALED"[..]));
+        assert_eq!(indented.readable(), b"SEALED");
+    }
+
+    #[test]
     fn what_waits_takes_no_more_than_its_bytes_and_goes_on_as_before() {
         let buffers = BufferPool::default();
         let mut buffer = buffers.small();
@@ -441,12 +542,14 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_transfers_have_wide_buffers_and_others_get_them_when_these_are_over() {
+    fn only_so_many_wide_buffers_are_leased_and_others_get_them_when_these_are_given_back() {
         let buffers = BufferPool::default();
-        let leases: Vec<WideLease> = (0..1_000).map_while(|_| buffers.lease_wide()).collect();
-        assert_eq!(leases.len(), WIDE_TRANSFERS_MAX);
-        drop(leases);
-        assert!(buffers.lease_wide().is_some());
+        let one = buffers.lease_wide(1);
+        let leases: Vec<WideLease> = (0..1_000).map_while(|_| buffers.lease_wide(2)).collect();
+        assert_eq!(leases.len() * 2, WIDE_LEASED_MAX - 2);
+        assert!(buffers.lease_wide(1).is_some());
+        drop((one, leases));
+        assert!(buffers.lease_wide(WIDE_LEASED_MAX).is_some());
         let mut buffer = buffers.large();
         buffer.extend(b"what it holds");
         buffers.widen(&mut buffer);

@@ -5,18 +5,14 @@ use std::task::{Context, Poll, ready};
 
 use propylon_tls::{Failure, FailureReason, Session};
 
-use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, WIDE_PIECE_BYTES};
+use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, SEAL_BYTES_MAX, WIDE_PIECE_BYTES};
 use crate::socket::Socket;
 
-/// Plaintext that is sealed at one go, but for bodies in wide buffers; more waits until this is on its way.
-pub const SEAL_BYTES_MAX: usize = 64 * 1024;
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// Limit on the wire buffer when an answer of TLS itself is put behind it: a stretch that was sealed, and answers
 /// to a client that sends key updates and reads nothing. RFC 8446 §4.6.3 has it wait for them.
 const WIRE_BYTES_MAX: usize = WIDE_PIECE_BYTES + SEAL_BYTES_MAX;
-/// The least room to read into.
-const READ_BYTES_MIN: usize = 4096;
 
 pub struct ClientStream {
     pub socket: Socket,
@@ -48,6 +44,24 @@ pub enum Fill {
 }
 
 impl ClientStream {
+    /// Makes sure that `inbox` has memory for so many bytes, once there is something to read if it has none.
+    pub fn poll_room(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &BufferPool,
+        inbox: &mut Buffer,
+        bytes: usize,
+    ) -> Poll<()> {
+        if inbox.capacity() < bytes && !self.ended {
+            if inbox.capacity() == 0 {
+                // An error shows again at the read.
+                let _ = ready!(self.socket.poll_readable(context));
+            }
+            buffers.provide(inbox, bytes);
+        }
+        Poll::Ready(())
+    }
+
     /// Reads until `inbox` has more readable bytes or the client has ended. TLS answers (key updates, alerts) go to
     /// `wire`. An inbox without memory gets some when there is something to read, and gives it up while it waits.
     pub fn poll_fill(
@@ -77,8 +91,8 @@ impl ClientStream {
                 buffers.equip(inbox);
             }
             let into = match &self.tls {
-                None => inbox.spare(READ_BYTES_MIN),
-                Some(_) => inbox.sealed_spare(READ_BYTES_MIN),
+                None => inbox.read_spare(),
+                Some(_) => inbox.sealed_read_spare(),
             };
             let count = match self.socket.poll_read(context, into) {
                 Poll::Ready(count) => count?,
@@ -146,6 +160,11 @@ impl ClientStream {
                 }
             }
         }
+    }
+
+    /// Bytes that so many become on the wire, at most.
+    pub fn staged_len(&self, plain_len: usize) -> usize {
+        self.tls.as_ref().map_or(plain_len, |session| session.sealed_len(plain_len))
     }
 
     /// Half of what the session's key may seal has been sealed: nothing new is to begin here.

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod buffer;
 pub mod client_stream;
 pub mod listen;
+pub mod pace;
 pub mod resting;
 pub mod server_stream;
 pub mod socket;

@@ -10,23 +10,16 @@ use std::task::{Context, Poll, Waker, ready};
 use propylon_crypto::{Job, Outcome};
 use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamFailureReason, UpstreamHandshake, UpstreamSession};
 
-use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, WIDE_BYTES, WIDE_PIECE_BYTES};
-use crate::client_stream::SEAL_BYTES_MAX;
+use crate::buffer::{Buffer, BufferPool, LARGE_BYTES, READ_BYTES_MIN, SEAL_BYTES_MAX, SMALL_BYTES, WIDE_PIECE_BYTES};
 use crate::socket::Socket;
 
-/// The least room to read into.
-const READ_BYTES_MIN: usize = 4096;
-/// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have
-/// to be moved; and into a wide one.
-const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
-const SEALED_WIDE_READ_BYTES: usize = 16 * (16 * 1024 + 22);
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 /// So much that is sealed and not on its way yet is sent together with what follows; more goes first.
 const JOINED_BYTES_MAX: usize = 2 * 1024;
 /// Limit on sealed bytes that are not on their way: a stretch of data, and answers to a server that sends key updates
 /// and reads nothing.
-const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
+const WIRE_BYTES_MAX: usize = WIDE_PIECE_BYTES + SEAL_BYTES_MAX;
 /// Limit on bytes that a server may send to a connection in the pool before it is given up: tickets and key updates.
 const UNASKED_BYTES_MAX: usize = 16 * 1024;
 
@@ -73,11 +66,7 @@ impl ServerStream {
             ready!(socket.poll_readable(context))?;
             buffers.equip(answer);
         }
-        // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
-        let most = if answer.capacity() >= WIDE_BYTES { WIDE_PIECE_BYTES } else { SEAL_BYTES_MAX };
-        let spare = answer.spare(READ_BYTES_MIN);
-        let room = spare.len().min(most);
-        match socket.poll_read(context, &mut spare[..room]) {
+        match socket.poll_read(context, answer.read_spare()) {
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
                 Poll::Ready(Ok(count))
@@ -248,12 +237,7 @@ impl Tls {
                 ready!(socket.poll_readable(context))?;
                 buffers.equip(answer);
             }
-            let large = answer.capacity() >= LARGE_BYTES;
-            let most = if answer.capacity() >= WIDE_BYTES { SEALED_WIDE_READ_BYTES } else { SEALED_READ_BYTES };
-            let room = most.saturating_sub(answer.sealed_len());
-            let spare = answer.sealed_spare(READ_BYTES_MIN);
-            let room = if large && room > 0 { room.min(spare.len()) } else { spare.len() };
-            match socket.poll_read(context, &mut spare[..room]) {
+            match socket.poll_read(context, answer.sealed_read_spare()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(count)) => answer.sealed_filled(count),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -309,13 +293,17 @@ impl Tls {
             ready!(self.poll_flush(socket, context, buffers))?;
         }
         let whole: usize = slices.iter().map(|slice| slice.len()).sum();
+        // More than a large buffer and a head comes only from a wide one, which has leave for another.
+        let is_wide = whole > LARGE_BYTES + SMALL_BYTES;
+        let most = if is_wide { WIDE_PIECE_BYTES } else { SEAL_BYTES_MAX };
         match whole > RECORD_BYTES_MAX {
+            _ if is_wide => buffers.widen(&mut self.wire),
             true => buffers.enlarge(&mut self.wire),
             false => buffers.equip_small(&mut self.wire),
         }
         let mut taken = 0;
         for slice in slices {
-            let piece = &slice[..slice.len().min(SEAL_BYTES_MAX - taken)];
+            let piece = &slice[..slice.len().min(most - taken)];
             let room = self.session.sealed_len(piece.len());
             let sealed = self.session.seal(piece, self.wire.spare(room));
             if sealed == 0 && !piece.is_empty() {

@@ -270,7 +270,7 @@ impl Duplex {
                 Poll::Ready(Ok(())) => {}
             }
             if !self.answer.is_empty() {
-                let count = self.answer.len().min(propylon_net::client_stream::SEAL_BYTES_MAX);
+                let count = self.answer.len().min(propylon_net::buffer::SEAL_BYTES_MAX);
                 stream.stage(&self.answer.readable()[..count], buffers, &mut connection.wire);
                 self.answer.consume(count);
                 self.down.moved += count as u64;

@@ -121,6 +121,27 @@ impl<T> Connection<T> {
     /// Writes one DATA frame of the stream whose turn it is, into at most `room` bytes. `copy` appends as many bytes of
     /// the stream's body as it is told. `None` where nothing may be sent.
     pub fn write_data(&mut self, room: usize, copy: impl FnOnce(&mut T, usize, &mut Vec<u8>)) -> Option<Sent> {
+        let mut out = std::mem::take(&mut self.out);
+        let sent = self.frame_data(room, |data, header, count| {
+            out.extend_from_slice(&header);
+            let start = out.len();
+            copy(data, count, &mut out);
+            debug_assert_eq!(out.len() - start, count, "a frame is as long as its header says");
+        });
+        self.out = out;
+        sent
+    }
+
+    /// As [`Connection::write_data`], past the output, which must be empty. `send` gets the frame's header, and the
+    /// number of bytes of the stream's body that belong behind it.
+    pub fn send_data(&mut self, room: usize, send: impl FnOnce(&mut T, [u8; HEADER_BYTES], usize)) -> Option<Sent> {
+        debug_assert!(self.output().is_empty(), "frames keep their order");
+        let sent = self.frame_data(room, send)?;
+        self.sent += (HEADER_BYTES + sent.bytes) as u64;
+        Some(sent)
+    }
+
+    fn frame_data(&mut self, room: usize, send: impl FnOnce(&mut T, [u8; HEADER_BYTES], usize)) -> Option<Sent> {
         let id = self.next_sender()?;
         let place = self.place(id)?;
         let stream = &mut self.streams[place];
@@ -134,10 +155,7 @@ impl<T> Connection<T> {
         let ends = is_drained && stream.ending == Ending::Data;
         let flags = if ends { flag::END_STREAM } else { 0 };
         let header = FrameHeader { length: count, kind: kind::DATA, flags, stream: id };
-        self.out.extend_from_slice(&header.to_bytes());
-        let start = self.out.len();
-        copy(&mut stream.data, count, &mut self.out);
-        debug_assert_eq!(self.out.len() - start, count, "a frame is as long as its header says");
+        send(&mut stream.data, header.to_bytes(), count);
         stream.pending -= count;
         stream.send_window.sent(count);
         self.send_window.sent(count);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use propylon_config::{Http2, ProxyProtocol};
 use propylon_http::h2::settings::OwnSettings;
 use propylon_http::h2::{ConnectionFault, Role, Terms};
+use propylon_net::buffer::WideLease;
 use propylon_observe::telemetry::{BackendMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
 
@@ -44,6 +45,8 @@ pub struct ClientH2Connection {
     pub widened: Cell<u64>,
     /// Nothing is read until servers have taken more of what came before.
     paused: Cell<bool>,
+    /// Leave for what is sealed to lie in a wide buffer, as long as some of it does.
+    pub(crate) wide_output: Cell<Option<WideLease>>,
 }
 
 /// Terms on which clients of a listener are served, whose streams begin with windows of so many bytes.
@@ -81,6 +84,7 @@ impl ClientH2Connection {
             untaken: Cell::new(0),
             widened: Cell::new(0),
             paused: Cell::new(false),
+            wide_output: Cell::new(None),
             core,
         }
     }

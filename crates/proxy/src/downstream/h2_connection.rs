@@ -10,8 +10,9 @@ use propylon_http::fault::Fault;
 use propylon_http::h1::{Limits, RequestBody};
 use propylon_http::h2::{Block, ConnectionFault, Event, Flood, Reason, Refusal};
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX, STREAMS_PER_POLL_MAX};
-use propylon_net::buffer::Buffer;
-use propylon_net::client_stream::{Fill, ReadError};
+use propylon_net::buffer::{Buffer, LARGE_BYTES, WIDE_BYTES};
+use propylon_net::client_stream::{ClientStream, Fill, ReadError};
+use propylon_net::pace::Pace;
 use propylon_net::socket::Departure;
 use propylon_observe::telemetry::Wait;
 use tokio::task::spawn_local;
@@ -34,6 +35,12 @@ const TASKS_PER_STREAM: usize = 2;
 const PAUSE_MILLIS: u64 = 100;
 /// How long a client that is told to go away may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
+
+/// Body bytes of frames from this length on cost a quarter: of small frames a budget's worth has thousands.
+const LARGE_FRAME_BYTES: usize = 4 * 1024;
+const LARGE_FRAME_SHARE: usize = 4;
+/// Bytes of the longest record of TLS (RFC 8446 §5.1): a read that brings them has filled a small buffer.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
 
 /// How the connection came to its end.
 enum End {
@@ -105,12 +112,23 @@ struct Driver {
     /// The client has heard the first GOAWAY.
     has_heard: bool,
     rested: bool,
+    /// Width of what uploads are read in.
+    pace: Pace,
 }
 
 impl Driver {
     fn new(link: Rc<ClientH2Connection>) -> Driver {
         link.connection.borrow().deadline.rest();
-        Driver { link, stalled: None, closing: None, draining: None, leaves_at: None, has_heard: false, rested: false }
+        Driver {
+            link,
+            stalled: None,
+            closing: None,
+            draining: None,
+            leaves_at: None,
+            has_heard: false,
+            rested: false,
+            pace: Pace::default(),
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
@@ -154,9 +172,12 @@ impl Driver {
     /// Reads what has come. False when the client has ended.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionFault> {
         let link = Rc::clone(&self.link);
-        let (mut bytes, mut begun) = (0, 0);
+        let (mut cost, mut begun) = (0, 0);
+        if link.uploads.get() == 0 {
+            self.pace = Pace::default();
+        }
         while self.closing.is_none() && !link.is_held_up() && !link.link.is_full() {
-            if bytes >= FRAMES_BYTES_PER_POLL_MAX {
+            if cost >= FRAMES_BYTES_PER_POLL_MAX {
                 budget::spend(Budget::Frames, context);
                 break;
             }
@@ -167,37 +188,52 @@ impl Driver {
             let mut inbox = {
                 let mut connection = link.connection.borrow_mut();
                 if connection.inbox.is_empty() {
-                    match poll_fill(&mut connection, context) {
+                    match poll_fill(&mut connection, context, self.pace.read_bytes()) {
                         Poll::Pending => break,
                         Poll::Ready(false) => return Ok(false),
                         Poll::Ready(true) => {}
                     }
+                    if link.uploads.get() > 0 {
+                        let count = connection.inbox.len();
+                        if count >= RECORD_BYTES_MAX {
+                            self.pace.note_long();
+                        }
+                        // One to read into, and one that a body waits in.
+                        self.pace.note_read(count, 2, &link.core.buffers);
+                    }
                 }
                 std::mem::take(&mut connection.inbox)
             };
-            let taken = self.take(&mut inbox, STREAMS_PER_POLL_MAX - begun);
+            let taken = self.take(&mut inbox, STREAMS_PER_POLL_MAX - begun, FRAMES_BYTES_PER_POLL_MAX - cost);
             let mut connection = link.connection.borrow_mut();
             connection.inbox = inbox;
             let (count, streams) = taken?;
-            (bytes, begun) = (bytes + count, begun + streams);
+            (cost, begun) = (cost + count, begun + streams);
         }
         Ok(true)
     }
 
-    /// Takes in what lies in the inbox. Returns how many bytes that was, and how many streams they have begun.
-    fn take(&mut self, inbox: &mut Buffer, streams_max: u32) -> Result<(usize, u32), ConnectionFault> {
+    /// Takes in what lies in the inbox, until that has cost so much or has begun so many streams. Returns what it has.
+    fn take(&mut self, inbox: &mut Buffer, streams_max: u32, cost_max: usize) -> Result<(usize, u32), ConnectionFault> {
         let link = Rc::clone(&self.link);
         let mut h2 = link.link.h2.borrow_mut();
-        let (now, mut all, mut streams) = (link.core.timers.now(), 0, 0);
-        while !inbox.is_empty() && streams < streams_max {
+        let (now, mut cost, mut streams) = (link.core.timers.now(), 0, 0);
+        // Bytes behind those of a frame are of the same body, if there is but one.
+        let is_alone = link.uploads.get() == 1;
+        while !inbox.is_empty() && streams < streams_max && cost < cost_max {
             let (used, event) = h2.receive(inbox.readable(), now)?;
+            let mut discount = 0;
             match event {
                 Some(Event::Request(block)) => {
                     streams += 1;
                     self.begin_stream(&mut h2, &block, inbox.readable())?;
                 }
                 Some(Event::Data { stream, bytes, .. }) => {
-                    link.link.received(&mut h2, stream, &inbox.readable()[bytes]);
+                    if bytes.len() >= LARGE_FRAME_BYTES {
+                        discount = bytes.len() / LARGE_FRAME_SHARE * (LARGE_FRAME_SHARE - 1);
+                    }
+                    let ahead = if is_alone { inbox.len() - bytes.end } else { 0 };
+                    link.link.received(&mut h2, stream, &inbox.readable()[bytes], ahead);
                 }
                 Some(Event::Trailers(block)) => {
                     messages::read_trailers(&link.link, &mut h2, &block, inbox.readable())?;
@@ -207,10 +243,10 @@ impl Driver {
                 Some(Event::Settings | Event::GoAway | Event::Response(_)) | None => {}
             }
             inbox.consume(used);
-            all += used;
+            cost += used - discount;
         }
         link.count_untaken();
-        Ok((all, streams))
+        Ok((cost, streams))
     }
 
     fn begin_stream(&mut self, h2: &mut Streams, block: &Block, bytes: &[u8]) -> Result<(), ConnectionFault> {
@@ -399,9 +435,10 @@ async fn farewell(link: &ClientH2Connection) {
     poll_fn(|context| farewell.poll(context, &mut link.connection.borrow_mut())).await;
 }
 
-/// Reads until there is something, or the client has ended: then false.
-fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<bool> {
+/// Reads into memory of so many bytes at least until there is something, or the client has ended: then false.
+fn poll_fill(connection: &mut Connection, context: &mut Context<'_>, room: usize) -> Poll<bool> {
     let Connection { stream, inbox, wire, core, .. } = connection;
+    ready!(stream.poll_room(context, &core.buffers, inbox, room));
     match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
         Ok(fill) => Poll::Ready(fill == Fill::Bytes),
         Err(ReadError::Io(_)) => Poll::Ready(false),
@@ -418,14 +455,39 @@ fn poll_flush(link: &ClientH2Connection, context: &mut Context<'_>) -> Poll<io::
     let mut connection = link.connection.borrow_mut();
     let Connection { stream, wire, core, .. } = &mut *connection;
     loop {
-        link.link.write_bodies(&mut h2);
         ready!(stream.poll_flush(context, &core.buffers, wire))?;
-        if h2.output().is_empty() {
-            link.link.wake_starved(&mut h2);
-            return Poll::Ready(Ok(()));
+        link.wide_output.take();
+        if !h2.output().is_empty() {
+            stream.stage(h2.output(), &core.buffers, wire);
+            h2.clear_output();
         }
-        stream.stage(h2.output(), &core.buffers, wire);
-        h2.clear_output();
+        send_bodies(link, &mut h2, stream, wire);
+        if wire.is_empty() && h2.output().is_empty() {
+            link.link.wake_starved(&mut h2);
+            return stream.poll_flush(context, &core.buffers, wire);
+        }
+    }
+}
+
+/// Seals what streams have to send behind what is staged, frame by frame as turns and windows have it: as much as is
+/// sealed at one go, or as a wide buffer takes where so much is here and there is leave for one. Trailers, which are
+/// output, end it.
+fn send_bodies(link: &ClientH2Connection, h2: &mut Streams, stream: &mut ClientStream, wire: &mut Buffer) {
+    let buffers = &link.core.buffers;
+    let may_send = |h2: &Streams| h2.has_data() && h2.output().is_empty();
+    if !may_send(h2) {
+        return;
+    }
+    let lease = if link.link.unread() > LARGE_BYTES { buffers.lease_wide(1) } else { None };
+    buffers.provide(wire, if lease.is_some() { WIDE_BYTES } else { LARGE_BYTES });
+    link.wide_output.set(lease);
+    let overhead = stream.staged_len(RECORD_BYTES_MAX) - RECORD_BYTES_MAX;
+    while may_send(h2) {
+        // A piece's last bytes, which the headers of its frames have left over, go out with it.
+        let room = wire.room().saturating_sub(overhead).min(RECORD_BYTES_MAX);
+        if !link.link.send_body(h2, room, |frame| stream.stage(frame, buffers, wire)) {
+            return;
+        }
     }
 }
 

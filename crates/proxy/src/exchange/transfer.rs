@@ -24,6 +24,7 @@ use propylon_http::h1::{RequestBody, ResponseBody, Version, elements};
 use propylon_http::h2::Reason;
 use propylon_net::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use propylon_net::buffer::{Buffer, LARGE_BYTES};
+use propylon_net::pace::Pace;
 use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::body::Upload;
@@ -176,9 +177,8 @@ impl<'a> Transfer<'a> {
             informational: 0,
             server_spent: false,
             keeps: true,
-            long: false,
-            full_reads: 0,
-            wide: None,
+            up: Pace::default(),
+            down: Pace::default(),
             passed: 0,
             outstanding: 0,
             tunnel: false,
@@ -393,7 +393,9 @@ impl<'a> Transfer<'a> {
         client.commit(progress.upload, progress.request);
         let response = &progress.request.response;
         let (length, is_switch) = (response.length, response.status == 101);
-        progress.long = matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
+        if matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES) {
+            progress.down.note_long();
+        }
         let is_body = is_switch || server.begin_body(response);
         // The rest of the request is not waited for, and its end is not known (RFC 9112 §9.6). Nor can be told whether
         // a client sends a body that waits for 100 when it gets this response instead.
@@ -501,8 +503,8 @@ impl<'a> Transfer<'a> {
                 return Poll::Ready(Ok(()));
             }
             let room = match progress.passed > 0 && !client.is_crowded() {
-                true if client.is_alone() => progress.read_bytes(),
-                true => progress.read_bytes().min(LARGE_BYTES),
+                true if client.is_alone() => progress.down.read_bytes(),
+                true => progress.down.read_bytes().min(LARGE_BYTES),
                 false => 0,
             };
             let Poll::Ready(part) = server.poll_part(context, &progress.core, (room, client.part_max())) else {
@@ -513,13 +515,17 @@ impl<'a> Transfer<'a> {
             progress.limits.download.clear();
             let length = client.pass(progress.request, part)?;
             progress.passed += length as u64;
-            progress.note_read(length);
+            // The connection has leave of its own for what is sealed of a stream's.
+            let count = if client.is_stream() { 1 } else { 2 };
+            progress.down.note_read(length, count, &progress.core.buffers);
             progress.outstanding = client.outstanding();
             if progress.outstanding == 0 {
                 server.widen(&client.client, progress.passed);
             }
             // A part that fills a small buffer is not the last of the body.
-            progress.long |= length >= PIECE_BYTES;
+            if length >= PIECE_BYTES {
+                progress.down.note_long();
+            }
         }
     }
 

@@ -10,15 +10,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use propylon_http::h2::hpack::BlockWriter;
-use propylon_http::h2::{Connection, ConnectionFault, Ending, FieldWriter, Reason, Reset, Role, Stream, Terms};
-use propylon_net::buffer::Buffer;
-use propylon_net::client_stream::SEAL_BYTES_MAX;
+use propylon_http::h2::{Connection, ConnectionFault, Ending, FieldWriter, Reason, Reset, Role, Sent, Stream, Terms};
+use propylon_net::buffer::{Buffer, SEAL_BYTES_MAX};
 
 use super::queue::BodyQueue;
 use crate::services::{ReceivedHead, Services};
 
 /// Bytes of a body that may wait for a peer's window or socket before more of it is read.
 const PENDING_BYTES_MAX: usize = 32 * 1024;
+/// Parts of a body from this length on are not copied to the output where that is not needed.
+const BULK_BYTES_MIN: usize = 32 * 1024;
 /// Output of a connection from which on nothing more is received from a client, and no stream is begun with a server.
 const OUTPUT_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 /// Output that a server has provoked and does not read, from which on nothing more is received from it.
@@ -133,6 +134,7 @@ impl Drop for StreamState {
 pub struct Link {
     pub services: Rc<Services>,
     pub h2: RefCell<Streams>,
+    role: Role,
     /// Fault of the peer's that a stream's task has found, and for which the connection is to end.
     fault: Cell<Option<ConnectionFault>>,
     /// Waker of the driver, once it waits.
@@ -150,6 +152,7 @@ impl Link {
         Link {
             services: Rc::clone(services),
             h2: RefCell::new(Connection::new(role, terms)),
+            role,
             fault: Cell::new(None),
             driver: RefCell::default(),
             provoked: Cell::new(0),
@@ -240,13 +243,31 @@ impl Link {
                 state.accounts.remove_unread(freed);
             });
             let Some(sent) = sent else { return };
-            let Some(stream) = h2.stream_mut(sent.stream) else { continue };
-            let is_roomy = stream.pending() <= PENDING_BYTES_MAX;
-            let empty = if sent.is_drained { interest::EMPTY } else { 0 };
-            stream.data.wake(if is_roomy { interest::ROOM | empty } else { empty });
-            if sent.is_drained && stream.data.last_lines.is_some() {
-                self.send_trailers(h2, sent.stream);
-            }
+            self.note_sent(h2, sent);
+        }
+    }
+
+    /// Hands one DATA frame of the stream whose turn it is, of `room` bytes at most, to `send`, past the output, which
+    /// must be empty. False where nothing may be sent.
+    pub fn send_body(&self, h2: &mut Streams, room: usize, send: impl FnOnce(&[u8])) -> bool {
+        let sent = h2.send_data(room, |state, header, count| {
+            let mut scratch = self.services.scratch.borrow_mut();
+            let freed = state.sending.send_out((&header, count), &self.services.buffers, &mut scratch, send);
+            state.accounts.remove_unread(freed);
+        });
+        sent.is_some_and(|sent| {
+            self.note_sent(h2, sent);
+            true
+        })
+    }
+
+    fn note_sent(&self, h2: &mut Streams, sent: Sent) {
+        let Some(stream) = h2.stream_mut(sent.stream) else { return };
+        let is_roomy = stream.pending() <= PENDING_BYTES_MAX;
+        let empty = if sent.is_drained { interest::EMPTY } else { 0 };
+        stream.data.wake(if is_roomy { interest::ROOM | empty } else { empty });
+        if sent.is_drained && stream.data.last_lines.is_some() {
+            self.send_trailers(h2, sent.stream);
         }
     }
 
@@ -256,10 +277,10 @@ impl Link {
         h2.send_head(id, (true, true), &mut recurring, |fields| fields.lines(&lines));
     }
 
-    /// Body bytes of a stream have come.
-    pub fn received(&self, h2: &mut Streams, id: u32, bytes: &[u8]) {
+    /// Body bytes of a stream have come, and `ahead` bytes with them that may be of the same body.
+    pub fn received(&self, h2: &mut Streams, id: u32, bytes: &[u8], ahead: usize) {
         let Some(stream) = h2.stream_mut(id) else { return };
-        stream.data.received.push(bytes, &self.services.buffers);
+        stream.data.received.push(bytes, ahead, &self.services.buffers);
         stream.data.note_untaken(bytes.len() as u64);
         stream.data.wake(interest::RECEIVED);
     }
@@ -507,7 +528,10 @@ impl Link {
         if has_nothing && ending == Ending::Trailers {
             self.send_trailers(&mut h2, id);
         }
-        self.write_bodies(&mut h2);
+        // The driver takes much from where it lies.
+        if bytes < BULK_BYTES_MIN || self.role == Role::Client {
+            self.write_bodies(&mut h2);
+        }
         self.wake_if_output(&h2);
         true
     }

@@ -15,7 +15,7 @@ use propylon_http::fault::Fault;
 use propylon_http::h2::settings::OwnSettings;
 use propylon_http::h2::{ConnectionFault, Event, Reason, Role, Terms};
 use propylon_net::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
-use propylon_net::buffer::Buffer;
+use propylon_net::buffer::{Buffer, SEAL_BYTES_MAX};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ServerMetrics};
@@ -319,7 +319,7 @@ impl Driver {
                         note_answer(connection, true);
                     }
                     Event::Data { stream, bytes: range, end } => {
-                        link.received(h2, stream, &bytes[range]);
+                        link.received(h2, stream, &bytes[range], 0);
                         note_answer(connection, end);
                     }
                     Event::Reset { stream } => link.wake_stream(h2, stream),
@@ -502,7 +502,8 @@ impl Wire {
                 link.note_flushed();
                 return self.stream.poll_flush(context, buffers);
             }
-            let count = ready!(self.stream.poll_write(context, buffers, &[IoSlice::new(h2.output())]))?;
+            let output = &h2.output()[..h2.output().len().min(SEAL_BYTES_MAX)];
+            let count = ready!(self.stream.poll_write(context, buffers, &[IoSlice::new(output)]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

@@ -348,7 +348,7 @@ fn poll_stream(
 
 /// The bytes of a tunnel.
 fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<Piece, Stop>> {
-    if connection.inbox.is_empty() && !ready!(poll_fill(connection, context))? {
+    if connection.inbox.is_empty() && !ready!(poll_fill(connection, context, 0))? {
         return Poll::Ready(Ok(Piece::End(Vec::new())));
     }
     let piece = connection.core.buffers.copy(connection.inbox.readable());
@@ -356,9 +356,10 @@ fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Re
     Poll::Ready(Ok(Piece::Data(piece)))
 }
 
-/// Reads what the client sends; false at the end.
-pub fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+/// Reads what the client sends, into memory of so many bytes at least; false at the end.
+pub fn poll_fill(connection: &mut Connection, context: &mut Context<'_>, room: usize) -> Poll<Result<bool, Stop>> {
     let Connection { stream, inbox, wire, core, .. } = connection;
+    ready!(stream.poll_room(context, &core.buffers, inbox, room));
     match ready!(stream.poll_fill(context, &core.buffers, inbox, wire)) {
         Ok(fill) => Poll::Ready(Ok(fill == Fill::Bytes)),
         Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client(Fault::ClientReset))),
@@ -409,7 +410,7 @@ fn poll_connection(
                 }
             }
             Upload::Length { .. } | Upload::Chunked { .. } => {
-                if !ready!(poll_fill(connection, context))? {
+                if !ready!(poll_fill(connection, context, 0))? {
                     return Poll::Ready(Err(Stop::Client(Fault::ClientClosed)));
                 }
             }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, Event, Framing};
 use propylon_net::budget;
-use propylon_net::buffer::{LARGE_BYTES, WIDE_BYTES};
+use propylon_net::buffer::{LARGE_BYTES, WIDE_BYTES, WIDE_PIECE_BYTES};
 
 use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
 use super::downstream::poll_fill;
@@ -55,13 +55,16 @@ impl Http1Pair<'_, '_> {
 
     /// Whether what comes next of the request's body goes past all buffers.
     fn splices_upload(&mut self) -> bool {
-        let Upload::Length { remaining, .. } = self.progress.upload else { return false };
-        let stream = &self.connection.stream;
-        let is_plain = stream.tls.is_none() && !self.server.connection.stream.is_tls();
-        is_plain
-            && !stream.ended
+        let Upload::Length { remaining, .. } = *self.progress.upload else { return false };
+        self.is_plain()
+            && !self.connection.stream.ended
             && self.connection.inbox.is_idle()
-            && self.server.up.is_ready(&self.progress.core.pipes, *remaining)
+            && self.server.up.is_ready(&self.progress.core.pipes, remaining)
+    }
+
+    /// Whether the bytes on both wires are those of the messages.
+    fn is_plain(&self) -> bool {
+        self.connection.stream.tls.is_none() && !self.server.connection.stream.is_tls()
     }
 
     /// Splices some of the request's body, of which no byte is in a buffer.
@@ -140,7 +143,15 @@ impl Http1Pair<'_, '_> {
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Http1Pair { connection, server, progress, .. } = self;
         let before = connection.inbox.len();
-        let Poll::Ready(filled) = poll_fill(connection, context) else {
+        // What lies behind the body is never read into a wide buffer, and chunks are framed anew in memory of their own.
+        let most = match progress.upload {
+            Upload::Length { remaining, .. } if *remaining >= WIDE_PIECE_BYTES as u64 => WIDE_BYTES,
+            _ => LARGE_BYTES,
+        };
+        if connection.inbox.capacity() > most {
+            progress.core.buffers.fold(&mut connection.inbox);
+        }
+        let Poll::Ready(filled) = poll_fill(connection, context, progress.up.read_bytes().min(most)) else {
             progress.limits.upload.wait_for(Side::Client, &progress.core);
             return Poll::Pending;
         };
@@ -149,6 +160,10 @@ impl Http1Pair<'_, '_> {
         }
         let count = connection.inbox.len() - before;
         server.up.note_read(count);
+        if count >= PIECE_BYTES {
+            progress.up.note_long();
+        }
+        progress.up.note_read(count, 2, &progress.core.buffers);
         progress.limits.upload.progressed(count, &progress.core);
         Poll::Ready(Ok(()))
     }
@@ -178,7 +193,7 @@ impl Http1Pair<'_, '_> {
                 continue;
             }
             let Http1Pair { server, progress, .. } = self;
-            if server.poll_room(context, &progress.core.buffers, progress.read_bytes()).is_pending() {
+            if server.poll_room(context, &progress.core.buffers, progress.down.read_bytes()).is_pending() {
                 progress.limits.download.wait_for(Side::Server, &progress.core);
                 return Poll::Pending;
             }
@@ -194,8 +209,10 @@ impl Http1Pair<'_, '_> {
                     server.down.note_read(count);
                     // A read that fills a small buffer is not the last of the response.
                     let full = if stream.is_tls() { PIECE_BYTES } else { server.answer.capacity() };
-                    progress.long |= server.answer.len() >= full;
-                    progress.note_read(count);
+                    if server.answer.len() >= full {
+                        progress.down.note_long();
+                    }
+                    progress.down.note_read(count, 2, &core.buffers);
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),
             }
@@ -205,8 +222,9 @@ impl Http1Pair<'_, '_> {
     /// Whether what comes next of the response's body goes past all buffers.
     fn splices_download(&mut self) -> bool {
         let Download::Length(remaining) = self.server.download else { return false };
-        let is_plain = self.connection.stream.tls.is_none() && !self.server.connection.stream.is_tls();
-        is_plain && self.framing != Framing::Chunked && self.server.down.is_ready(&self.progress.core.pipes, remaining)
+        self.is_plain()
+            && self.framing != Framing::Chunked
+            && self.server.down.is_ready(&self.progress.core.pipes, remaining)
     }
 
     /// Splices some of the response's body, of which no byte is in a buffer.
@@ -257,6 +275,19 @@ impl Http1Pair<'_, '_> {
         let Connection { stream, wire, .. } = &mut *self.connection;
         stream.stage(bytes, &self.progress.core.buffers, wire);
         self.progress.request.note.bytes_sent += bytes.len() as u64;
+    }
+
+    /// Writes to a plaintext client, for whom nothing is staged, what its socket takes at once.
+    fn send_now(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
+        let Connection { stream, wire, .. } = &mut *self.connection;
+        if stream.tls.is_some() || !wire.is_empty() || bytes.len() < PIECE_BYTES {
+            return 0;
+        }
+        // An error shows again at the flush.
+        let Poll::Ready(Ok(count)) = stream.socket.poll_write(context, bytes) else { return 0 };
+        self.progress.limits.download.progressed(count, &self.progress.core);
+        self.progress.request.note.bytes_sent += count as u64;
+        count
     }
 
     fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -344,7 +375,8 @@ impl Http1Pair<'_, '_> {
             }
         };
         self.server.answer.consume(consumed);
-        self.stage(&scratch);
+        let sent = self.send_now(context, &scratch);
+        self.stage(&scratch[sent..]);
         Ok(())
     }
 

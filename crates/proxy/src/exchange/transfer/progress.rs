@@ -5,7 +5,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use propylon_http::fault::Fault;
-use propylon_net::buffer::{Buffer, LARGE_BYTES, WIDE_BYTES, WideLease};
+use propylon_net::buffer::Buffer;
+use propylon_net::pace::Pace;
 
 use super::body::Upload;
 use super::limits::{Limits, Side};
@@ -19,11 +20,6 @@ use crate::upstream::in_flight::InFlight;
 
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
 pub const PIECE_BYTES: usize = 16 * 1024;
-
-/// A read that brings so much of a long body, all but a record of what it might, is full.
-const FULL_READ_BYTES: usize = 48 * 1024;
-/// Full reads in a row that show a transfer to be fast: its client has taken most of what they brought.
-const FULL_READS_MIN: u8 = 3;
 
 /// Progress of the request's body where it goes in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +50,9 @@ pub struct Progress<'a> {
     pub server_spent: bool,
     /// The response's head has not said that the client's connection ends.
     pub keeps: bool,
-    /// The response is long: it is moved in large pieces.
-    pub long: bool,
-    /// Full reads of the response's body in a row.
-    pub full_reads: u8,
-    /// The response is fast as well: it is moved in wider pieces yet.
-    pub wide: Option<WideLease>,
+    /// Widths of the pieces that the two bodies are moved in.
+    pub up: Pace,
+    pub down: Pace,
     /// Bytes of the response's body that have been handed on in pieces.
     pub passed: u64,
     /// Bytes that the client had still to take when that was last looked at.
@@ -114,23 +107,6 @@ impl Progress<'_> {
         }
     }
 
-    /// Takes note of bytes of a response's body that were read at one go.
-    pub fn note_read(&mut self, count: usize) {
-        self.full_reads = if count >= FULL_READ_BYTES { self.full_reads.saturating_add(1) } else { 0 };
-        if self.wide.is_none() && self.full_reads >= FULL_READS_MIN {
-            self.wide = self.core.buffers.lease_wide();
-        }
-    }
-
-    /// Memory that the response's body is read into, at least; 0 where any will do.
-    pub fn read_bytes(&self) -> usize {
-        match (&self.wide, self.long) {
-            (_, false) => 0,
-            (None, true) => LARGE_BYTES,
-            (Some(_), true) => WIDE_BYTES,
-        }
-    }
-
     pub fn note_piece(&mut self, piece: &Buffer, counts: bool) {
         self.limits.upload.progressed(piece.len(), &self.core);
         if counts {
@@ -148,6 +124,7 @@ impl Progress<'_> {
             }
         }
         self.limits.upload.clear();
+        self.up = Pace::default();
         // The wait for the response's first byte begins now, whichever direction this poll has looked at first.
         self.limits.download.restart_server_wait(&self.core);
     }

@@ -19,6 +19,9 @@ use crate::upstream::connection::ServerConnection;
 /// Bytes of a body that go out in one record with the head.
 const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 
+/// Bytes before a part of a body that the header of a frame may take (RFC 9113 §4.1).
+const HEADER_BYTES: usize = 9;
+
 /// Bytes of a body that are copied behind the head, at most.
 const INLINED_BYTES_MAX: usize = 1024;
 
@@ -228,6 +231,7 @@ impl Http1 {
                 continue;
             }
             ready!(self.poll_room(context, &core.buffers, room));
+            self.answer.indent(HEADER_BYTES);
             match ready!(self.connection.stream.poll_fill(context, &core.buffers, &mut self.answer)) {
                 Ok(0) if matches!(self.download, Download::UntilClose) => {
                     self.download = Download::Done;
