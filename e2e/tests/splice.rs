@@ -5,13 +5,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use propylon_e2e::engine::simple;
+use propylon_e2e::http::in_chunks;
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::program::{curl_within, run};
 use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, holds};
+use rustix::process::Signal;
 
 const MIB: usize = 1 << 20;
 /// Around what one read and one pipe hold, and a body of many of them.
 const LENGTHS: [usize; 10] = [0, 1, 65_535, 65_536, 65_537, 4 * 65_536 - 1, 4 * 65_536, 4 * 65_536 + 1, MIB, 100 * MIB];
+/// Chunks around what is spliced and what one pipe holds, between those that are not worth it.
+const CHUNKS: [usize; 17] = [
+    1, 15, 16_384, 32_767, 32_768, 32_769, 65_536, 65_536, 65_536, 100_000, 262_143, 262_144, 262_145, 40_000, 5,
+    700_001, 2,
+];
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Bytes that are different wherever one looks.
@@ -227,4 +234,185 @@ fn a_client_that_vanishes_is_given_up_and_its_pipe_with_it() {
     assert!((5_000_000..5_001_000).contains(&line["bytes_received"].as_u64().expect("a number")), "{line}");
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
     engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+/// A body of these chunks, as text on the wire. Sizes are written as servers may: with zeros, capitals and extensions.
+fn oddly_chunked(sizes: &[usize], trailers: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (at, size) in sizes.iter().enumerate() {
+        let line = match at % 4 {
+            0 => format!("{size:x}\r\n"),
+            1 => format!("{size:X};name=\"value\"\r\n"),
+            2 => format!("000{size:x}\r\n"),
+            _ => format!("{size:x} ; name\r\n"),
+        };
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(&noise(*size));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(format!("0\r\n{trailers}\r\n").as_bytes());
+    out
+}
+
+/// Data of such a body.
+fn data_of(sizes: &[usize]) -> Vec<u8> {
+    sizes.iter().flat_map(|size| noise(*size)).collect()
+}
+
+/// The end of a head that a chunked body follows.
+const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n";
+
+#[test]
+fn a_chunked_download_is_whole_however_it_is_cut() {
+    // Whole, in single bytes around the framing, and in pieces of all sizes.
+    let cuts: [&[usize]; 5] = [&[usize::MAX], &[1_000_003], &[65_536], &[70_000, 1, 1, 1, 3, 7, 40_000], &[32_768, 9]];
+    let origin = Origin::scripted(move |peer| {
+        while let Some(head) = peer.read_head() {
+            let which = head[5] - b'0';
+            peer.send(format!("HTTP/1.1 200 OK\r\n{CHUNKED}"));
+            let body = oddly_chunked(&CHUNKS, "x-digest: none\r\n");
+            let (mut rest, mut cut) = (&body[..], cuts[usize::from(which)].iter().cycle());
+            while !rest.is_empty() {
+                let count = rest.len().min(*cut.next().expect("a cycle"));
+                peer.send(&rest[..count]);
+                rest = &rest[count..];
+            }
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let data = data_of(&CHUNKS);
+    for listener in ["plain", "web"] {
+        let mut client = engine.client(listener);
+        for which in (0..cuts.len()).cycle().take(2 * cuts.len()) {
+            client.send([get(which), get(which)].concat());
+            for _ in 0..2 {
+                let response = client.read_response();
+                assert!(response.body == data, "{listener}, cut {which}: {} bytes", response.body.len());
+                assert_eq!(response.trailers, ["x-digest: none"]);
+            }
+        }
+    }
+    // A client that knows no chunks gets the data alone.
+    let mut client = engine.client("plain");
+    client.send("GET /2 HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert!(client.read_response().body == data);
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_chunked_upload_is_whole_however_it_is_cut_and_the_next_request_follows_it() {
+    let origin = Origin::answering(|request| {
+        let head = request.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + 4;
+        let body = propylon_e2e::http::chunked(&request[head..]).map_or(Vec::new(), |whole| whole.data);
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat()
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let data = data_of(&CHUNKS);
+    for listener in ["plain", "web"] {
+        let mut client = engine.client(listener);
+        for cut in [usize::MAX, 100_003, 65_536] {
+            let body = oddly_chunked(&CHUNKS, "");
+            let bytes =
+                [format!("POST / HTTP/1.1\r\nHost: a\r\n{CHUNKED}").as_bytes(), &body, get("next").as_bytes()].concat();
+            bytes.chunks(cut).for_each(|piece| client.send(piece));
+            let response = client.read_response();
+            assert!(response.body == data, "{listener}, cut {cut}: {} bytes", response.body.len());
+            assert_eq!(client.read_response().body, b"");
+        }
+    }
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+    assert!(origin.connections() <= 2, "one for each client");
+}
+
+#[test]
+fn long_chunks_go_through_a_pipe_and_a_client_that_stands_still_gets_the_rest_later() {
+    const CHUNK: usize = 50 * MIB;
+    let origin = Origin::scripted(|peer| {
+        while peer.read_head().is_some() {
+            peer.send(format!("HTTP/1.1 200 OK\r\n{CHUNKED}"));
+            peer.send(in_chunks(&[&noise(CHUNK), b"end"], ""));
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    for _ in 0..2 {
+        client.send(get("long"));
+        assert!(client.read_head().starts_with("HTTP/1.1 200 "));
+        engine.metric_reaches("propylon_splice_pipes", &[], 1.0);
+        let (expected, mut at) = ([&noise(CHUNK)[..], b"end"].concat(), 0);
+        while at < expected.len() {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\r\n") {
+                line.extend(client.read_exact(1));
+            }
+            let size = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
+            let size = usize::from_str_radix(&size, 16).expect("a chunk's size");
+            assert!(size > 0, "the end, at {at}");
+            assert!(expected[at..].starts_with(&client.read_exact(size)), "{size} bytes from {at}");
+            assert_eq!(client.read_exact(2), b"\r\n");
+            at += size;
+        }
+        assert_eq!(client.read_exact(5), b"0\r\n\r\n");
+    }
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn a_chunked_body_that_is_broken_off_or_malformed_is_never_taken_for_whole() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(head) = peer.read_head() {
+            peer.send(format!("HTTP/1.1 200 OK\r\n{CHUNKED}"));
+            peer.send(format!("{:x}\r\n", 300_000));
+            peer.send(noise(300_000));
+            match head.starts_with(b"GET /end") {
+                // No chunk's end.
+                true => peer.send("0\r\n\r\n\r\n\r\n"),
+                false => peer.send(format!("\r\n{:x}\r\n{}", 200_000, "x".repeat(100_000))),
+            }
+            peer.close();
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for (path, fault) in [("cut", "body-cut-short"), ("end", "bad-response")] {
+        for _ in 0..3 {
+            let mut client = engine.client("plain");
+            client.send(get(path));
+            let (bytes, ending) = client.read_to_end();
+            assert!(matches!(ending, Ending::Reset | Ending::Truncated), "{path}: {ending:?}");
+            assert!(!bytes.windows(5).any(|five| five == b"0\r\n\r\n"), "{path}: an end");
+        }
+        engine.metric_reaches("propylon_server_faults_total", &[("reason", fault)], 3.0);
+    }
+    engine.metric_reaches("propylon_splice_pipes", &[], 0.0);
+}
+
+#[test]
+fn a_chunked_download_that_a_drain_meets_in_the_middle_ends_whole() {
+    let origin = Origin::scripted(|peer| {
+        while peer.read_head().is_some() {
+            peer.send(format!("HTTP/1.1 200 OK\r\n{CHUNKED}"));
+            peer.send(in_chunks(&[&noise(20 * MIB)], ""));
+        }
+    });
+    let mut engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    client.send(get("long"));
+    assert!(client.read_head().starts_with("HTTP/1.1 200 "));
+    engine.metric_reaches("propylon_splice_pipes", &[], 1.0);
+    engine.reload();
+    engine.signal(Signal::TERM);
+    let (bytes, ending) = client.read_to_end();
+    assert_eq!(ending, Ending::Clean);
+    let mut decoder = &bytes[..];
+    let (expected, mut at) = (noise(20 * MIB), 0);
+    while at < expected.len() {
+        let end = decoder.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        let size =
+            usize::from_str_radix(std::str::from_utf8(&decoder[..end - 2]).expect("digits"), 16).expect("a size");
+        assert!(expected[at..].starts_with(&decoder[end..end + size]), "{size} bytes from {at}");
+        (decoder, at) = (&decoder[end + size + 2..], at + size);
+    }
+    assert_eq!(decoder, b"0\r\n\r\n");
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
 }

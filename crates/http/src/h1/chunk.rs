@@ -15,6 +15,8 @@ pub struct Decoder {
     remaining: u64,
     /// Hexadecimal digits of the chunk size so far.
     digits: u8,
+    /// Digits of the size that was read last.
+    last_digits: u8,
     extension_bytes: usize,
     /// The trailer section as received, up to its blank line.
     section: Vec<u8>,
@@ -107,6 +109,28 @@ impl Decoder {
         self.state == State::Done
     }
 
+    /// Bytes that are still to come of the chunk's data which the input so far has begun; 0 elsewhere.
+    pub fn left(&self) -> u64 {
+        if self.state == State::Data { self.remaining } else { 0 }
+    }
+
+    /// Says that so many bytes of the chunk's data, which are to come, are taken by somebody else.
+    ///
+    /// # Panics
+    /// If there are not so many, see [`Decoder::left`].
+    pub fn skip(&mut self, count: u64) {
+        assert!(count <= self.left(), "{count} of {} bytes", self.left());
+        self.remaining -= count;
+        if count > 0 && self.remaining == 0 {
+            self.state = State::DataCr;
+        }
+    }
+
+    /// Bytes of the framing between the last chunk's data and the next one's, if their sizes have as many digits.
+    pub fn line_bytes(&self) -> u8 {
+        self.last_digits + 4
+    }
+
     /// Drops every trailer, where names that may not be forged are more than this module knows.
     pub fn without_trailers(self) -> Decoder {
         Decoder { drops_trailers: true, ..self }
@@ -155,7 +179,7 @@ impl Decoder {
         if byte != b'\n' {
             return Err(Reject::of(Fault::BareCr));
         }
-        self.digits = 0;
+        self.last_digits = std::mem::take(&mut self.digits);
         Ok(if self.remaining == 0 { State::Trailers } else { State::Data })
     }
 }

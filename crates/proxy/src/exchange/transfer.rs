@@ -11,6 +11,7 @@ mod http1_pair;
 mod limits;
 mod progress;
 mod splice;
+mod splice_chunks;
 mod stop;
 mod upstream;
 

@@ -34,6 +34,23 @@ fn a_body_is_its_chunks() {
 }
 
 #[test]
+fn data_that_others_take_is_counted_and_what_follows_is_judged_as_before() {
+    let (first, rest) = (b"100\r\nbegins", b"\r\nA\r\n");
+    let mut decoder = Decoder::new();
+    assert_eq!((decoder.next(first), decoder.left()), (Ok(Event::Data { start: 5, end: 11 }), 250));
+    decoder.skip(0);
+    decoder.skip(249);
+    assert_eq!(decoder.left(), 1);
+    decoder.skip(1);
+    // A line of as many digits would be as long as this.
+    assert_eq!((decoder.left(), decoder.line_bytes()), (0, 7));
+    assert_eq!((decoder.next(rest), decoder.left()), (Ok(Event::NeedMore { consumed: 5 }), 10));
+    decoder.skip(10);
+    assert!(decoder.clone().next(b"0\r\n\r\n").is_err(), "the chunk has no end");
+    assert_eq!(decoder.next(b"\r\n0\r\n\r\n"), Ok(Event::End { consumed: 7 }));
+}
+
+#[test]
 fn a_chunk_size_is_hexadecimal_digits_and_fits() {
     for (body, reason) in [
         ("\r\n", "bad-chunk-size"),

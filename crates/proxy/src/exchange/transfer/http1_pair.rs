@@ -46,8 +46,10 @@ impl Http1Pair<'_, '_> {
             if matches!(self.progress.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
                 continue;
             }
-            match self.splices_upload() {
-                true => ready!(self.poll_splice_up(context))?,
+            match self.server.up.reads_line() && self.server.up.held() == 0 {
+                true => ready!(self.poll_line_up(context))?,
+                false if self.splices_upload() => ready!(self.poll_splice_up(context))?,
+                false if self.splices_chunk_up() => ready!(self.poll_splice_chunk_up(context))?,
                 false => ready!(self.poll_client_body(context))?,
             }
         }
@@ -63,7 +65,7 @@ impl Http1Pair<'_, '_> {
     }
 
     /// Whether the bytes on both wires are those of the messages.
-    fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.connection.stream.tls.is_none() && !self.server.connection.stream.is_tls()
     }
 
@@ -130,6 +132,7 @@ impl Http1Pair<'_, '_> {
         progress.request.body_begun = true;
         let mut scratch = progress.core.scratch.borrow_mut();
         scratch.clear();
+        server.up.write_end(&mut scratch);
         let rechunked = rechunk(decoder, connection.inbox.readable(), &mut scratch);
         let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client(Fault::BadBody))?;
         budget::charge_chunks(context, chunks);
@@ -178,6 +181,10 @@ impl Http1Pair<'_, '_> {
                 ready!(self.poll_pass(context))?;
                 continue;
             }
+            if self.splices_chunk_down() {
+                ready!(self.poll_splice_chunk_down(context))?;
+                continue;
+            }
             // Bytes on their way to the client go first: a client that does not read must not fill our memory.
             let Poll::Ready(flushed) = self.poll_client_flush(context) else {
                 // A client that has become slow does not hold a wide buffer that has nothing in it.
@@ -190,6 +197,10 @@ impl Http1Pair<'_, '_> {
             flushed?;
             if self.splices_download() {
                 ready!(self.poll_splice_down(context))?;
+                continue;
+            }
+            if self.server.down.reads_line() {
+                ready!(self.poll_line_down(context))?;
                 continue;
             }
             let Http1Pair { server, progress, .. } = self;
@@ -290,7 +301,7 @@ impl Http1Pair<'_, '_> {
         count
     }
 
-    fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    pub fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let (core, download) = (&self.progress.core, &mut self.progress.limits.download);
         let Connection { stream, wire, .. } = &mut *self.connection;
         loop {
@@ -358,6 +369,7 @@ impl Http1Pair<'_, '_> {
         let core = std::rc::Rc::clone(&self.progress.core);
         let mut scratch = core.scratch.borrow_mut();
         scratch.clear();
+        self.server.down.write_end(&mut scratch);
         let bytes = &self.server.answer.readable()[..here];
         let consumed = match &mut self.server.download {
             Download::Chunked(decoder) => {

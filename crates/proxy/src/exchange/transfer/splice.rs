@@ -1,5 +1,5 @@
-//! The kernel's way for bodies of known length between two plaintext connections of HTTP/1: through one of the core's
-//! pipes, from socket to socket, and never beyond the body's last byte.
+//! The kernel's way for bodies between two plaintext connections of HTTP/1: through one of the core's pipes, from
+//! socket to socket, and never beyond the last byte of the body, or of the chunk.
 //!
 //! A body begins with copies. A read that brings much says that there is more to be had at once, and from then on the
 //! body is spliced, until a splice brings little. Whoever waits for bytes holds no pipe.
@@ -7,6 +7,8 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use propylon_http::h1::{self, Decoder};
+use propylon_net::buffer::{Buffer, BufferPool};
 use propylon_net::socket::Socket;
 
 use crate::pipes::{PipeLease, Pipes, SPLICE_BYTES_MIN};
@@ -22,6 +24,10 @@ pub struct Splice {
     /// Boxed, since few transfers have one.
     pipe: Option<Box<PipeLease>>,
     is_bulk: bool,
+    /// Of a chunked body: the end of a chunk, which follows its data, is still owed to the other side.
+    owes_end: bool,
+    /// Bytes of framing that are worth reading alone, since data of the next chunk may be spliced; 0 where none are.
+    line_bytes: u8,
 }
 
 impl Splice {
@@ -38,6 +44,57 @@ impl Splice {
     /// Gives the pipe back. Bytes in it are lost.
     pub fn release(&mut self) {
         self.pipe = None;
+    }
+
+    /// Takes note of what is in the pipe, as a chunk of its own whose line is written to `out`.
+    pub fn begin_chunk(&mut self, decoder: &mut Decoder, out: &mut Vec<u8>) {
+        let held = self.held();
+        decoder.skip(held as u64);
+        self.write_end(out);
+        h1::write_chunk_header(held, out);
+        self.owes_end = true;
+        self.line_bytes = if decoder.left() == 0 { decoder.line_bytes() } else { 0 };
+    }
+
+    /// Writes the end of a chunk if that is owed.
+    pub fn write_end(&mut self, out: &mut Vec<u8>) {
+        if std::mem::take(&mut self.owes_end) {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Whether the framing behind a chunk is to be read alone: see [`Splice::poll_line`].
+    pub fn reads_line(&self) -> bool {
+        self.line_bytes > 0
+    }
+
+    /// As [`Splice::poll_drain`], of a chunk: a pipe is kept for the rest of its data, and not for the next one's.
+    pub fn poll_drain_chunk(&mut self, context: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<usize>> {
+        let remaining = if self.line_bytes > 0 { self.held() as u64 } else { u64::MAX };
+        self.poll_drain(context, to, remaining)
+    }
+
+    /// Reads the framing behind a chunk that was spliced, and nothing of the next one's data if its size has as many
+    /// digits: so that this can be spliced as well. Ready with 0 at the socket's end.
+    pub fn poll_line(
+        &mut self,
+        context: &mut Context<'_>,
+        (from, buffers): (&mut Socket, &BufferPool),
+        into: &mut Buffer,
+    ) -> Poll<io::Result<usize>> {
+        ready!(from.poll_readable(context))?;
+        buffers.equip(into);
+        let count = usize::from(self.line_bytes);
+        let read = from.poll_read(context, &mut into.spare(count)[..count]);
+        match &read {
+            Poll::Ready(Ok(count)) => {
+                into.filled(*count);
+                self.line_bytes = 0;
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => buffers.release(into),
+        }
+        read
     }
 
     /// Makes sure that there is a pipe if the rest of the body, `remaining` bytes with those in the pipe, is to go
