@@ -154,7 +154,7 @@ fn a_server_of_http2_alone_that_was_silent_for_a_while_is_asked_again() {
     let server = http2_alone(back.address("plain"), &is_up);
     let front = front(&[server], "retries = 0\n");
     let ask = || front.client("plain").get("/").status;
-    // Nobody knows yet what it speaks.
+    // The server's protocol is not known yet.
     for _ in 0..3 {
         assert_eq!(ask(), 502);
     }

@@ -129,7 +129,7 @@ fn uploads_to_servers_that_stand_still_hold_little_memory_and_arrive_whole() {
     const BYTES: usize = 4_000_000;
     let bytes: Vec<u8> = (0..BYTES as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
     let (bytes, standing, goes_on) = (Arc::new(bytes), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-    // What the engine does not hold lies at the client, and not in the kernel.
+    // Bytes that the engine does not hold lie at the client, and not in the kernel.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.set_recv_buffer_size(64 * 1024).expect("a small buffer");
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");

@@ -233,7 +233,7 @@ fn a_connection_that_was_promised_another_request_gets_it_though_a_drain_began_i
         assert_eq!(client.read_exact(8), b"bodybody");
         assert!(client.read_head().to_ascii_lowercase().contains("connection: close"));
         client.send(get("/never"));
-        // What the kernel still has for a client that reads late outlives the close.
+        // Bytes that the kernel still has for a client that reads late outlive the close.
         std::thread::sleep(Duration::from_millis(300));
         let mut received = 0;
         client.read_through(BIG as u64, |bytes| received += bytes.len());

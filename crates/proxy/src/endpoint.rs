@@ -171,8 +171,8 @@ impl Endpoint {
         until != 0 && clock() < until
     }
 
-    /// Notes that the server did not answer HTTP/2's preface, in HTTP/1.1 or not at all. A server that was closed and is
-    /// open again, or that has got another address, may be another one.
+    /// Notes that the server did not answer HTTP/2's preface, in HTTP/1.1 or not at all. A server that was closed and
+    /// is open again, or that has got another address, may be another one.
     pub fn note_http1(&self) {
         self.round.spoke_http2.store(false, Ordering::Relaxed);
         self.round.http1_until.store(clock() + HTTP1_KNOWN.as_millis() as u64, Ordering::Relaxed);

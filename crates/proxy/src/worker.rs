@@ -185,7 +185,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     core.resting.clear();
     core.upstreams.clear();
     core.tick(false);
-    // Whatever still has the core when its tasks are gone: the process ends once the log has its lines.
+    // Something may still have the core when its tasks are gone: the process ends once the log has its lines.
     core.log.borrow_mut().close();
     // The exporter waits for nobody's spans after this.
     core.end_traces();
@@ -340,12 +340,13 @@ fn admit_all(core: &Rc<Core>, clients: impl IntoIterator<Item = Handover>) {
     }
 }
 
-/// Accepts clients of cores that stand still, and takes those that are on their way to these: they would wait until these run again.
+/// Accepts clients of cores that stand still, and takes those that are on their way to these: they would wait until
+/// these run again.
 fn accept_for_others(core: &Rc<Core>) {
     let Some(dispatch) = core.dispatch.get() else { return };
     for ward in dispatch.wards() {
         let snapshot = core.snapshot();
-        // Those that were sent to it before anybody could know.
+        // Clients that were sent to it before anybody could know.
         let waiting = dispatch.take_waiting(ward, snapshot.shared.generation);
         core.metrics.add(core.telemetry.process.dispatched(Stall), waiting.len() as u64);
         admit_all(core, waiting);

@@ -27,7 +27,7 @@ const BULK_CONNECTIONS: usize = 8;
 /// Connections opened and closed before memory is first read, so that start-up allocations do not count.
 const IDLE_WARMUP_CONNECTIONS: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between the last idle connection and the reading of memory: longer than servers take to let go of what a busy one needs.
+/// Between the last idle connection and the reading of memory: longer than servers keep what a busy one needs.
 const IDLE_HOLD: Duration = Duration::from_secs(7);
 /// The origin's fixed body.
 const ORIGIN_BODY_BYTES: usize = 1024;

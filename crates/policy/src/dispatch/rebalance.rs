@@ -105,7 +105,7 @@ enum Phase {
     Counting { left: u32, count: Count },
     /// Connections that go to that core as they come to rest, for so many more ticks.
     Leaving { left: u32, to: usize, connections: Vec<u32> },
-    /// Nobody looks for so many more ticks.
+    /// Ticks for which nobody looks.
     Settling { left: u32 },
 }
 

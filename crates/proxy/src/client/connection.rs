@@ -27,8 +27,8 @@ use crate::dispatch::AtRest;
 use crate::request::After;
 use crate::services::ListenerHandle;
 
-/// A connection that was quiet for so long gives up its task and its place in the event loop. That and the way back cost
-/// as much as a request: clients that ask every few seconds are spared it.
+/// A connection that was quiet for so long gives up its task and its place in the event loop. That and the way back
+/// cost as much as a request: clients that ask every few seconds are spared it.
 pub const REST_AFTER_MILLIS: u64 = 5_000;
 /// How long our last words on a connection may take to be accepted by the client's kernel.
 pub const FAREWELL_MILLIS: u64 = 5_000;

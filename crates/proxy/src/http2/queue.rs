@@ -89,8 +89,8 @@ impl BodyQueue {
     }
 
     /// Hands so many bytes, which must be there, to `send` with a prefix before them: from where they lie, or copied to
-    /// `scratch` where they lie in several buffers or have no room before them. Returns the capacity of the buffers that
-    /// were given back.
+    /// `scratch` where they lie in several buffers or have no room before them. Returns the capacity of the buffers
+    /// that were given back.
     pub fn send_out(
         &mut self,
         (prefix, count): (&[u8], usize),

@@ -185,7 +185,7 @@ async fn keep(backend: &Backend, h2_pool: &Rc<H2Pool>, made: Box<ServerConnectio
     }
 }
 
-/// What a server says to the preface that does not speak HTTP/2 with us.
+/// Reply of a server to the preface that does not speak HTTP/2 with us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
     /// Something else: another protocol's answer.

@@ -146,7 +146,7 @@ impl Http1Pair<'_, '_> {
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let Http1Pair { connection, server, progress, .. } = self;
         let before = connection.inbox.len();
-        // What lies behind the body is never read into a wide buffer, and chunks are framed anew in memory of their own.
+        // Bytes behind the body are never read into a wide buffer, and chunks are framed anew in memory of their own.
         let most = match progress.upload {
             Upload::Length { remaining, .. } if *remaining >= WIDE_PIECE_BYTES as u64 => WIDE_BYTES,
             _ => LARGE_BYTES,

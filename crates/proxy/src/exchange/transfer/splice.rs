@@ -24,7 +24,7 @@ pub struct Splice {
     /// Boxed, since few transfers have one.
     pipe: Option<Box<PipeLease>>,
     is_bulk: bool,
-    /// Of a chunked body: the end of a chunk, which follows its data, is still owed to the other side.
+    /// The end of a chunk, which follows its data, is still owed to the other side of a chunked body.
     owes_end: bool,
     /// Bytes of framing that are worth reading alone, since data of the next chunk may be spliced; 0 where none are.
     line_bytes: u8,

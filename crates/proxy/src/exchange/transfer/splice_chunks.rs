@@ -1,8 +1,8 @@
 //! Chunked bodies between two plaintext connections: what is long of a chunk goes past all buffers, and the framing
 //! between chunks is read alone where the next one may be as long.
 //!
-//! A splice makes a chunk of its own, whose line goes out in front of it: nothing is announced that is not here. The end
-//! of that chunk goes out with what comes next, at the latest with the end of the peer's.
+//! A splice makes a chunk of its own, whose line goes out in front of it: nothing is announced that is not here. The
+//! end of that chunk goes out with what comes next, at the latest with the end of the peer's.
 
 use std::task::{Context, Poll, ready};
 
