@@ -24,9 +24,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes note that more is to come than fits a small buffer.
-    pub fn note_long(&mut self) {
-        self.is_long = true;
+    /// Takes note of a sign that more is to come than fits a small buffer, or of none.
+    pub fn note_long(&mut self, is_long: bool) {
+        self.is_long |= is_long;
     }
 
     /// Takes note of bytes that were read at one go. `count`: wide buffers that the direction then needs at once.
@@ -62,7 +62,8 @@ mod tests {
             pace.read_bytes()
         };
         assert_eq!([read(&mut pace, 1 << 16), read(&mut pace, 1 << 16)], [0, 0], "nothing says that it is long");
-        pace.note_long();
+        pace.note_long(true);
+        pace.note_long(false);
         assert_eq!(read(&mut pace, FULL_READ_BYTES - 1), LARGE_BYTES, "the row is broken");
         assert_eq!([1 << 16; 3].map(|bytes| read(&mut pace, bytes)), [LARGE_BYTES, LARGE_BYTES, WIDE_BYTES]);
         for _ in 1..SCANT_READS_MAX {
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn without_leave_pieces_stay_large_and_get_wide_when_others_are_over() {
         let (buffers, mut pace) = (BufferPool::default(), Pace::default());
-        pace.note_long();
+        pace.note_long(true);
         let others = buffers.lease_wide(63);
         (0..10).for_each(|_| pace.note_read(1 << 16, 2, &buffers));
         assert_eq!(pace.read_bytes(), LARGE_BYTES);

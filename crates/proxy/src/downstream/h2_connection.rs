@@ -35,7 +35,6 @@ const TASKS_PER_STREAM: usize = 2;
 const PAUSE_MILLIS: u64 = 100;
 /// How long a client that is told to go away may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
-
 /// Body bytes of frames from this length on cost a quarter: of small frames a budget's worth has thousands.
 const LARGE_FRAME_BYTES: usize = 4 * 1024;
 const LARGE_FRAME_SHARE: usize = 4;
@@ -195,9 +194,7 @@ impl Driver {
                     }
                     if link.uploads.get() > 0 {
                         let count = connection.inbox.len();
-                        if count >= RECORD_BYTES_MAX {
-                            self.pace.note_long();
-                        }
+                        self.pace.note_long(count >= RECORD_BYTES_MAX);
                         // One to read into, and one that a body waits in.
                         self.pace.note_read(count, 2, &link.core.buffers);
                     }

@@ -394,9 +394,8 @@ impl<'a> Transfer<'a> {
         client.commit(progress.upload, progress.request);
         let response = &progress.request.response;
         let (length, is_switch) = (response.length, response.status == 101);
-        if matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES) {
-            progress.down.note_long();
-        }
+        let is_long = matches!(response.body, ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
+        progress.down.note_long(is_long);
         let is_body = is_switch || server.begin_body(response);
         // The rest of the request is not waited for, and its end is not known (RFC 9112 §9.6). Nor can be told whether
         // a client sends a body that waits for 100 when it gets this response instead.
@@ -524,9 +523,7 @@ impl<'a> Transfer<'a> {
                 server.widen(&client.client, progress.passed);
             }
             // A part that fills a small buffer is not the last of the body.
-            if length >= PIECE_BYTES {
-                progress.down.note_long();
-            }
+            progress.down.note_long(length >= PIECE_BYTES);
         }
     }
 

@@ -163,9 +163,7 @@ impl Http1Pair<'_, '_> {
         }
         let count = connection.inbox.len() - before;
         server.up.note_read(count);
-        if count >= PIECE_BYTES {
-            progress.up.note_long();
-        }
+        progress.up.note_long(count >= PIECE_BYTES);
         progress.up.note_read(count, 2, &progress.core.buffers);
         progress.limits.upload.progressed(count, &progress.core);
         Poll::Ready(Ok(()))
@@ -220,9 +218,7 @@ impl Http1Pair<'_, '_> {
                     server.down.note_read(count);
                     // A read that fills a small buffer is not the last of the response.
                     let full = if stream.is_tls() { PIECE_BYTES } else { server.answer.capacity() };
-                    if server.answer.len() >= full {
-                        progress.down.note_long();
-                    }
+                    progress.down.note_long(server.answer.len() >= full);
                     progress.down.note_read(count, 2, &core.buffers);
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(Fault::BodyCutShort))),

@@ -98,13 +98,12 @@ impl Http1Pair<'_, '_> {
 
     /// Whether what comes next of the request's body is data of a long chunk.
     pub fn splices_chunk_up(&mut self) -> bool {
-        let is_plain = self.is_plain();
         let Upload::Chunked { decoder, .. } = &self.progress.upload else { return false };
-        let left = decoder.left();
         if self.server.up.held() > 0 {
             return true;
         }
-        is_plain
+        let left = decoder.left();
+        self.is_plain()
             && !self.connection.stream.ended
             && self.connection.inbox.is_idle()
             && left > 0

@@ -21,7 +21,6 @@ const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 
 /// Bytes before a part of a body that the header of a frame may take (RFC 9113 §4.1).
 const HEADER_BYTES: usize = 9;
-
 /// Bytes of a body that are copied behind the head, at most.
 const INLINED_BYTES_MAX: usize = 1024;
 

@@ -1,0 +1,197 @@
+//! `match` of `[[route]]`: conditions on what a request is beside its listener, host and path.
+
+use crate::describe::Form;
+use crate::model::{Conditions, Network, TextCondition, TextTest};
+use crate::report::Report;
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::shown;
+use crate::{address, pattern};
+
+/// Conditions of one kind, and bytes of one of their texts.
+const CONDITIONS_MAX: usize = 32;
+const TEXT_BYTES_MAX: usize = 1024;
+/// Networks of one condition.
+const NETWORKS_MAX: usize = 1024;
+const METHOD_BYTES_MAX: usize = 24;
+const TEXT_FORMS: &str = "a string, or one of { exact = \"TEXT\" }, { prefix = \"TEXT\" }, { regex = \"PATTERN\" } and \
+                          { present = true }";
+
+pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
+    let errors = section.report.errors();
+    let method = methods(&mut section);
+    let header = texts(&mut section, "header", header_name);
+    let query = texts(&mut section, "query", any_name);
+    let cookie = texts(&mut section, "cookie", token);
+    let source = sources(&mut section);
+    let conditions = Conditions { method, header, query, cookie, source };
+    let (span, report) = (section.span, section.report);
+    section.close();
+    if conditions.is_empty() && report.errors() == errors && report.is_whole() {
+        report.warning(span, "`match` has no conditions", "remove it, or give it a condition");
+    }
+    conditions
+}
+
+fn methods(section: &mut Section<'_, '_>) -> Vec<String> {
+    let report = section.report;
+    let Some(entry) = section.forms("method", &[Form::String, Form::List(&[Form::String])]) else { return Vec::new() };
+    let one = |node| {
+        let found = string(report, "method", node)?;
+        let text = found.value;
+        if token(text).is_none() || text.len() > METHOD_BYTES_MAX {
+            let what = format!("\"{}\" is not a method", shown(text));
+            report.error(found.span, what, "write a token such as \"GET\"");
+            return None;
+        }
+        if text.bytes().any(|byte| byte.is_ascii_lowercase()) && text.eq_ignore_ascii_case(&text.to_ascii_uppercase()) {
+            let what = format!("methods are compared with case: \"{}\" is not \"{}\"", text, text.to_ascii_uppercase());
+            report.warning(found.span, what, "write it in upper case");
+        }
+        Some(text.to_string())
+    };
+    list(report, entry, "method", one)
+}
+
+fn sources(section: &mut Section<'_, '_>) -> Vec<Network> {
+    let report = section.report;
+    let Some(entry) = section.forms("source", &[Form::String, Form::List(&[Form::String])]) else { return Vec::new() };
+    let sources = list(report, entry, "source", |node| {
+        let found = string(report, "source", node)?;
+        address::network(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
+    });
+    if sources.len() > NETWORKS_MAX {
+        let what = format!("`source` has more than {NETWORKS_MAX} networks");
+        report.error(entry.key_span, what, "write larger networks, as in \"10.0.0.0/8\"");
+    }
+    sources
+}
+
+/// One item, or an array of some.
+fn list<'n, 't, T>(
+    report: &Report<'_>,
+    entry: &'n Entry<'t>,
+    key: &str,
+    one: impl FnMut(&'n Node<'t>) -> Option<T>,
+) -> Vec<T> {
+    match &entry.node.value {
+        Value::Array(items) if items.is_empty() => {
+            report.error(entry.node.span, format!("`{key}` names none: the route could never match"), "name one");
+            Vec::new()
+        }
+        Value::Array(items) => items.iter().filter_map(one).collect(),
+        _ => [&entry.node].into_iter().filter_map(one).collect(),
+    }
+}
+
+/// Conditions on texts by name. `name` gives a name as it is compared; none: there can be no such thing.
+fn texts(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    name: impl Fn(&str) -> Option<String>,
+) -> Vec<TextCondition> {
+    let report = section.report;
+    let Some(entry) = section.forms(key, &[Form::Texts]) else { return Vec::new() };
+    let Value::Table(entries) = &entry.node.value else {
+        let example = format!("a table such as {{ NAME = \"TEXT\" }}");
+        mismatch::<()>(report, key, &example, &entry.node);
+        return Vec::new();
+    };
+    if entries.len() > CONDITIONS_MAX {
+        let what = format!("`{key}` has more than {CONDITIONS_MAX} conditions");
+        report.error(entry.key_span, what, "use a pattern, or more routes");
+        return Vec::new();
+    }
+    let mut conditions: Vec<TextCondition> = Vec::new();
+    for entry in entries {
+        let Some(test) = test(report, key, &entry.node) else { continue };
+        let Some(name) = name(&entry.key) else {
+            let what = format!("\"{}\" cannot be the name of a {}", shown(&entry.key), thing(key));
+            report.error(entry.key_span, what, "use letters, digits and `-`");
+            continue;
+        };
+        if conditions.iter().any(|other| other.name == name) {
+            let what = format!("`{key}` has \"{}\" twice: case does not tell fields apart", shown(&name));
+            report.error(entry.key_span, what, "remove one of the two");
+        }
+        conditions.push(TextCondition { name, test });
+    }
+    conditions
+}
+
+fn thing(key: &str) -> &'static str {
+    match key {
+        "header" => "field",
+        "cookie" => "cookie",
+        _ => "parameter",
+    }
+}
+
+fn test(report: &Report<'_>, key: &str, node: &Node<'_>) -> Option<TextTest> {
+    if let Value::String(text) = &node.value {
+        return bounded(report, Found { value: text.as_ref(), span: node.span }).map(TextTest::Exact);
+    }
+    let Value::Table(_) = &node.value else { return mismatch(report, key, TEXT_FORMS, node) };
+    let mut section = Section::of(report, node, &format!("`{key}`"), node.span)?;
+    section.one_of(&["exact", "prefix", "regex", "present"]);
+    let exact = section.string("exact").map(|found| bounded(report, found).map(TextTest::Exact));
+    let prefix = section.string("prefix").map(|found| bounded(report, found).map(TextTest::Prefix));
+    let regex = section.string("regex").map(|found| self::regex(report, found).map(TextTest::Regex));
+    let present = section.boolean("present");
+    let present = present.map(|found| Some(if found.value { TextTest::Present } else { TextTest::Absent }));
+    let misspelt = section.close();
+    let mut given = [exact, prefix, regex, present].into_iter().flatten();
+    match (given.next(), given.next()) {
+        (Some(test), None) => test,
+        (None, _) if misspelt || !report.is_whole() => None,
+        _ => {
+            report.error(node.span, "a condition is one thing", format!("write {TEXT_FORMS}"));
+            None
+        }
+    }
+}
+
+fn bounded(report: &Report<'_>, found: Found<&str>) -> Option<String> {
+    let text = found.value;
+    if text.len() > TEXT_BYTES_MAX || text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        let what = format!("\"{}\" cannot be compared with", shown(text));
+        report.error(found.span, what, format!("use up to {TEXT_BYTES_MAX} bytes without control characters"));
+        return None;
+    }
+    Some(text.to_string())
+}
+
+/// A pattern, as it is written, if it can be compiled within bounds.
+pub(crate) fn regex(report: &Report<'_>, found: Found<&str>) -> Option<String> {
+    bounded(report, found)?;
+    match pattern::compile(found.value) {
+        Ok(_) => Some(found.value.to_string()),
+        Err(error) => {
+            // The crate draws a picture over several lines; its last says what is wrong.
+            let why = error.to_string();
+            let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_string();
+            let what = format!("\"{}\" is not a pattern: {why}", shown(found.value));
+            report.error(
+                found.span,
+                what,
+                "see https://docs.rs/regex for the syntax; a `\\` in a TOML string is written twice, or use 'PATTERN'",
+            );
+            None
+        }
+    }
+}
+
+/// A name of a field, in lower case.
+fn header_name(name: &str) -> Option<String> {
+    token(name).map(|name| name.to_ascii_lowercase())
+}
+
+/// A token (RFC 9110 §5.6.2).
+fn token(text: &str) -> Option<String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (!text.is_empty() && text.bytes().all(is_token)).then(|| text.to_string())
+}
+
+fn any_name(name: &str) -> Option<String> {
+    (!name.is_empty()).then(|| name.to_string())
+}

@@ -1,0 +1,344 @@
+//! Conditions of a route on the rest of a request, compiled: what `match` and a path's pattern say.
+//!
+//! A route is found by its listener, host and path; only where rules with conditions are for these are they looked at.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+use propylon_config::{Forwarded, Listener, Network, PathPattern, Route, TextCondition, TextTest, pattern};
+use propylon_http::h1::{Fields, RequestHead};
+use propylon_policy::route::Rank;
+use regex::bytes::Regex;
+
+use crate::sticky::cookies;
+
+/// A request, as far as conditions look at it.
+pub struct Request<'a> {
+    pub head: &'a RequestHead,
+    /// Bytes of the head.
+    pub text: &'a [u8],
+    /// Address of the client: see [`source`].
+    pub source: IpAddr,
+}
+
+/// Conditions of one route. All hold, or the route does not match.
+///
+/// Patterns keep scratch space that threads would wait for: each core has a clone of its own.
+#[derive(Clone)]
+pub struct Conditions {
+    path: Option<Regex>,
+    methods: Vec<String>,
+    headers: Vec<Condition>,
+    query: Vec<Condition>,
+    cookies: Vec<Condition>,
+    sources: Vec<Network>,
+}
+
+/// A condition that does not hold, by the name that the configuration has for what it looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmet<'c> {
+    Method,
+    /// The client's address is in none of the networks.
+    Source(IpAddr),
+    Header(&'c str),
+    Query(&'c str),
+    Cookie(&'c str),
+    Path,
+}
+
+impl fmt::Display for Unmet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unmet::Method => f.write_str("another method"),
+            Unmet::Source(address) => write!(f, "the client is {address}"),
+            Unmet::Header(name) => write!(f, "the field {name} is not as it asks"),
+            Unmet::Query(name) => write!(f, "the parameter {name} is not as it asks"),
+            Unmet::Cookie(name) => write!(f, "the cookie {name} is not as it asks"),
+            Unmet::Path => f.write_str("its pattern is not in the path"),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Condition {
+    name: String,
+    test: Test,
+}
+
+#[derive(Clone)]
+enum Test {
+    Present,
+    Absent,
+    Exact(String),
+    Prefix(String),
+    Regex(Regex),
+}
+
+/// How a route's conditions rank among those of others; none: it has no conditions.
+pub fn rank(route: &Route) -> Option<Rank> {
+    let conditions = &route.conditions;
+    let count = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+    let is_pattern = matches!(route.path, PathPattern::Regex(_));
+    (is_pattern || !conditions.is_empty()).then(|| Rank {
+        has_method: !conditions.method.is_empty(),
+        header_fields: count(conditions.header.len()),
+        query_parameters: count(conditions.query.len()),
+        others: count(conditions.cookie.len() + usize::from(!conditions.source.is_empty())),
+    })
+}
+
+/// The address that a request is from: its peer's (told by the PROXY protocol, where that is believed), or, where
+/// trusted proxies append to X-Forwarded-For, the last address in it that is no trusted proxy's. What is no address ends
+/// the search: what stands before it was said by nobody who is trusted.
+pub fn source(listener: &Listener, peer: IpAddr, head: &RequestHead, text: &[u8]) -> IpAddr {
+    let mut source = peer.to_canonical();
+    let Some(proxies) = listener.trusted_proxies.as_ref().filter(|_| listener.forwarded == Forwarded::Append) else {
+        return source;
+    };
+    let is_proxy = |address: IpAddr| proxies.iter().any(|network| network.contains(address));
+    let lines: Vec<&[u8]> = values(&head.fields, text, "x-forwarded-for").collect();
+    let mut hops = lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
+    while is_proxy(source) {
+        let hop = hops.next().and_then(|hop| address(hop.trim_ascii()));
+        let Some(hop) = hop else { break };
+        source = hop;
+    }
+    source
+}
+
+/// An address as proxies write them: with or without a port, IPv6 with or without brackets.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || text.parse().ok().map(|address: std::net::SocketAddr| address.ip());
+    text.parse().ok().or_else(bare).or_else(with_port).map(|address: IpAddr| address.to_canonical())
+}
+
+impl Conditions {
+    /// The conditions of a route; none if it has none. Patterns have been checked with the configuration.
+    pub fn of(route: &Route) -> Option<Conditions> {
+        rank(route)?;
+        let path = match &route.path {
+            PathPattern::Regex(text) => Some(compile(text)),
+            PathPattern::Exact(_) | PathPattern::Prefix(_) => None,
+        };
+        let all = |conditions: &[TextCondition]| conditions.iter().map(Condition::of).collect();
+        let conditions = &route.conditions;
+        Some(Conditions {
+            path,
+            methods: conditions.method.clone(),
+            headers: all(&conditions.header),
+            query: all(&conditions.query),
+            cookies: all(&conditions.cookie),
+            sources: conditions.source.clone(),
+        })
+    }
+
+    /// Whether all of them hold.
+    pub fn hold(&self, request: &Request<'_>) -> bool {
+        self.unmet(request).is_none()
+    }
+
+    /// The first that does not hold.
+    pub fn unmet(&self, request: &Request<'_>) -> Option<Unmet<'_>> {
+        let Request { head, text, source } = *request;
+        let method = head.method_text.bytes(text);
+        if !self.methods.is_empty() && !self.methods.iter().any(|own| own.as_bytes() == method) {
+            return Some(Unmet::Method);
+        }
+        if !self.sources.is_empty() && !self.sources.iter().any(|network| network.contains(source)) {
+            return Some(Unmet::Source(source));
+        }
+        let fields = &head.fields;
+        let header = |condition: &&Condition| !condition.test.holds(joined(fields, text, &condition.name));
+        let query = |condition: &&Condition| !condition.test.holds(parameter(query(head, text), &condition.name));
+        let cookie = |condition: &&Condition| {
+            let value = cookies(fields, text, &condition.name).next();
+            !condition.test.holds(value.map(Cow::Borrowed))
+        };
+        let header = || self.headers.iter().find(header).map(|condition| Unmet::Header(&condition.name));
+        let query = || self.query.iter().find(query).map(|condition| Unmet::Query(&condition.name));
+        let cookie = || self.cookies.iter().find(cookie).map(|condition| Unmet::Cookie(&condition.name));
+        let path = || self.path.as_ref().filter(|path| !path.is_match(head.path_key(text))).map(|_| Unmet::Path);
+        header().or_else(query).or_else(cookie).or_else(path)
+    }
+}
+
+fn compile(text: &str) -> Regex {
+    pattern::compile(text).expect("a configuration's patterns are checked")
+}
+
+impl Condition {
+    fn of(condition: &TextCondition) -> Condition {
+        let test = match &condition.test {
+            TextTest::Present => Test::Present,
+            TextTest::Absent => Test::Absent,
+            TextTest::Exact(text) => Test::Exact(text.clone()),
+            TextTest::Prefix(text) => Test::Prefix(text.clone()),
+            TextTest::Regex(text) => Test::Regex(compile(text)),
+        };
+        Condition { name: condition.name.clone(), test }
+    }
+}
+
+impl Test {
+    fn holds(&self, value: Option<Cow<'_, [u8]>>) -> bool {
+        match (self, value) {
+            (Test::Absent, value) => value.is_none(),
+            (_, None) => false,
+            (Test::Present, Some(_)) => true,
+            (Test::Exact(text), Some(value)) => text.as_bytes() == &*value,
+            (Test::Prefix(text), Some(value)) => value.starts_with(text.as_bytes()),
+            (Test::Regex(pattern), Some(value)) => pattern.is_match(&value),
+        }
+    }
+}
+
+/// Values of all lines of a field. `name` is in lower case.
+fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = fields.iter().filter(move |field| field.name.bytes(text).eq_ignore_ascii_case(name.as_bytes()));
+    lines.map(move |field| field.value.bytes(text))
+}
+
+/// Value of a field, its lines joined (RFC 9110 §5.3). `name` is in lower case.
+fn joined<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> Option<Cow<'a, [u8]>> {
+    let mut values = values(fields, text, name);
+    let first = values.next()?;
+    let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
+    let rest: Vec<&[u8]> = [first, second].into_iter().chain(values).collect();
+    Some(Cow::Owned(rest.join(&b", "[..])))
+}
+
+/// The query without its `?`.
+fn query<'a>(head: &'a RequestHead, text: &'a [u8]) -> &'a [u8] {
+    let query = head.query(text);
+    query.strip_prefix(b"?").unwrap_or(query)
+}
+
+/// Value of a query's first parameter of this name, decoded as a form is (WHATWG URL §5.1): `+` is a space, `%XX` a byte.
+fn parameter<'a>(query: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
+    query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()).find_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+        let value = pair.get(at + 1..).unwrap_or_default();
+        (*decoded(&pair[..at]) == *name.as_bytes()).then(|| decoded(value))
+    })
+}
+
+fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        out.push(match (first, tail) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, after @ ..]) if let (Some(high), Some(low)) = (digit(high), digit(low)) => {
+                rest = after;
+                (high << 4 | low) as u8
+            }
+            (other, _) => *other,
+        });
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::{Config, Source};
+    use propylon_http::h1::{Limits, Parsed, parse_request};
+
+    use super::*;
+
+    /// Conditions of a route with this text in it.
+    fn conditions(text: &str) -> Conditions {
+        let text = format!("[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\n{text}\nrespond = {{ status = 204 }}\n");
+        let config = configured(&text);
+        Conditions::of(&config.routes[0]).expect("the route has conditions")
+    }
+
+    fn configured(text: &str) -> Config {
+        let source = Source { name: "a.toml".into(), base: "".into(), text: text.into() };
+        propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}")).0
+    }
+
+    fn head(text: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+        assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+        head
+    }
+
+    /// What is unmet by a request with this line and these fields.
+    fn unmet(conditions: &Conditions, line: &str, fields: &str) -> Option<String> {
+        let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let request = Request { head: &head(&text), text: text.as_bytes(), source: IpAddr::from([10, 1, 2, 3]) };
+        conditions.unmet(&request).map(|unmet| unmet.to_string())
+    }
+
+    #[test]
+    fn every_condition_holds_or_says_why_not() {
+        let field = "the field x-a is not as it asks";
+        for (text, line, fields, wanted) in [
+            ("match = { method = \"POST\" }", "POST /", "", ""),
+            ("match = { method = [\"GET\", \"PURGE\"] }", "PURGE /", "", ""),
+            ("match = { method = \"POST\" }", "GET /", "", "another method"),
+            ("match = { source = \"10.0.0.0/8\" }", "GET /", "", ""),
+            ("match = { source = [\"11.0.0.0/8\", \"::/0\"] }", "GET /", "", "the client is 10.1.2.3"),
+            ("match = { header = { X-A = \"1\" } }", "GET /", "x-a: 1\r\n", ""),
+            ("match = { header = { X-A = \"1\" } }", "GET /", "X-A: 11\r\n", field),
+            ("match = { header = { X-A = \"1\" } }", "GET /", "", field),
+            ("match = { header = { X-A = \"1, 2\" } }", "GET /", "X-A: 1\r\nx-a:2\r\n", ""),
+            ("match = { header = { X-A = \"1\" } }", "GET /", "X-A: 1\r\nx-a:2\r\n", field),
+            ("match = { header = { X-A = { prefix = \"v\" } } }", "GET /", "X-A: v2\r\n", ""),
+            ("match = { header = { X-A = { regex = \"^v[0-9]$\" } } }", "GET /", "X-A: v22\r\n", field),
+            ("match = { header = { X-A = { present = true } } }", "GET /", "X-A:\r\n", ""),
+            ("match = { header = { X-A = { present = false } } }", "GET /", "X-A:\r\n", field),
+            ("match = { header = { X-A = { present = false } } }", "GET /", "", ""),
+            ("match = { query = { a = \"b c/d\" } }", "GET /?x&%61=b+c%2Fd&a=2", "", ""),
+            ("match = { query = { a = \"2\" } }", "GET /?a=1&a=2", "", "the parameter a is not as it asks"),
+            ("match = { query = { a = { present = true } } }", "GET /?&a", "", ""),
+            ("match = { query = { a = { present = true } } }", "GET /a=1", "", "the parameter a is not as it asks"),
+            ("match = { cookie = { beta = \"on\" } }", "GET /", "Cookie: x=1; beta=on\r\n", ""),
+            (
+                "match = { cookie = { beta = \"on\" } }",
+                "GET /",
+                "Cookie: xbeta=on\r\n",
+                "the cookie beta is not as it asks",
+            ),
+            ("path = { regex = '[.]php$' }", "GET /x/y.php?a=1", "", ""),
+            ("path = { regex = '[.]php$' }", "GET /x/y.php/", "", "its pattern is not in the path"),
+        ] {
+            let found = unmet(&conditions(text), line, fields);
+            assert_eq!(found.as_deref().unwrap_or_default(), wanted, "{text}: {line} {fields}");
+        }
+    }
+
+    #[test]
+    fn the_source_is_the_last_address_that_no_trusted_proxy_has() {
+        let listener = |more: &str| {
+            let text =
+                format!("[listener.web]\nbind = \"127.0.0.1:0\"\n{more}\n[[route]]\nrespond = {{ status = 204 }}\n");
+            configured(&text).listeners.remove(0)
+        };
+        let trusting = listener("forwarded = \"append\"\ntrusted_proxies = [\"10.0.0.0/8\", \"fd00::/8\"]");
+        let distrusting = listener("trusted_proxies = [\"10.0.0.0/8\"]\naccept_proxy_protocol = true");
+        for (listener, peer, lines, wanted) in [
+            (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4, 9.9.9.9, 10.0.0.2\r\n", "9.9.9.9"),
+            (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: [fd00::1]:80\r\n", "1.2.3.4"),
+            (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4, unknown, 10.0.0.2\r\n", "10.0.0.2"),
+            (&trusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4:77\r\n", "1.2.3.4"),
+            (&trusting, "::ffff:10.0.0.1", "X-Forwarded-For: 10.0.0.7\r\n", "10.0.0.7"),
+            (&trusting, "10.0.0.1", "", "10.0.0.1"),
+            (&trusting, "9.9.9.9", "X-Forwarded-For: 1.2.3.4\r\n", "9.9.9.9"),
+            (&distrusting, "10.0.0.1", "X-Forwarded-For: 1.2.3.4\r\n", "10.0.0.1"),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            let found = source(listener, peer.parse().unwrap(), &head(&text), text.as_bytes());
+            assert_eq!(found, wanted.parse::<IpAddr>().unwrap(), "{peer} {lines}");
+        }
+    }
+}
