@@ -246,6 +246,25 @@ fn what_was_asked_before_the_signal_is_answered() {
     assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
 }
 
+/// A drain without a successor ends idle connections; whoever has just been answered hears of it from the next answer.
+#[test]
+fn a_client_that_is_asking_one_request_after_another_loses_none_to_the_signal() {
+    let origin = Origin::always(HELLO);
+    let mut engine = draining_for(&origin, "20s");
+    let mut clients = [engine.client("plain"), engine.client("web")];
+    for client in &mut clients {
+        assert_eq!(client.get("/first").text(), "hello\n");
+    }
+    engine.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(200));
+    for client in &mut clients {
+        let answer = client.ask("POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!((answer.text().as_str(), answer.field("Connection")), ("hello\n", Some("close")));
+        assert_eq!(client.ending(), Ending::Clean);
+    }
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
+}
+
 #[test]
 fn an_engine_that_is_full_stops_listening_when_it_drains() {
     let (origin, go) = patient();

@@ -314,7 +314,9 @@ impl Connection {
         if self.stream.socket.is_resting() {
             return Pause { due: self.deadline.due(), wait, tired_at: u64::MAX, rest_at: now };
         }
+        // A connection that has waited keeps its seniority: the oldest are called first.
         match self.head_began() {
+            _ if waited > 0 => {}
             Some(_) => self.deadline.rest_begun(),
             None => self.deadline.rest(),
         }
@@ -329,11 +331,12 @@ impl Connection {
             self.deadline.work();
             return Poll::Ready(if readable.is_ok() { Quiet::News } else { Quiet::Over });
         }
-        let is_begun = self.head_began().is_some();
-        if self.core.hurries() && !is_begun || self.deadline.is_called() {
+        let (is_begun, now) = (self.head_began().is_some(), self.core.timers.now());
+        // A client that has just got an answer may be asking: it hears of the drain from the next one.
+        let is_asking = now < pause.tired_at && pause.tired_at != u64::MAX;
+        if self.core.hurries() && !is_begun && !is_asking || self.deadline.is_called() {
             return Poll::Ready(Quiet::Over);
         }
-        let now = self.core.timers.now();
         if is_begun && now >= pause.due {
             // The code that reads the head reports its timeout.
             self.deadline.work();
@@ -342,7 +345,8 @@ impl Connection {
         if self.core.draining.get() && pause.wait.is_some() && self.requests > 0 {
             // A client that has not asked for anything yet is about to, and stays.
             pause.wait = None;
-            pause.due = pause.due.min(self.core.leaves_at());
+            let leaves_at = if is_asking { self.core.leaves_at().max(pause.tired_at) } else { self.core.leaves_at() };
+            pause.due = pause.due.min(leaves_at);
         }
         if now >= pause.due {
             pause.wait.into_iter().for_each(|wait| self.count_timeout(wait));
