@@ -64,6 +64,103 @@ fn the_most_specific_route_wins_whatever_the_order() {
     }
 }
 
+const CONDITIONS: &str = r#"
+[listener.web]
+bind = "127.0.0.1:0"
+tls = "public"
+[listener.told]
+bind = "127.0.0.1:0"
+accept_proxy_protocol = true
+trusted_proxies = ["127.0.0.1"]
+[listener.behind]
+bind = "127.0.0.1:0"
+forwarded = "append"
+trusted_proxies = ["127.0.0.0/8"]
+[[route]]
+path = "/api"
+respond = { body = "plain" }
+[[route]]
+path = "/api"
+match = { method = ["POST", "PUT"] }
+respond = { body = "write" }
+[[route]]
+path = "/api"
+match = { header = { X-Canary = "yes" } }
+respond = { body = "canary" }
+[[route]]
+path = "/api"
+match = { header = { X-Canary = "yes", X-User = { regex = "^[a-c]" } } }
+respond = { body = "canary of a to c" }
+[[route]]
+path = "/api"
+match = { query = { version = { prefix = "2" } } }
+respond = { body = "two" }
+[[route]]
+path = "/api"
+match = { cookie = { beta = { present = true } } }
+respond = { body = "beta" }
+[[route]]
+path = { regex = '^/api/[0-9]+[.]php$' }
+respond = { body = "php" }
+[[route]]
+path = "/admin"
+match = { source = ["192.0.2.0/24", "2001:db8::/32"] }
+respond = { body = "admin" }
+[[route]]
+path = "/admin"
+respond = { status = 403, body = "outside" }
+"#;
+
+#[test]
+fn conditions_decide_between_routes_of_one_path() {
+    let engine = Engine::start(CONDITIONS);
+    let asked = [
+        ("GET", "/api", "", "plain"),
+        ("POST", "/api", "", "write"),
+        ("POST", "/api", "X-Canary: yes", "write"),
+        ("post", "/api", "", "plain"),
+        ("GET", "/api/x", "x-canary: yes", "canary"),
+        ("GET", "/api/x", "x-canary: yes, no", "plain"),
+        ("GET", "/api/x", "x-canary: yes\r\nx-user: beth", "canary of a to c"),
+        ("GET", "/api/x", "x-canary: yes\r\nx-user: dora", "canary"),
+        ("GET", "/api/x?a=1&versio%6e=2%2E1", "", "two"),
+        ("GET", "/api/x?version=1&version=2", "", "plain"),
+        ("GET", "/api/x?version=2", "Cookie: a=b; beta=", "two"),
+        ("GET", "/api/x", "Cookie: a=b; beta=", "beta"),
+        ("GET", "/api/%31%32.php", "X-Canary: yes", "php"),
+        ("GET", "/api/12.php/", "", "plain"),
+        ("GET", "//admin/./x", "", "outside"),
+    ];
+    let mut plain = engine.client("behind");
+    for (method, path, fields, wanted) in asked {
+        let lines = if fields.is_empty() { String::new() } else { format!("{fields}\r\n") };
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{lines}\r\n");
+        assert_eq!(plain.ask(&request).text(), wanted, "{request}");
+    }
+    // The same over HTTP/2, by a client of others.
+    let url = |path: &str| format!("https://localhost:{}{path}", engine.address("web").port());
+    for (method, path, fields, wanted) in asked.into_iter().filter(|(method, ..)| *method != "post") {
+        let url = url(path);
+        let mut arguments = vec!["--http2", "--path-as-is", "-X", method, &url];
+        arguments.extend(fields.split("\r\n").filter(|field| !field.is_empty()).flat_map(|field| ["-H", field]));
+        assert_eq!(curl(&arguments).text(), wanted, "{method} {path}");
+    }
+    for (client, wanted) in [("192.0.2.77", "admin"), ("198.51.100.1", "outside")] {
+        let header = format!("PROXY TCP4 {client} 127.0.0.1 4000 80\r\n");
+        let text = format!("{header}GET /admin HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(engine.client("told").ask(&text).text(), wanted);
+    }
+    for (chain, wanted) in [
+        ("192.0.2.1", "admin"),
+        ("192.0.2.1, 198.51.100.1", "outside"),
+        ("198.51.100.1, 2001:db8::1, 127.0.0.9", "admin"),
+        ("192.0.2.1, unknown", "outside"),
+    ] {
+        let request = format!("GET /admin HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {chain}\r\n\r\n");
+        assert_eq!(plain.ask(&request).text(), wanted, "{chain}");
+    }
+}
+
 const ACTIONS: &str = r#"
 [listener.web]
 bind = "127.0.0.1:0"

@@ -32,6 +32,8 @@ pub(crate) enum Form<'f> {
     Strings,
     /// A table of tables whose keys are the user's choice.
     Named,
+    /// A table of strings or tables whose keys are the user's choice.
+    Texts,
 }
 
 /// Index of a table into [`Recorder::tables`].
@@ -52,6 +54,7 @@ pub(crate) enum Shape {
     Table(TableId),
     Strings,
     Named(TableId),
+    Texts(TableId),
 }
 
 /// A key of a table.
@@ -150,6 +153,7 @@ fn shape(form: &Form<'_>, tables: &mut Vec<Table>) -> Shape {
         Form::Table => Shape::Table(next()),
         Form::Strings => Shape::Strings,
         Form::Named => Shape::Named(next()),
+        Form::Texts => Shape::Texts(next()),
     }
 }
 
@@ -159,7 +163,9 @@ fn table_node(tables: &[Table], id: TableId) -> Node<'static> {
     let entry = |name: &'static str, node| Entry { key: name.into(), key_span: span, node };
     let value = |shape: &Shape| match shape {
         Shape::Table(id) => Some(table_node(tables, *id)),
-        Shape::Named(id) => Some(Node { span, value: Value::Table(vec![entry("NAME", table_node(tables, *id))]) }),
+        Shape::Named(id) | Shape::Texts(id) => {
+            Some(Node { span, value: Value::Table(vec![entry("NAME", table_node(tables, *id))]) })
+        }
         Shape::List(items) => {
             let id = items.iter().find_map(|item| if let Shape::Table(id) = item { Some(*id) } else { None })?;
             Some(Node { span, value: Value::Array(vec![table_node(tables, id)]) })

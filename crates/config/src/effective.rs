@@ -201,8 +201,12 @@ fn route(config: &Config, route: &Route) -> Value {
         "path": match &route.path {
             PathPattern::Prefix(prefix) => json!(prefix),
             PathPattern::Exact(path) => json!({ "exact": path }),
+            PathPattern::Regex(pattern) => json!({ "regex": pattern }),
         },
     });
+    if !route.conditions.is_empty() {
+        value["match"] = shown(&route.conditions);
+    }
     if route.require_client_certificate {
         value["require_client_certificate"] = json!(true);
     }
@@ -390,6 +394,10 @@ mod tests {
         sticky = { cookie = "seat", secure = false, same_site = "unsaid" }
         [[route]]
         path = "/quick"
+        match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"] }
+        backend = "quick"
+        [[route]]
+        path = { regex = "[.]php$" }
         backend = "quick"
         [[route]]
         host = "shop.example"
@@ -464,6 +472,9 @@ mod tests {
             let step = |(place, step): (usize, &String)| match place.checked_sub(1) {
                 Some(0) if named(&0) => "*".to_owned(),
                 _ if step.parse::<usize>().is_ok() => "*".to_owned(),
+                // Conditions on texts are alike, whatever the text is of.
+                Some(before) if path[before] == "match" => "TEXTS".to_owned(),
+                Some(before) if before > 0 && path[before - 1] == "match" => "*".to_owned(),
                 _ => step.clone(),
             };
             let kind = path.iter().enumerate().map(step).collect::<Vec<String>>().join(".");
@@ -477,7 +488,8 @@ mod tests {
             missing.extend(keys.difference(&there[kind]).map(|key| format!("{kind}.{key}")));
         }
         // One of several, and one that has one value only.
-        let shown_elsewhere = ["backend.*.hash.key.header", "cluster.capacity.hook", "tls.*.early_data"];
+        let shown_elsewhere =
+            ["backend.*.hash.key.header", "cluster.capacity.hook", "tls.*.early_data", "route.*.match.TEXTS.*.exact"];
         missing.retain(|key| !shown_elsewhere.contains(&key.as_str()));
         assert!(missing.is_empty(), "show these, and have EVERYTHING set them: {missing:?}");
     }
@@ -542,7 +554,9 @@ mod tests {
         assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
         assert_eq!(shown["tls"]["public"]["signer"], "vault");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
-        assert_eq!(shown["route"][2]["redirect"]["port"], 444);
-        assert_eq!(shown["route"][3]["respond"]["status"], 418);
+        assert_eq!(shown["route"][1]["match"]["header"], json!({ "x-beta": "on", "x-old": { "present": false } }));
+        assert_eq!(shown["route"][2]["path"], json!({ "regex": "[.]php$" }));
+        assert_eq!(shown["route"][3]["redirect"]["port"], 444);
+        assert_eq!(shown["route"][4]["respond"]["status"], 418);
     }
 }

@@ -136,6 +136,12 @@ impl Writer<'_> {
                 path.pop();
                 json!({ "type": "object", "propertyNames": { "pattern": NAME_PATTERN }, "additionalProperties": table })
             }
+            Shape::Texts(id) => {
+                path.push(ANY);
+                let table = self.table(*id, path);
+                path.pop();
+                json!({ "type": "object", "additionalProperties": { "anyOf": [{ "type": "string" }, table] } })
+            }
         }
     }
 }

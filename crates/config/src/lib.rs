@@ -28,6 +28,7 @@ mod log_line;
 mod model;
 mod parse;
 mod path;
+pub mod pattern;
 mod problem;
 mod read;
 mod report;

@@ -4,6 +4,7 @@ mod acme;
 mod announce;
 mod backend;
 mod cluster;
+mod conditions;
 mod files;
 mod health;
 mod keys;
@@ -20,6 +21,7 @@ pub use acme::*;
 pub use announce::*;
 pub use backend::*;
 pub use cluster::*;
+pub use conditions::*;
 pub use files::*;
 pub use health::*;
 pub use keys::*;
@@ -119,6 +121,8 @@ pub struct Route {
     pub host: HostPattern,
     /// Paths that the route matches. Default all: the prefix `/`.
     pub path: PathPattern,
+    /// Conditions on the rest of a request. Default none.
+    pub conditions: Conditions,
     /// Action for matching requests.
     pub action: Action,
     /// Whether clients without a verified certificate get 403. Default no.
@@ -138,13 +142,15 @@ pub enum HostPattern {
     Suffix(String),
 }
 
-/// Pattern for the path of a request, compared with the path as it was sent, without any normalisation.
+/// Pattern for the path of a request, in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathPattern {
     /// Prefix of whole segments: `/api` matches `/api` and `/api/x`, not `/apix`; `/api/` matches what begins with it.
     Prefix(String),
     /// One path.
     Exact(String),
+    /// A pattern that the path has in it (syntax of the crate `regex`); `^` and `$` tie it to the whole.
+    Regex(String),
 }
 
 /// Action of a route.

@@ -6,8 +6,8 @@ use regex::bytes::RegexBuilder;
 const BYTES_MAX: usize = 256 << 10;
 const NESTING_MAX: u32 = 50;
 
-/// Compiles a pattern. It is one of bytes, since texts of requests need not be UTF-8: `.` is any byte, and `\w`, `\d` and
-/// `(?i)` know ASCII alone. A search takes time in proportion to the text, whatever the pattern is.
+/// Compiles a pattern. It is one of bytes, since texts of requests need not be UTF-8: `.` is any byte, and `\w`, `\d`
+/// and `(?i)` know ASCII alone. A search takes time in proportion to the text, whatever the pattern is.
 ///
 /// # Errors
 /// A syntax error, or a pattern that takes more than 256 KiB or is nested more than 50 deep.

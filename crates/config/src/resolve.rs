@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::model::{
-    AcmeChallenge, Action, At, CertificateSource, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
+    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
     PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
 };
 use crate::report::Report;
@@ -107,10 +107,10 @@ fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
 
 /// Matching part of a route, as far as two routes can be equal in it: its path as it is compared with requests', so
 /// that two spellings of one path are one here as well.
-type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern);
+type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern, &'c Conditions);
 
 fn pattern(route: &Route) -> Pattern<'_> {
-    (route.listener, &route.host, compared(&route.path))
+    (route.listener, &route.host, compared(&route.path), &route.conditions)
 }
 
 /// A route's path as the engine compares it.
@@ -118,12 +118,13 @@ fn compared(path: &PathPattern) -> PathPattern {
     match path {
         PathPattern::Prefix(prefix) => PathPattern::Prefix(route_key(prefix)),
         PathPattern::Exact(path) => PathPattern::Exact(route_key(path)),
+        PathPattern::Regex(_) => path.clone(),
     }
 }
 
 fn written(path: &PathPattern) -> &str {
     match path {
-        PathPattern::Prefix(path) | PathPattern::Exact(path) => path,
+        PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path) => path,
     }
 }
 
@@ -143,7 +144,7 @@ fn ambiguous_routes<'c>(report: &Report<'_>, routes: &'c [RouteDraft]) -> HashSe
             if other != own {
                 what.push_str(&format!(": \"{}\" and \"{}\" are one path to routes", shown(other), shown(own)));
             }
-            report.error(draft.span, what, "change its listener, host or path, or remove one of the two");
+            report.error(draft.span, what, "change its listener, host, path or `match`, or remove one of the two");
         } else {
             first.insert(pattern(&draft.route), draft);
         }
@@ -165,10 +166,11 @@ fn redirect_loops(report: &Report<'_>, config: &Config, routes: &[RouteDraft], p
         if !keeps_url(&draft.route, redirect) {
             continue;
         }
-        let (_, host, path) = pattern(&draft.route);
+        let (_, host, path, conditions) = pattern(&draft.route);
         let loops = reached(config, &draft.route).find(|(id, listener)| {
             steps += 1 + listener.bind.len();
-            let shadowed = draft.route.listener.is_none() && patterns.contains(&(Some(*id), host, path.clone()));
+            let shadowed =
+                draft.route.listener.is_none() && patterns.contains(&(Some(*id), host, path.clone(), conditions));
             steps <= LOOP_STEPS_MAX && !shadowed && keeps_origin(listener, redirect)
         });
         if steps > LOOP_STEPS_MAX {
@@ -268,7 +270,8 @@ fn plaintext_before_redirects(
     routes: &[RouteDraft],
     patterns: &HashSet<Pattern<'_>>,
 ) {
-    let is_for_all = |route: &Route| route.host == HostPattern::Any && is_every_path(&route.path);
+    let is_for_all =
+        |route: &Route| route.host == HostPattern::Any && is_every_path(&route.path) && route.conditions.is_empty();
     let is_to_https = |route: &Route| match &route.action {
         Action::Redirect(redirect) => redirect.scheme.as_deref() == Some("https"),
         _ => false,
@@ -286,8 +289,8 @@ fn plaintext_before_redirects(
     };
     let mut steps = 0;
     for draft in routes.iter().filter(is_served) {
-        let (_, host, path) = pattern(&draft.route);
-        let shadow = |id: ListenerId| patterns.contains(&(Some(id), host, path.clone()));
+        let (_, host, path, conditions) = pattern(&draft.route);
+        let shadow = |id: ListenerId| patterns.contains(&(Some(id), host, path.clone(), conditions));
         steps += redirected.len();
         if steps > LOOP_STEPS_MAX {
             return;
@@ -361,6 +364,9 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let on = format!("[listener.{name}] has protocol = \"{protocol}\"");
         if !is_every_path(&draft.route.path) {
             report.error(draft.span, format!("{on}: there are no paths"), "remove `path`");
+        }
+        if !draft.route.conditions.is_empty() {
+            report.error(draft.span, format!("{on}: there are no requests to look at"), "remove `match`");
         }
         if !matches!(draft.route.action, Action::Backend(_)) {
             report.error(draft.span, format!("{on}: nothing is answered here"), "give the route a `backend`");

@@ -165,7 +165,7 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, _, rest] = config.routes.as_slice() else { panic!("four routes") };
+    let [api, old, quick, pattern, rest] = config.routes.as_slice() else { panic!("five routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -177,6 +177,16 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!((redirect.status, redirect.port), (301, Some(8443)));
     assert_eq!((redirect.scheme.as_deref(), redirect.path.as_deref()), (Some("https"), Some("/new?x=1")));
     assert_eq!((&rest.host, &rest.path), (&HostPattern::Any, &PathPattern::Prefix("/".into())));
+    let text = |name: &str, test| vec![TextCondition { name: name.into(), test }];
+    let conditions = Conditions {
+        method: vec!["GET".into()],
+        header: text("x-beta", TextTest::Exact("on".into())),
+        query: text("v", TextTest::Exact("2".into())),
+        cookie: text("beta", TextTest::Present),
+        source: vec![Network { address: [10, 0, 0, 0].into(), prefix: 8 }],
+    };
+    assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
+    assert_eq!(pattern.path, PathPattern::Regex("^/quick/[0-9]+$".into()));
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
 }

@@ -51,6 +51,38 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn conditions_of_routes_are_checked() {
+    expect_below_good(&[
+        ("[[route]]\nmatch={}\npath='/b'\nbackend='app'", 2, 1, "warning: `match` has no conditions"),
+        ("[[route]]\nmatch={method='get'}\nbackend='app'", 2, 15, "warning: methods are compared with case: \"get\" is not \"GET\""),
+        ("[[route]]\nmatch={method=['GET','A B']}\nbackend='app'", 2, 22, "\"A B\" is not a method"),
+        ("[[route]]\nmatch={method=[]}\nbackend='app'", 2, 15, "`method` names none"),
+        ("[[route]]\nmatch={methods='GET'}\nbackend='app'", 2, 8, "unknown key `methods` in `match`; did you mean `method`?"),
+        ("[[route]]\nmatch={source='10.0.0.1/8'}\nbackend='app'", 2, 15, "10.0.0.0/8"),
+        ("[[route]]\nmatch={header={'X A'='1'}}\nbackend='app'", 2, 16, "\"X A\" cannot be the name of a field"),
+        ("[[route]]\nmatch={header={X-A='1',x-a='2'}}\nbackend='app'", 2, 24, "`header` has \"x-a\" twice"),
+        ("[[route]]\nmatch={header='X-A'}\nbackend='app'", 2, 15, "expected a table such as"),
+        ("[[route]]\nmatch={query={a=1}}\nbackend='app'", 2, 17, "expected a string, or one of { exact"),
+        ("[[route]]\nmatch={query={a={prefix='1',regex='2'}}}\nbackend='app'", 2, 17, "a condition is one thing"),
+        ("[[route]]\nmatch={query={a={}}}\nbackend='app'", 2, 17, "a condition is one thing"),
+        ("[[route]]\nmatch={query={a={regexp='2'}}}\nbackend='app'", 2, 18, "did you mean `regex`?"),
+        ("[[route]]\nmatch={query={a={regex='('}}}\nbackend='app'", 2, 24, "\"(\" is not a pattern: unclosed group"),
+        ("[[route]]\nmatch={cookie={a=\"\\u0001\"}}\nbackend='app'", 2, 18, "cannot be compared with"),
+        ("[[route]]\npath={regex='a{900}{900}'}\nbackend='app'", 2, 13, "is not a pattern"),
+        ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` is one of `exact` and `regex`"),
+        ("[[route]]\npath={exact='/a',regex='/a'}\nbackend='app'", 2, 6, "`path` is one of `exact` and `regex`"),
+        ("[[route]]\npath='/x'\nmatch={method='GET'}\nbackend='app'\n[[route]]\npath='/x'\nmatch={method=['GET']}\nbackend='app'", 5, 1, "this route stands for the same requests as the one in line 7"),
+        ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nmatch={method='GET'}\nbackend='app'", 4, 1, "there are no requests to look at; remove `match`"),
+        ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\npath={regex='a'}\nbackend='app'", 4, 1, "there are no paths; remove `path`"),
+    ]);
+    expect_nothing_below_good(&[
+        "[[route]]\nmatch={method='GET'}\nbackend='app'\n[[route]]\nmatch={method='POST'}\nbackend='app'",
+        "[[route]]\npath={regex='^/a'}\nbackend='app'",
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn limits_of_http2_are_checked() {
     expect_below_good(&[
         ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\"; write \"h2\""),
@@ -143,7 +175,7 @@ fn wrong_types_are_named_with_the_right_form() {
         ("[listener.b]\nbind='[::]:1'\ntimeouts=5", 3, 10, "`timeouts`: expected a table, found an integer"),
         ("[backend.b]\nservers='a:1'\n[[route]]\npath='/b'\nbackend='b'", 2, 9, "write ['a:1']"),
         ("[backend.b]\nservers=[1]\n[[route]]\npath='/b'\nbackend='b'", 2, 10, "expected \"HOST:PORT\" or {"),
-        ("[[route]]\nbackend='app'\npath=5", 3, 6, "expected a string or { exact"),
+        ("[[route]]\nbackend='app'\npath=5", 3, 6, "expected a string, { exact"),
         ("[listener.b]\nbind='[::]:1'\ntls=true\n[tls.public]\ncertificates=['a.pem']", 3, 5, "write the name of a [tls.NAME] with the certificates: tls = \"NAME\""),
         ("[backend.b]\nservers=['a:2']\nhealth=true\n[[route]]\npath='/b'\nbackend='b'", 3, 8, "write health = { path = \"/\" }"),
         ("[backend.b]\nservers=['a:2']\nhealth=false\n[[route]]\npath='/b'\nbackend='b'", 3, 8, "expected a table, found a boolean; remove it"),
@@ -585,7 +617,7 @@ fn routes_are_checked() {
         ("[[route]]\npath='api'\nbackend='app'", 2, 6, "does not begin with `/`; write \"/api\""),
         ("[[route]]\npath='/a?b'\nbackend='app'", 2, 6, "has a `?` in it"),
         ("[[route]]\npath={exact='/a/../b'}\nbackend='app'", 2, 13, "warning: the path \"/a/../b\" has `.` or `..` in it"),
-        ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
+        ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` is one of `exact` and `regex`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[listener.b]\nbind='[::]:1'\nresponse_headers={}", 3, 1, "unknown key `response_headers` in [listener.b]; use `bind`"),

@@ -89,8 +89,8 @@ pub fn rank(route: &Route) -> Option<Rank> {
 }
 
 /// The address that a request is from: its peer's (told by the PROXY protocol, where that is believed), or, where
-/// trusted proxies append to X-Forwarded-For, the last address in it that is no trusted proxy's. What is no address ends
-/// the search: what stands before it was said by nobody who is trusted.
+/// trusted proxies append to X-Forwarded-For, the last address in it that is no trusted proxy's. What is no address
+/// ends the search: what stands before it was said by nobody who is trusted.
 pub fn source(listener: &Listener, peer: IpAddr, head: &RequestHead, text: &[u8]) -> IpAddr {
     let mut source = peer.to_canonical();
     let Some(proxies) = listener.trusted_proxies.as_ref().filter(|_| listener.forwarded == Forwarded::Append) else {
@@ -216,7 +216,8 @@ fn query<'a>(head: &'a RequestHead, text: &'a [u8]) -> &'a [u8] {
     query.strip_prefix(b"?").unwrap_or(query)
 }
 
-/// Value of a query's first parameter of this name, decoded as a form is (WHATWG URL §5.1): `+` is a space, `%XX` a byte.
+/// Value of a query's first parameter of this name, decoded as a form is (WHATWG URL §5.1): `+` is a space, `%XX` a
+/// byte.
 fn parameter<'a>(query: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
     query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()).find_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
@@ -272,7 +273,7 @@ mod tests {
         head
     }
 
-    /// What is unmet by a request with this line and these fields.
+    /// The condition that a request with this line and these fields does not meet.
     fn unmet(conditions: &Conditions, line: &str, fields: &str) -> Option<String> {
         let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let request = Request { head: &head(&text), text: text.as_bytes(), source: IpAddr::from([10, 1, 2, 3]) };

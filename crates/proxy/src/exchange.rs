@@ -154,7 +154,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         request.note.fault = Some(Fault::Misdirected);
         return Decision::Answered(answer_error(client, request, 421, &why));
     }
-    let route = snapshot.route(client.listener(), host, path);
+    let route = snapshot.route(client.listener(), host, (head, &request.text), || client.peer());
     if route.is_some_and(|route| route.require_client_certificate) && !client.is_identified() {
         return Decision::Answered(answer_fault(client, request, Fault::ClientCertificateRequired));
     }

@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
+use crate::conditions::{self, Conditions};
 use crate::cores::worker_count;
 use crate::endpoint::{Endpoint, Resolved};
 use crate::sticky::{self, Sticky};
@@ -54,6 +55,8 @@ pub struct Snapshot {
     pub generation: u64,
     pub config: Arc<Config>,
     pub router: Arc<Router>,
+    /// Conditions of the routes, by index; none of a route without.
+    conditions: Arc<[Option<Conditions>]>,
     relay_router: Arc<Router>,
     /// The routes that `relay_router` knows.
     relay_routes: Arc<[usize]>,
@@ -229,6 +232,7 @@ impl Snapshot {
         let limiters = reload_limiters(&config, &servers, &before, &versions);
         let terms = reload_terms(&config, &profiles, &sets, earlier);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        let conditions = config.routes.iter().map(Conditions::of).collect();
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
         let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
@@ -241,6 +245,7 @@ impl Snapshot {
             generation,
             config,
             router,
+            conditions,
             relay_router,
             relay_routes,
             servers,
@@ -778,7 +783,9 @@ pub fn rule(route: &propylon_config::Route) -> Rule {
         path: match &route.path {
             PathPattern::Prefix(prefix) => Path::Prefix(route_key(prefix)),
             PathPattern::Exact(path) => Path::Exact(route_key(path)),
+            PathPattern::Regex(_) => Path::Pattern,
         },
+        conditions: conditions::rank(route),
     }
 }
 

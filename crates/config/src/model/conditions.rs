@@ -1,9 +1,8 @@
 //! Conditions of a route on what a request is beside its listener, host and path.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Network;
-use crate::shown;
 
 /// Conditions of a route: all of them hold, or the route does not match. Empty lists are no conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -12,13 +11,13 @@ pub struct Conditions {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub method: Vec<String>,
     /// Header fields, by names in lower case. Lines of one name are joined by ", " (RFC 9110 §5.3).
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "shown::texts")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
     pub header: Vec<TextCondition>,
     /// Parameters of the query, decoded as forms are; of several with one name the first.
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "shown::texts")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
     pub query: Vec<TextCondition>,
     /// Cookies as they are sent (RFC 6265 §5.4); of several with one name the first.
-    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "shown::texts")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "texts")]
     pub cookie: Vec<TextCondition>,
     /// Networks, in one of which the client's address is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,5 +52,22 @@ impl Conditions {
     /// Whether there are no conditions.
     pub fn is_empty(&self) -> bool {
         *self == Conditions::default()
+    }
+}
+
+/// Conditions on texts as a table.
+fn texts<S: Serializer>(conditions: &[TextCondition], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(conditions.iter().map(|condition| (&condition.name, &condition.test)))
+}
+
+impl Serialize for TextTest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            TextTest::Exact(text) => serializer.serialize_str(text),
+            TextTest::Present => serializer.collect_map([("present", true)]),
+            TextTest::Absent => serializer.collect_map([("present", false)]),
+            TextTest::Prefix(text) => serializer.collect_map([("prefix", text)]),
+            TextTest::Regex(pattern) => serializer.collect_map([("regex", pattern)]),
+        }
     }
 }

@@ -71,7 +71,7 @@ impl Listener {
 }
 
 /// An IP network in CIDR form: addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     /// First address of the network; IPv4 as itself, not as IPv6.
     pub address: IpAddr,

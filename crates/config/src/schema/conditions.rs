@@ -93,8 +93,7 @@ fn texts(
     let report = section.report;
     let Some(entry) = section.forms(key, &[Form::Texts]) else { return Vec::new() };
     let Value::Table(entries) = &entry.node.value else {
-        let example = format!("a table such as {{ NAME = \"TEXT\" }}");
-        mismatch::<()>(report, key, &example, &entry.node);
+        mismatch::<()>(report, key, "a table such as { NAME = \"TEXT\" }", &entry.node);
         return Vec::new();
     };
     if entries.len() > CONDITIONS_MAX {

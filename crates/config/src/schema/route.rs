@@ -1,8 +1,9 @@
 //! `[[route]]`
 
+use super::conditions;
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
-use crate::model::{Action, BackendId, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
+use crate::model::{Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -52,6 +53,9 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     if let Some(path) = path.and_then(|entry| path_pattern(report, &entry.node)) {
         draft.route.path = path;
     }
+    if let Some(section) = section.table("match") {
+        draft.route.conditions = conditions::conditions(section);
+    }
     // A listener that was given and is not known says nothing if a syntax error may have hidden it.
     let is_known = listener.is_none() || draft.route.listener.is_some();
     draft.complete = report.errors() == errors && is_known;
@@ -69,6 +73,7 @@ fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
         listener: None,
         host: HostPattern::Any,
         path: PathPattern::Prefix("/".to_string()),
+        conditions: Conditions::default(),
         action: Action::Backend(BackendId(usize::MAX)),
         require_client_certificate: false,
         at: report.at(node.span),
@@ -93,12 +98,22 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
         }
         Value::Table(_) => {
             let mut section = Section::of(report, node, "`path`", node.span)?;
-            section.require("exact", "write { exact = \"/PATH\" }, or the prefix as a string");
-            let found = section.string("exact");
-            section.close();
-            path_text(report, found?).map(PathPattern::Exact)
+            section.one_of(&["exact", "regex"]);
+            let (exact, regex) = (section.string("exact"), section.string("regex"));
+            let is_known = !section.close();
+            match (exact, regex) {
+                (Some(exact), None) => path_text(report, exact).map(PathPattern::Exact),
+                (None, Some(regex)) => conditions::regex(report, regex).map(PathPattern::Regex),
+                _ => {
+                    let fix = "write { exact = \"/PATH\" }, { regex = \"PATTERN\" }, or the prefix as a string";
+                    if report.is_whole() && is_known {
+                        report.error(node.span, "`path` is one of `exact` and `regex`", fix);
+                    }
+                    None
+                }
+            }
         }
-        _ => mismatch(report, "path", "a string or { exact = \"/PATH\" }", node),
+        _ => mismatch(report, "path", "a string, { exact = \"/PATH\" } or { regex = \"PATTERN\" }", node),
     }
 }
 

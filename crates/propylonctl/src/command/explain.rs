@@ -4,6 +4,7 @@
 //! has to run and nothing is sent to anybody.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use propylon_config::{
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
-use propylon_policy::route::{Router, Rule};
+use propylon_policy::route::Router;
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
@@ -21,10 +22,11 @@ use propylon_config::effective;
 use propylon_control::isolation;
 use propylon_control::origin;
 use propylon_control::problems::problem;
+use propylon_proxy::conditions::{self, Conditions};
 use propylon_proxy::snapshot::{load_profiles, rule};
 
 /// Limits on a request line and its Host.
-const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };
+const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 100 };
 const SECONDS_PER_DAY: i64 = 86_400;
 
 #[derive(clap::Args)]
@@ -40,6 +42,15 @@ pub struct Arguments {
     /// The listener that the client comes in by, if the URL's port does not tell
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
+    /// The request's method
+    #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
+    method: String,
+    /// A field of the request, as in "X-Canary: yes"; repeat for more
+    #[arg(short = 'H', long = "header", value_name = "LINE")]
+    headers: Vec<String>,
+    /// The client's address, for routes that ask for its source
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    source: IpAddr,
     /// Print the answer as JSON on standard output
     #[arg(long)]
     json: bool,
@@ -70,8 +81,15 @@ struct Explanation<'a> {
     received: String,
     /// Path that servers are asked for, or the reason why the listener refuses it.
     path: Result<String, Reject>,
-    /// All routes that the request matches, by position, the one that it takes first.
-    routes: Vec<usize>,
+    /// Routes for the request's host and path, by position, the most specific first.
+    routes: Vec<Candidate>,
+}
+
+/// A route for a request's listener, host and path.
+struct Candidate {
+    index: usize,
+    /// The condition by which the request does not take it.
+    unmet: Option<String>,
 }
 
 struct Certificates {
@@ -92,7 +110,8 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 }
 
 fn explain(arguments: &Arguments) -> Result<(), String> {
-    let asked = ParsedUrl::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
+    let asked = ParsedUrl::read(&arguments.url, &arguments.method, &arguments.headers)
+        .map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
     let Loaded { config, profiles, file, overrides } = load(&arguments.config)?;
     let listeners = listeners(&config, &asked, arguments).map_err(|what| format!("propylon: {what}\n"))?;
     let name = match arguments.sni.as_deref() {
@@ -109,7 +128,6 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             true => Ok(()),
             false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
         };
-        let key = String::from_utf8_lossy(head.path_key(asked.text.as_bytes()));
         Explanation {
             config: &config,
             file: &file,
@@ -117,7 +135,12 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             certificates: certificates(listener, profiles.as_deref(), name.clone()),
             received: asked.path().into_owned(),
             routes: if path.is_ok() && listener.redirect_to_https.is_none() {
-                routes(&config, index, &asked.host, &key)
+                let request = conditions::Request {
+                    head: &head,
+                    text: asked.text.as_bytes(),
+                    source: conditions::source(listener, arguments.source, &head, asked.text.as_bytes()),
+                };
+                routes(&config, index, &asked.host, &request)
             } else {
                 Vec::new()
             },
@@ -169,7 +192,7 @@ fn load(path: &Path) -> Result<Loaded, String> {
 
 impl ParsedUrl {
     /// Reads a URL by the same strict rules as a request.
-    fn read(url: &str) -> Result<ParsedUrl, String> {
+    fn read(url: &str, method: &str, headers: &[String]) -> Result<ParsedUrl, String> {
         let (scheme, rest) = url.split_once("://").ok_or("write the whole URL, as in https://shop.example/cart")?;
         let tls = match scheme {
             "https" | "wss" => true,
@@ -180,11 +203,13 @@ impl ParsedUrl {
         let (authority, target) = rest.split_at(split);
         let target = target.split('#').next().unwrap_or_default();
         let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
-        let text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        let fields: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let text = format!("{} {target} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n", method);
         let mut head = RequestHead::default();
         match h1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
             Ok(Parsed::Complete) if !authority.is_empty() => {}
-            Ok(_) => return Err("the URL has no host".into()),
+            Ok(_) if authority.is_empty() => return Err("the URL has no host".into()),
+            Ok(_) => return Err("that is no whole request; write a field as \"Name: value\"".into()),
             Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.fault)),
         }
         let mut scratch = [0; HOST_BYTES_MAX];
@@ -273,26 +298,27 @@ fn certificates(
     }))
 }
 
-/// Every route that the request matches, in the order in which it would take them: the router's first choice, its choice
-/// without that one, and so on.
-fn routes(config: &Config, listener: usize, host: &str, path: &str) -> Vec<usize> {
-    let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
-    let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, host, path).is_some();
-    left.retain(|(_, rule)| matches(rule));
-    if config.listeners[listener].protocol.is_relay() {
-        // A route for any listener is one for any http listener.
-        left.retain(|(index, _)| config.routes[*index].listener.is_some());
-    }
-    let mut order = Vec::new();
-    while !left.is_empty() {
-        let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
-        let Some(chosen) = Router::new(rules).find(listener, host, path) else { break };
-        order.push(left.remove(chosen).0);
-    }
-    order
+/// Every route for the request's host and path, in the order in which they are tried.
+fn routes(config: &Config, listener: usize, host: &str, request: &conditions::Request<'_>) -> Vec<Candidate> {
+    let router = Router::new(config.routes.iter().map(rule).collect());
+    let is_relay = config.listeners[listener].protocol.is_relay();
+    let path = if is_relay { b"/" } else { request.head.path_key(request.text) };
+    // A route for any listener is one for any http listener.
+    let candidates = router.candidates(listener, host.as_bytes(), path);
+    let candidates = candidates.filter(|index| !is_relay || config.routes[*index].listener.is_some());
+    let unmet = |index: usize| {
+        let conditions = Conditions::of(&config.routes[index])?;
+        conditions.unmet(request).map(|unmet| unmet.to_string())
+    };
+    candidates.map(|index| Candidate { index, unmet: unmet(index) }).collect()
 }
 
 impl Explanation<'_> {
+    /// The route that the request takes.
+    fn taken(&self) -> Option<usize> {
+        self.routes.iter().find(|candidate| candidate.unmet.is_none()).map(|candidate| candidate.index)
+    }
+
     fn place(&self, at: At) -> String {
         format!("{}:{}", self.file, at.line)
     }
@@ -313,7 +339,7 @@ impl Explanation<'_> {
             Ok(path) if *path != self.received => line("path", &format!("{path}, in canonical form")),
             _ => {}
         }
-        match self.routes.first() {
+        match self.taken() {
             None if let Err(reject) = self.path => {
                 line("answer", &format!("{} ({})", reject.status, reject.fault));
                 line("", &way_out(reject.fault, &listener.name));
@@ -322,14 +348,14 @@ impl Explanation<'_> {
                 line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
             }
             None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
-            None => line("route", "none matches: 404 (no-route)"),
-            Some(&taken) => {
+            None => {
+                line("route", "none matches: 404 (no-route)");
+                self.describe_others(usize::MAX, &mut line);
+            }
+            Some(taken) => {
                 let route = &self.config.routes[taken];
                 line("route", &format!("{} ({})", self.describe(route), self.place(route.at)));
-                for &other in &self.routes[1..] {
-                    let other = &self.config.routes[other];
-                    line("", &format!("goes before {} ({})", self.describe(other), self.place(other.at)));
-                }
+                self.describe_others(taken, &mut line);
                 if route.require_client_certificate {
                     line("", "asks for a client certificate; without one 403 (client-certificate-required)");
                 }
@@ -337,6 +363,18 @@ impl Explanation<'_> {
             }
         }
         out
+    }
+
+    /// The routes that the request does not take, and why.
+    fn describe_others(&self, taken: usize, line: &mut impl FnMut(&str, &str)) {
+        for Candidate { index, unmet } in self.routes.iter().filter(|candidate| candidate.index != taken) {
+            let other = &self.config.routes[*index];
+            let (what, place) = (self.describe(other), self.place(other.at));
+            match unmet {
+                Some(unmet) => line("", &format!("does not match {what} ({place}): {unmet}")),
+                None => line("", &format!("goes before {what} ({place})")),
+            }
+        }
     }
 
     fn describe_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
@@ -374,30 +412,44 @@ impl Explanation<'_> {
         let path = match &route.path {
             PathPattern::Prefix(prefix) => format!("path from {prefix}"),
             PathPattern::Exact(path) => format!("exactly the path {path}"),
+            PathPattern::Regex(pattern) => format!("path with the pattern {pattern}"),
+        };
+        let conditions = match route.conditions.is_empty() {
+            true => String::new(),
+            false => format!(", match {}", json!(route.conditions)),
         };
         let listener = route
             .listener
             .map_or_else(String::new, |ListenerId(id)| format!(", listener {}", self.config.listeners[id].name));
-        format!("{host}, {path}{listener}")
+        format!("{host}, {path}{conditions}{listener}")
     }
 
     fn to_json(&self) -> Value {
         let place = |at: At| json!({ "file": self.file, "line": at.line, "column": at.column });
-        let route_json = |index: &usize| {
-            let route = &self.config.routes[*index];
+        let route_json = |index: usize| {
+            let route = &self.config.routes[index];
             json!({ "matches": self.describe(route), "at": place(route.at) })
         };
+        let taken = self.taken();
+        let others = || self.routes.iter().filter(|candidate| Some(candidate.index) != taken);
+        let also = others().filter(|candidate| candidate.unmet.is_none()).map(|candidate| route_json(candidate.index));
+        let unmet = others().filter_map(|candidate| {
+            let mut value = route_json(candidate.index);
+            value["unmet"] = json!(candidate.unmet.as_ref()?);
+            Some(value)
+        });
         let mut value = json!({
             "listener": { "name": self.listener.name, "at": place(self.listener.at) },
             "certificates": self.certificates.as_ref().map(|certificates| match certificates {
                 Ok(certificates) => certificates.to_json(),
                 Err(what) => json!({ "error": what }),
             }),
-            "route": self.routes.first().map(route_json),
+            "route": taken.map(route_json),
             "path": self.path.as_ref().ok(),
-            "also_match": self.routes.iter().skip(1).map(route_json).collect::<Vec<Value>>(),
+            "also_match": also.collect::<Vec<Value>>(),
+            "do_not_match": unmet.collect::<Vec<Value>>(),
         });
-        let Some(&taken) = self.routes.first() else {
+        let Some(taken) = taken else {
             let unmatched = self.listener.redirect_to_https.as_ref().map_or(404, |redirect| redirect.status);
             value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| unmatched));
             if let Err(reject) = &self.path {
@@ -522,19 +574,19 @@ mod tests {
 
     #[test]
     fn a_url_is_read_as_a_request_would_be() {
-        let asked = ParsedUrl::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
+        let asked = ParsedUrl::read("https://Shop.Example.:8443/a/b?c#d", "GET", &[]).unwrap();
         assert_eq!((asked.tls, asked.port), (true, Some(8443)));
         assert_eq!((asked.host.as_str(), &*asked.path()), ("shop.example", "/a/b"));
-        let asked = ParsedUrl::read("http://[::1]?x").unwrap();
+        let asked = ParsedUrl::read("http://[::1]?x", "GET", &[]).unwrap();
         assert_eq!((asked.host.as_str(), &*asked.path(), asked.port), ("[::1]", "/", None));
     }
 
     #[test]
     fn a_url_that_no_client_could_ask_for_is_refused_with_the_reason() {
-        assert!(ParsedUrl::read("shop.example/").is_err());
-        assert!(ParsedUrl::read("ftp://shop.example/").is_err());
-        assert!(ParsedUrl::read("https:///x").is_err());
-        let error = ParsedUrl::read("https://shop..example/").err().unwrap();
+        assert!(ParsedUrl::read("shop.example/", "GET", &[]).is_err());
+        assert!(ParsedUrl::read("ftp://shop.example/", "GET", &[]).is_err());
+        assert!(ParsedUrl::read("https:///x", "GET", &[]).is_err());
+        let error = ParsedUrl::read("https://shop..example/", "GET", &[]).err().unwrap();
         assert!(error.contains("400") && error.contains("bad-host"), "{error}");
     }
 
@@ -563,7 +615,12 @@ mod tests {
                     [[route]]\nlistener='mail'\nbackend='app'\n";
         let (config, _) =
             propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
-        let of = |listener| routes(&config, listener, "a.example", "/");
+        let asked = ParsedUrl::read("http://a.example/", "GET", &[]).unwrap();
+        let source = IpAddr::from([127, 0, 0, 1]);
+        let request = conditions::Request { head: &asked.head, text: asked.text.as_bytes(), source };
+        let of = |listener| -> Vec<usize> {
+            routes(&config, listener, "a.example", &request).iter().map(|candidate| candidate.index).collect()
+        };
         assert_eq!((of(0), of(1)), (vec![0], vec![1]));
         assert!(addresses(&config.listeners[1]).starts_with("tcp://"));
     }

@@ -117,7 +117,7 @@ fn span(
     let mut name = method.to_owned();
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(text, &mut scratch);
-    if let Some(route) = snapshot.route(client.listener(), host, head.path_key(text)) {
+    if let Some(route) = snapshot.route(client.listener(), host, (head, text), || client.peer()) {
         let route = template(route);
         name = format!("{method} {route}");
         attributes.push(("http.route", Value::Text(route)));
@@ -171,6 +171,7 @@ fn write_method(head: &RequestHead, text: &[u8], attributes: &mut Vec<Attribute>
 /// A route's path, with a star for what its prefix leaves open.
 fn template(route: &Route) -> String {
     match &route.path {
+        PathPattern::Regex(pattern) => pattern.clone(),
         PathPattern::Exact(path) => path.clone(),
         PathPattern::Prefix(prefix) if prefix.ends_with('/') => format!("{prefix}*"),
         PathPattern::Prefix(prefix) => format!("{prefix}/*"),

@@ -1,14 +1,17 @@
 //! A snapshot as one core works by it: with the state that only this core writes, and with the core's knowledge of the
 //! backends from the snapshot before.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use propylon_config::{Listener, Route};
+use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, SignerMetrics};
 use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
 use super::{Publication, Snapshot, Terms};
+use crate::conditions::{self, Conditions};
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams, predecessors};
 
@@ -22,6 +25,8 @@ pub struct CoreSnapshot {
     pub backends: Vec<Rc<Backend>>,
     /// Metrics of signers in the order of the configuration.
     pub signer_metrics: Vec<SignerMetrics>,
+    /// Conditions of the routes, by index; none of a route without.
+    conditions: Vec<Option<Conditions>>,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -81,8 +86,10 @@ impl CoreSnapshot {
             Backend::build(upstreams, &parts, connector, known, now)
         });
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
+        let conditions = shared.conditions.to_vec();
         Rc::new(CoreSnapshot {
             shared,
+            conditions,
             listeners,
             acceptors,
             backends,
@@ -132,9 +139,34 @@ impl CoreSnapshot {
         self.index_of(listener).unwrap_or(usize::MAX)
     }
 
-    /// The route that a request takes, or none when no route fits.
-    pub fn route(&self, listener: &Rc<ListenerHandle>, host: &str, path: &[u8]) -> Option<&Route> {
-        let index = self.shared.router.find(self.routed(listener), host, path)?;
+    /// The route that a request takes, or none when no route fits. The head comes with its bytes; `host` is the one of
+    /// it, and `peer` the client's address.
+    pub fn route(
+        &self,
+        listener: &Rc<ListenerHandle>,
+        host: &str,
+        (head, text): (&RequestHead, &[u8]),
+        peer: impl FnOnce() -> SocketAddr,
+    ) -> Option<&Route> {
+        let found = self.shared.router.find(self.routed(listener), host, head.path_key(text))?;
+        let route = found.of(&self.shared.config.routes);
+        route.or_else(|| self.conditional_route(listener, host, (head, text), peer()))
+    }
+
+    /// As `route`, where routes with conditions may be taken.
+    #[cold]
+    fn conditional_route(
+        &self,
+        listener: &Rc<ListenerHandle>,
+        host: &str,
+        (head, text): (&RequestHead, &[u8]),
+        peer: SocketAddr,
+    ) -> Option<&Route> {
+        let source = conditions::source(self.listener(listener), peer.ip(), head, text);
+        let request = conditions::Request { head, text, source };
+        let holds = |index: usize| self.conditions[index].as_ref().is_none_or(|conditions| conditions.hold(&request));
+        let path = head.path_key(text);
+        let index = self.shared.router.find_where(self.routed(listener), host, path, holds)?;
         Some(&self.shared.config.routes[index])
     }
 
@@ -145,8 +177,9 @@ impl CoreSnapshot {
 
     /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
     pub fn relay_route(&self, listener: &Rc<ListenerHandle>, name: &str) -> Option<&Route> {
-        let index = self.shared.relay_router.find(self.routed(listener), name, b"/")?;
-        Some(&self.shared.config.routes[self.shared.relay_routes[index]])
+        let found = self.shared.relay_router.find(self.routed(listener), name, b"/")?;
+        // A relay's routes have no conditions.
+        Some(&self.shared.config.routes[*found.of(&self.shared.relay_routes)?])
     }
 }
 
