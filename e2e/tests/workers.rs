@@ -37,7 +37,8 @@ fn a_process_whose_cores_have_changed_says_so_and_its_successor_has_as_many_work
     let mut command = Command::new("taskset");
     command.args(["-c", "0,1"]).arg(binaries::propylon()).arg("run");
     let mut lineage = Lineage::start_by(command, "drain_timeout = \"1s\"", &simple(&[origin.address()]));
-    assert_eq!(workers(lineage.pid()), 2);
+    // A thread has its name when it has run.
+    eventually(WAIT_MAX, "there are two", || (workers(lineage.pid()) == 2).then_some(()));
     assert_eq!(lineage.metric("propylon_workers_outdated"), 0.0);
 
     allow(lineage.pid(), "0");
@@ -45,7 +46,7 @@ fn a_process_whose_cores_have_changed_says_so_and_its_successor_has_as_many_work
     lineage.says("workers-outdated");
     assert_eq!(lineage.metric("propylon_workers_outdated"), 1.0);
     lineage.upgrade(How::Signal);
-    assert_eq!(workers(lineage.pid()), 1);
+    eventually(WAIT_MAX, "there is one", || (workers(lineage.pid()) == 1).then_some(()));
     assert_eq!(lineage.metric("propylon_workers_outdated"), 0.0);
 
     // A change that is taken back needs nothing.

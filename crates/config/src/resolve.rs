@@ -24,6 +24,8 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     identities(report, config, routes);
     facts(report, config);
     relays(report, config, routes);
+    own_fields(report, config, routes);
+    patterns_past_guards(report, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
         reach(report, config, routes);
@@ -381,6 +383,59 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if draft.route.host != HostPattern::Any && !is_named {
             let fix = "remove `host`, or add `tls` to the listener";
             report.error(draft.span, format!("{on} and no TLS: clients name no host"), fix);
+        }
+    }
+}
+
+/// Conditions are asked of what the client has sent, and a field that a listener writes itself is not that.
+fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        for (_, listener) in reached(config, &draft.route) {
+            let is_asked = |name: &str| {
+                draft.route.conditions.header.iter().any(|condition| condition.name.eq_ignore_ascii_case(name))
+            };
+            if let Some(header) = listener.request_headers.iter().find(|header| is_asked(&header.name)) {
+                let (name, field) = (shown(&listener.name), shown(&header.name));
+                let what = format!(
+                    "[listener.{name}] writes the field \"{field}\" itself, and clients can send what they like by that name"
+                );
+                report.error(draft.span, what, "remove the condition, or the field from `request_headers`");
+                break;
+            }
+        }
+    }
+}
+
+/// Patterns go before all prefixes of their host, such as one that keeps clients out.
+fn patterns_past_guards(report: &Report<'_>, routes: &[RouteDraft]) {
+    let is_guard = |route: &Route| {
+        let keeps_out = matches!(&route.action, Action::Respond(respond) if respond.status >= 400);
+        let is_prefix = matches!(route.path, PathPattern::Prefix(_)) && !is_every_path(&route.path);
+        is_prefix && (keeps_out || route.require_client_certificate)
+    };
+    let guards: Vec<&RouteDraft> =
+        routes.iter().filter(|draft| draft.complete && is_guard(&draft.route)).take(LOOP_STEPS_MAX / 1_000).collect();
+    let is_open = |draft: &&RouteDraft| {
+        let route = &draft.route;
+        let leads_on = matches!(route.action, Action::Backend(_)) && !route.require_client_certificate;
+        draft.complete && leads_on && matches!(route.path, PathPattern::Regex(_))
+    };
+    for draft in routes.iter().filter(is_open).take(1_000) {
+        let passed = guards.iter().find(|guard| {
+            let (own, other) = (&draft.route, &guard.route);
+            own.host == other.host
+                && (own.listener.is_none() || other.listener.is_none() || own.listener == other.listener)
+        });
+        if let Some(guard) = passed {
+            let line = report.line(guard.span);
+            let what = format!(
+                "paths that this pattern fits go past the route in line {line}, which keeps clients out: patterns go before prefixes"
+            );
+            report.warning(
+                draft.span,
+                what,
+                "nothing, if no such path begins as that one; else begin the pattern with `^` and its own folder",
+            );
         }
     }
 }

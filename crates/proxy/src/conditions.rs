@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use propylon_config::{Forwarded, Listener, Network, PathPattern, Route, TextCondition, TextTest, pattern};
-use propylon_http::h1::{Fields, RequestHead};
+use propylon_http::h1::{Fields, Name, RequestHead, is_same_or_lookalike};
 use propylon_policy::route::Rank;
 use regex::bytes::Regex;
 
@@ -195,14 +195,27 @@ impl Test {
     }
 }
 
-/// Values of all lines of a field. `name` is in lower case.
+/// Values of all lines of a field, and of those that a server may take for it. `name` is in lower case.
 fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let lines = fields.iter().filter(move |field| field.name.bytes(text).eq_ignore_ascii_case(name.as_bytes()));
+    let lines = fields.iter().filter(move |field| is_same_or_lookalike(field.name.bytes(text), name));
     lines.map(move |field| field.value.bytes(text))
+}
+
+/// Whether a field is a claim about the client, its certificate or its URL, which anybody can send and no server gets
+/// as it came: no condition holds for it.
+fn is_claim(name: &str) -> bool {
+    use Name::*;
+    matches!(
+        Name::of(name.as_bytes()),
+        Claim | ClientCert | Forwarded | XForwardedFor | XForwardedHost | XForwardedProto | XForwardedOther
+    )
 }
 
 /// Value of a field, its lines joined (RFC 9110 §5.3). `name` is in lower case.
 fn joined<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> Option<Cow<'a, [u8]>> {
+    if is_claim(name) {
+        return None;
+    }
     let mut values = values(fields, text, name);
     let first = values.next()?;
     let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
@@ -299,6 +312,13 @@ mod tests {
             ("match = { header = { X-A = { present = true } } }", "GET /", "X-A:\r\n", ""),
             ("match = { header = { X-A = { present = false } } }", "GET /", "X-A:\r\n", field),
             ("match = { header = { X-A = { present = false } } }", "GET /", "", ""),
+            ("match = { header = { X-A = { present = false } } }", "GET /", "X_a: 1\r\n", field),
+            (
+                "match = { header = { X-Real-IP = \"::1\" } }",
+                "GET /",
+                "X-Real-IP: ::1\r\n",
+                "the field x-real-ip is not as it asks",
+            ),
             ("match = { query = { a = \"b c/d\" } }", "GET /?x&%61=b+c%2Fd&a=2", "", ""),
             ("match = { query = { a = \"2\" } }", "GET /?a=1&a=2", "", "the parameter a is not as it asks"),
             ("match = { query = { a = { present = true } } }", "GET /?&a", "", ""),

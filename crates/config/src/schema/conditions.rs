@@ -109,6 +109,9 @@ fn texts(
             report.error(entry.key_span, what, "use letters, digits and `-`");
             continue;
         };
+        if key == "header" && name == "host" {
+            report.error(entry.key_span, "a host is no condition on a field", "write the route's `host`");
+        }
         if conditions.iter().any(|other| other.name == name) {
             let what = format!("`{key}` has \"{}\" twice: case does not tell fields apart", shown(&name));
             report.error(entry.key_span, what, "remove one of the two");
@@ -165,6 +168,12 @@ pub(crate) fn regex(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     bounded(report, found)?;
     match pattern::compile(found.value) {
         Ok(_) => Some(found.value.to_string()),
+        Err(regex::Error::CompiledTooBig(_)) => {
+            let what =
+                format!("\"{}\" is too large a pattern: a worker searches while others wait", shown(found.value));
+            report.error(found.span, what, "write it with fewer and smaller repetitions, or more routes");
+            None
+        }
         Err(error) => {
             // The crate draws a picture over several lines; its last says what is wrong.
             let why = error.to_string();

@@ -440,7 +440,8 @@ impl Fields {
     }
 }
 
-fn is_same_or_lookalike(name: &[u8], ours: &str) -> bool {
+/// Whether a field has this name, or one that a server which takes odd bytes for `-` would read as it.
+pub fn is_same_or_lookalike(name: &[u8], ours: &str) -> bool {
     name.len() == ours.len()
         && name.iter().zip(ours.bytes()).all(|(&byte, known)| match known {
             b'-' => byte == b'-' || class(byte) & ODD != 0,
