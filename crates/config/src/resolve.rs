@@ -389,7 +389,7 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 
 /// Conditions are asked of what the client has sent, and a field that a listener writes itself is not that.
 fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
-    for draft in routes.iter().filter(|draft| draft.complete) {
+    for draft in routes.iter().filter(|draft| draft.complete && !draft.route.conditions.header.is_empty()) {
         for (_, listener) in reached(config, &draft.route) {
             let is_asked = |name: &str| {
                 draft.route.conditions.header.iter().any(|condition| condition.name.eq_ignore_ascii_case(name))

@@ -44,7 +44,7 @@ fn methods(section: &mut Section<'_, '_>) -> Vec<String> {
             report.error(found.span, what, "write a token such as \"GET\"");
             return None;
         }
-        if text.bytes().any(|byte| byte.is_ascii_lowercase()) && text.eq_ignore_ascii_case(&text.to_ascii_uppercase()) {
+        if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
             let what = format!("methods are compared with case: \"{}\" is not \"{}\"", text, text.to_ascii_uppercase());
             report.warning(found.span, what, "write it in upper case");
         }
