@@ -207,6 +207,9 @@ fn route(config: &Config, route: &Route) -> Value {
     if !route.conditions.is_empty() {
         value["match"] = shown(&route.conditions);
     }
+    if let (Value::Object(steps), Some(all)) = (shown(&route.steps), value.as_object_mut()) {
+        all.extend(steps);
+    }
     if route.require_client_certificate {
         value["require_client_certificate"] = json!(true);
     }

@@ -10,6 +10,7 @@ mod health;
 mod keys;
 mod listener;
 mod process;
+mod steps;
 mod tls;
 mod tracing;
 
@@ -27,6 +28,7 @@ pub use health::*;
 pub use keys::*;
 pub use listener::*;
 pub use process::*;
+pub use steps::*;
 pub use tls::*;
 pub use tracing::*;
 
@@ -127,6 +129,8 @@ pub struct Route {
     pub action: Action,
     /// Whether clients without a verified certificate get 403. Default no.
     pub require_client_certificate: bool,
+    /// Steps that are taken with matching requests and their responses. Default none.
+    pub steps: Steps,
     /// Position of the route in the file.
     pub at: At,
 }

@@ -370,6 +370,10 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if !draft.route.conditions.is_empty() {
             report.error(draft.span, format!("{on}: there are no requests to look at"), "remove `match`");
         }
+        if !draft.route.steps.is_empty() {
+            let fix = "leave them to routes of listeners with protocol = \"http\"";
+            report.error(draft.span, format!("{on}: there are no requests to take steps with"), fix);
+        }
         if !matches!(draft.route.action, Action::Backend(_)) {
             report.error(draft.span, format!("{on}: nothing is answered here"), "give the route a `backend`");
         }

@@ -91,6 +91,11 @@ impl Found {
         // Numbers of groups are beyond any rule's: the check of the bound tells them apart at no cost.
         of_rules.get(self.0 as usize)
     }
+
+    /// Number of the rule, of so many; none where conditions decide, as in [`Found::of`].
+    pub fn index_below(self, rules: usize) -> Option<usize> {
+        Some(self.0 as usize).filter(|index| *index < rules)
+    }
 }
 
 /// Bit of a rule's number in [`Choices`] that makes it the number of a group.

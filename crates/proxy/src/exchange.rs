@@ -5,6 +5,7 @@ mod answers;
 mod attempt;
 mod heads;
 pub mod record;
+mod steps;
 mod transfer;
 mod tunnel;
 
@@ -44,6 +45,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
+        Decision::Steps(route) => Box::pin(steps::take(client, request, &snapshot, route)).await,
     };
     // A connection that ends here sends what is staged in its farewell.
     let after = match client {
@@ -108,6 +110,8 @@ enum Decision {
     /// The answer is staged.
     Answered(After),
     Forward(BackendId),
+    /// The route of this index has steps, which are to be taken.
+    Steps(usize),
 }
 
 fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
@@ -154,19 +158,25 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         request.note.fault = Some(Fault::Misdirected);
         return Decision::Answered(answer_error(client, request, 421, &why));
     }
-    let route = snapshot.route(client.listener(), host, (head, &request.text), || client.peer());
-    if route.is_some_and(|route| route.require_client_certificate) && !client.is_identified() {
-        return Decision::Answered(answer_fault(client, request, Fault::ClientCertificateRequired));
-    }
-    match route.map(|route| &route.action) {
+    let Some(route) = snapshot.route(client.listener(), host, (head, &request.text), || client.peer()) else {
         // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
-        None if matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host) => {
-            Decision::Answered(answer_fault(client, request, Fault::Misdirected))
-        }
-        None => Decision::Answered(answer_fault(client, request, Fault::NoRoute)),
-        Some(Action::Backend(backend)) => Decision::Forward(*backend),
-        Some(Action::Redirect(redirect)) => Decision::Answered(answer_redirect(client, request, redirect)),
-        Some(Action::Respond(Respond { status, body, content_type })) => {
+        let is_misdirected = matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host);
+        let fault = if is_misdirected { Fault::Misdirected } else { Fault::NoRoute };
+        return Decision::Answered(answer_fault(client, request, fault));
+    };
+    request.note.route = Some(route);
+    match snapshot.steps[route] {
+        Some(_) => Decision::Steps(route),
+        None => act(client, request, snapshot, route),
+    }
+}
+
+/// Does what a route is for. `route` is its index.
+fn act(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, route: usize) -> Decision {
+    match &snapshot.shared.config.routes[route].action {
+        Action::Backend(backend) => Decision::Forward(*backend),
+        Action::Redirect(redirect) => Decision::Answered(answer_redirect(client, request, redirect)),
+        Action::Respond(Respond { status, body, content_type }) => {
             let answer = Answer { status: *status, fields: &[], content_type, body, close: false };
             Decision::Answered(answer_here(client, request, &answer))
         }

@@ -8,7 +8,6 @@ mod answer;
 pub mod batches;
 pub mod challenges;
 pub mod client;
-pub mod conditions;
 pub mod core;
 pub mod cores;
 pub mod dispatch;

@@ -1,10 +1,12 @@
 //! A request in progress, and what is noted of it for the log and the metrics.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
+use propylon_steps::Steps;
 
 use crate::trace::Trace;
 
@@ -18,6 +20,8 @@ pub struct Request {
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
     pub trace: Trace,
+    /// Steps of its route; none if it has none.
+    pub steps: Option<Rc<Steps>>,
     pub note: Note,
 }
 
@@ -26,6 +30,8 @@ pub struct Request {
 pub struct Note {
     /// 0 while no response has begun.
     pub status: u16,
+    /// Index of the route; `None` while there is none.
+    pub route: Option<usize>,
     pub bytes_received: u64,
     pub bytes_sent: u64,
     pub head_us: u64,
@@ -59,6 +65,7 @@ impl Default for Request {
             started: Instant::now(),
             body_begun: false,
             trace: Trace::Off,
+            steps: None,
             note: Note::default(),
         }
     }
@@ -72,6 +79,7 @@ impl Request {
         self.started = now;
         self.body_begun = false;
         self.trace = Trace::Off;
+        self.steps = None;
         self.note = Note::default();
     }
 

@@ -33,7 +33,6 @@ use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
-use crate::conditions::{self, Conditions};
 use crate::cores::worker_count;
 use crate::endpoint::{Endpoint, Resolved};
 use crate::sticky::{self, Sticky};
@@ -47,6 +46,7 @@ pub use per_core::CoreSnapshot;
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 use propylon_signer::{KeyServerAddresses, SignerProfile};
+use propylon_steps::conditions::{self, Conditions};
 
 /// A compiled configuration, which all cores share: names are resolved, certificates loaded and routes indexed.
 #[derive(Clone)]

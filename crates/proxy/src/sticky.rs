@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use propylon_config::{At, Backend, CookieSecure, SameSite};
 use propylon_crypto::{SecretFileError, Tag, TagKey};
-use propylon_http::h1::Fields;
+use propylon_http::h1::{Fields, cookies};
 use propylon_tls::{Finding, Severity};
 
 /// Limit on cookies of one name that are read per request: a browser sends those of all paths.
@@ -115,17 +115,6 @@ fn set_cookie(config: &propylon_config::Sticky, tag: &Tag, secure: bool) -> Vec<
     });
     line.push_str("\r\n");
     line.into_bytes()
-}
-
-/// The values of all cookies of a name, in the order in which they came (RFC 6265 §5.4).
-pub fn cookies<'a>(fields: &'a Fields, buf: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    let lines = fields.iter().filter(|field| field.name.len() == 6);
-    let lines = lines.filter(|field| field.name.bytes(buf).eq_ignore_ascii_case(b"cookie"));
-    lines.flat_map(|field| field.value.bytes(buf).split(|byte| *byte == b';')).filter_map(move |pair| {
-        let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-        // Some clients send quotes back (RFC 6265 §4.1.1).
-        Some(value.strip_prefix(b"\"").and_then(|inner| inner.strip_suffix(b"\"")).unwrap_or(value))
-    })
 }
 
 /// Checks the files of secrets: finds errors in them, and backends that have none.

@@ -86,9 +86,15 @@ const CRATES: &[CrateRules] = &[
         &["toml", "serde_json", "h2", "hyper", "http", "aws-lc-rs", "rustls"],
     ),
     // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
+    // What a route asks and does, without the connection: bytes and facts in, decisions and lines out.
+    CrateRules::new(
+        "steps",
+        &["http", "policy", "tls", "crypto", "config"],
+        &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
+    ),
     CrateRules::new(
         "proxy",
-        &["signer", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics", "config"],
+        &["signer", "steps", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics", "config"],
         &[
             "toml",
             "serde_json",
@@ -133,7 +139,20 @@ const CRATES: &[CrateRules] = &[
     // Commands that ask an engine, or explain what it would do.
     CrateRules::new(
         "propylonctl",
-        &["control", "proxy", "policy", "http", "tls", "announce", "cluster", "keyserver", "crypto", "sys", "config"],
+        &[
+            "control",
+            "proxy",
+            "steps",
+            "policy",
+            "http",
+            "tls",
+            "announce",
+            "cluster",
+            "keyserver",
+            "crypto",
+            "sys",
+            "config",
+        ],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types", "h2", "hyper"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.

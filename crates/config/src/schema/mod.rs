@@ -19,6 +19,7 @@ mod pkcs11;
 mod process;
 mod route;
 mod signer;
+mod steps;
 mod sticky;
 mod suites;
 mod tls;

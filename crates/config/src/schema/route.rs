@@ -1,9 +1,11 @@
 //! `[[route]]`
 
-use super::conditions;
+use super::{conditions, steps};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
-use crate::model::{Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
+use crate::model::{
+    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route, Steps,
+};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
@@ -63,6 +65,7 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
         draft.route.action = action;
     }
     draft.route.require_client_certificate = section.boolean_or("require_client_certificate", false);
+    draft.route.steps = steps::steps(context, &mut section);
     section.close();
     draft
 }
@@ -76,6 +79,7 @@ fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
         conditions: Conditions::default(),
         action: Action::Backend(BackendId(usize::MAX)),
         require_client_certificate: false,
+        steps: Steps::default(),
         at: report.at(node.span),
     };
     RouteDraft { route, span: node.span, complete: false }

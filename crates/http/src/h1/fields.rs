@@ -650,3 +650,13 @@ impl Fields {
         }
     }
 }
+/// The values of all cookies of a name, in the order in which they came (RFC 6265 §5.4).
+pub fn cookies<'a>(fields: &'a Fields, buf: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = fields.iter().filter(|field| field.name.len() == 6);
+    let lines = lines.filter(|field| field.name.bytes(buf).eq_ignore_ascii_case(b"cookie"));
+    lines.flat_map(|field| field.value.bytes(buf).split(|byte| *byte == b';')).filter_map(move |pair| {
+        let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        // Some clients send quotes back (RFC 6265 §4.1.1).
+        Some(value.strip_prefix(b"\"").and_then(|inner| inner.strip_suffix(b"\"")).unwrap_or(value))
+    })
+}

@@ -22,8 +22,8 @@ use propylon_config::effective;
 use propylon_control::isolation;
 use propylon_control::origin;
 use propylon_control::problems::problem;
-use propylon_proxy::conditions::{self, Conditions};
 use propylon_proxy::snapshot::{load_profiles, rule};
+use propylon_steps::conditions::{self, Conditions};
 
 /// Limits on a request line and its Host.
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 100 };

@@ -117,8 +117,8 @@ fn span(
     let mut name = method.to_owned();
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(text, &mut scratch);
-    if let Some(route) = snapshot.route(client.listener(), host, (head, text), || client.peer()) {
-        let route = template(route);
+    if let Some(route) = note.route {
+        let route = template(&snapshot.shared.config.routes[route]);
         name = format!("{method} {route}");
         attributes.push(("http.route", Value::Text(route)));
     }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use propylon_config::{Listener, Route};
 use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, SignerMetrics};
+use propylon_steps::Steps;
+use propylon_steps::conditions::{self, Conditions};
 use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
 use super::{Publication, Snapshot, Terms};
-use crate::conditions::{self, Conditions};
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams, predecessors};
 
@@ -27,6 +28,8 @@ pub struct CoreSnapshot {
     pub signer_metrics: Vec<SignerMetrics>,
     /// Conditions of the routes, by index; none of a route without.
     conditions: Vec<Option<Conditions>>,
+    /// Steps of the routes, by index; none of a route without.
+    pub steps: Vec<Option<Rc<Steps>>>,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -87,9 +90,11 @@ impl CoreSnapshot {
         });
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
         let conditions = shared.conditions.to_vec();
+        let steps = shared.config.routes.iter().map(|route| Steps::of(route).map(Rc::new)).collect();
         Rc::new(CoreSnapshot {
             shared,
             conditions,
+            steps,
             listeners,
             acceptors,
             backends,
@@ -139,7 +144,7 @@ impl CoreSnapshot {
         self.index_of(listener).unwrap_or(usize::MAX)
     }
 
-    /// The route that a request takes, or none when no route fits. The head comes with its bytes; `host` is the one of
+    /// Index of the route that a request takes, or none when no route fits. The head comes with its bytes; `host` is the one of
     /// it, and `peer` the client's address.
     pub fn route(
         &self,
@@ -147,10 +152,9 @@ impl CoreSnapshot {
         host: &str,
         (head, text): (&RequestHead, &[u8]),
         peer: impl FnOnce() -> SocketAddr,
-    ) -> Option<&Route> {
+    ) -> Option<usize> {
         let found = self.shared.router.find(self.routed(listener), host, head.path_key(text))?;
-        let route = found.of(&self.shared.config.routes);
-        route.or_else(|| self.conditional_route(listener, host, (head, text), peer()))
+        found.index_below(self.steps.len()).or_else(|| self.conditional_route(listener, host, (head, text), peer()))
     }
 
     /// As `route`, where routes with conditions may be taken.
@@ -161,13 +165,12 @@ impl CoreSnapshot {
         host: &str,
         (head, text): (&RequestHead, &[u8]),
         peer: SocketAddr,
-    ) -> Option<&Route> {
+    ) -> Option<usize> {
         let source = conditions::source(self.listener(listener), peer.ip(), head, text);
         let request = conditions::Request { head, text, source };
         let holds = |index: usize| self.conditions[index].as_ref().is_none_or(|conditions| conditions.hold(&request));
         let path = head.path_key(text);
-        let index = self.shared.router.find_where(self.routed(listener), host, path, holds)?;
-        Some(&self.shared.config.routes[index])
+        self.shared.router.find_where(self.routed(listener), host, path, holds)
     }
 
     /// Whether a listener has any route for a host.

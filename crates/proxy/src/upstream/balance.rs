@@ -11,7 +11,7 @@ use propylon_policy::suspect::Suspects;
 
 use crate::endpoint::Endpoint;
 use crate::request::Request;
-use crate::sticky::{CookieTarget, Sticky, cookies};
+use crate::sticky::{CookieTarget, Sticky};
 
 /// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
@@ -105,7 +105,7 @@ fn request_key(key: &HashKey, peer: IpAddr, request: &Request) -> Option<u64> {
         HashKey::ClientIp => Some(address_key(peer)),
         HashKey::Path => Some(key_of(head.path(text))),
         HashKey::Header(name) => head.fields.value(text, name).map(key_of),
-        HashKey::Cookie(name) => cookies(&head.fields, text, name).next().map(key_of),
+        HashKey::Cookie(name) => propylon_http::h1::cookies(&head.fields, text, name).next().map(key_of),
     }
 }
 

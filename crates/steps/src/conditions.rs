@@ -7,11 +7,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use propylon_config::{Forwarded, Listener, Network, PathPattern, Route, TextCondition, TextTest, pattern};
-use propylon_http::h1::{Fields, Name, RequestHead, is_same_or_lookalike};
+use propylon_http::h1::{Fields, Name, RequestHead, cookies, is_same_or_lookalike};
 use propylon_policy::route::Rank;
 use regex::bytes::Regex;
-
-use crate::sticky::cookies;
 
 /// A request, as far as conditions look at it.
 pub struct Request<'a> {
