@@ -333,3 +333,53 @@ fn a_handshake_that_fails_leaves_one_line_with_what_is_known() {
         assert!(line.contains(part), "{part} not in {line}");
     }
 }
+
+#[test]
+fn routes_go_by_certificates_tls_and_port() {
+    let cast = Cast::new();
+    let text = format!(
+        r#"
+[listener.web]
+bind = "127.0.0.1:0"
+tls = "asks"
+[listener.plain]
+bind = "127.0.0.1:0"
+[[route]]
+respond = {{ body = "anybody" }}
+[[route]]
+match = {{ client = {{ subject = {{ regex = "^CN=Zo" }}, sha256 = {{ present = true }} }} }}
+respond = {{ body = "certificate" }}
+[[route]]
+path = "/tls"
+match = {{ tls = {{ version = "TLSv1.2" }} }}
+respond = {{ body = "old" }}
+[[route]]
+path = "/tls"
+match = {{ tls = {{ alpn = "h2", server_name = {{ prefix = "local" }} }} }}
+respond = {{ body = "h2" }}
+[[route]]
+path = "/tls"
+match = {{ tls = {{ ja4 = {{ prefix = "t13" }} }} }}
+respond = {{ body = "ja4" }}
+[[route]]
+path = "/tls"
+match = {{ tls = {{ version = {{ present = false }} }} }}
+respond = {{ body = "plaintext" }}
+{}"#,
+        cast.profile("asks", "mode = \"optional\"")
+    );
+    let engine = Engine::start(&text);
+    let port = engine.address("web").port();
+    let ask = |path: &str, more: &[&str]| {
+        let url = format!("https://localhost:{port}{path}");
+        // Two requests of one connection: what the hello said is known of the second as well.
+        curl(&[more, &[&url, &url]].concat()).text()
+    };
+    let file = cast.file("good").display().to_string();
+    assert_eq!(ask("/", &["--http1.1", "--cert", &file]), "certificatecertificate");
+    assert_eq!(ask("/", &["--http2"]), "anybodyanybody");
+    assert_eq!(ask("/tls", &["--http1.1", "--tls-max", "1.2"]), "oldold");
+    assert_eq!(ask("/tls", &["--http2"]), "h2h2");
+    let mut plain = engine.client("plain");
+    assert_eq!(plain.get("/tls").text(), "plaintext");
+}

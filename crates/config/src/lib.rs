@@ -22,6 +22,7 @@ mod context;
 mod describe;
 pub mod effective;
 mod equality;
+mod hidden;
 pub mod json_schema;
 pub mod keyserver;
 mod log_line;

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
+use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
-    PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
+    PathPattern, Piece, Protocol, Redirect, Route, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -25,6 +26,8 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     facts(report, config);
     relays(report, config, routes);
     own_fields(report, config, routes);
+    facts_of_routes(report, config, routes);
+    hidden::check(report, routes);
     patterns_past_guards(report, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
@@ -109,9 +112,9 @@ fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
 
 /// Matching part of a route, as far as two routes can be equal in it: its path as it is compared with requests', so
 /// that two spellings of one path are one here as well.
-type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern, &'c Conditions);
+pub(crate) type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern, &'c Conditions);
 
-fn pattern(route: &Route) -> Pattern<'_> {
+pub(crate) fn pattern(route: &Route) -> Pattern<'_> {
     (route.listener, &route.host, compared(&route.path), &route.conditions)
 }
 
@@ -406,6 +409,43 @@ fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
                 report.error(draft.span, what, "remove the condition, or the field from `request_headers`");
                 break;
             }
+        }
+    }
+}
+
+/// Conditions on facts that are known on none of the listeners that a route is for.
+fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    let is_met_by_absence = |test: &TextTest| *test == TextTest::Absent;
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let conditions = &draft.route.conditions;
+        let profiles = || reached(config, &draft.route).filter_map(|(_, listener)| profile(config, listener));
+        let mut asked = conditions.tls.iter().filter(|condition| !is_met_by_absence(&condition.test)).peekable();
+        let asks_client = conditions.client.iter().any(|condition| !is_met_by_absence(&condition.test));
+        let asks_ja4 = asked.clone().any(|condition| condition.fact == TlsFact::Ja4);
+        let never = |what: &str| format!("this route can never match: {what}");
+        if (asked.peek().is_some() || asks_client)
+            && reached(config, &draft.route).all(|(_, known)| known.tls.is_none())
+        {
+            let what = never("it asks for facts of TLS, and its listeners speak plaintext");
+            report.error(draft.span, what, "add `tls` to a listener, or remove the conditions");
+        } else if asks_client && profiles().all(|tls| tls.client_auth.is_none()) {
+            let fix = "add `client_auth` to the [tls.NAME] of its listener, or remove `match.client`";
+            report.error(draft.span, never("no client is asked for a certificate"), fix);
+        } else if asks_ja4 && profiles().all(|tls| !tls.ja4) {
+            let fix = "add ja4 = true to the [tls.NAME] of its listener, or remove the condition";
+            report.error(draft.span, never("fingerprints are not computed"), fix);
+        }
+        let ports: Vec<u16> = reached(config, &draft.route)
+            .flat_map(|(_, listener)| &listener.bind)
+            .map(|bind| bind.address.port())
+            .collect();
+        let is_told = reached(config, &draft.route).any(|(_, listener)| listener.accept_proxy_protocol);
+        if !conditions.port.is_empty()
+            && !is_told
+            && !ports.iter().any(|port| *port == 0 || conditions.port.contains(port))
+        {
+            let what = never("no listener that it is for has one of its ports");
+            report.error(draft.span, what, "write a port of `bind`, or remove `match.port`");
         }
     }
 }

@@ -184,6 +184,10 @@ fn every_key_of_a_route_reaches_the_model() {
         query: text("v", TextTest::Exact("2".into())),
         cookie: text("beta", TextTest::Present),
         source: vec![Network { address: [10, 0, 0, 0].into(), prefix: 8 }],
+        client: vec![FactCondition { fact: ClientFact::San, test: TextTest::Exact("a.example".into()) }],
+        tls: vec![FactCondition { fact: TlsFact::Version, test: TextTest::Exact("TLSv1.3".into()) }],
+        grpc: Some(GrpcCondition { service: Some(TextTest::Exact("a.B".into())), method: None }),
+        port: vec![443],
     };
     assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
     assert_eq!(pattern.path, PathPattern::Regex("^/quick/[0-9]+$".into()));

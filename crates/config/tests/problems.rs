@@ -78,7 +78,22 @@ fn conditions_of_routes_are_checked() {
         ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nmatch={method='GET'}\nbackend='app'", 4, 1, "there are no requests to look at; remove `match`"),
         ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\npath={regex='a'}\nbackend='app'", 4, 1, "there are no paths; remove `path`"),
     ]);
+    expect_below_good(&[
+        ("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\n[[route]]\nlistener='b'\nmatch={client={san='a'}}\nbackend='app'", 6, 1, "this route can never match: no client is asked for a certificate"),
+        ("[listener.b]\nbind='[::]:1'\n[[route]]\nlistener='b'\nmatch={tls={version='TLSv1.3'}}\nbackend='app'", 3, 1, "this route can never match: it asks for facts of TLS, and its listeners speak plaintext"),
+        ("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\n[[route]]\nlistener='b'\nmatch={tls={ja4='t13'}}\nbackend='app'", 6, 1, "this route can never match: fingerprints are not computed"),
+        ("[[route]]\nmatch={tls={}}\nbackend='app'", 2, 8, "nothing is asked here; give it one of `version`"),
+        ("[[route]]\nmatch={tls={sni='a'}}\nbackend='app'", 2, 13, "unknown key `sni` in `tls`"),
+        ("[[route]]\nmatch={grpc={service='/a'}}\nbackend='app'", 2, 22, "\"/a\" is no service of gRPC"),
+        ("[[route]]\nmatch={port=70000}\nbackend='app'", 2, 13, "70000 is no port"),
+        ("[[route]]\nmatch={port=1}\nbackend='app'", 1, 1, "this route can never match: no listener that it is for has one of its ports"),
+        ("[[route]]\npath='/x'\nmatch={header={a={prefix='v'}}}\nbackend='app'\n[[route]]\npath='/x'\nmatch={header={a='v1'}}\nbackend='app'", 5, 1, "warning: this route can never match: the one in line 7 takes all that its conditions let in"),
+        ("[[route]]\npath='/x'\nmatch={method=['GET','HEAD'],source='10.0.0.0/8'}\nbackend='app'\n[[route]]\npath='/x'\nmatch={method='GET',source='10.1.0.0/16'}\nbackend='app'", 5, 1, "warning: this route can never match"),
+    ]);
     expect_nothing_below_good(&[
+        "[[route]]\nmatch={tls={version={present=false}}}\nbackend='app'",
+        "[[route]]\npath='/x'\nmatch={header={a='v1'}}\nbackend='app'\n[[route]]\npath='/x'\nmatch={header={a={prefix='v'}}}\nbackend='app'",
+        "[[route]]\npath='/x'\nmatch={source='10.1.0.0/16'}\nbackend='app'\n[[route]]\npath='/x'\nmatch={source='11.0.0.0/8'}\nbackend='app'",
         "[[route]]\nmatch={method='GET'}\nbackend='app'\n[[route]]\nmatch={method='POST'}\nbackend='app'",
         "[[route]]\npath={regex='^/a'}\nbackend='app'",
     ]);

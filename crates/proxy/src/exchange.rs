@@ -158,7 +158,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         request.note.fault = Some(Fault::Misdirected);
         return Decision::Answered(answer_error(client, request, 421, &why));
     }
-    let Some(route) = snapshot.route(client.listener(), host, (head, &request.text), || client.peer()) else {
+    let Some(route) = snapshot.route(client.listener(), host, (head, &request.text), || client.sight()) else {
         // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
         let is_misdirected = matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host);
         let fault = if is_misdirected { Fault::Misdirected } else { Fault::NoRoute };
@@ -296,8 +296,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
     if handshake.is_some()
         && let ClientSide::Http1(connection) = client
     {
-        let listener = Rc::clone(&connection.listener);
-        connection.forget_hello_info(snapshot.listener(&listener));
+        connection.forget_hello_info(snapshot);
     }
 }
 

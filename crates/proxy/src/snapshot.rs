@@ -42,7 +42,7 @@ use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_sa
 use crate::upstream::balance::{self, SharedBalance};
 use crate::upstream::connection::ServerLimiter;
 use crate::upstream::pool::limiter;
-pub use per_core::CoreSnapshot;
+pub use per_core::{ClientSight, CoreSnapshot};
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 use propylon_signer::{KeyServerAddresses, SignerProfile};

@@ -4,11 +4,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use propylon_config::{Forwarded, Listener, Network, PathPattern, Route, TextCondition, TextTest, pattern};
-use propylon_http::h1::{Fields, Name, RequestHead, cookies, is_same_or_lookalike};
+use propylon_config::{
+    ClientFact, Forwarded, GrpcCondition, Listener, Network, PathPattern, Route, TextCondition, TextTest, TlsFact,
+    pattern,
+};
+use propylon_http::h1::{Fields, Method, Name, RequestHead, cookies, is_same_or_lookalike};
 use propylon_policy::route::Rank;
+use propylon_tls::Identity;
 use regex::bytes::Regex;
 
 /// A request, as far as conditions look at it.
@@ -18,6 +22,31 @@ pub struct Request<'a> {
     pub text: &'a [u8],
     /// Address of the client: see [`source`].
     pub source: IpAddr,
+    pub connection: Connection<'a>,
+}
+
+/// The connection of a request, as far as conditions look at it.
+#[derive(Clone, Copy, Default)]
+pub struct Connection<'a> {
+    /// Address that the client has connected to, as the PROXY protocol says where that is believed.
+    pub destination: Option<SocketAddr>,
+    /// Version of TLS, as configurations name it; none on plaintext, as what follows.
+    pub version: Option<&'a str>,
+    pub alpn: Option<&'a str>,
+    pub server_name: Option<&'a str>,
+    pub ja4: Option<&'a str>,
+    pub identity: Option<&'a Identity>,
+}
+
+impl Connection<'_> {
+    fn tls_fact(&self, fact: TlsFact) -> Option<&str> {
+        match fact {
+            TlsFact::Version => self.version,
+            TlsFact::Alpn => self.alpn,
+            TlsFact::ServerName => self.server_name,
+            TlsFact::Ja4 => self.ja4,
+        }
+    }
 }
 
 /// Conditions of one route. All hold, or the route does not match.
@@ -31,6 +60,17 @@ pub struct Conditions {
     query: Vec<Condition>,
     cookies: Vec<Condition>,
     sources: Vec<Network>,
+    client: Vec<(ClientFact, Test)>,
+    tls: Vec<(TlsFact, Test)>,
+    grpc: Option<Grpc>,
+    ports: Vec<u16>,
+}
+
+/// Condition on a gRPC request.
+#[derive(Clone)]
+struct Grpc {
+    service: Option<Test>,
+    method: Option<Test>,
 }
 
 /// A condition that does not hold, by the name that the configuration has for what it looks at.
@@ -43,6 +83,11 @@ pub enum Unmet<'c> {
     Query(&'c str),
     Cookie(&'c str),
     Path,
+    Client(&'static str),
+    Tls(&'static str),
+    Grpc,
+    /// The port that the client has connected to is none of those.
+    Port(u16),
 }
 
 impl fmt::Display for Unmet<'_> {
@@ -54,6 +99,10 @@ impl fmt::Display for Unmet<'_> {
             Unmet::Query(name) => write!(f, "the parameter {name} is not as it asks"),
             Unmet::Cookie(name) => write!(f, "the cookie {name} is not as it asks"),
             Unmet::Path => f.write_str("its pattern is not in the path"),
+            Unmet::Client(fact) => write!(f, "the client's certificate: {fact} is not as it asks"),
+            Unmet::Tls(fact) => write!(f, "TLS: {fact} is not as it asks"),
+            Unmet::Grpc => f.write_str("no gRPC request to this service and method"),
+            Unmet::Port(port) => write!(f, "the client connects to port {port}"),
         }
     }
 }
@@ -82,8 +131,24 @@ pub fn rank(route: &Route) -> Option<Rank> {
         has_method: !conditions.method.is_empty(),
         header_fields: count(conditions.header.len()),
         query_parameters: count(conditions.query.len()),
-        others: count(conditions.cookie.len() + usize::from(!conditions.source.is_empty())),
+        others: count(others(conditions)),
     })
+}
+
+/// Number of conditions that the Gateway API has no rank for.
+fn others(conditions: &propylon_config::Conditions) -> usize {
+    let grpc = conditions.grpc.as_ref().map_or(0, |grpc| {
+        // A condition without either asks for gRPC.
+        1 + usize::from(grpc.service.is_some()) + usize::from(grpc.method.is_some())
+    });
+    let lists = usize::from(!conditions.source.is_empty()) + usize::from(!conditions.port.is_empty());
+    conditions.cookie.len() + conditions.client.len() + conditions.tls.len() + lists + grpc
+}
+
+/// Whether routes ask for what a client's hello has said, so that connections keep it for later requests.
+pub fn ask_hello(routes: &[Route]) -> bool {
+    let is_of_hello = |fact: TlsFact| matches!(fact, TlsFact::ServerName | TlsFact::Ja4);
+    routes.iter().flat_map(|route| &route.conditions.tls).any(|condition| is_of_hello(condition.fact))
 }
 
 /// The address that a request is from: its peer's (told by the PROXY protocol, where that is believed), or, where
@@ -130,6 +195,10 @@ impl Conditions {
             query: all(&conditions.query),
             cookies: all(&conditions.cookie),
             sources: conditions.source.clone(),
+            client: conditions.client.iter().map(|asked| (asked.fact, Test::of(&asked.test))).collect(),
+            tls: conditions.tls.iter().map(|asked| (asked.fact, Test::of(&asked.test))).collect(),
+            grpc: conditions.grpc.as_ref().map(Grpc::of),
+            ports: conditions.port.clone(),
         })
     }
 
@@ -140,13 +209,19 @@ impl Conditions {
 
     /// The first that does not hold.
     pub fn unmet(&self, request: &Request<'_>) -> Option<Unmet<'_>> {
-        let Request { head, text, source } = *request;
+        let Request { head, text, source, ref connection } = *request;
         let method = head.method_text.bytes(text);
         if !self.methods.is_empty() && !self.methods.iter().any(|own| own.as_bytes() == method) {
             return Some(Unmet::Method);
         }
         if !self.sources.is_empty() && !self.sources.iter().any(|network| network.contains(source)) {
             return Some(Unmet::Source(source));
+        }
+        if let Some(unmet) = self.unmet_by_connection(connection) {
+            return Some(unmet);
+        }
+        if self.grpc.as_ref().is_some_and(|grpc| !grpc.holds(head, text)) {
+            return Some(Unmet::Grpc);
         }
         let fields = &head.fields;
         let header = |condition: &&Condition| !condition.test.holds(joined(fields, text, &condition.name));
@@ -163,24 +238,86 @@ impl Conditions {
     }
 }
 
+impl Conditions {
+    /// The first of the conditions on the connection that does not hold.
+    fn unmet_by_connection(&self, connection: &Connection<'_>) -> Option<Unmet<'_>> {
+        let port = connection.destination.map_or(0, |destination| destination.port());
+        if !self.ports.is_empty() && !self.ports.contains(&port) {
+            return Some(Unmet::Port(port));
+        }
+        let tls = self.tls.iter().find(|(fact, test)| {
+            let value = connection.tls_fact(*fact).map(|text| Cow::Borrowed(text.as_bytes()));
+            !test.holds(value)
+        });
+        let client = self.client.iter().find(|(fact, test)| !holds_of(test, *fact, connection.identity));
+        let name = |all: &[(&'static str, ClientFact)], fact| {
+            all.iter().find(|(_, known)| *known == fact).map(|(name, _)| *name)
+        };
+        let tls_name = |fact| TlsFact::ALL.iter().find(|(_, known)| *known == fact).map_or("", |(name, _)| *name);
+        let tls = tls.map(|(fact, _)| Unmet::Tls(tls_name(*fact)));
+        tls.or_else(|| client.map(|(fact, _)| Unmet::Client(name(&ClientFact::ALL, *fact).unwrap_or_default())))
+    }
+}
+
+/// Whether a fact of a client's certificate is as asked; of alternative names, whether one of them is.
+fn holds_of(test: &Test, fact: ClientFact, identity: Option<&Identity>) -> bool {
+    let one = |text: &str| test.holds(Some(Cow::Borrowed(text.as_bytes())));
+    let Some(identity) = identity else { return test.holds(None) };
+    match fact {
+        ClientFact::Subject => one(&identity.subject),
+        ClientFact::Issuer => one(&identity.issuer),
+        ClientFact::Serial => one(&identity.serial),
+        ClientFact::Sha256 => one(&identity.sha256),
+        ClientFact::San if identity.names.is_empty() => test.holds(None),
+        ClientFact::San => identity.names.iter().any(|name| one(name)),
+    }
+}
+
+impl Grpc {
+    fn of(condition: &GrpcCondition) -> Grpc {
+        let test = |test: &Option<TextTest>| test.as_ref().map(Test::of);
+        Grpc { service: test(&condition.service), method: test(&condition.method) }
+    }
+
+    /// gRPC over HTTP/2, "Requests": `POST /SERVICE/METHOD` with a content type that begins with `application/grpc`.
+    fn holds(&self, head: &RequestHead, text: &[u8]) -> bool {
+        let content_type = head.fields.value(text, "content-type").unwrap_or_default();
+        let is_grpc = content_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
+            && matches!(content_type.get(16), None | Some(b'+' | b';' | b' '));
+        let path = head.path(text);
+        let parts = path.strip_prefix(b"/").and_then(|path| {
+            let at = path.iter().position(|byte| *byte == b'/')?;
+            Some((&path[..at], &path[at + 1..]))
+        });
+        let Some((service, method)) = parts.filter(|_| is_grpc && head.method == Method::Post) else { return false };
+        let holds = |test: &Option<Test>, text: &'_ [u8]| {
+            test.as_ref().is_none_or(|test| test.holds(Some(Cow::Owned(text.to_vec()))))
+        };
+        !service.is_empty() && !method.is_empty() && holds(&self.service, service) && holds(&self.method, method)
+    }
+}
+
 fn compile(text: &str) -> Regex {
     pattern::compile(text).expect("a configuration's patterns are checked")
 }
 
 impl Condition {
     fn of(condition: &TextCondition) -> Condition {
-        let test = match &condition.test {
+        Condition { name: condition.name.clone(), test: Test::of(&condition.test) }
+    }
+}
+
+impl Test {
+    fn of(test: &TextTest) -> Test {
+        match test {
             TextTest::Present => Test::Present,
             TextTest::Absent => Test::Absent,
             TextTest::Exact(text) => Test::Exact(text.clone()),
             TextTest::Prefix(text) => Test::Prefix(text.clone()),
             TextTest::Regex(text) => Test::Regex(compile(text)),
-        };
-        Condition { name: condition.name.clone(), test }
+        }
     }
-}
 
-impl Test {
     fn holds(&self, value: Option<Cow<'_, [u8]>>) -> bool {
         match (self, value) {
             (Test::Absent, value) => value.is_none(),
@@ -287,7 +424,12 @@ mod tests {
     /// The condition that a request with this line and these fields does not meet.
     fn unmet(conditions: &Conditions, line: &str, fields: &str) -> Option<String> {
         let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-        let request = Request { head: &head(&text), text: text.as_bytes(), source: IpAddr::from([10, 1, 2, 3]) };
+        let request = Request {
+            head: &head(&text),
+            text: text.as_bytes(),
+            source: IpAddr::from([10, 1, 2, 3]),
+            connection: Connection::default(),
+        };
         conditions.unmet(&request).map(|unmet| unmet.to_string())
     }
 
@@ -333,6 +475,77 @@ mod tests {
         ] {
             let found = unmet(&conditions(text), line, fields);
             assert_eq!(found.as_deref().unwrap_or_default(), wanted, "{text}: {line} {fields}");
+        }
+    }
+
+    #[test]
+    fn conditions_on_the_connection_hold_or_say_why_not() {
+        let identity = Identity {
+            subject: "CN=app,O=Example".into(),
+            issuer: "CN=ca".into(),
+            serial: "0A".into(),
+            sha256: "ab12".into(),
+            names: ["app.example".into(), "spiffe://a/app".into()].into(),
+            certificate: None,
+            chain: None,
+        };
+        let known = Connection {
+            destination: Some("192.0.2.1:8443".parse().unwrap()),
+            version: Some("TLSv1.3"),
+            alpn: Some("h2"),
+            server_name: Some("app.example"),
+            ja4: Some("t13d"),
+            identity: Some(&identity),
+        };
+        let tls = "bind = \"127.0.0.1:0\"\ntls = \"t\"\n[tls.t]\ncertificates = [\"c.pem\"]\nja4 = true\nclient_auth = { ca = \"ca.pem\", mode = \"optional\" }\n";
+        let all = [
+            ("client = { san = \"app.example\" }", ""),
+            ("client = { san = { prefix = \"spiffe://a/\" } }", ""),
+            ("client = { san = \"other\" }", "the client's certificate: san is not as it asks"),
+            ("client = { subject = { regex = 'O=Example$' }, issuer = \"CN=ca\", serial = \"0A\" }", ""),
+            ("client = { sha256 = \"AB12\" }", "the client's certificate: sha256 is not as it asks"),
+            ("client = { subject = { present = false } }", "the client's certificate: subject is not as it asks"),
+            ("tls = { version = \"TLSv1.3\", server_name = \"app.example\", alpn = \"h2\" }", ""),
+            ("tls = { version = \"TLSv1.2\" }", "TLS: version is not as it asks"),
+            ("tls = { ja4 = { prefix = \"t13d\" } }", ""),
+            ("port = [80, 8443]", ""),
+            ("port = 80", "the client connects to port 8443"),
+        ];
+        for (condition, wanted) in all {
+            let text =
+                format!("[listener.web]\n{tls}[[route]]\nmatch = {{ {condition} }}\nrespond = {{ status = 204 }}\n");
+            let conditions = Conditions::of(&configured(&text).routes[0]).expect("conditions");
+            let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+            let (head, source) = (head(text), IpAddr::from([10, 1, 2, 3]));
+            let request = Request { head: &head, text: text.as_bytes(), source, connection: known };
+            let unmet = conditions.unmet(&request).map(|unmet| unmet.to_string());
+            assert_eq!(unmet.as_deref().unwrap_or_default(), wanted, "{condition}");
+            let nobody = Request { connection: Connection::default(), ..request };
+            let is_met = condition.contains("present = false");
+            assert_eq!(conditions.hold(&nobody), is_met, "{condition}, of a plaintext client");
+        }
+    }
+
+    #[test]
+    fn calls_of_grpc_are_known_by_their_method_type_and_path() {
+        let call = "Content-Type: application/grpc\r\n";
+        let none = "no gRPC request to this service and method";
+        for (condition, line, fields, wanted) in [
+            ("{ service = \"a.B\", method = \"Get\" }", "POST /a.B/Get", call, ""),
+            ("{ service = \"a.B\" }", "POST /a.B/Put", "Content-Type: application/grpc+proto\r\n", ""),
+            ("{ method = { prefix = \"G\" } }", "POST /x/Get", call, ""),
+            ("{}", "POST /x/Get", call, ""),
+            ("{}", "POST /x/", call, none),
+            ("{}", "POST /x", call, none),
+            ("{}", "GET /x/Get", call, none),
+            ("{}", "POST /x/Get", "Content-Type: application/grpc-web\r\n", none),
+            ("{}", "POST /x/Get", "", none),
+            ("{ service = \"a.B\" }", "POST /a.C/Get", call, none),
+            ("{ method = \"Get\" }", "POST /a.B/Get/x", call, none),
+        ] {
+            let conditions = conditions(&format!("match = {{ grpc = {condition} }}"));
+            let found = unmet(&conditions, line, fields);
+            assert_eq!(found.as_deref().unwrap_or_default(), wanted, "{condition}: {line} {fields}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a route asks of a request, and what it does to it and to its response: compiled from the configuration, without
-//! sockets and clocks. Whoever has the connection calls it.
+//! Conditions of routes on requests, and steps that are taken with these and with their responses: compiled from the
+//! configuration, without sockets and clocks. Whoever has the connection calls it.
 
 pub mod conditions;
 

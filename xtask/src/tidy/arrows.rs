@@ -86,10 +86,10 @@ const CRATES: &[CrateRules] = &[
         &["toml", "serde_json", "h2", "hyper", "http", "aws-lc-rs", "rustls"],
     ),
     // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
-    // What a route asks and does, without the connection: bytes and facts in, decisions and lines out.
+    // Requests and responses as bytes and facts, without the connection: decisions and lines come out.
     CrateRules::new(
         "steps",
-        &["http", "policy", "tls", "crypto", "config"],
+        &["http", "policy", "tls", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
     CrateRules::new(

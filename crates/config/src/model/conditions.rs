@@ -22,6 +22,87 @@ pub struct Conditions {
     /// Networks, in one of which the client's address is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<Network>,
+    /// Facts of the certificate that the client has shown and that was verified.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "facts")]
+    pub client: Vec<FactCondition<ClientFact>>,
+    /// Facts of the client's TLS.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "facts")]
+    pub tls: Vec<FactCondition<TlsFact>>,
+    /// Service and method of a gRPC request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcCondition>,
+    /// Ports, one of which the client has connected to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub port: Vec<u16>,
+}
+
+/// A condition on a fact of the client's connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FactCondition<F> {
+    /// The fact.
+    pub fact: F,
+    /// Condition on its text.
+    pub test: TextTest,
+}
+
+/// Facts of a client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientFact {
+    /// Distinguished name after RFC 4514.
+    Subject,
+    /// Distinguished name of the issuer, likewise.
+    Issuer,
+    /// Serial number in hexadecimal, upper case.
+    Serial,
+    /// SHA-256 of the certificate's DER: hexadecimal, lower case.
+    Sha256,
+    /// Any of the subject's alternative names: DNS names, mail addresses, URIs and addresses (RFC 5280 §4.2.1.6).
+    San,
+}
+
+impl ClientFact {
+    /// The facts by their names.
+    pub const ALL: [(&str, ClientFact); 5] = [
+        ("subject", ClientFact::Subject),
+        ("issuer", ClientFact::Issuer),
+        ("serial", ClientFact::Serial),
+        ("sha256", ClientFact::Sha256),
+        ("san", ClientFact::San),
+    ];
+}
+
+/// Facts of a client's TLS. Absent, all of them, on plaintext.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsFact {
+    /// Version: `TLSv1.2` or `TLSv1.3`.
+    Version,
+    /// Server name that the client has asked for, in lower case.
+    ServerName,
+    /// ALPN protocol that was agreed on: `h2` or `http/1.1`.
+    Alpn,
+    /// JA4 fingerprint.
+    Ja4,
+}
+
+impl TlsFact {
+    /// The facts by their names.
+    pub const ALL: [(&str, TlsFact); 4] = [
+        ("version", TlsFact::Version),
+        ("server_name", TlsFact::ServerName),
+        ("alpn", TlsFact::Alpn),
+        ("ja4", TlsFact::Ja4),
+    ];
+}
+
+/// A condition on a gRPC request: a POST of `application/grpc` to `/SERVICE/METHOD` (gRPC over HTTP/2, "Requests").
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct GrpcCondition {
+    /// Service with its package. Absent: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<TextTest>,
+    /// Method. Absent: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<TextTest>,
 }
 
 /// A condition on the text of a header field, a parameter or a cookie.
@@ -58,6 +139,28 @@ impl Conditions {
 /// Conditions on texts as a table.
 fn texts<S: Serializer>(conditions: &[TextCondition], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(conditions.iter().map(|condition| (&condition.name, &condition.test)))
+}
+
+/// Facts that can be named in a configuration.
+trait Named {
+    fn name(&self) -> &'static str;
+}
+
+impl Named for ClientFact {
+    fn name(&self) -> &'static str {
+        ClientFact::ALL.iter().find(|(_, fact)| fact == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl Named for TlsFact {
+    fn name(&self) -> &'static str {
+        TlsFact::ALL.iter().find(|(_, fact)| fact == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// Conditions on facts as a table.
+fn facts<F: Named, S: Serializer>(conditions: &[FactCondition<F>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(conditions.iter().map(|condition| (condition.fact.name(), &condition.test)))
 }
 
 impl Serialize for TextTest {

@@ -1,7 +1,7 @@
 //! `match` of `[[route]]`: conditions on what a request is beside its listener, host and path.
 
 use crate::describe::Form;
-use crate::model::{Conditions, Network, TextCondition, TextTest};
+use crate::model::{ClientFact, Conditions, FactCondition, GrpcCondition, Network, TextCondition, TextTest, TlsFact};
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
 use crate::walk::{Found, Section, mismatch, string};
@@ -24,7 +24,11 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     let query = texts(&mut section, "query", any_name);
     let cookie = texts(&mut section, "cookie", token);
     let source = sources(&mut section);
-    let conditions = Conditions { method, header, query, cookie, source };
+    let client = section.table("client").map(|section| facts(section, &ClientFact::ALL)).unwrap_or_default();
+    let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL)).unwrap_or_default();
+    let grpc = section.table("grpc").and_then(grpc);
+    let port = ports(&mut section);
+    let conditions = Conditions { method, header, query, cookie, source, client, tls, grpc, port };
     let (span, report) = (section.span, section.report);
     section.close();
     if conditions.is_empty() && report.errors() == errors && report.is_whole() {
@@ -65,6 +69,56 @@ fn sources(section: &mut Section<'_, '_>) -> Vec<Network> {
         report.error(entry.key_span, what, "write larger networks, as in \"10.0.0.0/8\"");
     }
     sources
+}
+
+/// Conditions on facts, each of which is a key.
+fn facts<F: Copy>(mut section: Section<'_, '_>, all: &[(&'static str, F)]) -> Vec<FactCondition<F>> {
+    let report = section.report;
+    let conditions = all.iter().filter_map(|(name, fact)| {
+        let entry = section.forms(name, &[Form::String, Form::Table])?;
+        Some(FactCondition { fact: *fact, test: test(report, name, &entry.node)? })
+    });
+    let conditions: Vec<_> = conditions.collect();
+    let (span, errors) = (section.span, report.errors());
+    if !section.close() && conditions.is_empty() && report.errors() == errors && report.is_whole() {
+        let names: Vec<_> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
+        report.error(span, "nothing is asked here", format!("give it one of {}", names.join(", ")));
+    }
+    conditions
+}
+
+fn grpc(mut section: Section<'_, '_>) -> Option<GrpcCondition> {
+    let report = section.report;
+    let mut part = |name: &'static str| {
+        let entry = section.forms(name, &[Form::String, Form::Table])?;
+        let test = test(report, name, &entry.node)?;
+        if let TextTest::Exact(text) = &test
+            && (text.is_empty() || text.contains('/'))
+        {
+            let what = format!("\"{}\" is no {name} of gRPC", shown(text));
+            report.error(entry.node.span, what, "write it without `/`, as in service = \"helloworld.Greeter\"");
+        }
+        Some(test)
+    };
+    let condition = GrpcCondition { service: part("service"), method: part("method") };
+    section.close();
+    Some(condition)
+}
+
+fn ports(section: &mut Section<'_, '_>) -> Vec<u16> {
+    let report = section.report;
+    let Some(entry) = section.forms("port", &[Form::Integer(1..=65_535), Form::List(&[Form::Integer(1..=65_535)])])
+    else {
+        return Vec::new();
+    };
+    list(report, entry, "port", |node| {
+        let Value::Integer(value) = node.value else { return mismatch(report, "port", "an integer", node) };
+        let port = u16::try_from(value).ok().filter(|port| *port > 0);
+        if port.is_none() {
+            report.error(node.span, format!("{value} is no port"), "use 1 to 65535");
+        }
+        port
+    })
 }
 
 /// One item, or an array of some.

@@ -4,18 +4,18 @@
 //! has to run and nothing is sent to anybody.
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{
-    Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
-    Route, Server, Severity,
+    Action, At, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
+    Problem, Protocol, Route, Server, Severity, TlsFact,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
 use propylon_policy::route::Router;
-use propylon_tls::{NameMatch, Profile, Served};
+use propylon_tls::{Identity, NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
 use propylon_config::effective;
@@ -51,6 +51,13 @@ pub struct Arguments {
     /// The client's address, for routes that ask for its source
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     source: IpAddr,
+    /// A fact of the client's certificate, as in san=app.example; repeat for more. Facts: subject, issuer, serial,
+    /// sha256, san
+    #[arg(long, value_name = "FACT=TEXT", value_parser = client_fact)]
+    client: Vec<(ClientFact, String)>,
+    /// A fact of the client's TLS that is not as usual, as in version=TLSv1.2. Facts: version, alpn, ja4
+    #[arg(long, value_name = "FACT=TEXT", value_parser = tls_fact)]
+    tls: Vec<(TlsFact, String)>,
     /// Print the answer as JSON on standard output
     #[arg(long)]
     json: bool,
@@ -120,9 +127,12 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
         // An address is no server name (RFC 6066 §3).
         None => is_name(&asked.host).then(|| asked.host.clone()),
     };
+    let identity = identity(&arguments.client);
     let explanations = listeners.into_iter().map(|index| {
         let listener = &config.listeners[index];
         let mut head = asked.head.clone();
+        let fact = |asked| arguments.tls.iter().find(|(fact, _)| *fact == asked).map(|(_, text)| text.as_str());
+        let port = asked.port.or_else(|| listener.bind.first().map(|bind| bind.address.port()));
         // Bytes that are relayed have no path.
         let path = match listener.protocol.is_relay() {
             true => Ok(()),
@@ -139,6 +149,14 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
                     head: &head,
                     text: asked.text.as_bytes(),
                     source: conditions::source(listener, arguments.source, &head, asked.text.as_bytes()),
+                    connection: conditions::Connection {
+                        destination: port.map(|port| SocketAddr::new(arguments.source, port)),
+                        version: asked.tls.then(|| fact(TlsFact::Version).unwrap_or("TLSv1.3")),
+                        alpn: fact(TlsFact::Alpn).filter(|_| asked.tls),
+                        server_name: name.as_deref().filter(|_| asked.tls),
+                        ja4: fact(TlsFact::Ja4).filter(|_| asked.tls),
+                        identity: identity.as_ref().filter(|_| asked.tls),
+                    },
                 };
                 routes(&config, index, &asked.host, &request)
             } else {
@@ -163,6 +181,41 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
 }
 
 type Profiles = Result<Vec<Profile>, String>;
+
+/// Reads `FACT=TEXT`.
+fn fact<F: Copy>(text: &str, all: &[(&str, F)]) -> Result<(F, String), String> {
+    let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+    let (name, value) = text.split_once('=').ok_or("write it as FACT=TEXT")?;
+    let fact = all.iter().find(|(known, _)| *known == name).map(|(_, fact)| *fact);
+    let fact = fact.ok_or_else(|| format!("no fact is known as {name}; there are {}", names.join(", ")))?;
+    Ok((fact, value.to_owned()))
+}
+
+fn client_fact(text: &str) -> Result<(ClientFact, String), String> {
+    fact(text, &ClientFact::ALL)
+}
+
+fn tls_fact(text: &str) -> Result<(TlsFact, String), String> {
+    fact(text, &TlsFact::ALL).and_then(|(fact, text)| match fact {
+        TlsFact::ServerName => Err("the server name is given by --sni".to_owned()),
+        fact => Ok((fact, text)),
+    })
+}
+
+/// The identity of a client of which these facts are known; `None` if nothing is.
+fn identity(facts: &[(ClientFact, String)]) -> Option<Identity> {
+    let of = |asked| facts.iter().filter(move |(fact, _)| *fact == asked).map(|(_, text)| text.as_str().into());
+    let one = |asked| of(asked).next().unwrap_or_default();
+    (!facts.is_empty()).then(|| Identity {
+        subject: one(ClientFact::Subject),
+        issuer: one(ClientFact::Issuer),
+        serial: one(ClientFact::Serial),
+        sha256: one(ClientFact::Sha256),
+        names: of(ClientFact::San).collect(),
+        certificate: None,
+        chain: None,
+    })
+}
 
 /// Configuration as `run` would use it.
 struct Loaded {

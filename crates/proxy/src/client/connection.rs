@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_config::Listener;
 use propylon_http::fault::Fault;
 use propylon_http::proxy_protocol::Ends;
 use propylon_net::buffer::{Buffer, SMALL_BYTES};
@@ -26,6 +25,7 @@ use crate::core::Core;
 use crate::dispatch::AtRest;
 use crate::request::After;
 use crate::services::ListenerHandle;
+use crate::snapshot::CoreSnapshot;
 
 /// A connection that was quiet for so long gives up its task and its place in the event loop. That and the way back
 /// cost as much as a request: clients that ask every few seconds are spared it.
@@ -283,9 +283,10 @@ impl Connection {
     }
 
     /// Gives up what no later request will need of what its hello said.
-    pub fn forget_hello_info(&mut self, listener: &Listener) {
+    pub fn forget_hello_info(&mut self, snapshot: &CoreSnapshot) {
+        let listener = snapshot.listener(&self.listener);
         if let Some(session) = &mut self.stream.tls
-            && session.hello_info().is_some_and(|hello_info| !is_told_again(hello_info, listener))
+            && session.hello_info().is_some_and(|hello_info| !is_told_again(hello_info, listener, snapshot.asks_hello))
         {
             session.forget_hello_info();
         }

@@ -85,11 +85,12 @@ impl<'a> ClientFactHeaders<'a> {
     }
 }
 
-/// Whether the connection's hello info is asked for at every request, by the rule for its host or by what servers are
-/// told, and not only by the log's first line.
-pub fn is_told_again(hello_info: &ClientHelloInfo, listener: &Listener) -> bool {
+/// Whether the connection's hello info is asked for at every request, and not only by the log's first line: by the rule
+/// for its host, by what servers are told, or by conditions of routes (`asks_hello`).
+pub fn is_told_again(hello_info: &ClientHelloInfo, listener: &Listener, asks_hello: bool) -> bool {
     let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
-    hello_info.identity.is_some()
+    asks_hello
+        || hello_info.identity.is_some()
         || hello_info.server_name.is_some() && listener.strict_host == Some(true)
         || hello_info.ja4.is_some()
         || pieces.any(|piece| *piece == Piece::Fact(Fact::TlsServerName))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use propylon_config::{Http2, ProxyProtocol};
 use propylon_http::h2::settings::OwnSettings;
 use propylon_http::h2::{ConnectionFault, Role, Terms};
+use propylon_http::proxy_protocol::Ends;
 use propylon_net::buffer::WideLease;
 use propylon_observe::telemetry::{BackendMetrics, Wait};
 use propylon_tls::{ClientHelloInfo, Facts};
@@ -91,6 +92,11 @@ impl ClientH2Connection {
 
     pub fn owner(&self) -> NonZeroU64 {
         self.connection.borrow_mut().owner()
+    }
+
+    /// See [`Connection::ends`].
+    pub fn ends(&self) -> std::io::Result<Ends> {
+        self.connection.borrow().ends()
     }
 
     /// See [`proxy_header::header`].

@@ -11,13 +11,16 @@ use propylon_config::ProxyProtocol;
 use propylon_http::fault::Fault;
 use propylon_net::timers::Deadline;
 use propylon_observe::telemetry::{BackendMetrics, ListenerMetrics, Wait};
-use propylon_tls::{ClientHelloInfo, Facts};
+use propylon_steps::conditions;
+use propylon_tls::{ClientHelloInfo, Facts, Ja4};
 
 use super::proxy_header;
+use crate::alpn::alpn_name;
 use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::core::Core;
 use crate::services::ListenerHandle;
+use crate::snapshot::ClientSight;
 use crate::upstream::checkout::Client;
 
 /// The client that asks.
@@ -57,6 +60,25 @@ impl ClientSide<'_> {
             ClientSide::Http1(connection) => connection.peer,
             ClientSide::Http2(stream) => stream.link.peer,
         }
+    }
+
+    /// The client as routes see it.
+    #[cold]
+    pub fn sight(&self) -> ClientSight<'_> {
+        let destination = match self {
+            ClientSide::Http1(connection) => connection.ends(),
+            ClientSide::Http2(stream) => stream.link.ends(),
+        };
+        let (facts, hello) = (self.facts(), self.hello_info());
+        let connection = conditions::Connection {
+            destination: destination.ok().map(|ends| ends.destination),
+            version: facts.map(|facts| facts.version.name()),
+            alpn: facts.and_then(|facts| facts.alpn).map(alpn_name),
+            server_name: hello.and_then(|hello| hello.server_name.as_deref()),
+            ja4: hello.and_then(|hello| hello.ja4.as_deref()).map(Ja4::as_str),
+            identity: hello.and_then(|hello| hello.identity.as_deref()),
+        };
+        ClientSight { peer: self.peer(), connection }
     }
 
     pub fn is_tls(&self) -> bool {

@@ -702,8 +702,7 @@ impl Connection {
         let is_http2 = facts.alpn.is_some_and(is_http2);
         if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
-            let listener = Rc::clone(&self.listener);
-            self.forget_hello_info(core.snapshot().listener(&listener));
+            self.forget_hello_info(&core.snapshot());
         }
     }
 

@@ -30,6 +30,8 @@ pub struct CoreSnapshot {
     conditions: Vec<Option<Conditions>>,
     /// Steps of the routes, by index; none of a route without.
     pub steps: Vec<Option<Rc<Steps>>>,
+    /// Whether routes ask for what a client's hello has said.
+    pub asks_hello: bool,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -91,7 +93,9 @@ impl CoreSnapshot {
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
         let conditions = shared.conditions.to_vec();
         let steps = shared.config.routes.iter().map(|route| Steps::of(route).map(Rc::new)).collect();
+        let asks_hello = conditions::ask_hello(&shared.config.routes);
         Rc::new(CoreSnapshot {
+            asks_hello,
             shared,
             conditions,
             steps,
@@ -144,17 +148,17 @@ impl CoreSnapshot {
         self.index_of(listener).unwrap_or(usize::MAX)
     }
 
-    /// Index of the route that a request takes, or none when no route fits. The head comes with its bytes; `host` is the one of
-    /// it, and `peer` the client's address.
-    pub fn route(
+    /// Index of the route that a request takes, or none when no route fits. The head comes with its bytes; `host` is
+    /// the one of it, and `client` tells of the client.
+    pub fn route<'s>(
         &self,
         listener: &Rc<ListenerHandle>,
         host: &str,
         (head, text): (&RequestHead, &[u8]),
-        peer: impl FnOnce() -> SocketAddr,
+        client: impl FnOnce() -> ClientSight<'s>,
     ) -> Option<usize> {
         let found = self.shared.router.find(self.routed(listener), host, head.path_key(text))?;
-        found.index_below(self.steps.len()).or_else(|| self.conditional_route(listener, host, (head, text), peer()))
+        found.index_below(self.steps.len()).or_else(|| self.conditional_route(listener, host, (head, text), &client()))
     }
 
     /// As `route`, where routes with conditions may be taken.
@@ -164,10 +168,10 @@ impl CoreSnapshot {
         listener: &Rc<ListenerHandle>,
         host: &str,
         (head, text): (&RequestHead, &[u8]),
-        peer: SocketAddr,
+        client: &ClientSight<'_>,
     ) -> Option<usize> {
-        let source = conditions::source(self.listener(listener), peer.ip(), head, text);
-        let request = conditions::Request { head, text, source };
+        let source = conditions::source(self.listener(listener), client.peer.ip(), head, text);
+        let request = conditions::Request { head, text, source, connection: client.connection };
         let holds = |index: usize| self.conditions[index].as_ref().is_none_or(|conditions| conditions.hold(&request));
         let path = head.path_key(text);
         self.shared.router.find_where(self.routed(listener), host, path, holds)
@@ -184,6 +188,12 @@ impl CoreSnapshot {
         // A relay's routes have no conditions.
         Some(&self.shared.config.routes[*found.of(&self.shared.relay_routes)?])
     }
+}
+
+/// A client as routes see it.
+pub struct ClientSight<'a> {
+    pub peer: SocketAddr,
+    pub connection: conditions::Connection<'a>,
 }
 
 /// Listeners with their acceptors, those of before where they are the same; `None` for plaintext.

@@ -1,11 +1,14 @@
 //! Identity of a client from its verified certificate, in forms that headers and logs can hold.
 
+use std::net::IpAddr;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use base64ct::{Base64, Encoding};
 use propylon_config::ForwardIdentity;
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::{Any, Tag};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
@@ -20,6 +23,8 @@ pub struct Identity {
     pub serial: Box<str>,
     /// Digest of the certificate's DER: hexadecimal, lower case.
     pub sha256: Box<str>,
+    /// The subject's alternative names that are DNS names, mail addresses, URIs or addresses (RFC 5280 §4.2.1.6).
+    pub names: Box<[Box<str>]>,
     /// The value of Client-Cert (RFC 9440 §2.2), where servers are told.
     pub certificate: Option<Box<str>>,
     /// The value of Client-Cert-Chain (RFC 9440 §2.3), where servers are told and the client sent more than its own.
@@ -38,10 +43,28 @@ impl Identity {
             issuer: distinguished_name(parsed.issuer()).into(),
             serial: serial(parsed.raw_serial()).into(),
             sha256: hex(digest(&SHA256, leaf).as_ref(), b"0123456789abcdef").into(),
+            names: alternative_names(&parsed),
             certificate: (forward != ForwardIdentity::Nothing).then(|| byte_sequences(&chain[..1])),
             chain: tells_chain.then(|| byte_sequences(others)),
         })
     }
+}
+
+/// Alternative names; an extension that cannot be read has none.
+fn alternative_names(certificate: &X509Certificate<'_>) -> Box<[Box<str>]> {
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Box::default() };
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => Some(Box::from(*text)),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok()?;
+            Some(address.to_string().into())
+        }
+        _ => None,
+    };
+    let is_printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    let names = extension.value.general_names.iter().filter_map(name);
+    names.filter(|name: &Box<str>| is_printable(name)).collect()
 }
 
 /// A structured field's list of byte sequences (RFC 9651 §3.3.5).
