@@ -1,8 +1,8 @@
 //! Routes that can never match, since one that is asked before them takes every request that they are for.
 //!
-//! Of routes for one listener, host and path those with more conditions are asked first, and of equally many the first
-//! in the file. A route whose conditions follow from another's cannot have more of them: so only routes with equally
-//! many conditions hide each other.
+//! Routes for one listener, host and path are asked in the order of their conditions, more of them first, then in that
+//! of the file. A route whose conditions follow from another's cannot have fewer: so only routes with equally many
+//! conditions hide each other.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -670,7 +670,12 @@ mod tests {
             propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
         let asked = ParsedUrl::read("http://a.example/", "GET", &[]).unwrap();
         let source = IpAddr::from([127, 0, 0, 1]);
-        let request = conditions::Request { head: &asked.head, text: asked.text.as_bytes(), source };
+        let request = conditions::Request {
+            head: &asked.head,
+            text: asked.text.as_bytes(),
+            source,
+            connection: conditions::Connection::default(),
+        };
         let of = |listener| -> Vec<usize> {
             routes(&config, listener, "a.example", &request).iter().map(|candidate| candidate.index).collect()
         };

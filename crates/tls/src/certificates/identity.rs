@@ -54,7 +54,9 @@ impl Identity {
 fn alternative_names(certificate: &X509Certificate<'_>) -> Box<[Box<str>]> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Box::default() };
     let name = |name: &GeneralName<'_>| match name {
-        GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => Some(Box::from(*text)),
+        GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => {
+            Some(Box::<str>::from(*text))
+        }
         GeneralName::IPAddress(bytes) => {
             let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
             let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok()?;
@@ -64,7 +66,7 @@ fn alternative_names(certificate: &X509Certificate<'_>) -> Box<[Box<str>]> {
     };
     let is_printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
     let names = extension.value.general_names.iter().filter_map(name);
-    names.filter(|name: &Box<str>| is_printable(name)).collect()
+    names.filter(|text| is_printable(text)).collect()
 }
 
 /// A structured field's list of byte sequences (RFC 9651 §3.3.5).
