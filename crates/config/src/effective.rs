@@ -258,7 +258,9 @@ mod tests {
         [keys]
         store = "keys"
         [log]
-        access = "logs/access.log"
+        access = { syslog = "udp:127.0.0.1:514", facility = "daemon", app_name = "edge" }
+        format = "logfmt"
+        fields = ["time", "duration_us.total", "header.User-Agent"]
         level = "warn"
         [tracing]
         endpoint = "https://collector.internal/traces"

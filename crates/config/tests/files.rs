@@ -59,7 +59,7 @@ fn every_key_of_a_listener_reaches_the_model() {
     let config = full();
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(web.at, At { line: 19, column: 11, length: 3 });
+    assert_eq!(web.at, At { line: 21, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
     assert_eq!(web.bind[1].at, At { line: 20, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));

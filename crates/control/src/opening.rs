@@ -153,7 +153,7 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         let path = if let AccessLog::File(path) = &config.log.access { path.clone() } else { PathBuf::new() };
         StartError::AccessLog { path, error }
     };
-    let log = Writer::open(&config.log.access).map_err(failed)?;
+    let log = Writer::open(&config.log).map_err(failed)?;
     if let Some(account) = owner {
         // A successor opens it as that account.
         log.give_to(account).map_err(failed)?;

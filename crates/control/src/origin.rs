@@ -248,6 +248,8 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("keys.isolate", |pushed, file| swap(&mut pushed.keys.isolate, &mut file.keys.isolate)),
     ("keys.store", |pushed, file| swap(&mut pushed.keys.store, &mut file.keys.store)),
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
+    ("log.format", |pushed, file| swap(&mut pushed.log.format, &mut file.log.format)),
+    ("log.fields", |pushed, file| swap(&mut pushed.log.fields, &mut file.log.fields)),
     ("cluster", |pushed, file| swap(&mut pushed.cluster, &mut file.cluster)),
     ("announce", |pushed, file| swap(&mut pushed.announce, &mut file.announce)),
 ];

@@ -1,7 +1,10 @@
-//! The access log: one JSON object a line, written by a thread of its own, never waited for.
+//! The access log: a line a request, written by a thread of its own, never waited for.
 //!
 //! A core writes its lines into a buffer in its own memory. Full buffers, and once a tick what there is, go to the writer
 //! through a bounded channel; when the writer cannot keep up, lines are dropped and counted.
+
+mod format;
+mod syslog;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,12 +17,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::AccessLog;
+use propylon_config::{AccessLog, Log};
 use propylon_http::fault::Fault;
 use propylon_sys::Account;
 use propylon_tls::Identity;
 
+use propylon_http::h1::Fields;
 use propylon_http::trace_context::TraceId;
+
+use self::format::{Format, Subject, Time};
+use self::syslog::Outlet;
 
 /// Words for a failure to open the file at this path, the sandbox's part in it included.
 pub type Explain = fn(&Path, &io::Error) -> String;
@@ -57,6 +64,8 @@ pub struct Record<'a> {
     pub fault: Option<Fault>,
     /// ID of the trace; `None` if tracing is off.
     pub trace: Option<TraceId>,
+    /// Fields of the request with their bytes; `None` where it has none that could be read.
+    pub head: Option<(&'a Fields, &'a [u8])>,
 }
 
 /// Data of a relayed connection that has ended.
@@ -120,6 +129,10 @@ pub struct LogBuffer {
     dropped: u64,
     second: u64,
     second_text: String,
+    /// The second as the Combined Log Format has it; empty in other forms.
+    clf_text: String,
+    /// Form of the lines; `None` for the whole record in JSON.
+    format: Option<Arc<Format>>,
 }
 
 struct Lines {
@@ -141,6 +154,9 @@ impl LogBuffer {
     pub fn write(&mut self, record: &Record<'_>) {
         if self.outlet.is_none() {
             return;
+        }
+        if self.format.is_some() {
+            return self.write_formatted(&Subject::Request(record));
         }
         self.write_time();
         let out = &mut self.lines;
@@ -172,6 +188,9 @@ impl LogBuffer {
         if self.outlet.is_none() {
             return;
         }
+        if self.format.is_some() {
+            return self.write_formatted(&Subject::Relay(record));
+        }
         self.write_time();
         let out = &mut self.lines;
         let _ = write!(out, ",\"client\":\"{}\",\"listener\":", record.client);
@@ -195,8 +214,22 @@ impl LogBuffer {
         self.end_line();
     }
 
+    /// Writes a line in the form that was chosen.
+    fn write_formatted(&mut self, subject: &Subject<'_>) {
+        let Some(format) = self.format.clone() else { return };
+        let millis = self.note_time();
+        let time = Time { second: &self.second_text, clf: &self.clf_text, millis };
+        format.write(subject, &time, &mut self.lines);
+        self.count_line();
+    }
+
     fn end_line(&mut self) {
-        self.lines.extend_from_slice(b"}\n");
+        self.lines.push(b'}');
+        self.count_line();
+    }
+
+    fn count_line(&mut self) {
+        self.lines.push(b'\n');
         self.count += 1;
         if self.lines.len() >= SHEET_BYTES {
             self.hand_over();
@@ -223,12 +256,21 @@ impl LogBuffer {
     }
 
     fn write_time(&mut self) {
+        let millis = self.note_time();
+        let _ = write!(self.lines, "{{\"time\":\"{}.{millis:03}Z\"", self.second_text);
+    }
+
+    /// Brings the second's text up to date. Returns the milliseconds within it.
+    fn note_time(&mut self) -> u32 {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         if now.as_secs() != self.second {
             self.second = now.as_secs();
             self.second_text = second_text(self.second);
+            if self.format.is_some() {
+                self.clf_text = clf_text(self.second);
+            }
         }
-        let _ = write!(self.lines, "{{\"time\":\"{}.{:03}Z\"", self.second_text, now.subsec_millis());
+        now.subsec_millis()
     }
 }
 
@@ -241,6 +283,22 @@ fn second_text(seconds: u64) -> String {
         date.year(),
         u8::from(date.month()),
         date.day(),
+        clock.hour(),
+        clock.minute(),
+        clock.second()
+    )
+}
+
+/// `20/Nov/2026:22:20:00 +0000` of a Unix time in seconds.
+fn clf_text(seconds: u64) -> String {
+    let time = time::OffsetDateTime::from_unix_timestamp(seconds as i64).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    let (date, clock) = (time.date(), time.time());
+    let month = date.month().to_string();
+    format!(
+        "{:02}/{}/{:04}:{:02}:{:02}:{:02} +0000",
+        date.day(),
+        &month[..3],
+        date.year(),
         clock.hour(),
         clock.minute(),
         clock.second()
@@ -317,10 +375,12 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
 /// The writing end, open but without its thread yet.
 pub struct Writer {
     out: Option<Out>,
+    format: Option<Arc<Format>>,
 }
 
 /// The writing end at work: a thread, or nothing when the log is off.
 pub struct Running {
+    format: Option<Arc<Format>>,
     outlet: Option<SyncSender<Lines>>,
     thread: Option<JoinHandle<()>>,
     failures: Arc<Failures>,
@@ -353,14 +413,16 @@ impl Failures {
 
 impl Writer {
     /// Fails at once if the file cannot be opened.
-    pub fn open(target: &AccessLog) -> io::Result<Writer> {
-        let out = match target {
+    pub fn open(log: &Log) -> io::Result<Writer> {
+        let out = match &log.access {
             AccessLog::Off => None,
             AccessLog::Stdout => Some(Out::stream(io::stdout())?),
             AccessLog::Stderr => Some(Out::stream(io::stderr())?),
             AccessLog::File(path) => Some(Out::file(path)?),
+            AccessLog::Syslog(syslog) => Some(Out::syslog(syslog)?),
         };
-        Ok(Writer { out })
+        let format = Format::of(log.format, &log.fields).map(Arc::new);
+        Ok(Writer { out, format })
     }
 
     /// Gives the log's file to an account, if it is root's: made by a start as root, it could not be opened anew by who serves, and
@@ -371,9 +433,10 @@ impl Writer {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        let metadata = out.file.metadata()?;
+        let Sink::File(file) = &out.sink else { return Ok(()) };
+        let metadata = file.metadata()?;
         if metadata.is_file() && metadata.uid() == 0 {
-            fchown(&out.file, Some(account.uid), Some(account.gid))?;
+            fchown(file, Some(account.uid), Some(account.gid))?;
         }
         Ok(())
     }
@@ -381,12 +444,13 @@ impl Writer {
     /// Starts the thread.
     pub fn start(self, explain: Explain) -> io::Result<Running> {
         let failures = Arc::new(Failures::default());
-        let Some(out) = self.out else { return Ok(Running { outlet: None, thread: None, failures }) };
+        let format = self.format;
+        let Some(out) = self.out else { return Ok(Running { format, outlet: None, thread: None, failures }) };
         let (outlet, inlet) = sync_channel(SHEETS_WAITING_MAX);
         let counts = Arc::clone(&failures);
         let thread =
             std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counts, explain))?;
-        Ok(Running { outlet: Some(outlet), thread: Some(thread), failures })
+        Ok(Running { format, outlet: Some(outlet), thread: Some(thread), failures })
     }
 }
 
@@ -399,6 +463,8 @@ impl Running {
             dropped: 0,
             second: 0,
             second_text: second_text(0),
+            clf_text: clf_text(0),
+            format: self.format.clone(),
         }
     }
 
@@ -421,11 +487,17 @@ impl Running {
 
 /// Destination of lines. Whatever happens, the log begins and ends with a whole line.
 struct Out {
-    file: File,
+    sink: Sink,
     /// State of a log with a path: the file is opened anew when it was moved away.
     named: Option<Named>,
     /// The last line is half there, and could not be taken back: the next one must not be glued to it.
     is_torn: bool,
+}
+
+/// Receiver of lines.
+enum Sink {
+    File(File),
+    Syslog(Outlet),
 }
 
 struct Named {
@@ -435,7 +507,12 @@ struct Named {
 
 impl Out {
     fn stream(stream: impl AsFd) -> io::Result<Out> {
-        Ok(Out { file: stream.as_fd().try_clone_to_owned()?.into(), named: None, is_torn: false })
+        let file = stream.as_fd().try_clone_to_owned()?.into();
+        Ok(Out { sink: Sink::File(file), named: None, is_torn: false })
+    }
+
+    fn syslog(syslog: &propylon_config::Syslog) -> io::Result<Out> {
+        Ok(Out { sink: Sink::Syslog(Outlet::open(syslog)?), named: None, is_torn: false })
     }
 
     fn file(path: &Path) -> io::Result<Out> {
@@ -445,20 +522,24 @@ impl Out {
         let file = options.clone().read(true).open(path).or_else(|_| options.open(path))?;
         let named = Some(Named { path: path.to_owned(), inode: file.metadata()?.ino() });
         let is_torn = ends_in_mid_line(&file);
-        Ok(Out { file, named, is_torn })
+        Ok(Out { sink: Sink::File(file), named, is_torn })
     }
 
     /// Writes lines; an error comes with the number of those that are lost, and is met by as many whole ones as there was
     /// room for.
     fn write(&mut self, lines: &Lines) -> Result<(), (u64, io::Error)> {
+        let file = match &mut self.sink {
+            Sink::Syslog(outlet) => return outlet.write(&lines.bytes),
+            Sink::File(file) => file,
+        };
         if self.is_torn {
-            self.file.write_all(b"\n").map_err(|error| (lines.count, error))?;
+            file.write_all(b"\n").map_err(|error| (lines.count, error))?;
             self.is_torn = false;
         }
         let mut written = 0;
         let mut why = io::Error::from(io::ErrorKind::WriteZero);
         while written < lines.bytes.len() {
-            match self.file.write(&lines.bytes[written..]) {
+            match file.write(&lines.bytes[written..]) {
                 Ok(0) => break,
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -482,16 +563,17 @@ impl Out {
         if half == 0 {
             return;
         }
+        let Sink::File(file) = &self.sink else { return };
         let cut = || -> io::Result<()> {
-            let metadata = self.file.metadata()?;
+            let metadata = file.metadata()?;
             if !metadata.is_file() {
                 return Err(io::ErrorKind::Unsupported.into());
             }
             let length = metadata.len().checked_sub(half).ok_or(io::ErrorKind::UnexpectedEof)?;
-            self.file.set_len(length)
+            file.set_len(length)
         };
         // A file that shrank by what another has appended meanwhile ends in mid-line then, and the next line is a new one.
-        self.is_torn = cut().is_err() || ends_in_mid_line(&self.file);
+        self.is_torn = cut().is_err() || ends_in_mid_line(file);
     }
 
     /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open. Where that fails, what is
@@ -508,7 +590,8 @@ impl Out {
 
     /// Whether the file has no name any more: nobody will read what is written to it.
     fn is_removed(&self) -> bool {
-        self.named.is_some() && self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+        let Sink::File(file) = &self.sink else { return false };
+        self.named.is_some() && file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 }
 
@@ -595,6 +678,8 @@ fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures, explain: Expla
 
 #[cfg(test)]
 mod tests {
+    use propylon_config::{LogFact, LogField, LogFormat};
+
     use super::*;
 
     fn record() -> Record<'static> {
@@ -616,7 +701,72 @@ mod tests {
             tls: None,
             fault: None,
             trace: None,
+            head: None,
         }
+    }
+
+    fn log(access: AccessLog) -> Log {
+        Log { access, format: LogFormat::Json, fields: Vec::new(), level: propylon_config::Level::Info }
+    }
+
+    /// The line that is written of a record in this form.
+    fn line(format: LogFormat, fields: &[LogField], record: &Record<'_>) -> String {
+        let format = Format::of(format, fields).expect("a form");
+        let mut out = Vec::new();
+        let time = Time { second: "2026-11-20T22:20:00", clf: "20/Nov/2026:22:20:00 +0000", millis: 7 };
+        format.write(&Subject::Request(record), &time, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn fields_are_written_as_they_were_chosen_and_nothing_ends_a_line_early() {
+        let text = b"GET / HTTP/1.1\r\nHost: a\r\nReferer: http://b/\"\r\nUser-Agent: curl/8 \xff\r\n\r\n";
+        let mut head = propylon_http::h1::RequestHead::default();
+        let limits = propylon_http::h1::Limits { head_bytes: 4096, headers: 16 };
+        propylon_http::h1::parse_request(text, &limits, &mut head).unwrap();
+        let record = Record { head: Some((&head.fields, text)), ..record() };
+        let header = |name: &str| LogField::Header(name.into());
+        let fact = |name: &str| LogField::Fact(LogFact::ALL.iter().find(|(known, _)| *known == name).unwrap().1);
+        let fields = [fact("time"), fact("status"), header("user-agent"), header("x"), fact("reused"), fact("fault")];
+        assert_eq!(
+            line(LogFormat::Json, &fields, &record),
+            "{\"time\":\"2026-11-20T22:20:00.007Z\",\"status\":200,\"header.user-agent\":\"curl/8 \\u00ff\",\
+             \"header.x\":null,\"reused\":true,\"fault\":null}"
+        );
+        let fields = [fact("client.ip"), fact("path"), fact("duration_us.total"), fact("server"), header("x")];
+        assert_eq!(
+            line(LogFormat::Logfmt, &fields, &record),
+            "client.ip=::1 path=\"/a\\\"b\\\\\\u001b\\u00ff\" duration_us.total=9 server=127.0.0.1:1 header.x="
+        );
+        assert_eq!(
+            line(LogFormat::Combined, &[], &record),
+            "::1 - - [20/Nov/2026:22:20:00 +0000] \"GET /a\\x22b\\x5C\\x1B\\xFF HTTP/1.1\" 200 20 \
+             \"http://b/\\x22\" \"curl/8 \\xFF\""
+        );
+        assert_eq!(clf_text(1_795_213_200), "20/Nov/2026:22:20:00 +0000");
+    }
+
+    #[test]
+    fn lines_are_messages_of_syslog() {
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let address = propylon_config::SyslogAddress::Udp(receiver.local_addr().unwrap());
+        let syslog = propylon_config::Syslog { address, facility: 16, app_name: "edge".into() };
+        let mut out = Out::syslog(&syslog).unwrap();
+        out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 }).unwrap();
+        let mut bytes = [0; 9000];
+        for line in ["{1}", "{2}"] {
+            let length = receiver.recv(&mut bytes).unwrap();
+            let text = std::str::from_utf8(&bytes[..length]).unwrap();
+            let parts: Vec<&str> = text.split(' ').collect();
+            assert_eq!((parts[0], parts[3], parts[5], parts[6], parts[7]), ("<134>1", "edge", "access", "-", line));
+            assert_eq!(parts[4], std::process::id().to_string());
+            assert_eq!(parts[1].len(), "2026-11-20T22:20:00.007Z".len());
+        }
+        // Each line that nobody takes is counted.
+        let path = propylon_config::SyslogAddress::Unix("/nonexistent/log".into());
+        let mut out = Out::syslog(&propylon_config::Syslog { address: path, ..syslog }).unwrap();
+        assert_eq!(out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 }).unwrap_err().0, 2);
     }
 
     #[test]
@@ -624,7 +774,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("propylon-log-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("access.log");
-        let writer = Writer::open(&AccessLog::File(path.clone())).unwrap().start(|_, error| error.to_string()).unwrap();
+        let writer =
+            Writer::open(&log(AccessLog::File(path.clone()))).unwrap().start(|_, error| error.to_string()).unwrap();
         let mut log_buffer = writer.log_buffer();
         log_buffer.write(&record());
         log_buffer.hand_over();
@@ -657,7 +808,8 @@ mod tests {
         out.write(&lines("{1}\n{2}\n")).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "xxx\n{1}\n{2}\n", "what another process left in mid-line");
         // As after a write of which the disk took only the first half of the second line.
-        out.file.write_all(b"{3}\n{4").unwrap();
+        let Sink::File(file) = &mut out.sink else { panic!("a file") };
+        file.write_all(b"{3}\n{4").unwrap();
         out.take_back(2);
         out.write(&lines("{5}\n")).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "xxx\n{1}\n{2}\n{3}\n{5}\n");
@@ -666,8 +818,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_counted_in_lines() {
-        let mut out =
-            Out { file: OpenOptions::new().write(true).open("/dev/full").unwrap(), named: None, is_torn: false };
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut out = Out { sink: Sink::File(full), named: None, is_torn: false };
         let lost = |written: Result<(), (u64, io::Error)>| written.err().map(|(lost, error)| (lost, error.kind()));
         let full = io::ErrorKind::StorageFull;
         assert_eq!(lost(out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 })), Some((2, full)));
@@ -685,6 +837,8 @@ mod tests {
             dropped: 0,
             second: 0,
             second_text: second_text(0),
+            clf_text: clf_text(0),
+            format: None,
         };
         for _ in 0..3 {
             log_buffer.write(&record());

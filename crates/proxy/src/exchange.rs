@@ -351,6 +351,7 @@ fn write_log_line(
         tls: tls.as_ref(),
         fault: note.fault,
         trace: request.trace.id(),
+        head: Some((&request.head.fields, &request.text)),
     });
 }
 

@@ -196,30 +196,6 @@ impl AdminBind {
     }
 }
 
-/// Logging: `[log]`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Log {
-    /// Destination of the access log, which has one line per request. Default off.
-    pub access: AccessLog,
-    /// Least severe level that is written to stderr. Default info.
-    pub level: Level,
-}
-
-/// Destination of the access log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AccessLog {
-    /// No access log.
-    Off,
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// File that lines are appended to; the path is joined to the configuration's folder.
-    #[serde(untagged)]
-    File(#[serde(serialize_with = "shown::written")] PathBuf),
-}
-
 /// Severity of a log message, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -15,6 +15,7 @@ mod http2;
 pub(crate) mod keys;
 pub(crate) mod keyserver;
 mod listener;
+mod log;
 mod pkcs11;
 mod process;
 mod route;

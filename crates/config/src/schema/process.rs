@@ -11,8 +11,8 @@ use super::values::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::describe::Form;
 use crate::model::{
-    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Sandbox,
-    StateFolder, Trust, UpgradeSocket, Workers,
+    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, LogFormat, MemoryLimit, Process, Resolver,
+    Sandbox, StateFolder, Trust, UpgradeSocket, Workers,
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
@@ -268,14 +268,21 @@ fn unix(report: &Report<'_>, found: Found<&str>, base: &Path) -> Option<AdminBin
 }
 
 pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
-    let mut log = Log { access: AccessLog::Off, level: Level::Info };
+    let mut log = Log { access: AccessLog::Off, format: LogFormat::Json, fields: Vec::new(), level: Level::Info };
     let Some(mut section) = section else {
         return log;
     };
     section.default_is("access", || "off".into());
-    if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
-        log.access = access;
+    if let Some(entry) = section.forms("access", &[Form::String, Form::Table]) {
+        let access = match &entry.node.value {
+            Value::String(text) => access(&section, Found { value: text.as_ref(), span: entry.node.span }, base),
+            Value::Table(_) => Section::of(section.report, &entry.node, "`access`", entry.node.span)
+                .and_then(|section| super::log::syslog(section, base)),
+            _ => mismatch(section.report, "access", "a string or { syslog = \"udp:HOST:PORT\" }", &entry.node),
+        };
+        log.access = access.unwrap_or(log.access);
     }
+    (log.format, log.fields) = super::log::lines(&mut section);
     log.level = section.choice_or("level", &LEVELS, log.level);
     section.close();
     log

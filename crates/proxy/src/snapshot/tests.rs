@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use propylon_config::{AccessLog, Source};
+use propylon_config::Source;
 use propylon_metrics::Store;
 use propylon_observe::access_log::Writer;
 use propylon_observe::telemetry::Telemetry;
@@ -85,7 +85,7 @@ fn limits_and_loads_that_cores_share_are_those_of_the_same_servers() {
 fn a_core_knows_its_servers_in_whatever_order() {
     let (one, parking) = (first("abc", "slow_start = \"10s\""), Parking::new(ParkingLimits::default()));
     let (telemetry, store) = Telemetry::new(&one.config, 1);
-    let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
+    let log = Writer::open(&one.config.log).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
     let (limits, shared) = ((one.config.process.handshakes, false), (Arc::new(Shared::new(None)), 1));
     let column = Store::column(&store, 0);
     let services = Services::new(limits, Rc::clone(&parking), column, Arc::new(telemetry), log, shared);

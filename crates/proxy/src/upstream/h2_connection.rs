@@ -520,7 +520,7 @@ impl Drop for Wire {
 
 #[cfg(test)]
 mod tests {
-    use propylon_config::{AccessLog, Source};
+    use propylon_config::Source;
     use propylon_metrics::Store;
     use propylon_observe::access_log::Writer;
     use propylon_observe::telemetry::Telemetry;
@@ -535,7 +535,7 @@ mod tests {
         let source = Source { name: "propylon.toml".into(), base: std::path::PathBuf::new(), text: text.into() };
         let (config, _) = propylon_config::parse(&source).unwrap();
         let (telemetry, store) = Telemetry::new(&config, 1);
-        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
+        let log = Writer::open(&config.log).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
         let (limits, shared) = ((config.process.handshakes, false), (Arc::new(Shared::new(None)), 1));
         let parking = Parking::new(ParkingLimits::default());
         Services::new(limits, parking, Store::column(&store, 0), Arc::new(telemetry), log, shared)

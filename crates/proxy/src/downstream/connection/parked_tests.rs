@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use propylon_config::{AccessLog, Source};
+use propylon_config::Source;
 use propylon_metrics::Store;
 use propylon_observe::access_log::Writer;
 use propylon_observe::telemetry::{Telemetry, Wait};
@@ -71,7 +71,7 @@ impl House {
         )
         .unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let log = Writer::open(&AccessLog::Off).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
+        let log = Writer::open(&snapshot.config.log).unwrap().start(|_, error| error.to_string()).unwrap().log_buffer();
         let column = Store::column(&store, 0);
         let limits = (snapshot.config.process.handshakes, deferral.rsa);
         let shared = (Arc::new(Shared::new(None)), 1);
