@@ -15,7 +15,8 @@ pub struct Log {
     pub access: AccessLog,
     /// Form of its lines. Default JSON.
     pub format: LogFormat,
-    /// Fields of its lines, for JSON and logfmt. Default empty: all that are known, nested, in JSON; a selection in logfmt.
+    /// Fields of its lines, for JSON and logfmt. Default empty: all that are known, nested, in JSON; a selection in
+    /// logfmt.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<LogField>,
     /// Least severe level that is written to stderr. Default info.
@@ -43,7 +44,7 @@ pub enum AccessLog {
 /// A receiver of syslog messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Syslog {
-    /// Where messages go.
+    /// Destination of the messages.
     #[serde(rename = "syslog", serialize_with = "syslog_address")]
     pub address: SyslogAddress,
     /// Facility, 0 to 23 (RFC 5424 §6.2.1). Default local0, which is 16.

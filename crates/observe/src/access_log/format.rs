@@ -35,7 +35,7 @@ pub struct Format {
     fields: Vec<LogField>,
 }
 
-/// What a line is about.
+/// Subject of a line.
 pub(super) enum Subject<'a> {
     Request(&'a Record<'a>),
     Relay(&'a RelayRecord<'a>),

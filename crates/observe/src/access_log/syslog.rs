@@ -1,5 +1,5 @@
-//! Lines of the access log as messages of syslog (RFC 5424), each in a datagram of its own: over UDP (RFC 5426), or to a
-//! Unix socket.
+//! Lines of the access log as messages of syslog (RFC 5424), each in a datagram of its own: over UDP (RFC 5426), or to
+//! a Unix socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
