@@ -3,8 +3,8 @@
 //! memory runs short, and which engine of a cluster has a connection.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
-//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter, credits and
-//! the counts of connections by source and requests in flight, which are there to be shared.
+//! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the limiter, credits,
+//! tables of limits and the counts of connections by source and requests in flight, which are there to be shared.
 
 pub mod admission;
 pub mod balance;
@@ -16,6 +16,7 @@ pub mod dispatch;
 pub mod flows;
 pub mod handshake_limiter;
 pub mod health;
+pub mod limits;
 pub mod memory;
 pub mod min_rate_timeout;
 pub mod predecessors;
