@@ -391,6 +391,7 @@ mod tests {
         host = "*.shop.example"
         path = { exact = "/x" }
         require_client_certificate = true
+        limit = [{ name = "edge", rate = "100/m", burst = 7, key = ["source", { header = "X-Key" }, { cookie = "user" }, "certificate", "ja4"], ipv4_prefix = 24, ipv6_prefix = 48, keys = 1000, exempt = "10.0.0.0/8", exempt_files = "friends.txt", deny = ["192.0.2.1"], deny_files = ["foes.txt"] }, { bytes = "1MiB/s", burst = "2MiB", key = "all" }, { requests = 5, key = ["host", "path"] }]
         backend = "app"
         [backend.quick]
         balance = "p2c-ewma"
@@ -559,6 +560,11 @@ mod tests {
         assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
         assert_eq!(shown["tls"]["public"]["signer"], "vault");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
+        let limits = &shown["route"][0]["limit"];
+        assert_eq!((&limits[0]["rate"], &limits[0]["burst"]), (&json!("100/m"), &json!(7)));
+        assert_eq!(limits[0]["key"][1], json!({ "header": "x-key" }));
+        assert_eq!(limits[1], json!({ "bytes": "1048576B/s", "burst": 2 << 20, "key": "all" }));
+        assert_eq!(limits[2], json!({ "requests": 5, "key": ["host", "path"], "keys": 65_536 }));
         assert_eq!(shown["route"][1]["match"]["header"], json!({ "x-beta": "on", "x-old": { "present": false } }));
         assert_eq!(shown["route"][2]["path"], json!({ "regex": "[.]php$" }));
         assert_eq!(shown["route"][3]["redirect"]["port"], 444);

@@ -7,7 +7,7 @@ use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
-    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
+    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, LimitKey, Listener, ListenerId, Ordered,
     PathPattern, Piece, Protocol, Redirect, Route, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
@@ -23,6 +23,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     unreached(report, config, routes);
     plaintext_before_redirects(report, config, routes, &patterns);
     identities(report, config, routes);
+    limit_keys(report, config, routes);
     facts(report, config);
     relays(report, config, routes);
     own_fields(report, config, routes);
@@ -330,6 +331,31 @@ fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             );
         } else {
             report.warning(draft.span, what, "name the `listener` that the route is for, if that is not meant");
+        }
+    }
+}
+
+/// Parts of a limit's key that no request of a listener has: all of them would have one key.
+fn limit_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        for limit in &draft.route.steps.limit {
+            let is_known = |listener: &Listener, part: &LimitKey| match part {
+                LimitKey::Certificate => profile(config, listener).is_some_and(|tls| tls.client_auth.is_some()),
+                LimitKey::Ja4 => profile(config, listener).is_some_and(|tls| tls.ja4),
+                _ => true,
+            };
+            let lacks = |(_, listener): (ListenerId, &'_ Listener)| {
+                let part = limit.key.iter().find(|part| !is_known(listener, part))?;
+                Some((shown(&listener.name).to_string(), part.clone()))
+            };
+            let Some((name, part)) = reached(config, &draft.route).find_map(lacks) else { continue };
+            let (what, needs) = match part {
+                LimitKey::Ja4 => ("fingerprints are not computed", "ja4 = true"),
+                _ => ("no client is asked for a certificate", "`client_auth`"),
+            };
+            let what = format!("on [listener.{name}] {what}: its requests have one key for this limit");
+            let fix = format!("add {needs} to its [tls.NAME], or name the `listener` that the route is for");
+            report.error_at(limit.at, what, fix);
         }
     }
 }

@@ -191,8 +191,25 @@ fn every_key_of_a_route_reaches_the_model() {
     };
     assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
     assert_eq!(pattern.path, PathPattern::Regex("^/quick/[0-9]+$".into()));
+    limits_reach_the_model(&quick.steps.limit);
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
+}
+
+fn limits_reach_the_model(limits: &[Limit]) {
+    let [rate, requests, bytes] = limits else { panic!("three limits: {limits:?}") };
+    assert_eq!(rate.amount, Some(Amount::Rate(Rate { count: 10, per: Per::Second, burst: 20 })));
+    assert_eq!(rate.key, [LimitKey::Source, LimitKey::Header("x-key".into())]);
+    assert_eq!((rate.ipv4_prefix, rate.ipv6_prefix, rate.keys), (24, 48, 1000));
+    assert_eq!(rate.exempt, [Network { address: [10, 0, 0, 0].into(), prefix: 8 }]);
+    assert_eq!(rate.deny, [Network { address: [192, 0, 2, 1].into(), prefix: 32 }]);
+    assert_eq!(rate.exempt_files[0].path.as_path(), Path::new("/etc/propylon/friends"));
+    assert_eq!(rate.deny_files[0].path.as_path(), Path::new("/etc/foes"));
+    assert_eq!((requests.amount, requests.keys), (Some(Amount::Requests(5)), Limit::KEYS));
+    let amount = Amount::Bytes(Rate { count: 10_000_000, per: Per::Hour, burst: 10_000_000 });
+    assert_eq!((bytes.amount, &bytes.key[..]), (Some(amount), &[][..]));
+    let labels: Vec<&str> = limits.iter().map(|limit| limit.label.as_str()).collect();
+    assert_eq!(labels, ["quick", "*/quick#1", "*/quick#2"]);
 }
 
 #[test]

@@ -51,6 +51,43 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn limits_of_routes_are_checked() {
+    let limit = |text: &str| format!("[[route]]\nbackend='app'\npath='/b'\nlimit={{{text}}}");
+    let cases: Vec<(String, u32, u32, &str)> = [
+        ("", 7, "this limit allows everything; give it one of `rate`, `bytes` and `requests`"),
+        ("exempt='10.0.0.0/8'", 7, "this limit allows everything"),
+        ("rate='10'", 13, "`rate`: \"10\" is not a rate; write it as in \"10/s\""),
+        ("rate='10/w'", 13, "`rate`: \"10/w\" is not a rate"),
+        ("rate='0/s'", 13, "`rate` is 0: no request could pass"),
+        ("rate='2000000/s'", 13, "`rate` is too large; use 1000000 a second or less"),
+        ("rate=10", 13, "`rate`: expected a string, found an integer"),
+        ("bytes='1B/s',requests=1", 21, "this limit has both `bytes` and `requests`; write two limits"),
+        ("bytes='1Mb/s'", 14, "`bytes`: \"1Mb/s\" is not a rate; write it as in \"1MiB/s\""),
+        ("rate='1/d',burst=400", 13, "`burst` takes longer than a year to come back at this rate"),
+        ("requests=5,burst=9", 19, "`burst` has no effect unless there is a `rate` or `bytes`"),
+        ("rate='1/s',key='all',keys=100", 29, "`keys` has no effect unless there are several keys to count for"),
+        ("rate='1/s',key='path',ipv4_prefix=24", 30, "`ipv4_prefix` has no effect unless `key` is \"source\""),
+        ("rate='1/s',key='client-ip'", 23, "`key` cannot have \"client-ip\" in it; write \"source\""),
+        ("rate='1/s',key=['source','all']", 33, "`key` cannot have \"all\" in it; \"all\" stands alone"),
+        ("rate='1/s',key=['source','source']", 19, "`key` has a part twice"),
+        ("rate='1/s',key=[]", 23, "`key` is empty; write \"all\""),
+        ("rate='1/s',key={header='X-Forwarded-For'}", 23, "is a claim that anybody can make; use \"source\""),
+        ("rate='1/s',key={}", 23, "a part of `key` is one of `header` and `cookie`"),
+        ("rate='1/s',key='ja4'", 7, "on [listener.web] fingerprints are not computed: its requests have one key"),
+        ("rate='1/s',key='certificate'", 7, "on [listener.web] no client is asked for a certificate"),
+        ("rate='1/s',name='a b'", 24, "\"a b\" cannot be the name of a limit"),
+        ("deny='10.0.0.1/8'", 13, "10.0.0.0/8"),
+        ("deny_files=[]", 19, "`deny_files` is empty"),
+        ("rates='1/s'", 8, "unknown key `rates` in `limit`; did you mean `rate`?"),
+    ].map(|(text, column, said)| (limit(text), 4, column, said)).into();
+    let cases: Vec<(&str, u32, u32, &str)> = cases.iter().map(|(text, line, column, said)| (text.as_str(), *line, *column, *said)).collect();
+    expect_below_good(&cases);
+    let two = |second: &str| format!("{}\n[[route]]\nbackend='app'\npath='/c'\nlimit={{name='x',{second}}}", limit("name='x',rate='1/s'"));
+    expect_below_good(&[(&two("rate='2/s'"), 8, 7, "the limit \"x\" is another in line")]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn conditions_of_routes_are_checked() {
     expect_below_good(&[
         ("[[route]]\nmatch={}\npath='/b'\nbackend='app'", 2, 1, "warning: `match` has no conditions"),

@@ -82,6 +82,9 @@ impl Config {
             tracing.tls.iter().for_each(|tls| files.upstream(tls));
         }
         self.cluster.iter().for_each(|cluster| files.of_cluster(cluster));
+        for limit in self.limits() {
+            limit.exempt_files.iter().chain(&limit.deny_files).for_each(|file| files.trusts(file));
+        }
         files.0
     }
 

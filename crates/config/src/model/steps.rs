@@ -2,9 +2,15 @@
 
 use serde::Serialize;
 
+use super::Limit;
+
 /// Steps of a route. Default none: its requests cost nothing more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Steps {}
+pub struct Steps {
+    /// Limits, all of which a request has to keep.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limit: Vec<Limit>,
+}
 
 impl Steps {
     /// Whether there are no steps.

@@ -23,7 +23,7 @@ pub(crate) fn conditions(mut section: Section<'_, '_>) -> Conditions {
     let header = texts(&mut section, "header", header_name);
     let query = texts(&mut section, "query", any_name);
     let cookie = texts(&mut section, "cookie", token);
-    let source = sources(&mut section);
+    let source = networks(&mut section, "source");
     let client = section.table("client").map(|section| facts(section, &ClientFact::ALL)).unwrap_or_default();
     let tls = section.table("tls").map(|section| facts(section, &TlsFact::ALL)).unwrap_or_default();
     let grpc = section.table("grpc").and_then(grpc);
@@ -57,18 +57,19 @@ fn methods(section: &mut Section<'_, '_>) -> Vec<String> {
     list(report, entry, "method", one)
 }
 
-fn sources(section: &mut Section<'_, '_>) -> Vec<Network> {
+/// One network, or several.
+pub(super) fn networks(section: &mut Section<'_, '_>, key: &'static str) -> Vec<Network> {
     let report = section.report;
-    let Some(entry) = section.forms("source", &[Form::String, Form::List(&[Form::String])]) else { return Vec::new() };
-    let sources = list(report, entry, "source", |node| {
-        let found = string(report, "source", node)?;
+    let Some(entry) = section.forms(key, &[Form::String, Form::List(&[Form::String])]) else { return Vec::new() };
+    let networks = list(report, entry, key, |node| {
+        let found = string(report, key, node)?;
         address::network(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
     });
-    if sources.len() > NETWORKS_MAX {
-        let what = format!("`source` has more than {NETWORKS_MAX} networks");
+    if networks.len() > NETWORKS_MAX {
+        let what = format!("`{key}` has more than {NETWORKS_MAX} networks");
         report.error(entry.key_span, what, "write larger networks, as in \"10.0.0.0/8\"");
     }
-    sources
+    networks
 }
 
 /// Conditions on facts, each of which is a key.
@@ -130,7 +131,7 @@ fn list<'n, 't, T>(
 ) -> Vec<T> {
     match &entry.node.value {
         Value::Array(items) if items.is_empty() => {
-            report.error(entry.node.span, format!("`{key}` names none: the route could never match"), "name one");
+            report.error(entry.node.span, format!("`{key}` names none: nothing could ever match"), "name one");
             Vec::new()
         }
         Value::Array(items) => items.iter().filter_map(one).collect(),

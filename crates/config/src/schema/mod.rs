@@ -14,6 +14,7 @@ mod health;
 mod http2;
 pub(crate) mod keys;
 pub(crate) mod keyserver;
+mod limits;
 mod listener;
 mod log;
 mod pkcs11;
@@ -75,7 +76,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let certificates = tls.iter_mut().flat_map(|profile| &mut profile.certificates);
     certificates.for_each(|certificate| acme::locate(&mut certificate.source, &acmes));
     let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
-    let routes = route::routes(&context, &mut top);
+    let mut routes = route::routes(&context, &mut top);
+    limits::label(report, &mut routes);
     let listener_is_absent =
         top.node("listener").is_none_or(|node| matches!(&node.value, Value::Table(all) if all.is_empty()));
     let has_unknown = top.close();
