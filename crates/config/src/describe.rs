@@ -124,7 +124,8 @@ impl Recorder {
     pub fn record(&self, table: TableId, name: &'static str, forms: &[Form<'_>]) {
         let mut tables = self.tables.borrow_mut();
         if tables[table].key(name).shapes.is_empty() {
-            let shapes = forms.iter().map(|form| shape(form, &mut tables)).collect();
+            let mut shapes: Vec<Shape> = forms.iter().map(|form| shape(form, &mut tables)).collect();
+            unite(&mut shapes);
             tables[table].key(name).shapes = shapes;
         }
     }
@@ -154,6 +155,19 @@ fn shape(form: &Form<'_>, tables: &mut Vec<Table>) -> Shape {
         Form::Strings => Shape::Strings,
         Form::Named => Shape::Named(next()),
         Form::Texts => Shape::Texts(next()),
+    }
+}
+
+/// A table that a key holds, and one in a list that it may hold as well, are one.
+fn unite(shapes: &mut [Shape]) {
+    let Some(Shape::Table(alone)) = shapes.iter().find(|shape| matches!(shape, Shape::Table(_))).cloned() else {
+        return;
+    };
+    let lists = shapes.iter_mut().filter_map(|shape| if let Shape::List(items) = shape { Some(items) } else { None });
+    for item in lists.flatten() {
+        if let Shape::Table(id) = item {
+            *id = alone;
+        }
     }
 }
 

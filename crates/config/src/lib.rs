@@ -47,7 +47,8 @@ mod wording;
 pub use log_line::log_line;
 pub use model::*;
 pub use parse::{
-    Certified, inspect, inspect_keyserver, locate, parse, parse_keyserver, server_address, uncovered_keys, written,
+    Certified, inspect, inspect_keyserver, locate, network, parse, parse_keyserver, server_address, uncovered_keys,
+    written,
 };
 pub use problem::{PUSHED, PUSHED_JSON, Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};

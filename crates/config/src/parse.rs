@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::keyserver::KeyServer;
-use crate::model::{Acme, At, Backend, Config, Keys, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket};
+use crate::model::{Acme, At, Backend, Config, Keys, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket};
 use crate::problem::{Problem, Severity};
 use crate::report::Report;
 use crate::source::{self, SOURCE_BYTES_MAX, Source};
@@ -71,6 +71,11 @@ pub fn inspect_keyserver(source: &Source) -> (Option<KeyServer>, Vec<Problem>) {
 /// Reads one server's address; else what is wrong with it, and what to do.
 pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
     address::server(text)
+}
+
+/// Reads a network, or one address; else what is wrong with it, and what to do.
+pub fn network(text: &str) -> Result<Network, (String, String)> {
+    address::network(text)
 }
 
 /// Position of the key that the path leads to (`process.batch`), else the nearest of those that lead there, else the

@@ -347,7 +347,7 @@ fn is_claim(name: &str) -> bool {
 }
 
 /// Value of a field, its lines joined (RFC 9110 §5.3). `name` is in lower case.
-fn joined<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> Option<Cow<'a, [u8]>> {
+pub(crate) fn joined<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> Option<Cow<'a, [u8]>> {
     if is_claim(name) {
         return None;
     }

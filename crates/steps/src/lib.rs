@@ -2,16 +2,22 @@
 //! configuration, without sockets and clocks. Whoever has the connection calls it.
 
 pub mod conditions;
+pub mod limits;
 
 use propylon_config::Route;
 
+use limits::Limiter;
+
 /// Steps of one route, compiled. Each core has its own.
-pub struct Steps {}
+pub struct Steps {
+    /// Limits, in the order in which they are asked.
+    pub limits: Vec<Limiter>,
+}
 
 impl Steps {
-    /// The steps of a route; `None` where there are none, as for most.
-    pub fn of(route: &Route) -> Option<Steps> {
+    /// The steps of a route; `None` where there are none, as for most. `limits` are the route's.
+    pub fn of(route: &Route, limits: impl FnOnce() -> Vec<Limiter>) -> Option<Steps> {
         let has_steps = route.require_client_certificate || !route.steps.is_empty();
-        has_steps.then_some(Steps {})
+        has_steps.then(|| Steps { limits: limits() })
     }
 }

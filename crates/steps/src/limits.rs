@@ -1,0 +1,347 @@
+//! Limits of a route, compiled: which key a request has, who is exempt or denied, and what is left for the others.
+//!
+//! What is counted is shared by all cores and outlives a reload ([`Counter`]); how it is asked for belongs to a snapshot.
+
+mod lists;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use propylon_config::{Amount, Limit, LimitKey, Rate};
+use propylon_http::h1::{HOST_BYTES_MAX, cookies};
+use propylon_policy::limits::{self as policy, CountTable, Place, RateTable, Taken};
+
+use crate::conditions::{Request, joined};
+pub use lists::{LIST_BYTES_MAX, List};
+
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// A request as limits look at it. Everything about its client's TLS is absent where there is none.
+pub struct Asked<'a> {
+    pub request: Request<'a>,
+    /// SHA-256 of the client's certificate, in hexadecimal.
+    pub certificate: Option<&'a str>,
+    pub ja4: Option<&'a str>,
+}
+
+/// Random words that hashes of keys and values begin with: nobody outside knows which of them meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u64; 2]);
+
+impl Secret {
+    fn hasher(self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        self.0.into_iter().for_each(|word| hasher.write_u64(word));
+        hasher
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Counts of one limit, for all cores.
+pub struct Counter {
+    /// Hasher that has taken in the secret.
+    hasher: DefaultHasher,
+    table: Table,
+}
+
+enum Table {
+    /// Requests.
+    Rate(RateTable),
+    /// Bytes of responses.
+    Bytes(RateTable),
+    /// Requests in progress.
+    Count(CountTable),
+    /// Nothing is counted: lists alone decide.
+    Nothing,
+}
+
+impl Counter {
+    /// The counts of a limit, all of them 0.
+    pub fn new(limit: &Limit, secret: Secret) -> Counter {
+        let keys = if limit.key.is_empty() { 1 } else { limit.keys as usize };
+        let rate = |rate: Rate| {
+            let rate = policy::Rate::new(rate.count, rate.per.duration().as_nanos() as u64, rate.burst);
+            RateTable::new(rate, keys)
+        };
+        let table = match limit.amount {
+            Some(Amount::Rate(of)) => Table::Rate(rate(of)),
+            Some(Amount::Bytes(of)) => Table::Bytes(rate(of)),
+            Some(Amount::Requests(max)) => Table::Count(CountTable::new(max, keys)),
+            None => Table::Nothing,
+        };
+        Counter { hasher: secret.hasher(), table }
+    }
+}
+
+/// A limit with its counts and lists.
+pub struct Limiter {
+    /// Place of the limit among those of all routes.
+    pub index: usize,
+    config: Limit,
+    counter: Arc<Counter>,
+    lists: Arc<Lists>,
+    /// Name in answers, as a string of structured fields (RFC 9651 §3.3.3).
+    name: String,
+}
+
+/// Contents of a limit's files.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lists {
+    pub exempt: List,
+    pub deny: List,
+}
+
+/// Something that happened at a limit, to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Allowed,
+    /// The request is not looked at.
+    Exempt,
+    /// There is nothing left for its key.
+    Refused,
+    /// A list has it.
+    Denied,
+    /// Another key was forgotten, or this one is not counted: the table is too small.
+    Full,
+}
+
+/// Answer to a request that a limit keeps back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is on a list.
+    Denied,
+    /// It is over the limit.
+    Limited {
+        /// Seconds until it makes sense to ask again.
+        retry_after: u64,
+        /// Values of the fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10).
+        policy: String,
+        state: String,
+    },
+}
+
+/// Limits that a request is counted by until it ends. Requests in progress are given back with it, also when it is dropped
+/// half-way.
+#[derive(Default)]
+pub struct Held {
+    held: Vec<Holding>,
+}
+
+enum Holding {
+    /// A request in progress.
+    Place(Arc<Counter>, Place),
+    /// A key whose bytes are counted.
+    Bytes { counter: Arc<Counter>, key: u64, index: usize },
+}
+
+impl Held {
+    /// Counts the bytes of the response, as far as they were sent. `note` takes what happens at the limit of an index.
+    pub fn settle(&self, bytes: u64, now: u64, mut note: impl FnMut(usize, Event)) {
+        for holding in &self.held {
+            if let Holding::Bytes { counter, key, index } = holding
+                && let Table::Bytes(table) = &counter.table
+                && table.charge(*key, bytes, now)
+            {
+                note(*index, Event::Full);
+            }
+        }
+    }
+
+    /// Whether anything is left to do at the request's end.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for holding in &self.held {
+            if let Holding::Place(counter, place) = holding
+                && let Table::Count(table) = &counter.table
+            {
+                table.give_back(place);
+            }
+        }
+    }
+}
+
+/// Asks all limits of a route, in order, at `now` in nanoseconds on a clock that all cores share. `note` takes what happens at
+/// the limit of an index. A request that one of them refuses takes nothing from the others.
+pub fn admit(
+    limiters: &[Limiter],
+    asked: &Asked<'_>,
+    now: u64,
+    mut note: impl FnMut(usize, Event),
+) -> Result<Held, Refusal> {
+    let mut held = Held::default();
+    for (place, limiter) in limiters.iter().enumerate() {
+        let refusal = match limiter.ask(asked, now, &mut held, &mut note) {
+            Ok(event) => {
+                note(limiter.index, event);
+                continue;
+            }
+            Err(refusal) => refusal,
+        };
+        let event = if refusal == Refusal::Denied { Event::Denied } else { Event::Refused };
+        note(limiter.index, event);
+        limiters[..place].iter().for_each(|earlier| earlier.give_back(asked));
+        return Err(refusal);
+    }
+    Ok(held)
+}
+
+impl Limiter {
+    /// `place` is the limit's among those of its route.
+    pub fn new(index: usize, place: usize, config: &Limit, (counter, lists): (&Arc<Counter>, &Arc<Lists>)) -> Limiter {
+        // Names are letters and digits: nothing has to be escaped.
+        let name = config.name.clone().unwrap_or_else(|| format!("limit-{}", place + 1));
+        Limiter { index, config: config.clone(), counter: Arc::clone(counter), lists: Arc::clone(lists), name }
+    }
+
+    fn ask(
+        &self,
+        asked: &Asked<'_>,
+        now: u64,
+        held: &mut Held,
+        note: &mut impl FnMut(usize, Event),
+    ) -> Result<Event, Refusal> {
+        if self.is_listed(&self.config.deny, &self.lists.deny, asked) {
+            return Err(Refusal::Denied);
+        }
+        if self.is_listed(&self.config.exempt, &self.lists.exempt, asked) {
+            return Ok(Event::Exempt);
+        }
+        let key = self.key(asked);
+        match &self.counter.table {
+            Table::Rate(table) => match table.take(key, now) {
+                Taken::Yes { evicted } => evicted.then(|| note(self.index, Event::Full)),
+                Taken::No { wait } => return Err(self.limited(Some(wait))),
+            },
+            Table::Bytes(table) => match table.look(key, now) {
+                Taken::Yes { .. } => {
+                    let counter = Arc::clone(&self.counter);
+                    held.held.push(Holding::Bytes { counter, key, index: self.index });
+                    None
+                }
+                Taken::No { wait } => return Err(self.limited(Some(wait))),
+            },
+            Table::Count(table) => {
+                let Some(place) = table.take(key) else { return Err(self.limited(None)) };
+                let is_full = !place.is_counted();
+                held.held.push(Holding::Place(Arc::clone(&self.counter), place));
+                is_full.then(|| note(self.index, Event::Full))
+            }
+            Table::Nothing => None,
+        };
+        Ok(Event::Allowed)
+    }
+
+    /// Undoes what [`Limiter::ask`] took that nothing holds.
+    fn give_back(&self, asked: &Asked<'_>) {
+        if let Table::Rate(table) = &self.counter.table
+            && !self.is_listed(&self.config.exempt, &self.lists.exempt, asked)
+        {
+            table.give_back(self.key(asked));
+        }
+    }
+
+    /// The answer to a request that has to wait for so many nanoseconds; `None` where it depends on other requests' ends.
+    fn limited(&self, wait: Option<u64>) -> Refusal {
+        let name = &self.name;
+        let seconds = wait.map_or(1, |wait| wait.div_ceil(SECOND).max(1));
+        let policy = match self.config.amount {
+            Some(Amount::Rate(rate)) => format!("\"{name}\";q={};w={}", rate.count, rate.per.duration().as_secs()),
+            Some(Amount::Bytes(rate)) => {
+                format!("\"{name}\";q={};qu=\"content-bytes\";w={}", rate.count, rate.per.duration().as_secs())
+            }
+            Some(Amount::Requests(max)) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
+            None => String::new(),
+        };
+        let state = match wait {
+            Some(_) => format!("\"{name}\";r=0;t={seconds}"),
+            None => format!("\"{name}\";r=0"),
+        };
+        Refusal::Limited { retry_after: seconds, policy, state }
+    }
+
+    /// Whether a request is on one of the limit's lists: by its source, or by a value of its key.
+    fn is_listed(&self, networks: &[propylon_config::Network], list: &List, asked: &Asked<'_>) -> bool {
+        let source = asked.request.source;
+        if networks.iter().any(|network| network.contains(source)) || list.has_address(source) {
+            return true;
+        }
+        let is_value = |part: &LimitKey| {
+            let mut scratch = [0; HOST_BYTES_MAX];
+            value(part, asked, &mut scratch).is_some_and(|value| list.has_value(&value))
+        };
+        list.has_values() && self.config.key.iter().any(is_value)
+    }
+
+    /// The request's key. What a request does not have is a value of its own.
+    fn key(&self, asked: &Asked<'_>) -> u64 {
+        let mut hasher = self.counter.hasher.clone();
+        for part in &self.config.key {
+            let mut scratch = [0; HOST_BYTES_MAX];
+            match part {
+                LimitKey::Source => match network(asked.request.source, &self.config) {
+                    IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
+                    IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
+                },
+                part => match value(part, asked, &mut scratch) {
+                    // With their lengths, so that no two lists of values are one text.
+                    Some(value) => {
+                        hasher.write_usize(value.len());
+                        hasher.write(&value);
+                    }
+                    None => hasher.write_usize(usize::MAX),
+                },
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// The network that a source counts as.
+fn network(source: IpAddr, limit: &Limit) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(limit.ipv4_prefix)).unwrap_or(0);
+            Ipv4Addr::from_bits(address.to_bits() & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(limit.ipv6_prefix)).unwrap_or(0);
+            Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+    }
+}
+
+/// The value of a part of the key other than the source; `None` if the request has none.
+fn value<'a>(
+    part: &'a LimitKey,
+    asked: &'a Asked<'a>,
+    scratch: &'a mut [u8; HOST_BYTES_MAX],
+) -> Option<Cow<'a, [u8]>> {
+    let Request { head, text, .. } = asked.request;
+    let text_of = |text: &'a str| Cow::Borrowed(text.as_bytes());
+    match part {
+        LimitKey::Source => None,
+        LimitKey::Host => Some(text_of(head.host_name(text, scratch))),
+        LimitKey::Path => Some(Cow::Borrowed(head.path_key(text))),
+        LimitKey::Certificate => asked.certificate.map(text_of),
+        LimitKey::Ja4 => asked.ja4.map(text_of),
+        LimitKey::Header(name) => joined(&head.fields, text, name),
+        LimitKey::Cookie(name) => cookies(&head.fields, text, name).next().map(Cow::Borrowed),
+    }
+}
+
+#[cfg(test)]
+mod tests;

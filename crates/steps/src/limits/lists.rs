@@ -1,0 +1,177 @@
+//! Lists of networks and values from files: one of them a line, `#` begins a comment.
+
+use std::collections::HashSet;
+use std::hash::Hasher;
+use std::net::IpAddr;
+
+use propylon_config::network;
+
+use super::Secret;
+
+/// Bytes of a list's file.
+pub const LIST_BYTES_MAX: u64 = 64 << 20;
+const LINE_BYTES_MAX: usize = 4096;
+
+/// A list of networks, and of other values.
+#[derive(Debug, PartialEq, Eq)]
+pub struct List {
+    secret: Secret,
+    /// First and last addresses of networks, in order and apart from each other; IPv4 is mapped into IPv6.
+    ranges: Vec<(u128, u128)>,
+    /// Hashes of values, with the secret: the values may be keys of an API, and are nowhere in memory.
+    values: HashSet<u64>,
+}
+
+impl List {
+    pub fn new(secret: Secret) -> List {
+        List { secret, ranges: Vec::new(), values: HashSet::new() }
+    }
+
+    /// Adds the lines of a file. An error has the number of the line, and what is wrong with it.
+    pub fn add(&mut self, text: &[u8]) -> Result<(), (usize, String)> {
+        for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
+            let line = line.trim_ascii();
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            // A comment behind an entry is set off by a space: values may have the sign in them.
+            let end = line.windows(2).position(|pair| pair[0].is_ascii_whitespace() && pair[1] == b'#');
+            let entry = line[..end.unwrap_or(line.len())].trim_ascii();
+            if entry.len() > LINE_BYTES_MAX || entry.iter().any(u8::is_ascii_control) {
+                return Err((number, "it is no network and no value: it is too long, or has control characters".into()));
+            }
+            self.add_entry(entry).map_err(|what| (number, what))?;
+        }
+        self.unite();
+        Ok(())
+    }
+
+    fn add_entry(&mut self, entry: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(entry).unwrap_or_default();
+        let bare = text.split('/').next().unwrap_or_default();
+        if bare.parse::<IpAddr>().is_err() {
+            self.values.insert(self.hash(entry));
+            return Ok(());
+        }
+        let network = network(text).map_err(|(what, fix)| format!("{what}; {fix}"))?;
+        let (width, first) = match network.address {
+            IpAddr::V4(address) => (32, address.to_ipv6_mapped().to_bits()),
+            IpAddr::V6(address) => (128, address.to_bits()),
+        };
+        let rest = 1_u128.checked_shl(width - u32::from(network.prefix)).map_or(u128::MAX, |size| size - 1);
+        self.ranges.push((first, first | rest));
+        Ok(())
+    }
+
+    /// Sorts the ranges, and joins those that overlap or touch.
+    fn unite(&mut self) {
+        self.ranges.sort_unstable();
+        let mut united: Vec<(u128, u128)> = Vec::with_capacity(self.ranges.len());
+        for (first, last) in self.ranges.drain(..) {
+            match united.last_mut() {
+                Some(known) if first <= known.1.saturating_add(1) => known.1 = known.1.max(last),
+                _ => united.push((first, last)),
+            }
+        }
+        united.shrink_to_fit();
+        self.ranges = united;
+    }
+
+    /// Whether an address is in one of the networks.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        let bits = match address.to_canonical() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let after = self.ranges.partition_point(|(first, _)| *first <= bits);
+        after > 0 && self.ranges[after - 1].1 >= bits
+    }
+
+    pub fn has_value(&self, value: &[u8]) -> bool {
+        self.values.contains(&self.hash(value))
+    }
+
+    fn hash(&self, value: &[u8]) -> u64 {
+        let mut hasher = self.secret.hasher();
+        hasher.write(value);
+        hasher.finish()
+    }
+
+    /// Whether there is anything but networks.
+    pub fn has_values(&self) -> bool {
+        !self.values.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> List {
+        let mut list = List::new(Secret([1, 2]));
+        list.add(text.as_bytes()).expect("a list");
+        list
+    }
+
+    #[test]
+    fn networks_and_values_stand_one_a_line_with_comments() {
+        let list = list("# ours\n10.0.0.0/8\r\n\n 192.0.2.7  # one\nfd00::/8\nkey#1\n2001:db8::1\n10.1.0.0/16\n11.0.0.0/8\n");
+        for (address, wanted) in [
+            ("10.255.255.255", true),
+            ("11.2.3.4", true),
+            ("12.0.0.0", false),
+            ("9.255.255.255", false),
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("fdff::1", true),
+            ("fe00::", false),
+            ("2001:db8::1", true),
+            ("2001:db8::2", false),
+        ] {
+            assert_eq!(list.has_address(address.parse().unwrap()), wanted, "{address}");
+        }
+        assert!(list.has_value(b"key#1") && !list.has_value(b"key") && list.has_values());
+        assert_eq!(list.ranges.len(), 4, "10/8 and 11/8 are one range");
+    }
+
+    #[test]
+    fn everything_is_a_network_as_well() {
+        assert!(list("0.0.0.0/0").has_address("255.255.255.255".parse().unwrap()));
+        assert!(!list("0.0.0.0/0").has_address("::1".parse().unwrap()));
+        assert!(list("::/0\n::/1").has_address("ffff::".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_looks_like_a_network_and_is_none_is_refused_with_its_line() {
+        for (text, line, part) in [
+            ("10.0.0.0/8\n10.0.0.1/8", 2, "10.0.0.0/8"),
+            ("10.0.0.0/33", 1, "use 0 to 32"),
+            ("a\x01b", 1, "control characters"),
+        ] {
+            let (number, what) = List::new(Secret([1, 2])).add(text.as_bytes()).unwrap_err();
+            assert!(number == line && what.contains(part), "{number} {what}");
+        }
+    }
+
+    #[test]
+    fn lists_agree_with_their_networks_for_any_seed() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let texts: Vec<String> = (0..200)
+                .map(|_| {
+                    let prefix = random.u32(8..=32);
+                    let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+                    format!("{}/{prefix}", std::net::Ipv4Addr::from_bits(random.u32(..1 << 28) & mask))
+                })
+                .collect();
+            let networks: Vec<_> = texts.iter().map(|text| network(text).unwrap()).collect();
+            let list = list(&texts.join("\n"));
+            for _ in 0..500 {
+                let address = IpAddr::from(random.u32(..1 << 28).to_be_bytes());
+                let wanted = networks.iter().any(|network| network.contains(address));
+                assert_eq!(list.has_address(address), wanted, "seed {seed}: {address}");
+            }
+        }
+    }
+}
