@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::keyserver::KeyServer;
-use crate::model::{Acme, At, Backend, Config, Keys, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket};
+use crate::model::{Acme, At, Backend, Config, Keys, Limit, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket};
 use crate::problem::{Problem, Severity};
 use crate::report::Report;
 use crate::source::{self, SOURCE_BYTES_MAX, Source};
@@ -28,6 +28,8 @@ pub struct Certified {
     pub acmes: Vec<Acme>,
     /// `[backend.NAME]`, for its `tls`.
     pub backends: Vec<Backend>,
+    /// `limit` of routes, for their lists.
+    pub limits: Vec<Limit>,
     /// `[tracing]`, for its `ca` and `headers`.
     pub tracing: Option<Tracing>,
     /// `[keys]`
@@ -41,8 +43,9 @@ pub struct Certified {
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
     let certified = |config: Config| {
+        let limits = config.limits().cloned().collect();
         let Config { process, keys, tls, signers, acmes, backends, tracing, .. } = config;
-        Certified { tls, signers, acmes, backends, tracing, keys, upgrade_socket: process.upgrade_socket }
+        Certified { tls, signers, acmes, backends, limits, tracing, keys, upgrade_socket: process.upgrade_socket }
     };
     (config.map(certified).unwrap_or_default(), problems)
 }

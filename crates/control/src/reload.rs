@@ -9,7 +9,7 @@
 mod file;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -46,6 +46,7 @@ use file::WatchedFile;
 use propylon_config::effective;
 use propylon_net::listen;
 use propylon_observe::telemetry::Telemetry;
+use propylon_proxy::limits::LimitState;
 use propylon_proxy::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 use propylon_signer::SignerProfile;
 
@@ -894,6 +895,13 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
         // A change that is written in the configuration is reported by `diff`.
         if !same && known.tls.is_some() && backend.tls.is_some() {
             changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
+        }
+    }
+    let before: HashMap<&str, &LimitState> =
+        earlier.config.limits().map(|limit| limit.label.as_str()).zip(&*earlier.limits).collect();
+    for (limit, state) in later.config.limits().zip(&*later.limits) {
+        if before.get(limit.label.as_str()).is_some_and(|before| !Arc::ptr_eq(&before.lists, &state.lists)) {
+            changes.push(json!({ "path": format!("route.limit.{}", limit.label), "lists": "read again" }));
         }
     }
     if let (Some(before), Some(after)) = (&earlier.collector, &later.collector)

@@ -131,6 +131,8 @@ faults! {
     Misdirected = "misdirected", Route, Client, 421;
     NoRoute = "no-route", Route, Client, 404;
     ClientCertificateRequired = "client-certificate-required", Route, Client, 403;
+    RateLimited = "rate-limited", Route, Client, 429;
+    Denied = "denied", Route, Client, 403;
     // Requests that were cut short on the client's side.
     ClientClosed = "client-closed", Client, Client, 0;
     ClientReset = "client-reset", Client, Client, 0;

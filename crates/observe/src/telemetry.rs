@@ -9,6 +9,7 @@ mod batches;
 mod by_reason;
 mod cluster;
 mod configured;
+mod limits;
 mod listener;
 mod overload;
 mod reasons;
@@ -37,6 +38,8 @@ pub use configured::{BackendHandles, ConfiguredMetrics, ListenerHandles};
 pub use listener::{Handshakes, Http2Metrics, ListenerMetrics, RelayMetrics, ResumptionMetrics, UNTRUSTED_PEER};
 use listener::{listener_metrics, proxy_refused, relay_metrics};
 pub use overload::{LimitedBy, Reason, ShortageMetrics};
+pub use limits::LimitMetrics;
+use limits::limit_metrics;
 use propylon_net::budget::BudgetMetrics;
 pub use reasons::*;
 use series::{Registrar, SeriesTable};
@@ -61,6 +64,8 @@ pub struct Telemetry {
     sticky: SeriesTable<ByReason>,
     servers: SeriesTable<ServerMetrics>,
     probes: SeriesTable<ProbeMetrics>,
+    /// Metrics by a limit's label.
+    limits: SeriesTable<LimitMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
@@ -296,6 +301,7 @@ impl Telemetry {
             sticky: SeriesTable::default(),
             servers: SeriesTable::default(),
             probes: SeriesTable::default(),
+            limits: SeriesTable::default(),
             process,
             parking,
             relay,

@@ -18,6 +18,7 @@ pub mod exchange;
 pub mod fault;
 mod handshake_limiter;
 pub mod http2;
+pub mod limits;
 pub mod overload;
 mod pipes;
 pub mod relay;

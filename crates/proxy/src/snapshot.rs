@@ -35,6 +35,7 @@ use zeroize::Zeroizing;
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::cores::worker_count;
 use crate::endpoint::{Endpoint, Resolved};
+use crate::limits::{self, LimitState};
 use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
@@ -79,6 +80,8 @@ pub struct Snapshot {
     tickets: Arc<TicketSets>,
     /// TLS settings by listener; `None` for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
+    /// Counts and lists of limits, in the order of `Config::limits`.
+    pub limits: Arc<[LimitState]>,
     pub sockets: Arc<[Bound]>,
     /// Collector that spans go to; `None` where nothing is traced.
     pub collector: Option<Arc<Target>>,
@@ -220,6 +223,8 @@ impl Snapshot {
         let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
         let signers = reload_signers(&config, earlier, unfound, &mut findings);
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
+        let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
+        let limits = limits::reload(&config, known, files == Files::ReadAgain, &mut findings).into();
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
@@ -258,6 +263,7 @@ impl Snapshot {
             links,
             tickets,
             terms,
+            limits,
             sockets,
             collector,
         };

@@ -16,8 +16,8 @@ pub struct Steps {
 
 impl Steps {
     /// The steps of a route; `None` where there are none, as for most. `limits` are the route's.
-    pub fn of(route: &Route, limits: impl FnOnce() -> Vec<Limiter>) -> Option<Steps> {
+    pub fn of(route: &Route, limits: Vec<Limiter>) -> Option<Steps> {
         let has_steps = route.require_client_certificate || !route.steps.is_empty();
-        has_steps.then(|| Steps { limits: limits() })
+        has_steps.then_some(Steps { limits })
     }
 }

@@ -406,6 +406,21 @@ pub const TABLE: &[Condition] = &[
     )
     .only("reason", &["client-gone"]),
     rises(
+        "limit-table-full",
+        "propylon_limit_table_full_total",
+        Warning,
+        "a limit has more keys at once than it has room for: those that asked for least are forgotten or not counted",
+        "raise `keys` of the limit, or count wider keys (ipv4_prefix, ipv6_prefix)",
+    ),
+    rises(
+        "limit-refuses",
+        "propylon_limit_requests_total",
+        Note,
+        "requests are refused with 429: somebody asks for more than the limit allows",
+        "nothing if that is meant; otherwise raise the limit, or put who asks on its list of those exempt",
+    )
+    .only("outcome", &["refused"]),
+    rises(
         "circuit-open",
         "propylon_queue_refused_total",
         Problem,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use propylon_config::{Backend, Config, Listener, Signer, SignerServer};
+use propylon_config::{Backend, Config, Limit, Listener, Signer, SignerServer};
 use propylon_metrics::Store;
 
 use super::series::{Registrar, within};
 use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
-    BackendMetrics, ByReason, ListenerMetrics, ProbeMetrics, RelayMetrics, ServerMetrics, ServerTlsMetrics,
-    SignerMetrics, Telemetry, backend_metrics, listener_metrics, probe_metrics, proxy_refused, relay_metrics,
+    BackendMetrics, ByReason, LimitMetrics, ListenerMetrics, ProbeMetrics, RelayMetrics, ServerMetrics, ServerTlsMetrics,
+    SignerMetrics, Telemetry, backend_metrics, limit_metrics, listener_metrics, probe_metrics, proxy_refused, relay_metrics,
     server_metrics, sticky_metrics,
 };
 
@@ -18,6 +18,8 @@ pub struct ConfiguredMetrics {
     pub listeners: Vec<ListenerHandles>,
     pub backends: Vec<Arc<BackendHandles>>,
     pub signers: Vec<SignerMetrics>,
+    /// Metrics of the limits of all routes.
+    pub limits: Vec<Arc<LimitMetrics>>,
 }
 
 /// Metrics of a listener, held by whoever counts in them.
@@ -53,6 +55,10 @@ impl Telemetry {
         self.show_listeners(registrar, config);
         self.show_backends(registrar, config);
         self.show_signers(registrar, config);
+        self.limits.reload();
+        for limit in config.limits() {
+            self.limits.show(registrar, &limit.label, |r| limit_metrics(r, &limit.label));
+        }
     }
 
     fn show_listeners(&self, registrar: &mut Registrar<'_>, config: &Config) {
@@ -120,6 +126,7 @@ impl Telemetry {
             listeners: all(&config.listeners, |listener| self.listener(listener)),
             backends: all(&config.backends, |backend| self.backend(backend).map(Arc::new)),
             signers: all(&config.signers, |signer| self.signer(signer)),
+            limits: all(&config.limits().collect::<Vec<&Limit>>(), |limit| self.limits.get(&limit.label)),
         }
     }
 
@@ -167,6 +174,7 @@ impl Telemetry {
         self.probes.sweep(&mut groups);
         self.signers.sweep(&mut groups);
         self.key_servers.sweep(&mut groups);
+        self.limits.sweep(&mut groups);
         store.withdraw(&groups);
     }
 }

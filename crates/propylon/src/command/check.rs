@@ -14,6 +14,7 @@ use propylon_control::origin;
 use propylon_control::origin::MergedConfig;
 use propylon_control::problems::{problem, with_path};
 use propylon_keyserver::isolated::unfit_store;
+use propylon_proxy::limits;
 use propylon_proxy::snapshot::{load_profiles, load_signers, load_upstreams};
 use propylon_proxy::sticky;
 use propylon_proxy::ticket_keys;
@@ -68,6 +69,7 @@ fn problems(source: &Source) -> Vec<Problem> {
             findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
         }
         findings.extend(sticky::check(&certified.backends));
+        findings.extend(limits::check(&certified.limits));
         findings.extend(acme::check(&certified.acmes));
     }
     if certified.keys.isolate.is_some() {

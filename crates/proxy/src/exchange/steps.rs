@@ -4,11 +4,19 @@
 use std::rc::Rc;
 
 use propylon_http::fault::Fault;
+use propylon_http::h1::reason_phrase;
+use propylon_metrics::Counter;
+use propylon_observe::telemetry::LimitMetrics;
+use propylon_steps::conditions::{self, source};
+use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 
-use super::answers::answer_fault;
+use super::answers::{answer_fault, answer_here};
 use super::attempt;
 use super::{Decision, act};
+use crate::answer::Answer;
 use crate::client::side::ClientSide;
+use crate::core::Core;
+use crate::limits::now;
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 
@@ -19,13 +27,79 @@ pub async fn take(
     snapshot: &Rc<CoreSnapshot>,
     route: usize,
 ) -> After {
-    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
-        return answer_fault(client, request, Fault::ClientCertificateRequired);
-    }
     request.steps.clone_from(&snapshot.steps[route]);
-    match act(client, request, snapshot, route) {
-        Decision::Forward(backend) => attempt::forward(client, request, snapshot, backend).await,
+    // First of all: they keep what follows from being asked too much.
+    let held = match limit(client, request, snapshot) {
+        Ok(held) => held,
+        Err(refusal) => return refuse(client, request, &refusal),
+    };
+    let counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
+    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
+        return answer_fault(client, counted.request, Fault::ClientCertificateRequired);
+    }
+    match act(client, counted.request, snapshot, route) {
+        Decision::Forward(backend) => attempt::forward(client, counted.request, snapshot, backend).await,
         Decision::Answered(after) => after,
         Decision::Steps(_) => unreachable!("an action has no steps"),
     }
+}
+
+/// A request that limits count until it ends, also when it is dropped half-way.
+struct Counted<'r> {
+    core: Rc<Core>,
+    snapshot: &'r CoreSnapshot,
+    request: &'r mut Request,
+    held: Held,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            self.held.settle(self.request.note.bytes_sent, now(), |limit, event| {
+                self.core.metrics.increment(counter(&self.snapshot.limit_metrics[limit], event));
+            });
+        }
+    }
+}
+
+fn counter(metrics: &LimitMetrics, event: Event) -> Counter {
+    match event {
+        Event::Allowed => metrics.allowed,
+        Event::Exempt => metrics.exempt,
+        Event::Refused => metrics.refused,
+        Event::Denied => metrics.denied,
+        Event::Full => metrics.full,
+    }
+}
+
+/// Asks the limits of the request's route.
+fn limit(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot) -> Result<Held, Refusal> {
+    let limits = request.steps.as_ref().map_or(&[][..], |steps| &steps.limits);
+    if limits.is_empty() {
+        return Ok(Held::default());
+    }
+    let (head, text) = (&request.head, &request.text[..]);
+    let source = source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
+    let hello_info = client.hello_info();
+    let asked = Asked {
+        request: conditions::Request { head, text, source, connection: conditions::Connection::default() },
+        certificate: hello_info.and_then(|known| known.identity.as_deref()).map(|identity| &*identity.sha256),
+        ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+    };
+    let metrics = &client.core().metrics;
+    admit(limits, &asked, now(), |limit, event| metrics.increment(counter(&snapshot.limit_metrics[limit], event)))
+}
+
+/// Answers a request that a limit keeps back: with when to come back (RFC 9110 §10.2.3), and which limit it was.
+fn refuse(client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal) -> After {
+    let Refusal::Limited { retry_after, policy, state } = refusal else {
+        return answer_fault(client, request, Fault::Denied);
+    };
+    let fault = Fault::RateLimited;
+    request.note.fault = Some(fault);
+    let (status, seconds) = (fault.status(), retry_after.to_string());
+    let body = format!("{status} {}: {fault}\n", reason_phrase(status));
+    let fields = [("Retry-After", &*seconds), ("RateLimit-Policy", policy), ("RateLimit", state)];
+    let answer = Answer { fields: &fields, body: &body, ..Answer::plain(status) };
+    answer_here(client, request, &answer)
 }

@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{Listener, Route};
+use propylon_config::{Limit, Listener, Route};
 use propylon_http::h1::RequestHead;
-use propylon_observe::telemetry::{ConfiguredMetrics, SignerMetrics};
+use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, SignerMetrics};
 use propylon_steps::Steps;
 use propylon_steps::conditions::{self, Conditions};
+use propylon_steps::limits::Limiter;
 use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
 use super::{Publication, Snapshot, Terms};
+use crate::limits::LimitState;
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams, predecessors};
 
@@ -32,6 +34,8 @@ pub struct CoreSnapshot {
     pub steps: Vec<Option<Rc<Steps>>>,
     /// Whether routes ask for what a client's hello has said.
     pub asks_hello: bool,
+    /// Metrics of limits, in the order of `Config::limits`.
+    pub limit_metrics: Vec<Arc<LimitMetrics>>,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -92,8 +96,17 @@ impl CoreSnapshot {
         });
         let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
         let conditions = shared.conditions.to_vec();
-        let steps = shared.config.routes.iter().map(|route| Steps::of(route).map(Rc::new)).collect();
         let asks_hello = conditions::ask_hello(&shared.config.routes);
+        let mut limits = shared.limits.iter().enumerate();
+        let steps = shared.config.routes.iter().map(|route| {
+            // Limits of all routes stand in the order of these.
+            let own = limits.by_ref().take(route.steps.limit.len()).zip(route.steps.limit.iter().enumerate());
+            let limiter = |((index, state), (place, limit)): ((usize, &LimitState), (usize, &Limit))| {
+                Limiter::new(index, place, limit, (&state.counter, &state.lists))
+            };
+            Steps::of(route, own.map(limiter).collect()).map(Rc::new)
+        });
+        let steps = steps.collect();
         Rc::new(CoreSnapshot {
             asks_hello,
             shared,
@@ -103,6 +116,7 @@ impl CoreSnapshot {
             acceptors,
             backends,
             signer_metrics: publication.metrics.signers.clone(),
+            limit_metrics: publication.metrics.limits.clone(),
             upstreams,
             deferral,
             parking: Rc::clone(parking),
