@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::keyserver::KeyServer;
-use crate::model::{Acme, At, Backend, Config, Keys, Limit, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket};
+use crate::model::{
+    Acme, At, Backend, Config, Keys, Limit, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket,
+};
 use crate::problem::{Problem, Severity};
 use crate::report::Report;
 use crate::source::{self, SOURCE_BYTES_MAX, Source};

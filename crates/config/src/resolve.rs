@@ -7,8 +7,8 @@ use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
-    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, LimitKey, Listener, ListenerId, Ordered,
-    PathPattern, Piece, Protocol, Redirect, Route, TextTest, TlsFact, TlsProfile,
+    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, LimitKey, Listener,
+    ListenerId, Ordered, PathPattern, Piece, Protocol, Redirect, Route, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;

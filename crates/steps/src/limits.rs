@@ -325,11 +325,7 @@ fn network(source: IpAddr, limit: &Limit) -> IpAddr {
 }
 
 /// The value of a part of the key other than the source; `None` if the request has none.
-fn value<'a>(
-    part: &'a LimitKey,
-    asked: &'a Asked<'a>,
-    scratch: &'a mut [u8; HOST_BYTES_MAX],
-) -> Option<Cow<'a, [u8]>> {
+fn value<'a>(part: &'a LimitKey, asked: &'a Asked<'a>, scratch: &'a mut [u8; HOST_BYTES_MAX]) -> Option<Cow<'a, [u8]>> {
     let Request { head, text, .. } = asked.request;
     let text_of = |text: &'a str| Cow::Borrowed(text.as_bytes());
     match part {

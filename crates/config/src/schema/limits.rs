@@ -44,7 +44,11 @@ pub(crate) fn limits(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -
     };
     match &entry.node.value {
         Value::Array(items) if items.is_empty() => {
-            report.error(entry.node.span, "`limit` is empty", "write a limit such as { rate = \"10/s\" }, or leave it out");
+            report.error(
+                entry.node.span,
+                "`limit` is empty",
+                "write a limit such as { rate = \"10/s\" }, or leave it out",
+            );
             Vec::new()
         }
         Value::Array(items) => {

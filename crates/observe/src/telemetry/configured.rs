@@ -8,9 +8,9 @@ use propylon_metrics::Store;
 use super::series::{Registrar, within};
 use super::signers::{KeyServerMetrics, SignerTotals};
 use super::{
-    BackendMetrics, ByReason, LimitMetrics, ListenerMetrics, ProbeMetrics, RelayMetrics, ServerMetrics, ServerTlsMetrics,
-    SignerMetrics, Telemetry, backend_metrics, limit_metrics, listener_metrics, probe_metrics, proxy_refused, relay_metrics,
-    server_metrics, sticky_metrics,
+    BackendMetrics, ByReason, LimitMetrics, ListenerMetrics, ProbeMetrics, RelayMetrics, ServerMetrics,
+    ServerTlsMetrics, SignerMetrics, Telemetry, backend_metrics, limit_metrics, listener_metrics, probe_metrics,
+    proxy_refused, relay_metrics, server_metrics, sticky_metrics,
 };
 
 /// Metrics of what a configuration has, by index.

@@ -38,7 +38,10 @@ impl List {
             let end = line.windows(2).position(|pair| pair[0].is_ascii_whitespace() && pair[1] == b'#');
             let entry = line[..end.unwrap_or(line.len())].trim_ascii();
             if entry.len() > LINE_BYTES_MAX || entry.iter().any(u8::is_ascii_control) {
-                return Err((number, "it is no network and no value: it is too long, or has control characters".into()));
+                return Err((
+                    number,
+                    "it is no network and no value: it is too long, or has control characters".into(),
+                ));
             }
             self.add_entry(entry).map_err(|what| (number, what))?;
         }
@@ -115,7 +118,8 @@ mod tests {
 
     #[test]
     fn networks_and_values_stand_one_a_line_with_comments() {
-        let list = list("# ours\n10.0.0.0/8\r\n\n 192.0.2.7  # one\nfd00::/8\nkey#1\n2001:db8::1\n10.1.0.0/16\n11.0.0.0/8\n");
+        let list =
+            list("# ours\n10.0.0.0/8\r\n\n 192.0.2.7  # one\nfd00::/8\nkey#1\n2001:db8::1\n10.1.0.0/16\n11.0.0.0/8\n");
         for (address, wanted) in [
             ("10.255.255.255", true),
             ("11.2.3.4", true),

@@ -6,9 +6,8 @@ use super::*;
 const SECRET: Secret = Secret([7, 11]);
 
 fn configured(limit: &str) -> Config {
-    let text = format!(
-        "[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nlimit = {limit}\nrespond = {{ status = 204 }}\n"
-    );
+    let text =
+        format!("[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nlimit = {limit}\nrespond = {{ status = 204 }}\n");
     let source = Source { name: "a.toml".into(), base: "".into(), text };
     propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}")).0
 }
@@ -29,7 +28,11 @@ fn limiters(limit: &str, (exempt, deny): (&str, &str)) -> Vec<Limiter> {
 /// A client's request: its source, its line, its fields.
 type Sent<'a> = (&'a str, &'a str, &'a str);
 
-fn ask(limiters: &[Limiter], (source, path, fields): Sent<'_>, now: u64) -> (Result<Held, Refusal>, Vec<(usize, Event)>) {
+fn ask(
+    limiters: &[Limiter],
+    (source, path, fields): Sent<'_>,
+    now: u64,
+) -> (Result<Held, Refusal>, Vec<(usize, Event)>) {
     let text = format!("GET {path} HTTP/1.1\r\nHost: A.example:80\r\n{fields}\r\n");
     let mut head = RequestHead::default();
     let limits = Limits { head_bytes: 64 << 10, headers: 64 };
@@ -51,9 +54,19 @@ fn requests_with_the_same_parts_have_one_key_and_others_another() {
         ("'source'", ("10.1.2.3", "/", ""), ("::ffff:10.1.2.3", "/x", "X: 1\r\n"), ("10.1.2.4", "/", "")),
         ("'source'", ("2001:db8::1", "/", ""), ("2001:db8::ffff:1", "/", ""), ("2001:db8:0:1::1", "/", "")),
         ("'path'", ("10.1.2.3", "/a?b", ""), ("10.9.9.9", "/a?c", ""), ("10.1.2.3", "/b", "")),
-        ("{header='X-Key'}", ("10.1.2.3", "/", "x-key: 1\r\n"), ("10.1.2.4", "/", "X-Key:1\r\n"), ("10.1.2.3", "/", "X-Key: 2\r\n")),
+        (
+            "{header='X-Key'}",
+            ("10.1.2.3", "/", "x-key: 1\r\n"),
+            ("10.1.2.4", "/", "X-Key:1\r\n"),
+            ("10.1.2.3", "/", "X-Key: 2\r\n"),
+        ),
         ("{header='X-Key'}", ("10.1.2.3", "/", ""), ("10.1.2.4", "/", ""), ("10.1.2.3", "/", "X-Key:\r\n")),
-        ("{cookie='a'}", ("10.1.2.3", "/", "Cookie: a=1; b=2\r\n"), ("10.1.2.4", "/", "Cookie: a=1\r\n"), ("10.1.2.3", "/", "Cookie: a=2\r\n")),
+        (
+            "{cookie='a'}",
+            ("10.1.2.3", "/", "Cookie: a=1; b=2\r\n"),
+            ("10.1.2.4", "/", "Cookie: a=1\r\n"),
+            ("10.1.2.3", "/", "Cookie: a=2\r\n"),
+        ),
         ("['source','path']", ("10.1.2.3", "/a", ""), ("10.1.2.3", "/a", ""), ("10.1.2.3", "/b", "")),
         (
             "[{header='a'},{header='b'}]",
