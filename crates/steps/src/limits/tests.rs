@@ -37,7 +37,12 @@ fn ask(
     let mut head = RequestHead::default();
     let limits = Limits { head_bytes: 64 << 10, headers: 64 };
     assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
-    let request = Request { head: &head, text: text.as_bytes(), source: source.parse().unwrap() };
+    let request = Request {
+        head: &head,
+        text: text.as_bytes(),
+        source: source.parse().unwrap(),
+        connection: crate::conditions::Connection::default(),
+    };
     let mut events = Vec::new();
     let asked = Asked { request, certificate: Some("cafe"), ja4: None };
     (admit(limiters, &asked, now, |limit, event| events.push((limit, event))), events)
