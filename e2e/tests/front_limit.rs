@@ -262,7 +262,7 @@ fn requests_at_once_are_given_back_when_they_end_and_when_they_are_given_up() {
     holds("room for a stream", || {
         streams.get(stream, "/h2");
         stream += 2;
-        // What is refused is answered; what is let through waits at the origin.
+        // A request that is refused is answered; one that is let through waits at the origin.
         let refused = engine.log().iter().filter(|line| line["path"] == "/h2").count();
         holds("an answer or a request", || {
             requests(&origin) == 3 || engine.log().iter().filter(|line| line["path"] == "/h2").count() > refused

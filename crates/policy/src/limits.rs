@@ -1,8 +1,9 @@
-//! Limits per key that all cores share: how many requests or bytes a second a key may have, and how many requests at once.
+//! Limits per key that all cores share: how many requests or bytes a second a key may have, and how many requests at
+//! once.
 //!
-//! Both are tables of a fixed size: a key has a place in one set of eight, found by its hash, and a flood of keys takes the
-//! places of others instead of memory. Each place is one word that cores change by compare-and-exchange, so limits hold over
-//! all cores, however requests are spread over these (`docs/decisions/0058-limits.md`).
+//! Both are tables of a fixed size: a key has a place in one set of eight, found by its hash, and a flood of keys takes
+//! the places of others instead of memory. Each place is one word that cores change by compare-and-exchange, so limits
+//! hold over all cores, however requests are spread over these (`docs/decisions/0058-limits.md`).
 //!
 //! Keys are 64-bit hashes, with a secret that callers keep: nobody can choose keys that meet in one set.
 

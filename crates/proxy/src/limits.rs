@@ -31,8 +31,8 @@ pub fn now() -> u64 {
     BEGUN.elapsed().as_nanos() as u64
 }
 
-/// What each limit of a configuration has, in order. Counts go on where the limit is the same; lists where their files are
-/// not to be read again, or have the same in them.
+/// State of each limit of a configuration, in order. Counts go on where the limit is the same; lists where their files
+/// are not to be read again, or have the same in them.
 pub fn reload(
     config: &Config,
     earlier: Option<Limits<'_>>,
@@ -105,7 +105,7 @@ fn contents(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     if length > LIST_BYTES_MAX {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("it has more than {LIST_BYTES_MAX} bytes")));
     }
-    // Of the whole length at once: a buffer that grows leaves copies behind.
+    // Room for the whole length at once: a buffer that grows leaves copies behind.
     let mut text = Zeroizing::new(Vec::with_capacity(length as usize + 1));
     file.take(length).read_to_end(&mut text)?;
     Ok(text)

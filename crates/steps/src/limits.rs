@@ -1,6 +1,6 @@
 //! Limits of a route, compiled: which key a request has, who is exempt or denied, and what is left for the others.
 //!
-//! What is counted is shared by all cores and outlives a reload ([`Counter`]); how it is asked for belongs to a snapshot.
+//! Counts are shared by all cores and outlive a reload ([`Counter`]); how they are asked for belongs to a snapshot.
 
 mod lists;
 
@@ -117,9 +117,9 @@ pub enum Event {
 /// Answer to a request that a limit keeps back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is on a list.
+    /// A list has it.
     Denied,
-    /// It is over the limit.
+    /// A limit has no more for it.
     Limited {
         /// Seconds until it makes sense to ask again.
         retry_after: u64,
@@ -129,8 +129,8 @@ pub enum Refusal {
     },
 }
 
-/// Limits that a request is counted by until it ends. Requests in progress are given back with it, also when it is dropped
-/// half-way.
+/// Limits that a request is counted by until it ends. Requests in progress are given back with it, also when it is
+/// dropped half-way.
 #[derive(Default)]
 pub struct Held {
     held: Vec<Holding>,
@@ -174,8 +174,8 @@ impl Drop for Held {
     }
 }
 
-/// Asks all limits of a route, in order, at `now` in nanoseconds on a clock that all cores share. `note` takes what happens at
-/// the limit of an index. A request that one of them refuses takes nothing from the others.
+/// Asks all limits of a route, in order, at `now` in nanoseconds on a clock that all cores share. `note` takes what
+/// happens at the limit of an index. A request that one of them refuses takes nothing from the others.
 pub fn admit(
     limiters: &[Limiter],
     asked: &Asked<'_>,
@@ -254,7 +254,8 @@ impl Limiter {
         }
     }
 
-    /// The answer to a request that has to wait for so many nanoseconds; `None` where it depends on other requests' ends.
+    /// The answer to a request that has to wait for so many nanoseconds; `None` where that depends on the ends of other
+    /// requests.
     fn limited(&self, wait: Option<u64>) -> Refusal {
         let name = &self.name;
         let seconds = wait.map_or(1, |wait| wait.div_ceil(SECOND).max(1));

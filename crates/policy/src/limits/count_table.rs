@@ -9,8 +9,8 @@ use super::{LOOKS_MAX, WAYS, set_of, sets};
 const COUNT_BITS: u32 = 24;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
-/// Counts for a fixed number of keys. A key that finds no place is not counted, and is let through: as many other keys of
-/// its set have requests in progress.
+/// Counts for a fixed number of keys. A key that finds no place is not counted, and is let through: as many other keys
+/// of its set have requests in progress.
 #[derive(Debug)]
 pub struct CountTable {
     max: u64,
@@ -59,8 +59,8 @@ impl CountTable {
         CountTable { max: u64::from(max).min(COUNT_MAX), sets: sets(keys) }
     }
 
-    /// Counts one more request of a key; `None` if it has as many as it may. The limit is not exceeded by any request that
-    /// is counted; where several cores ask for the last place at once it may happen that none gets it.
+    /// Counts one more request of a key; `None` if it has as many as it may. The limit is not exceeded by any request
+    /// that is counted; where several cores ask for the last place at once it may happen that none gets it.
     pub fn take(&self, key: u64) -> Option<Place> {
         let set = set_of(&self.sets, key);
         let index = key as usize & (self.sets.len() - 1);

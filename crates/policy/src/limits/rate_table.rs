@@ -33,11 +33,11 @@ impl Rate {
 /// Outcome of a request for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// They were there. `evicted`: another key's bucket, which was not full, had to be forgotten for this one's.
+    /// Units were there. `evicted`: another key's bucket, which was not full, had to be forgotten for this one's.
     Yes { evicted: bool },
-    /// They are not there; nothing was taken.
+    /// Units are missing; nothing was taken.
     No {
-        /// Time in nanoseconds after which they will be.
+        /// Time in nanoseconds after which they will be there.
         wait: u64,
     },
 }
@@ -65,8 +65,8 @@ impl Set {
         self.keys.iter().position(|known| known.load(Acquire) == key)
     }
 
-    /// Makes a place the key's, with a full bucket: a free one, or the one whose bucket lacks the least. `None`: another
-    /// core was faster. Says whether a bucket was forgotten that was not full.
+    /// Makes a place the key's, with a full bucket: a free one, or the one whose bucket lacks the least. `None`:
+    /// another core was faster. Says whether a bucket was forgotten that was not full.
     fn claim(&self, key: u64, now: u64) -> Option<(usize, bool)> {
         let times: [u64; WAYS] = std::array::from_fn(|place| self.full_at[place].load(Acquire));
         let free = times.iter().position(|time| *time <= now);
