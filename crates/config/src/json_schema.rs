@@ -5,6 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::describe::{Key, Recorder, Shape, Table, TableId};
+use crate::provenance::Provenance;
+use crate::read::Reading;
 use crate::report::Report;
 use crate::schema;
 use crate::text::Lines;
@@ -13,6 +15,9 @@ use crate::units::{DURATION_PATTERN, SIZE_PATTERN};
 use crate::walk::NAME_PATTERN;
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+/// Definition of strings with variables of the environment, which may stand for any number or word.
+const VARIABLE: &str = "variable";
+const VARIABLE_PATTERN: &str = "[$][{]env:[A-Za-z_]";
 /// Step of a path that stands for a name of the user's choice, or for the items of a list.
 const ANY: &str = "*";
 
@@ -29,11 +34,11 @@ pub fn key_server(describe: impl Fn(&[&str]) -> Option<String>) -> Value {
 
 /// Tables that a schema reads, found in as many passes as they are deep.
 fn tables<T>(schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> Vec<Table> {
-    let lines = Lines::new("");
+    let (lines, file, nothing) = (Lines::new(""), Provenance::default(), Reading::default());
     let mut recorder = Recorder::default();
     loop {
         let (tree, known) = (recorder.tree(), recorder.count());
-        let report = Report::describing(&lines, recorder);
+        let report = Report::describing(&file, &lines, &nothing, recorder);
         schema(&report, &tree, Path::new(""));
         recorder = report.into_recorder().unwrap_or_default();
         if recorder.count() == known {
@@ -44,9 +49,19 @@ fn tables<T>(schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> Vec<Table> {
 
 fn document(title: &str, tables: &[Table], describe: &dyn Fn(&[&str]) -> Option<String>) -> Value {
     let mut root = Writer { tables, describe }.table(0, &mut Vec::new());
+    root["$defs"] = json!({ VARIABLE: { "type": "string", "pattern": VARIABLE_PATTERN } });
     root["$schema"] = DIALECT.into();
     root["title"] = title.into();
     root
+}
+
+/// Whether a value is neither a list nor a table.
+fn is_scalar(shape: &Shape) -> bool {
+    match shape {
+        Shape::List(_) | Shape::Table(_) | Shape::Strings | Shape::Named(_) | Shape::Texts(_) => false,
+        Shape::String | Shape::Words(_) | Shape::Integer(_) | Shape::Integers(_) | Shape::Number(_) => true,
+        Shape::Boolean | Shape::Duration | Shape::Size(_) => true,
+    }
 }
 
 /// A bound as JSON has it; none of the schema's is beyond 64 bits.
@@ -101,9 +116,14 @@ impl Writer<'_> {
     }
 
     fn shapes(&self, shapes: &[Shape], path: &mut Vec<&'static str>) -> Value {
-        match shapes {
-            [shape] => self.shape(shape, path),
-            _ => json!({ "anyOf": shapes.iter().map(|shape| self.shape(shape, path)).collect::<Vec<Value>>() }),
+        let mut forms: Vec<Value> = shapes.iter().map(|shape| self.shape(shape, path)).collect();
+        let takes_any_text = shapes.iter().any(|shape| matches!(shape, Shape::String));
+        if !takes_any_text && shapes.iter().any(is_scalar) {
+            forms.push(json!({ "$ref": format!("#/$defs/{VARIABLE}") }));
+        }
+        match <[Value; 1]>::try_from(forms) {
+            Ok([form]) => form,
+            Err(forms) => json!({ "anyOf": forms }),
         }
     }
 

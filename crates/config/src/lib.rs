@@ -17,12 +17,15 @@
 #![warn(missing_docs)]
 
 mod address;
+mod at;
 pub mod canonical;
 mod context;
 mod describe;
 pub mod effective;
+mod environment;
 mod equality;
 mod hidden;
+pub mod include;
 pub mod json_schema;
 pub mod keyserver;
 mod log_line;
@@ -31,6 +34,7 @@ mod parse;
 mod path;
 pub mod pattern;
 mod problem;
+mod provenance;
 mod read;
 mod report;
 mod resolve;
@@ -50,5 +54,6 @@ pub use parse::{
     Certified, inspect, inspect_keyserver, locate, network, parse, parse_keyserver, server_address, uncovered_keys,
     written,
 };
-pub use problem::{PUSHED, PUSHED_JSON, Problem, Severity, render, to_json};
-pub use source::{SOURCE_BYTES_MAX, Source};
+pub use problem::{Problem, Severity, render, to_json};
+pub use provenance::{Lookup, Named, PUSHED, PUSHED_JSON, Provenance, SOURCE_BYTES_MAX};
+pub use source::Source;

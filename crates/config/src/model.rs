@@ -17,9 +17,13 @@ mod tls;
 mod tracing;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use crate::provenance::Provenance;
+
+pub use crate::at::At;
 pub use acme::*;
 pub use announce::*;
 pub use backend::*;
@@ -35,31 +39,6 @@ pub use process::*;
 pub use steps::*;
 pub use tls::*;
 pub use tracing::*;
-
-/// Position in the file: line and column count from 1, in characters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At {
-    /// Line, from 1.
-    pub line: u32,
-    /// Column, from 1.
-    pub column: u32,
-    /// Length of the underlined text in characters, at least 1.
-    pub length: u32,
-}
-
-/// Positions are no part of what is shown.
-impl Serialize for At {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_none()
-    }
-}
-
-impl At {
-    /// The position; `None` for values that no file contains: defaults, and additions by the admin API.
-    pub fn known(self) -> Option<At> {
-        (self.line > 0).then_some(self)
-    }
-}
 
 /// Index into [`Config::listeners`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,6 +57,10 @@ pub struct SignerId(pub usize);
 /// A whole, valid configuration. Ids index the vectors of the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The files that it is from.
+    pub provenance: Provenance,
+    /// Key `include`: patterns of the files that are part of it. Default none.
+    pub include: Vec<Include>,
     /// Section `[process]`.
     pub process: Process,
     /// Section `[admin]`. Absent: no admin API.
@@ -116,6 +99,15 @@ impl Config {
     pub fn backend_indexes(&self) -> HashMap<&str, usize> {
         self.backends.iter().map(|backend| backend.name.as_str()).zip(0..).collect()
     }
+}
+
+/// A pattern of `include`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Include {
+    /// The folder of its files, or the one that they are beneath.
+    pub folder: PathBuf,
+    /// Position of the pattern.
+    pub at: At,
 }
 
 /// A rule that selects requests and says what is done with them. The most specific route wins.

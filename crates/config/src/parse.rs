@@ -7,8 +7,9 @@ use crate::model::{
     Acme, At, Backend, Config, Keys, Limit, Network, ServerAddress, Signer, TlsProfile, Tracing, UpgradeSocket,
 };
 use crate::problem::{Problem, Severity};
+use crate::provenance::SOURCE_BYTES_MAX;
 use crate::report::Report;
-use crate::source::{self, SOURCE_BYTES_MAX, Source};
+use crate::source::{self, Source};
 use crate::text::Lines;
 use crate::tree::Node;
 use crate::{address, problem, read, schema, tree};
@@ -97,8 +98,7 @@ pub fn written(source: &Source, path: &str) -> Option<At> {
 /// The place of the last key of the path that is there, and whether that is all of the path.
 fn find(source: &Source, path: &str) -> Option<(At, bool)> {
     let lines = Lines::new(problem::without_mark(&source.text));
-    let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
-    let root = reading.root?;
+    let root = read::whole(&lines, &source.name, source.is_json()).root?;
     let (mut node, mut at) = (&root, At { line: 1, column: 1, length: 1 });
     for key in path.split('.') {
         let tree::Value::Table(entries) = &node.value else { return Some((at, false)) };
@@ -124,8 +124,8 @@ fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (
         return (None, vec![Problem::error(&source.name, None, what, fix)]);
     }
     let lines = Lines::new(problem::without_mark(&source.text));
-    let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
-    let report = Report::new(&source.name, &lines, &reading.faults);
+    let reading = read::whole(&lines, &source.name, source.is_json());
+    let report = Report::new(&source.name, &lines, &reading);
     let config = reading.root.as_ref().map(|root| schema(&report, root, &source.base));
     if report.errors() > 0
         && let Some(problem) = problem::of_pem(&source.name, &source.text)

@@ -5,12 +5,8 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::model::At;
+use crate::provenance::{Named, PUSHED, PUSHED_JSON};
 use crate::text::Lines;
-
-/// The name of a configuration that was pushed, which is in no file.
-pub const PUSHED: &str = "the pushed configuration";
-/// The name of a pushed one in JSON.
-pub const PUSHED_JSON: &str = "the pushed JSON configuration";
 
 /// Whether a configuration with this problem can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,13 +34,23 @@ pub struct Problem {
 
 impl Problem {
     /// A problem that makes the configuration unusable.
-    pub fn error(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
-        let at = at.and_then(At::known);
-        Problem { severity: Severity::Error, file: file.to_string(), at, what: what.into(), fix: fix.into() }
+    pub fn error(
+        file: &(impl Named + ?Sized),
+        at: Option<At>,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Problem {
+        let (file, at) = file.placed(at.and_then(At::known));
+        Problem { severity: Severity::Error, file, at, what: what.into(), fix: fix.into() }
     }
 
     /// A problem that the configuration can be used with.
-    pub fn warning(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
+    pub fn warning(
+        file: &(impl Named + ?Sized),
+        at: Option<At>,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Problem {
         Problem { severity: Severity::Warning, ..Problem::error(file, at, what, fix) }
     }
 

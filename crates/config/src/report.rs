@@ -4,9 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use crate::describe::Recorder;
+use crate::environment::Substituted;
 use crate::model::At;
 use crate::problem::{Problem, Severity};
-use crate::read::Fault;
+use crate::provenance::Provenance;
+use crate::read::{Fault, Reading};
 use crate::text::{Lines, Span};
 
 /// Problems that are kept; of the rest only the number is told.
@@ -18,7 +20,7 @@ const COMPARISONS_MAX: usize = 50_000;
 /// The problems found so far, and what is needed to judge whether one is worth telling.
 #[derive(Debug)]
 pub(crate) struct Report<'t> {
-    file: &'t str,
+    file: &'t Provenance,
     lines: &'t Lines<'t>,
     problems: RefCell<Vec<Problem>>,
     left_out: Cell<usize>,
@@ -26,12 +28,14 @@ pub(crate) struct Report<'t> {
     comparisons: Cell<usize>,
     /// Lines that a syntax error made unreliable, in order and apart.
     damage: Vec<Range<u32>>,
+    /// Strings in which variables were put, with their places.
+    substituted: Vec<(At, &'t Substituted)>,
     /// Recorder of what is asked for, while the schema is described.
     recorder: Option<Recorder>,
 }
 
 impl<'t> Report<'t> {
-    pub fn new(file: &'t str, lines: &'t Lines<'t>, faults: &[Fault]) -> Report<'t> {
+    pub fn new(file: &'t Provenance, lines: &'t Lines<'t>, reading: &'t Reading<'_>) -> Report<'t> {
         let report = Report {
             file,
             lines,
@@ -39,10 +43,11 @@ impl<'t> Report<'t> {
             left_out: Cell::new(0),
             errors: Cell::new(0),
             comparisons: Cell::new(0),
-            damage: damage(lines, faults),
+            damage: damage(lines, &reading.faults),
+            substituted: reading.substituted.iter().map(|each| (lines.at(each.span), each)).collect(),
             recorder: None,
         };
-        for fault in faults {
+        for fault in &reading.faults {
             let at = fault.span.map(|span| lines.at(span));
             report.keep(Problem::error(file, at, &fault.what, &fault.fix));
         }
@@ -50,8 +55,13 @@ impl<'t> Report<'t> {
     }
 
     /// Report of a schema that is described; its problems are of no use.
-    pub fn describing(lines: &'t Lines<'t>, recorder: Recorder) -> Report<'t> {
-        Report { recorder: Some(recorder), ..Report::new("", lines, &[]) }
+    pub fn describing(
+        file: &'t Provenance,
+        lines: &'t Lines<'t>,
+        nothing: &'t Reading<'_>,
+        recorder: Recorder,
+    ) -> Report<'t> {
+        Report { recorder: Some(recorder), ..Report::new(file, lines, nothing) }
     }
 
     pub fn recorder(&self) -> Option<&Recorder> {
@@ -101,8 +111,22 @@ impl<'t> Report<'t> {
         self.lines.at(span)
     }
 
-    pub fn line(&self, span: Span) -> u32 {
-        self.at(span).line
+    /// `line 3`, or `sites/shop.toml, line 3` where that is in an included file.
+    pub fn line(&self, span: Span) -> String {
+        self.line_at(self.at(span))
+    }
+
+    pub fn line_at(&self, at: At) -> String {
+        self.file.line(at.line)
+    }
+
+    pub fn provenance(&self) -> &Provenance {
+        self.file
+    }
+
+    /// Whether variables were put in the string at this place, which may then stand for a number.
+    pub fn is_substituted(&self, span: Span) -> bool {
+        self.substituted.iter().any(|(_, each)| each.span == span)
     }
 
     /// The text as written.
@@ -149,7 +173,8 @@ impl<'t> Report<'t> {
     /// All problems, in the order of their positions.
     pub fn finish(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
-        problems.sort_by_key(|problem| (problem.at.map(|at| (at.line, at.column)), problem.severity));
+        let place = |problem: &Problem| (self.file.rank(&problem.file), problem.at.map(|at| (at.line, at.column)));
+        problems.sort_by_key(|problem| (place(problem), problem.severity));
         if self.left_out.get() > 0 {
             let what = format!("{} more problems are not shown", self.left_out.get());
             problems.push(Problem::error(self.file, None, what, "correct these first"));
@@ -157,7 +182,19 @@ impl<'t> Report<'t> {
         problems
     }
 
-    fn push(&self, problem: Problem, at: At) {
+    fn push(&self, mut problem: Problem, at: At) {
+        let is_in = |place: At| {
+            place.line == at.line && (place.column..place.column.saturating_add(place.length)).contains(&at.column)
+        };
+        // Nothing else is to be said of a string whose variable could not be had.
+        if self.substituted.iter().any(|(place, each)| each.whole.is_none() && is_in(*place)) {
+            return;
+        }
+        for (place, each) in &self.substituted {
+            let mut message = (problem.what, problem.fix);
+            each.mask(&mut message, is_in(*place));
+            (problem.what, problem.fix) = message;
+        }
         let index = self.damage.partition_point(|damage| damage.start <= at.line);
         if index.checked_sub(1).is_none_or(|index| at.line >= self.damage[index].end) {
             self.keep(problem);

@@ -49,10 +49,11 @@ struct Taken<'c> {
 }
 
 impl Taken<'_> {
-    fn owner(&self) -> String {
+    fn owner(&self, report: &Report<'_>) -> String {
+        let line = report.line_at(self.at);
         match self.listener {
-            Some(listener) => format!("[listener.{}] in line {}", shown(&listener.name), self.at.line),
-            None => format!("[admin] in line {}", self.at.line),
+            Some(listener) => format!("[listener.{}] in {line}", shown(&listener.name)),
+            None => format!("[admin] in {line}"),
         }
     }
 
@@ -79,7 +80,7 @@ fn binds(report: &Report<'_>, config: &Config) {
     let mut wildcards: HashMap<(bool, u16), Taken<'_>> = HashMap::new();
     for taken in &all {
         if let Some(first) = exact.get(&taken.address) {
-            let what = format!("{} is taken by {}", taken.address, first.owner());
+            let what = format!("{} is taken by {}", taken.address, first.owner(report));
             report.error_at(taken.at, what, "choose another address or port, or remove one of the two");
             continue;
         }
@@ -97,7 +98,7 @@ fn binds(report: &Report<'_>, config: &Config) {
 }
 
 fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
-    let what = format!("{} is covered by {} of {}", taken.address, wildcard.address, wildcard.owner());
+    let what = format!("{} is covered by {} of {}", taken.address, wildcard.address, wildcard.owner(report));
     match (taken.listener, wildcard.listener) {
         (Some(one), Some(other)) if std::ptr::eq(one, other) => {
             report.warning_at(taken.at, what, "remove it");
@@ -145,7 +146,7 @@ fn ambiguous_routes<'c>(report: &Report<'_>, routes: &'c [RouteDraft]) -> HashSe
     for draft in routes.iter().filter(|draft| draft.complete) {
         if let Some(earlier) = first.get(&pattern(&draft.route)) {
             let line = report.line(earlier.span);
-            let mut what = format!("this route stands for the same requests as the one in line {line}");
+            let mut what = format!("this route stands for the same requests as the one in {line}");
             let (other, own) = (written(&earlier.route.path), written(&draft.route.path));
             if other != own {
                 what.push_str(&format!(": \"{}\" and \"{}\" are one path to routes", shown(other), shown(own)));
@@ -284,7 +285,7 @@ fn plaintext_before_redirects(
     };
     let redirects =
         routes.iter().filter(|draft| draft.complete && is_for_all(&draft.route) && is_to_https(&draft.route));
-    let mut redirected: Vec<(ListenerId, u32)> = Vec::new();
+    let mut redirected: Vec<(ListenerId, String)> = Vec::new();
     for draft in redirects {
         let plain = reached(config, &draft.route).filter(|(_, listener)| listener.tls.is_none());
         redirected.extend(plain.map(|(id, _)| (id, report.line(draft.span))));
@@ -304,7 +305,7 @@ fn plaintext_before_redirects(
         if let Some((id, line)) = redirected.iter().find(|(id, _)| !shadow(*id)) {
             let name = shown(&config.listeners[id.0].name);
             let what = format!(
-                "on [listener.{name}] this route goes before the redirect to https in line {line}: its requests are served in plaintext"
+                "on [listener.{name}] this route goes before the redirect to https in {line}: its requests are served in plaintext"
             );
             let fix = format!(
                 "name the `listener` that the route is for, or give [listener.{name}] redirect_to_https = true"
@@ -499,7 +500,7 @@ fn patterns_past_guards(report: &Report<'_>, routes: &[RouteDraft]) {
         if let Some(guard) = passed {
             let line = report.line(guard.span);
             let what = format!(
-                "paths that this pattern fits go past the route in line {line}, which keeps clients out: patterns go before prefixes"
+                "paths that this pattern fits go past the route in {line}, which keeps clients out: patterns go before prefixes"
             );
             report.warning(
                 draft.span,

@@ -4,35 +4,45 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::include;
 use crate::model::At;
-use crate::problem::{PUSHED_JSON, Problem};
+use crate::problem::{self, Problem, render};
+use crate::provenance::{Provenance, SOURCE_BYTES_MAX};
 use crate::text::{Lines, Span};
-
-/// Longest configuration that is read. 10,000 routes take about one of these four MiB.
-pub const SOURCE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A configuration as it was written.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file as the user named it, for messages, or [`PUSHED`] or [`PUSHED_JSON`]. A name that ends in `.json` is
-    /// read as JSON, and so is the last of these, any other as TOML.
-    pub name: String,
+    /// The file as the user named it, for messages, or [`crate::PUSHED`] or [`crate::PUSHED_JSON`]. A name that ends
+    /// in `.json` is read as JSON, and so is the last of these, any other as TOML.
+    pub name: Provenance,
     /// The folder that relative paths inside the text are joined to.
     pub base: PathBuf,
-    /// The text itself.
+    /// The text itself, and behind it the texts of the files that it includes.
     pub text: String,
 }
 
 impl Source {
-    /// Reads a file. The problem says whether it is missing, out of reach, a directory, too large or not UTF-8.
+    /// Reads a file. The problem says whether it is missing, out of reach, a directory, too large or not UTF-8. What is
+    /// wrong with files that it includes is reported with what is wrong with its text.
     pub fn read(path: impl AsRef<Path>) -> Result<Source, Problem> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        let bytes = read_bytes(path).map_err(|(what, fix)| Problem::error(&name, None, what, fix))?;
-        Source::of(path, bytes)
+        let bytes = read_bytes(path, SOURCE_BYTES_MAX).map_err(|(what, fix)| Problem::error(&name, None, what, fix))?;
+        Ok(Source::of(path, bytes)?.completed())
     }
 
-    /// Makes a source of what somebody else has read from a file. The problem says whether it is not UTF-8.
+    /// A file's text with the files that it includes, which are read, and with the variables of this process's
+    /// environment.
+    pub fn completed(self) -> Source {
+        let Source { name, base, text } = self;
+        let name = Provenance::with_variables(name, |name| std::env::var(name).ok());
+        let (name, text) = include::gather(name, &base, text, &mut Disk);
+        Source { name, base, text }
+    }
+
+    /// Makes a source of what somebody else has read from a file. The problem says whether it is not UTF-8. It includes
+    /// nothing and has no variables until it is [`Source::completed`].
     pub fn of(path: &Path, bytes: Vec<u8>) -> Result<Source, Problem> {
         let name = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|error| {
@@ -40,17 +50,33 @@ impl Source {
             not_utf8(&name, error.as_bytes(), valid)
         })?;
         let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        Ok(Source { name, base, text })
+        Ok(Source { name: name.into(), base, text })
+    }
+
+    /// The file that a position is in, and the position in that file.
+    pub fn place(&self, at: At) -> (&str, At) {
+        self.name.place(at)
+    }
+
+    /// Order of problems: by file, the first one first, and by their places there.
+    pub fn order(&self, problem: &Problem) -> (usize, Option<At>) {
+        (self.name.rank(&problem.file), problem.at)
+    }
+
+    /// Problems as [`render`] prints them, each with the line of its own file.
+    pub fn render(&self, problems: &[Problem]) -> String {
+        let text = problem::without_mark(&self.text);
+        problems.iter().map(|one| render(std::slice::from_ref(one), self.name.text_of(&one.file, text))).collect()
     }
 
     /// Whether the text is JSON, by the name.
     pub fn is_json(&self) -> bool {
-        self.name == PUSHED_JSON || self.name.to_ascii_lowercase().ends_with(".json")
+        self.name.is_json()
     }
 }
 
 /// Reads at most one byte more than is allowed, so that a device without an end cannot hold us.
-fn read_bytes(path: &Path) -> Result<Vec<u8>, (String, String)> {
+fn read_bytes(path: &Path, bytes_max: usize) -> Result<Vec<u8>, (String, String)> {
     let failed = |error: std::io::Error| {
         use std::io::ErrorKind::{IsADirectory, NotFound, PermissionDenied};
         let (what, fix) = match error.kind() {
@@ -65,11 +91,39 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, (String, String)> {
     };
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    file.take(SOURCE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() > SOURCE_BYTES_MAX {
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > bytes_max {
         return Err(too_large());
     }
     Ok(bytes)
+}
+
+/// Included files as this process may read them.
+struct Disk;
+
+impl include::Files for Disk {
+    fn read(&mut self, path: &Path, bytes_max: usize) -> Result<Vec<u8>, include::Failure> {
+        let too_many = |failure: (String, String)| match bytes_max < SOURCE_BYTES_MAX && failure == too_large() {
+            true => ("with it the configuration is larger than 4 MiB".to_owned(), failure.1),
+            false => failure,
+        };
+        read_bytes(path, bytes_max).map_err(too_many)
+    }
+
+    fn names(&mut self, folder: &Path) -> Result<Vec<String>, include::Failure> {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // A file beside the folders that a pattern goes through.
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => return Ok(Vec::new()),
+            Err(error) => {
+                let what = format!("`include`: {} cannot be listed: {error}", folder.display());
+                return Err((what, "change its owner or its mode".into()));
+            }
+        };
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
 }
 
 /// Message and fix for a text above the limit.

@@ -106,6 +106,9 @@ impl<'r, 't> Section<'r, 't> {
         let node = &self.forms(key, &[Form::Boolean])?.node;
         match &node.value {
             Value::Boolean(value) => Some(Found { value: *value, span: node.span }),
+            Value::String(text) if (text == "true" || text == "false") && self.report.is_substituted(node.span) => {
+                Some(Found { value: text == "true", span: node.span })
+            }
             _ => mismatch(self.report, key, "a boolean", node),
         }
     }
@@ -167,6 +170,9 @@ impl<'r, 't> Section<'r, 't> {
                 return None;
             }
             Value::Integer(number) => u64::try_from(*number).unwrap_or(u64::MAX),
+            Value::String(_) if let Some(number) = number_of(self.report, node) => {
+                u64::try_from(number).unwrap_or(u64::MAX)
+            }
             Value::String(text) => match units::size(text) {
                 Ok(value) => value,
                 Err(fix) => {
@@ -380,12 +386,21 @@ pub(crate) fn integer<T: TryFrom<i128>>(
     node: &Node<'_>,
     range: RangeInclusive<i128>,
 ) -> Option<Found<T>> {
-    let Value::Integer(value) = node.value else {
+    let Some(value) = number_of(report, node) else {
         return mismatch(report, key, "an integer", node);
     };
     let found = within(report, key, Found { value, span: node.span }, range, |number| number.to_string())?;
     let value = T::try_from(found.value).ok()?;
     Some(Found { value, span: found.span })
+}
+
+/// An integer, or a string of one in which variables were put.
+pub(crate) fn number_of(report: &Report<'_>, node: &Node<'_>) -> Option<i128> {
+    match &node.value {
+        Value::Integer(number) => Some(*number),
+        Value::String(text) if report.is_substituted(node.span) => text.parse().ok(),
+        _ => None,
+    }
 }
 
 pub(crate) fn choice<T: Copy>(

@@ -297,7 +297,7 @@ fn the_json_twin_means_the_same() {
     let (toml, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("good TOML");
     let (json, warnings) = parse(&source("full.json", include_str!("full.json"))).expect("good JSON");
     assert_eq!(lines(&warnings), [""; 0]);
-    assert_eq!(without_positions(&toml), without_positions(&json));
+    assert_eq!(without_positions(&toml), without_positions(&json).replace("full.json", "full.toml"));
     assert_eq!(json.listeners[0].bind[1].at, At { line: 7, column: 31, length: 10 });
 }
 

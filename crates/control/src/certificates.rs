@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, Config, Signer, SignerId, TlsProfile};
+use propylon_config::{Backend, Config, Provenance, Signer, SignerId, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_proxy::snapshot::{Snapshot, load_profile_again, load_upstream};
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp, UpstreamProfile};
@@ -20,6 +20,8 @@ use crate::expiry;
 use crate::sandbox;
 
 pub struct Certificates {
+    /// The files of the configuration.
+    files: Provenance,
     /// Watched files by TLS profile.
     watched: Vec<Watched>,
     /// Watched files by signer: those with which links to key servers are made.
@@ -78,6 +80,7 @@ impl Certificates {
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
         // The start has told of what expires.
         let mut certificates = Certificates {
+            files: Provenance::default(),
             watched: Vec::new(),
             links: Vec::new(),
             signers: Vec::new(),
@@ -105,7 +108,9 @@ impl Certificates {
         self.reminded = now;
         for profile in &snapshot.profiles {
             let findings = profile.expiring(SystemTime::now());
-            findings.iter().for_each(|finding| log_finding("tls", profile.name(), finding));
+            findings
+                .iter()
+                .for_each(|finding| log_finding(&snapshot.config.provenance, ("tls", profile.name()), finding));
         }
     }
 
@@ -166,7 +171,7 @@ impl Certificates {
                 .any(|(of, whose, known)| (*of, whose.as_str(), known) == (kind, name, &judged))
         };
         news.retain(|finding| !is_known(finding));
-        news.iter().for_each(|finding| log_finding(kind, name, finding));
+        news.iter().for_each(|finding| log_finding(&self.files, (kind, name), finding));
         self.record_load_failures(kind, name, findings);
         news.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
@@ -186,6 +191,7 @@ impl Certificates {
             let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
             before.unwrap_or_else(|| Watched::unread(now)).called(&tls.name, tls.watch)
         };
+        self.files = snapshot.config.provenance.clone();
         self.watched = snapshot.config.tls.iter().map(watched).collect();
         let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
         self.load_failures.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
@@ -379,9 +385,9 @@ fn stamp_of(backend: &Backend) -> Stamp {
     backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
 }
 
-fn log_finding(kind: &str, name: &str, finding: &Finding) {
+fn log_finding(files: &Provenance, (kind, name): (&str, &str), finding: &Finding) {
     let Finding { severity, at, path, what, fix, .. } = &sandbox::judged(finding);
-    let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
+    let text = format!("{kind} \"{name}\" ({}): {}: {what}; {fix}", files.line(at.line), path.display());
     match severity {
         Severity::Warning => log::warn!("{text}"),
         Severity::Error => log::error!("{text}"),

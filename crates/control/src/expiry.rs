@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use propylon_config::Provenance;
 use propylon_metrics::gauge_text;
 use propylon_proxy::snapshot::Snapshot;
 use propylon_tls::{Dated, DatedKind, ExpiryStep, Profile};
@@ -55,7 +56,7 @@ impl Watch {
         near.sort_by_key(|(_, _, step)| std::cmp::Reverse(*step));
         let lines = self.allowance(now).min(LINES_PER_LOOK_MAX);
         for (of, dated, step) in near.iter().take(lines) {
-            log_expiry(of, dated, *step, now);
+            log_expiry(of, dated, *step, now, &snapshot.config.provenance);
         }
         self.minute.1 += near.len().min(lines);
         if let Some(rest) = near.len().checked_sub(lines).filter(|rest| *rest > 0) {
@@ -73,13 +74,13 @@ impl Watch {
     }
 }
 
-fn log_expiry(of: &str, dated: &Dated, step: ExpiryStep, now: i64) {
+fn log_expiry(of: &str, dated: &Dated, step: ExpiryStep, now: i64, files: &Provenance) {
     let level = match step {
         ExpiryStep::Known => log::Level::Info,
         ExpiryStep::Soon | ExpiryStep::Now => log::Level::Warn,
         ExpiryStep::Over => log::Level::Error,
     };
-    log::log!(level, "{of} (line {}): {}", dated.at.line, words(dated, step, now));
+    log::log!(level, "{of} ({}): {}", files.line(dated.at.line), words(dated, step, now));
 }
 
 fn words(dated: &Dated, step: ExpiryStep, now: i64) -> String {

@@ -183,7 +183,7 @@ fn config_folder(path: &Path) -> Option<PathBuf> {
 pub fn read_source(path: &Path) -> Result<Source, Problem> {
     let Some(files) = propylon_tls::key_files() else { return Source::read(path) };
     match files.config() {
-        Ok(bytes) => Source::of(path, bytes),
+        Ok(bytes) => Source::of(path, bytes).map(Source::completed),
         // Words for what is wrong with it.
         Err(_) => Source::read(path),
     }

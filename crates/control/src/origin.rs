@@ -106,7 +106,7 @@ pub struct Wrong {
 
 impl Wrong {
     fn alone(path: &Path, problem: Problem) -> Wrong {
-        let source = Source { name: path.display().to_string(), base: PathBuf::new(), text: String::new() };
+        let source = Source { name: path.display().to_string().into(), base: PathBuf::new(), text: String::new() };
         Wrong { source, problems: vec![problem], is_unreadable: false }
     }
 }
@@ -158,6 +158,8 @@ fn lay_over(
             let (mut config, more) = parse(&source)?;
             let process = (of_the_file.process.drain_timeout, of_the_file.process.watch_config);
             swap_for_life(&mut config, &mut of_the_file);
+            // The file may take its place back, and is read with what it includes then.
+            config.include.clone_from(&of_the_file.include);
             if of_a_cluster {
                 // The file's section is this machine's, whatever engines share.
                 (config.process.drain_timeout, config.process.watch_config) = process;

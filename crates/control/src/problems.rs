@@ -20,7 +20,7 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
         true => finding.what.clone(),
         false => format!("{path}: {}", finding.what),
     };
-    Problem { severity, file: source.name.clone(), at: finding.at.known(), what, fix: finding.fix.clone() }
+    Problem { severity, ..Problem::error(&source.name, finding.at.known(), what, &finding.fix) }
 }
 
 /// The log shows no line of the configuration beside it, so the file that is meant is named.

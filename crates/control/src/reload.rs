@@ -112,7 +112,7 @@ impl Reloader {
         let overrides = merged.state.overrides();
         let config_status =
             ConfigStatus { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
-        let file = WatchedFile::new(merged.file.text.clone());
+        let file = WatchedFile::new(&merged.file);
         let config_status = Rc::new(RefCell::new(config_status));
         let older = Vec::new();
         let leftovers = match merged.uploads() {
@@ -390,7 +390,7 @@ impl Reloader {
         let file = read.map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
         // After a dry run the new text still counts as a change for `process.watch_config`.
         if !dry_run {
-            self.file.take(&file.text);
+            self.file.take(&file);
         }
         Ok(file)
     }
@@ -797,7 +797,7 @@ impl ParsedConfig {
         if !refused.is_empty() {
             // Compiling would report the same files once more, with less about the cause.
             problems.extend(refused);
-            problems.sort_by_key(|problem| problem.at);
+            problems.sort_by_key(|problem| merged.source.order(problem));
             return Err(Refused::Problems(problems));
         }
         let config = merged.config.clone().with_signers_of(&earlier.config);
@@ -817,7 +817,7 @@ impl ParsedConfig {
                 ..problem
             }));
         }
-        problems.sort_by_key(|problem| problem.at);
+        problems.sort_by_key(|problem| merged.source.order(problem));
         match built {
             Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);

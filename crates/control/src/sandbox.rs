@@ -241,8 +241,10 @@ pub fn out_of_reach(config: &Config, source: &Source, shown: &Value) -> Option<V
     let folders = Folders::from_json(&shown["folders"])?;
     let out = |file: &propylon_config::NamedFile<'_>| {
         let what = folders.allow(file).err()?;
-        let at = folders::place(config, source, file).map(|at| format!(":{}:{}", at.line, at.column));
-        Some(format!("{}{}: {} cannot be {what}", source.name, at.unwrap_or_default(), file.path.display()))
+        let place = folders::place(config, source, file).map(|at| source.place(at));
+        let at = place.map(|(_, at)| format!(":{}:{}", at.line, at.column)).unwrap_or_default();
+        let name = place.map_or(source.name.as_str(), |(name, _)| name);
+        Some(format!("{name}{at}: {} cannot be {what}", file.path.display()))
     };
     Some(config.other_files().iter().filter_map(out).collect())
 }

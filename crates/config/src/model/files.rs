@@ -89,6 +89,7 @@ impl Config {
     }
 
     fn name_process_files<'c>(&'c self, files: &mut Files<'c>) {
+        self.include.iter().for_each(|include| files.reads(&include.folder, include.at));
         if let Some(state) = &self.process.state {
             files.add(&state.path, FileAccess::WriteFolder, state.at);
         }

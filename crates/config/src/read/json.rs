@@ -12,7 +12,7 @@ use crate::wording::shown;
 
 pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     if let Err(error) = serde_json::from_str::<IgnoredAny>(lines.text()) {
-        return Reading { root: None, faults: vec![syntax_fault(lines, &error)] };
+        return Reading::new(None, vec![syntax_fault(lines, &error)]);
     }
     let mut cutter = Cutter { lines, offset: 0, faults: Vec::new() };
     let root = cutter.node(0);
@@ -21,9 +21,9 @@ pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     {
         let what = format!("expected an object, found {}", node.value.kind());
         cutter.fault(Span::new(node.span.start, node.span.start + 1), what, "put the configuration in `{ }`".into());
-        return Reading { root: None, faults: cutter.faults };
+        return Reading::new(None, cutter.faults);
     }
-    Reading { root, faults: cutter.faults }
+    Reading::new(root, cutter.faults)
 }
 
 fn syntax_fault(lines: &Lines<'_>, error: &serde_json::Error) -> Fault {

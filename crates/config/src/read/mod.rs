@@ -3,15 +3,27 @@
 pub(crate) mod json;
 pub(crate) mod toml;
 
+mod whole;
+
+use crate::environment::Substituted;
 use crate::text::Span;
 use crate::tree::Node;
+pub(crate) use whole::whole;
 
 /// Result of reading a text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reading<'t> {
     /// Absent: nothing in the text can be relied on. Otherwise a table.
     pub root: Option<Node<'t>>,
     pub faults: Vec<Fault>,
+    /// Strings in which variables were put.
+    pub substituted: Vec<Substituted>,
+}
+
+impl<'t> Reading<'t> {
+    pub fn new(root: Option<Node<'t>>, faults: Vec<Fault>) -> Reading<'t> {
+        Reading { root, faults, substituted: Vec::new() }
+    }
 }
 
 /// A syntax error.

@@ -27,7 +27,7 @@ pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     outcome.map(|(reading, _errors)| reading).unwrap_or_else(|| {
         let what = "the file could not be parsed, and that is not its fault".to_string();
         let fix = "try again, and report it if it stays".to_string();
-        Reading { root: None, faults: vec![Fault { span: None, what, fix, damage: Some(Span::default()) }] }
+        Reading::new(None, vec![Fault { span: None, what, fix, damage: Some(Span::default()) }])
     })
 }
 
@@ -45,7 +45,7 @@ fn read_here<'t>(lines: &Lines<'t>) -> (Reading<'t>, Vec<Error>) {
             damage: Some(span),
         });
     }
-    (Reading { root: Some(Node { span: Span::default(), value: Value::Table(entries) }), faults }, errors)
+    (Reading::new(Some(Node { span: Span::default(), value: Value::Table(entries) }), faults), errors)
 }
 
 fn entries<'t>(table: DeTable<'t>, depth: usize, too_deep: &mut Option<Span>) -> Vec<Entry<'t>> {

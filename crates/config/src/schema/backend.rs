@@ -152,8 +152,8 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
         let Some(server) = server(report, node) else {
             continue;
         };
-        if let Some(first) = seen.insert(server.address.clone(), server.at.line) {
-            let what = format!("this server is listed already, in line {first}");
+        if let Some(first) = seen.insert(server.address.clone(), server.at) {
+            let what = format!("this server is listed already, in {}", report.line_at(first));
             report.warning(node.span, what, "remove one of the two, and use `weight` to give it more");
         }
         servers.push(server);

@@ -145,6 +145,7 @@ fn bound(table: &mut Section<'_, '_>) -> Option<u16> {
     let number = match &node.value {
         Value::Integer(number) => *number as f64,
         Value::Float => report.written(node.span).replace('_', "").parse().unwrap_or(f64::NAN),
+        Value::String(text) if report.is_substituted(node.span) => text.parse().unwrap_or(f64::NAN),
         _ => return mismatch(report, "bound", "a number such as 1.25", node),
     };
     let percent = (number * 100.0).round();

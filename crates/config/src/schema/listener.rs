@@ -135,6 +135,8 @@ fn redirect_to_https(section: &mut Section<'_, '_>, has_tls: bool) -> Option<Red
     match &entry.node.value {
         Value::Boolean(false) => return None,
         Value::Boolean(true) => {}
+        Value::String(text) if text == "false" && report.is_substituted(entry.node.span) => return None,
+        Value::String(text) if text == "true" && report.is_substituted(entry.node.span) => {}
         Value::Table(_) => {
             let mut table = Section::of(report, &entry.node, "`redirect_to_https`", entry.node.span)?;
             redirect.port = table.integer("port", 1..=65_535).map(|found| found.value);

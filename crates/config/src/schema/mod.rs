@@ -32,12 +32,16 @@ mod values;
 use std::path::Path;
 
 use crate::context::Context;
-use crate::model::{Config, SignerId};
+use crate::describe::Form;
+use crate::include;
+use crate::model::{Config, Include, SignerId};
+use crate::provenance::INCLUDE as KEY;
 use crate::report::Report;
 use crate::resolve;
 use crate::text::Span;
 use crate::tree::{Node, Value};
-use crate::walk::{Names, Section};
+use crate::walk::{Found, Names, Section, string};
+use crate::wording::shown;
 
 /// Walks the whole tree. The result is of use only if no error was reported.
 pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Config {
@@ -78,6 +82,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
     let mut routes = route::routes(&context, &mut top);
     limits::label(report, &mut routes);
+    let include = include(&mut top, base);
     let listener_is_absent =
         top.node("listener").is_none_or(|node| matches!(&node.value, Value::Table(all) if all.is_empty()));
     let has_unknown = top.close();
@@ -87,6 +92,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
     let config = Config {
+        provenance: report.provenance().clone(),
+        include,
         process,
         admin,
         log,
@@ -104,6 +111,32 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     keys::check(report, &config);
     resolve::check(&context, &config, drafts);
     config
+}
+
+/// Patterns, whose files are in the tree already.
+fn include(top: &mut Section<'_, '_>, base: &Path) -> Vec<Include> {
+    let report = top.report;
+    top.default_is(KEY, || serde_json::json!([]));
+    let Some(list) = top.list(KEY, &[Form::String]) else { return Vec::new() };
+    if !list.value.is_empty() && !report.provenance().has_includes() {
+        let what = format!("`{KEY}` is only for a configuration in a file of this machine");
+        report.error(list.span, what, "put the sections of those files into this text");
+    }
+    let mut patterns = Vec::new();
+    for node in list.value {
+        let Some(Found { value, span }) = string(report, KEY, node) else { continue };
+        match include::names_files(value) {
+            false => {
+                report.error(span, format!("`{KEY}`: \"{}\" names no file", shown(value)), "write \"sites/*.toml\"")
+            }
+            true => {
+                let folder = base.join(include::folder(value));
+                let folder = if folder.as_os_str().is_empty() { ".".into() } else { folder };
+                patterns.push(Include { folder, at: report.at(span) });
+            }
+        }
+    }
+    patterns
 }
 
 fn no_listener(report: &Report<'_>) {

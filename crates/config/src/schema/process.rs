@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::report::Report;
 use crate::tree::{Entry, Node, Value};
-use crate::walk::{Found, Section, integer, mismatch, string};
+use crate::walk::{Found, Section, integer, mismatch, number_of, string};
 use crate::wording::shown;
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
@@ -170,6 +170,10 @@ pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     let report = section.report;
     match &node.value {
         Value::String(text) if text == "auto" => Some(Workers::Auto),
+        _ if number_of(report, node).is_some() => {
+            let count: Found<u16> = integer(report, "workers", node, WORKERS)?;
+            NonZeroU16::new(count.value).map(Workers::Count)
+        }
         Value::String(text) => {
             let fix = match text.parse::<u16>() {
                 Ok(number) => format!("write {number} without quotes"),
@@ -177,10 +181,6 @@ pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
             };
             report.error(node.span, format!("`workers` cannot be \"{}\"", shown(text)), fix);
             None
-        }
-        Value::Integer(_) => {
-            let count: Found<u16> = integer(report, "workers", node, WORKERS)?;
-            NonZeroU16::new(count.value).map(Workers::Count)
         }
         _ => mismatch(report, "workers", "\"auto\" or a number from 1 to 1024", node),
     }

@@ -9,7 +9,7 @@ use crate::model::{
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Entry, Node, Value};
-use crate::walk::{Found, Section, mismatch};
+use crate::walk::{Found, Section, mismatch, number_of};
 use crate::{address, path};
 
 const REDIRECT_STATUS: u16 = 308;
@@ -176,7 +176,7 @@ pub(crate) fn redirect_status(section: &mut Section<'_, '_>) -> u16 {
     let Some(Entry { node, .. }) = section.forms("status", &[Form::Integers(&REDIRECT_STATUSES)]) else {
         return REDIRECT_STATUS;
     };
-    let Value::Integer(value) = node.value else {
+    let Some(value) = number_of(section.report, node) else {
         return mismatch(section.report, "status", "an integer", node).unwrap_or(REDIRECT_STATUS);
     };
     let status = u16::try_from(value).ok().filter(|status| REDIRECT_STATUSES.contains(status));

@@ -69,8 +69,8 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {
     let mut seen = HashMap::new();
     let mut servers = Vec::new();
     for server in list.value.iter().filter_map(|node| server(report, node)) {
-        if let Some(first) = seen.insert(server.address.clone(), server.at.line) {
-            let what = format!("this server is listed already, in line {first}");
+        if let Some(first) = seen.insert(server.address.clone(), server.at) {
+            let what = format!("this server is listed already, in {}", report.line_at(first));
             report.error_at(server.at, what, "remove one of the two, and use `connections` for more of them");
         }
         servers.push(server);

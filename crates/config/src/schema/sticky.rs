@@ -64,6 +64,8 @@ fn secure(table: &mut Section<'_, '_>) -> CookieSecure {
         Value::Boolean(true) => CookieSecure::Always,
         Value::Boolean(false) => CookieSecure::Never,
         Value::String(text) if text == "auto" => CookieSecure::Auto,
+        Value::String(text) if text == "true" && table.report.is_substituted(node.span) => CookieSecure::Always,
+        Value::String(text) if text == "false" && table.report.is_substituted(node.span) => CookieSecure::Never,
         _ => mismatch(table.report, "secure", "\"auto\", true or false", node).unwrap_or(CookieSecure::Auto),
     }
 }

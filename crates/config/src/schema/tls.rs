@@ -75,8 +75,8 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>, signer
         let Some(certificate) = certificate(context, node, signer) else {
             continue;
         };
-        if let Some(first) = seen.insert(format!("{:?}", certificate.source), certificate.at.line) {
-            let what = format!("this certificate is listed already, in line {first}");
+        if let Some(first) = seen.insert(format!("{:?}", certificate.source), certificate.at) {
+            let what = format!("this certificate is listed already, in {}", report.line_at(first));
             report.warning(node.span, what, "remove one of the two");
         }
         certificates.push(certificate);

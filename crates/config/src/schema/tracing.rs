@@ -93,6 +93,7 @@ fn sample(section: &mut Section<'_, '_>) -> Option<SampleRate> {
     let number = match &node.value {
         Value::Integer(number) => *number as f64,
         Value::Float => report.written(node.span).replace('_', "").parse().unwrap_or(f64::NAN),
+        Value::String(text) if report.is_substituted(node.span) => text.parse().unwrap_or(f64::NAN),
         _ => return mismatch(report, "sample", "a number such as 0.01", node),
     };
     let millionths = (number * f64::from(SampleRate::ALL)).round();

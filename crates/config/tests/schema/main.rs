@@ -99,6 +99,23 @@ fn nothing_is_refused_that_the_engine_accepts() {
     assert!(accepted > 200, "{accepted} were accepted");
 }
 
+#[test]
+fn variables_are_accepted_where_the_engine_takes_them() {
+    for pointer in [
+        "/process/workers",
+        "/process/drain_timeout",
+        "/process/share_address",
+        "/log/level",
+        "/listener/web/bind",
+        "/listener/web/limits/head_bytes",
+        "/listener/plain/redirect_to_https/status",
+        "/backend/app/servers/1/weight",
+        "/tracing/sample",
+    ] {
+        assert_eq!(changed(pointer, |place| *place = json!("${env:A:-1}")), [""; 0], "{pointer}");
+    }
+}
+
 /// Faults that the schema finds in the full configuration with a change.
 fn changed(pointer: &str, change: impl FnOnce(&mut Value)) -> Vec<String> {
     let mut value = as_json(FULL);
@@ -179,7 +196,7 @@ fn keys_that_must_be_there_are_required() {
 #[test]
 fn every_key_has_a_form() {
     fn check(schema: &Value, path: &str) {
-        let has_form = ["type", "enum", "anyOf"].iter().any(|keyword| schema.get(keyword).is_some());
+        let has_form = ["type", "enum", "anyOf", "$ref"].iter().any(|keyword| schema.get(keyword).is_some());
         let is_empty = schema.get("anyOf") == Some(&json!([]));
         assert!(has_form && !is_empty, "{path}: say its forms where it is read ({schema})");
         for (key, inner) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {

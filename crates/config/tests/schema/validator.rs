@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Keywords that say nothing about a value.
-const ANNOTATIONS: [&str; 5] = ["$schema", "title", "description", "default", "deprecated"];
+const ANNOTATIONS: [&str; 6] = ["$schema", "$defs", "title", "description", "default", "deprecated"];
 
 /// Faults of a value, by their paths in it.
 pub fn faults(schema: &Value, value: &Value) -> Vec<String> {
@@ -30,6 +30,8 @@ fn check(schema: &Value, value: &Value, path: &str, faults: &mut Vec<String>) {
                 let is_absent = |key: &Value| value.get(key.as_str().unwrap_or_default()).is_none();
                 value.is_object() && of(says).iter().any(is_absent)
             }
+            // The one definition that there is: strings with variables.
+            "$ref" => !value.as_str().is_some_and(|text| text.contains("${env:")),
             "anyOf" => !of(says).iter().any(|schema| is_valid(schema, value)),
             "oneOf" => of(says).iter().filter(|schema| is_valid(schema, value)).count() != 1,
             "propertyNames" => keys(value).any(|(key, _)| !is_valid(says, &Value::from(key.as_str()))),

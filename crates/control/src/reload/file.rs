@@ -3,18 +3,22 @@
 //! A file that is written in place is seen at any of its lengths, and half of a configuration may well be one. So what is
 //! new is taken when two looks in a row have found the same. Whoever renames a whole file over it never shows half of one.
 
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use propylon_config::Source;
 
-/// Identity of a file's content: its inode, its length, and the time of its change.
+/// Identity of a file's content: its inode, its length, and the time of its change, with those of files that it
+/// includes and of their folders.
 pub type FileIdentity = (u64, u64, i64, i64);
 
 /// File that is looked at for something new.
 pub struct WatchedFile {
     /// The text that was last taken.
     taken: String,
+    /// Files that it includes, and their folders.
+    included: Vec<PathBuf>,
     /// Identity of the file at the last time it was read.
     known: Option<FileIdentity>,
     /// Something new, as the last look has found it.
@@ -22,20 +26,21 @@ pub struct WatchedFile {
 }
 
 impl WatchedFile {
-    pub fn new(taken: String) -> WatchedFile {
-        WatchedFile { taken, known: None, new: None }
+    pub fn new(taken: &Source) -> WatchedFile {
+        WatchedFile { taken: taken.text.clone(), included: included(taken), known: None, new: None }
     }
 
     /// Takes what somebody else has read of it.
-    pub fn take(&mut self, text: &str) {
-        text.clone_into(&mut self.taken);
+    pub fn take(&mut self, file: &Source) {
+        self.taken.clone_from(&file.text);
+        self.included = included(file);
         self.new = None;
     }
 
     /// Looks at the file. Whoever gets something is to read it, and to say what was found.
     pub fn changed(&mut self, path: &Path) -> Option<FileIdentity> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-        self.changed_at(identity_of(path), now)
+        self.changed_at(identity_of_all(path, &self.included), now)
     }
 
     /// As [`WatchedFile::changed`], at this second since 1970.
@@ -54,6 +59,7 @@ impl WatchedFile {
             self.new = None;
             return None;
         };
+        self.included = included(&file);
         if file.text == self.taken {
             (self.known, self.new) = (Some(identity), None);
             return None;
@@ -66,6 +72,23 @@ impl WatchedFile {
         self.taken.clone_from(&file.text);
         Some(file)
     }
+}
+
+fn included(file: &Source) -> Vec<PathBuf> {
+    file.name.watched().into_iter().map(Path::to_owned).collect()
+}
+
+/// One identity of a file and of what it includes; of the latter each may be missing.
+fn identity_of_all(path: &Path, included: &[PathBuf]) -> Option<FileIdentity> {
+    let (inode, length, modified, fraction) = identity_of(path)?;
+    if included.is_empty() {
+        return Some((inode, length, modified, fraction));
+    }
+    let all: Vec<Option<FileIdentity>> = included.iter().map(|path| identity_of(path)).collect();
+    let latest = all.iter().flatten().map(|(_, _, modified, _)| *modified).max();
+    let mut hasher = DefaultHasher::new();
+    (inode, &all).hash(&mut hasher);
+    Some((hasher.finish(), length, latest.map_or(modified, |latest| latest.max(modified)), fraction))
 }
 
 fn identity_of(path: &Path) -> Option<FileIdentity> {
@@ -107,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_still_being_written_is_not_taken_at_any_length() {
-        let (whole, mut file) = ("abcdefgh", WatchedFile::new("old".into()));
+        let (whole, mut file) = ("abcdefgh", WatchedFile::new(&source("old")));
         for length in 1..whole.len() {
             let now = 100 + length as i64;
             assert_eq!(at(&mut file, now, 1, now, &whole[..length]), None, "{length}");
@@ -120,7 +143,7 @@ mod tests {
     #[test]
     fn two_looks_have_to_agree_in_everything() {
         for (inode, modified, text) in [(2, 100, "new"), (1, 101, "new"), (1, 100, "now"), (1, 100, "newer")] {
-            let mut file = WatchedFile::new("old".into());
+            let mut file = WatchedFile::new(&source("old"));
             assert_eq!(at(&mut file, 100, 1, 100, "new"), None);
             assert_eq!(at(&mut file, 101, inode, modified, text), None, "{inode} {modified} {text}");
             assert_eq!(at(&mut file, 102, inode, modified, text).as_deref(), Some(text));
@@ -129,23 +152,23 @@ mod tests {
 
     #[test]
     fn a_file_that_was_away_or_is_what_it_was_begins_anew() {
-        let mut file = WatchedFile::new("old".into());
+        let mut file = WatchedFile::new(&source("old"));
         assert_eq!(at(&mut file, 100, 1, 100, "new"), None);
         assert!(file.settled(None, 101, || None).is_none());
         assert_eq!(at(&mut file, 102, 1, 100, "new"), None);
         assert_eq!(at(&mut file, 103, 2, 103, "old"), None);
         assert_eq!(at(&mut file, 104, 1, 100, "new"), None);
         // Somebody else has read it between two looks.
-        file.take("new");
+        file.take(&source("new"));
         assert_eq!(at(&mut file, 105, 1, 100, "new"), None);
     }
 
     #[test]
     fn a_file_that_has_not_changed_for_a_while_is_not_read() {
-        let mut file = WatchedFile::new("old".into());
+        let mut file = WatchedFile::new(&source("old"));
         assert_eq!(at(&mut file, 100, 1, 99, "old"), None);
         assert_eq!(at(&mut file, 100, 1, 99, "new"), None, "as fresh as it is, it is read");
-        let mut file = WatchedFile::new("old".into());
+        let mut file = WatchedFile::new(&source("old"));
         assert_eq!(at(&mut file, 200, 1, 100, "old"), None);
         let unread = || -> Option<Source> { panic!("there is no reason to read it") };
         assert!(file.settled(Some((1, 3, 100, 0)), 201, unread).is_none());

@@ -23,15 +23,19 @@ use propylon_sys::Account;
 use propylon_tls::{Finding, KEY_AMONG_AUTHORITIES, NOT_THERE_YET};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
-    let (problems, text) = match Source::read(path) {
-        Ok(source) => (problems(&source), source.text),
-        Err(problem) => (vec![problem], String::new()),
+    let (problems, rendered) = match Source::read(path) {
+        Ok(source) => {
+            let problems = problems(&source);
+            let rendered = source.render(&problems);
+            (problems, rendered)
+        }
+        Err(problem) => (vec![problem.clone()], propylon_config::render(&[problem], "")),
     };
     let failed = problems.iter().any(|problem| problem.severity == Severity::Error);
     if json {
         println!("{}", propylon_config::to_json(&problems));
     } else {
-        eprint!("{}", propylon_config::render(&problems, &text));
+        eprint!("{rendered}");
         println!("{}: {}", path.display(), summary(&problems));
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -79,7 +83,7 @@ fn problems(source: &Source) -> Vec<Problem> {
     }
     problems.extend(overrides(source, &problems));
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
-    problems.sort_by_key(|problem| problem.at);
+    problems.sort_by_key(|problem| source.order(problem));
     problems
 }
 

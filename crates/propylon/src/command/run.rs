@@ -79,7 +79,7 @@ fn upgrade_socket(path: &Path) -> Started<PathBuf> {
     }
     let errors: Vec<Problem> = problems.into_iter().filter(|problem| problem.severity == Severity::Error).collect();
     if !errors.is_empty() {
-        print(&errors, &source.text);
+        print(&errors, &source);
         return Err(None);
     }
     Err(Some(format!(
@@ -124,19 +124,19 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
     let merged = match origin::read(path) {
         Ok(merged) => merged,
         Err(wrong) => {
-            print(&wrong.problems, &wrong.source.text);
+            print(&wrong.problems, &wrong.source);
             return Err(summary(&wrong.problems));
         }
     };
     let own = merged.config.cluster.is_some().then(|| merged.clone());
     let (mut merged, mut cluster) = cluster::open(merged, is_upgrade).inspect_err(|what| log::error!("{what}"))?;
-    print(&merged.warnings, &merged.source.text);
-    print(&merged.overrides(), &merged.file.text);
-    print(check::token_file(&merged.source, &merged.config).as_slice(), &merged.source.text);
-    print(&folders::warnings(&merged.config, &merged.source, path), &merged.source.text);
+    print(&merged.warnings, &merged.source);
+    print(&merged.overrides(), &merged.file);
+    print(check::token_file(&merged.source, &merged.config).as_slice(), &merged.source);
+    print(&folders::warnings(&merged.config, &merged.source, path), &merged.source);
     logger::start(merged.config.log.level);
     let problems = isolation::problems(&merged.config, &merged.source);
-    print(&problems, &merged.source.text);
+    print(&problems, &merged.source);
     if origin::has_error(&problems) {
         return Err(summary(&problems));
     }
@@ -155,7 +155,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
         && opened.config.take().is_some()
     {
         let problems = findings.iter().map(|finding| with_path(problem(&merged.source, finding), finding));
-        print(&problems.collect::<Vec<Problem>>(), &merged.source.text);
+        print(&problems.collect::<Vec<Problem>>(), &merged.source);
         log::error!("cluster: the last good state cannot be served; the file's configuration is, until etcd answers");
         merged = own;
         compiled = compile(&merged);
@@ -173,7 +173,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
         problem => problem,
     };
     let problems: Vec<Problem> = findings.iter().map(as_problem).collect();
-    print(&problems, &merged.source.text);
+    print(&problems, &merged.source);
     match compiled {
         Ok((snapshot, mut findings)) => {
             findings.retain(|finding| finding.severity == TlsSeverity::Error);
@@ -187,9 +187,9 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity, is_upgrade: bool) -
 }
 
 /// On a terminal with the lines that are meant; else each is a line of the log, with its time as any other.
-fn print(problems: &[Problem], text: &str) {
+fn print(problems: &[Problem], source: &Source) {
     if std::io::stderr().is_terminal() {
-        eprint!("{}", propylon_config::render(problems, text));
+        eprint!("{}", source.render(problems));
         return;
     }
     for problem in problems {

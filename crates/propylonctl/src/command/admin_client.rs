@@ -50,7 +50,7 @@ impl Where {
 /// A configuration as it is in the file.
 pub fn read(path: &Path) -> Result<Config, String> {
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let rendered = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
+    let rendered = |problems: Vec<_>| source.render(&problems);
     Ok(propylon_config::parse(&source).map_err(rendered)?.0)
 }
 

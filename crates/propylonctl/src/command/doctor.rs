@@ -128,7 +128,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 fn load(path: &Path) -> Result<Config, String> {
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let rendered = |problems: Vec<Problem>| propylon_config::render(&problems, &source.text);
+    let rendered = |problems: Vec<Problem>| source.render(&problems);
     propylon_config::parse(&source).map(|(config, _)| config).map_err(rendered)
 }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use propylon_config::{
     Action, At, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
-    Problem, Protocol, Route, Server, Severity, TlsFact,
+    Problem, Protocol, Provenance, Route, Server, Severity, TlsFact,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -79,7 +79,7 @@ struct ParsedUrl {
 /// The request's way at one listener.
 struct Explanation<'a> {
     config: &'a Config,
-    file: &'a str,
+    file: &'a Provenance,
     listener: &'a Listener,
     /// Certificates; `None` on plaintext, an error if the files cannot be used here, as on another machine than the
     /// engine's.
@@ -222,14 +222,14 @@ struct Loaded {
     config: Config,
     /// TLS profiles by `TlsId`.
     profiles: Profiles,
-    file: String,
+    file: Provenance,
     /// Differences of `process.state` from the file.
     overrides: Vec<Problem>,
 }
 
 /// Reads the configuration as `run` would, with what the admin API has changed; an error is everything that is wrong with it.
 fn load(path: &Path) -> Result<Loaded, String> {
-    let merged = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
+    let merged = origin::read(path).map_err(|wrong| wrong.source.render(&wrong.problems))?;
     let overrides = merged.overrides();
     let origin::MergedConfig { source, config, .. } = merged;
     isolation::find_ordered_keys(&config.keys);
@@ -373,7 +373,8 @@ impl Explanation<'_> {
     }
 
     fn place(&self, at: At) -> String {
-        format!("{}:{}", self.file, at.line)
+        let (name, at) = self.file.place(at);
+        format!("{name}:{}", at.line)
     }
 
     fn to_text(&self) -> String {
@@ -478,7 +479,10 @@ impl Explanation<'_> {
     }
 
     fn to_json(&self) -> Value {
-        let place = |at: At| json!({ "file": self.file, "line": at.line, "column": at.column });
+        let place = |at: At| {
+            let (name, at) = self.file.place(at);
+            json!({ "file": name, "line": at.line, "column": at.column })
+        };
         let route_json = |index: usize| {
             let route = &self.config.routes[index];
             json!({ "matches": self.describe(route), "at": place(route.at) })

@@ -2,6 +2,8 @@
 
 /// Heading of the section with all of the key server's tables.
 const KEY_SERVER: &str = "The key server";
+/// Heading of the table of keys that stand above all sections.
+const ABOVE_SECTIONS: &str = "Several files";
 /// Step of a path that stands for a name of the user's choice or for the items of a list.
 const ANY: &str = "*";
 
@@ -26,7 +28,10 @@ impl<'m> Manual<'m> {
     /// The tables below headings such as `[backend.NAME]`.
     pub fn of_engine(text: &'m str) -> Manual<'m> {
         let of_sections = sections(text).filter(|(heading, _)| heading.starts_with("`["));
-        let rows = of_sections.flat_map(|(heading, body)| rows(body, &section_path(heading.trim_matches('`'))));
+        let of_sections = of_sections.map(|(heading, body)| (section_path(heading.trim_matches('`')), body));
+        let above =
+            sections(text).filter(|(heading, _)| *heading == ABOVE_SECTIONS).map(|(_, body)| (Vec::new(), body));
+        let rows = above.chain(of_sections).flat_map(|(path, body)| rows(body, &path));
         Manual { text, rows: rows.collect() }
     }
 
