@@ -24,6 +24,7 @@ mod describe;
 pub mod effective;
 mod environment;
 mod equality;
+mod format;
 mod hidden;
 pub mod include;
 pub mod json_schema;
@@ -48,6 +49,7 @@ mod units;
 mod walk;
 mod wording;
 
+pub use format::format;
 pub use log_line::log_line;
 pub use model::*;
 pub use parse::{

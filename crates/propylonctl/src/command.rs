@@ -7,6 +7,7 @@ mod control;
 mod demo;
 mod doctor;
 mod explain;
+mod fmt;
 mod health;
 mod schema;
 mod top;
@@ -48,6 +49,14 @@ enum Command {
         or nothing listens there; 2 wrong usage."
     )]
     Explain(explain::Arguments),
+    /// Lay out a configuration in one form, with its comments and its order as they are
+    #[command(
+        after_help = "Examples:\n  propylon fmt propylon.toml sites/*.toml\n  propylon fmt --check propylon.toml\n  \
+        propylon fmt < propylon.toml\n\nOnly white space changes, and the comma behind the last item of an array. A file with an \
+        error in its syntax is left as it is.\n\nExit codes: 0 done; 1 a file could not be formatted, or with --check is not; \
+        2 wrong usage."
+    )]
+    Fmt(fmt::Arguments),
     /// Print the JSON Schema of configuration files, by which editors complete and check keys
     #[command(after_help = "Examples:\n  propylon schema > propylon.schema.json\n  propylon schema --key-server > \
         propylon-keyserver.schema.json\n\nThe first line of a configuration names it for editors:\n  #:schema \
@@ -118,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => demo::main(&arguments),
         Command::Top(arguments) => top::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
+        Command::Fmt(arguments) => fmt::main(&arguments),
         Command::Schema(arguments) => schema::main(&arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Drain(arguments) => control::drain(&arguments),

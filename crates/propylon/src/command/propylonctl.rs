@@ -8,12 +8,13 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 13] = [
+const COMMANDS: [(&str, &str); 14] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
     ),
     ("explain", "Say what would become of a request, and why: listener, certificate, route, backend, servers"),
+    ("fmt", "Lay out a configuration in one form, with its comments and its order as they are"),
     ("schema", "Print the JSON Schema of configuration files, by which editors complete and check keys"),
     (
         "doctor",
