@@ -84,6 +84,16 @@ impl Engine {
         engine
     }
 
+    /// As [`Engine::start`] in this folder, with these variables in its environment.
+    #[track_caller]
+    pub fn start_in(scratch: Scratch, variables: &[(&str, &str)], config: &str) -> Engine {
+        let mut command = Command::new(binaries::propylon());
+        command.envs(variables.iter().copied());
+        let mut engine = Engine::spawn_by(command, scratch, config);
+        engine.await_start();
+        engine
+    }
+
     /// Starts an engine that may not come up.
     #[track_caller]
     pub fn spawn(config: &str) -> Engine {

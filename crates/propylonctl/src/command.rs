@@ -9,6 +9,7 @@ mod doctor;
 mod explain;
 mod fmt;
 mod health;
+mod import;
 mod schema;
 mod top;
 mod with_parent;
@@ -57,6 +58,15 @@ enum Command {
         2 wrong usage."
     )]
     Fmt(fmt::Arguments),
+    /// Make a configuration of that of haproxy, nginx or Caddy, and say what is not carried over
+    #[command(
+        after_help = "Examples:\n  propylon import /etc/haproxy/haproxy.cfg -o propylon.toml\n  propylon import \
+        /etc/nginx/sites-enabled/shop --from nginx > propylon.toml\n  propylon import Caddyfile -o propylon.toml\n\nThe \
+        configuration goes to standard output, the rest to standard error.\n\nExit codes: 0 all of it is carried over; 1 it \
+        could not be read, or what came of it needs a hand; 2 wrong usage; 3 lines are told that are not carried over as they \
+        are."
+    )]
+    Import(import::Arguments),
     /// Print the JSON Schema of configuration files, by which editors complete and check keys
     #[command(after_help = "Examples:\n  propylon schema > propylon.schema.json\n  propylon schema --key-server > \
         propylon-keyserver.schema.json\n\nThe first line of a configuration names it for editors:\n  #:schema \
@@ -128,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Fmt(arguments) => fmt::main(&arguments),
+        Command::Import(arguments) => import::main(&arguments),
         Command::Schema(arguments) => schema::main(&arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Drain(arguments) => control::drain(&arguments),

@@ -142,6 +142,7 @@ const CRATES: &[CrateRules] = &[
         &[
             "control",
             "proxy",
+            "import",
             "steps",
             "policy",
             "http",
@@ -159,6 +160,8 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
     // It waits in system calls with limits, and gets as values what it decides by.
     CrateRules::new("announce", &[], &RUNTIMES),
+    // Texts in, a text out.
+    CrateRules::new("import", &["config"], &["tokio", "mio", "rustls", "rustix", "libc", "toml"]),
     // A client of etcd, with TLS of the ordinary kind; the engine has what comes of it as files and changes.
     CrateRules::new("cluster", &["flows", "config", "crypto", "policy"], &["h2", "httparse", "toml"]),
     // Packets, and the two files by which it and an engine talk: a process beside the engine, with rights of its own.

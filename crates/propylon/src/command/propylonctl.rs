@@ -8,13 +8,14 @@ use std::process::{Command, ExitCode};
 const PROGRAM: &str = "propylonctl";
 
 /// Commands of propylonctl, as the list of `--help` tells of them here and there.
-const COMMANDS: [(&str, &str); 14] = [
+const COMMANDS: [(&str, &str); 15] = [
     (
         "demo",
         "Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench",
     ),
     ("explain", "Say what would become of a request, and why: listener, certificate, route, backend, servers"),
     ("fmt", "Lay out a configuration in one form, with its comments and its order as they are"),
+    ("import", "Make a configuration of that of haproxy, nginx or Caddy, and say what is not carried over"),
     ("schema", "Print the JSON Schema of configuration files, by which editors complete and check keys"),
     (
         "doctor",

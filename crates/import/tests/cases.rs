@@ -1,0 +1,88 @@
+//! Files in the style of published examples, with the whole of what comes of each: the configuration, which the crate
+//! `config` judges, and the notes.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use propylon_config::{Severity, Source};
+use propylon_import::{Language, import};
+
+fn cases() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let entries = std::fs::read_dir(folder).expect("the folder of cases").map(|entry| entry.expect("an entry").path());
+    let mut all: Vec<PathBuf> = entries.filter(|path| path.extension().is_none_or(|end| end != "expected")).collect();
+    all.sort();
+    all
+}
+
+/// Outcome of a file: its text, then its notes as comments, as the expected file has them.
+fn outcome(path: &Path) -> String {
+    let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+    let text = std::fs::read_to_string(path).expect("the case");
+    let language = Language::of(&name, &text).expect("a language");
+    let imported = import(language, &name, &text)
+        .unwrap_or_else(|note| panic!("{name}:{}: {}; {}", note.line, note.what, note.fix));
+    let source = Source { name: "out.toml".into(), base: "/etc/propylon".into(), text: imported.text.clone() };
+    let problems = match propylon_config::parse(&source) {
+        Ok((_, warnings)) => warnings,
+        Err(problems) => panic!("{name}:\n{}\n{}", imported.text, propylon_config::render(&problems, &imported.text)),
+    };
+    let mut out = imported.text;
+    for note in &imported.notes {
+        let _ = writeln!(out, "# {name}:{}: {}; {}", note.line, note.what, note.fix);
+    }
+    for problem in problems.iter().filter(|problem| problem.severity == Severity::Warning) {
+        let _ = writeln!(out, "# {problem}");
+    }
+    out
+}
+
+#[test]
+fn the_whole_of_what_comes_of_a_file_is_as_expected() {
+    let cases = cases();
+    assert_eq!(cases.len(), 9, "{cases:?}");
+    let mut wrong = Vec::new();
+    for path in cases {
+        let expected_path = PathBuf::from(format!("{}.expected", path.display()));
+        let outcome = outcome(&path);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&expected_path, &outcome).expect("the expected file");
+        }
+        let expected = std::fs::read_to_string(&expected_path).unwrap_or_default();
+        if expected != outcome {
+            wrong.push(format!("{}:\n{outcome}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_damaged_file_panics_or_makes_a_text_that_is_no_toml() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let mut random = fastrand::Rng::with_seed(seed);
+    for path in cases() {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).expect("the case");
+        let language = Language::of(&name, &text).expect("a language");
+        for _ in 0..200 {
+            let mut characters: Vec<char> = text.chars().collect();
+            for _ in 0..random.usize(1..8) {
+                let at = random.usize(..characters.len());
+                match random.u8(..3) {
+                    0 => drop(characters.remove(at)),
+                    1 => characters.insert(
+                        at,
+                        random
+                            .choice(['{', '}', ';', '"', '\'', '\\', '\n', ' ', '#', 'é', '\u{0}', '$'])
+                            .expect("one"),
+                    ),
+                    _ => characters.truncate(at.max(20)),
+                }
+            }
+            let damaged: String = characters.into_iter().collect();
+            let Ok(imported) = import(language, &name, &damaged) else { continue };
+            let source = Source { name: "out.toml".into(), base: "".into(), text: imported.text };
+            assert!(propylon_config::format(&source).is_ok(), "seed {seed}: {name}\n{damaged}\n{}", source.text);
+        }
+    }
+}

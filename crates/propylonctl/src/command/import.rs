@@ -1,0 +1,92 @@
+//! `propylon import`: a configuration of haproxy, nginx or Caddy as one of Propylon.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use propylon_config::Source;
+use propylon_import::{Language, Note, TEXT_BYTES_MAX, import};
+
+/// Exit code where something is not carried over.
+const INCOMPLETE: u8 = 3;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// haproxy.cfg, nginx.conf (or a file of its sites) or a Caddyfile
+    file: PathBuf,
+    /// The language, where the file's name does not say it
+    #[arg(long, value_name = "LANGUAGE", value_parser = ["haproxy", "nginx", "caddy"])]
+    from: Option<String>,
+    /// Write the configuration to this file, which is not there yet, and not to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub fn main(arguments: &Arguments) -> ExitCode {
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let name = arguments.file.display().to_string();
+    let text = read(&arguments.file).map_err(|error| format!("{name}: {error}"))?;
+    let language = match arguments.from.as_deref() {
+        Some("haproxy") => Some(Language::Haproxy),
+        Some("nginx") => Some(Language::Nginx),
+        Some(_) => Some(Language::Caddy),
+        None => Language::of(&name, &text),
+    };
+    let language =
+        language.ok_or_else(|| format!("{name}: nothing tells its language; add --from haproxy, nginx or caddy"))?;
+    let told = |note: &Note| format!("{name}:{}: {}; {}", note.line, note.what, note.fix);
+    let imported = import(language, &name, &text).map_err(|note| told(&note))?;
+    write(arguments.output.as_deref(), &imported.text)?;
+    for note in &imported.notes {
+        eprintln!("{}", told(note));
+    }
+    let shown = arguments.output.as_ref().map_or("standard output".to_owned(), |path| path.display().to_string());
+    // Relative paths are judged where the file will be.
+    let source = Source { name: shown.as_str().into(), base: PathBuf::new(), text: imported.text };
+    let is_good = match propylon_config::parse(&source) {
+        Ok((_, warnings)) => {
+            eprint!("{}", source.render(&warnings));
+            true
+        }
+        Err(problems) => {
+            eprint!("{}", source.render(&problems));
+            false
+        }
+    };
+    match (is_good, imported.notes.len()) {
+        (false, _) => Ok(ExitCode::FAILURE),
+        (true, 0) => Ok(ExitCode::SUCCESS),
+        (true, count) => {
+            let lines = if count == 1 { "line is" } else { "lines are" };
+            eprintln!("{name}: {count} {lines} not carried over as they are; see each above");
+            Ok(ExitCode::from(INCOMPLETE))
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let unread = |error: std::io::Error| format!("it cannot be read: {error}");
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(unread)?;
+    file.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread)?;
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+fn write(path: Option<&Path>, text: &str) -> Result<(), String> {
+    let Some(path) = path else {
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"));
+    };
+    let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("{}: it cannot be written: {error}", path.display()))
+}
