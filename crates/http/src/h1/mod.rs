@@ -49,6 +49,7 @@ mod host;
 pub mod path;
 mod request;
 mod response;
+mod restate;
 mod rewrite;
 #[cfg(test)]
 mod tests;

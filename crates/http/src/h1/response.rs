@@ -48,8 +48,8 @@ pub struct ResponseHead {
     pub has_date: bool,
     pub fields: Fields,
     /// Content-Length and chunked as stated, whether or not a body follows.
-    content_length: Option<u64>,
-    chunked: bool,
+    pub(super) content_length: Option<u64>,
+    pub(super) chunked: bool,
     /// The protocols of all Upgrade lines, where there are several.
     upgrade_list: Vec<u8>,
     parser: Parser,
