@@ -400,10 +400,12 @@ mod tests {
         sticky = { cookie = "seat", secure = false, same_site = "unsaid" }
         [[route]]
         path = "/quick"
+        compress = { encodings = ["gzip", "zstd"], types = ["text/*"], minimum = 9, level = { gzip = 1, zstd = 2 }, credentials = "never", busy_max = 50 }
         match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443] }
         backend = "quick"
         [[route]]
         path = { regex = "[.]php$" }
+        compress = true
         backend = "quick"
         [[route]]
         host = "shop.example"

@@ -138,6 +138,33 @@ fn conditions_of_routes_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn compression_is_checked() {
+    let route = |value: &str| format!("[[route]]\npath='/b'\nbackend='app'\ncompress={value}");
+    expect_below_good(&[
+        (&route("'gzip'"), 4, 10, "`compress`: expected a boolean or { encodings = [\"gzip\"] }, found a string"),
+        (&route("{encoding=['gzip']}"), 4, 11, "unknown key `encoding` in `compress`; did you mean `encodings`?"),
+        (&route("{encodings=['deflate']}"), 4, 22, "`encodings` cannot be \"deflate\"; use \"zstd\", \"br\" or \"gzip\""),
+        (&route("{encodings=['br','br']}"), 4, 27, "`encodings` names \"br\" twice; remove one of the two"),
+        (&route("{encodings=[]}"), 4, 21, "`encodings` names none; name one, or write compress = false"),
+        (&route("{types=[]}"), 4, 17, "`types` names none"),
+        (&route("{types=['html']}"), 4, 18, "\"html\" is not a media type; write \"text/html\", \"text/*\" or"),
+        (&route("{types=['text/html; charset=utf-8']}"), 4, 18, "is not a media type"),
+        (&route("{types=['*/*']}"), 4, 18, "is not a media type"),
+        (&route("{types=['text/*html']}"), 4, 18, "is not a media type"),
+        (&route("{minimum='2GiB'}"), 4, 19, "`minimum` is too large; use 1GiB or less"),
+        (&route("{level={gzip=0}}"), 4, 23, "`gzip` is too small; use 1 or more"),
+        (&route("{level={br=11}}"), 4, 21, "`br` is too large; use 6 or less"),
+        (&route("{encodings=['gzip'],level={br=1}}"), 4, 37, "`level` has \"br\", which `encodings` does not name; remove it, or add \"br\" to `encodings`"),
+        (&route("{credentials='off'}"), 4, 23, "`credentials` cannot be \"off\""),
+        (&route("{busy_max=0}"), 4, 20, "`busy_max` is too small"),
+        ("[[route]]\npath='/b'\nrespond={}\ncompress=true", 4, 1, "`compress` on a route that answers by itself: what servers answer is compressed, and nothing else; remove it, or put it on a route with a `backend`"),
+        ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\ncompress=true\nbackend='app'", 4, 1, "there are no requests to take steps with"),
+    ]);
+    expect_nothing_below_good(&[&route("true"), &route("{types=['application/*+JSON','X/Y.z-1']}"), &route("{level={gzip=9}}")]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn limits_of_http2_are_checked() {
     expect_below_good(&[
         ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\"; write \"h2\""),

@@ -8,6 +8,7 @@ mod backend;
 mod batches;
 mod by_reason;
 mod cluster;
+mod compression;
 mod configured;
 mod limits;
 mod listener;
@@ -34,6 +35,7 @@ use backend::{backend_metrics, server_metrics, sticky_metrics};
 pub use batches::BatchMetrics;
 pub use by_reason::{ByFault, ByReason, HandshakeFailures};
 pub use cluster::{AnnounceMetrics, ClusterMetrics, FLOW_OUTCOMES, FlowsMetrics};
+pub use compression::{COMPRESSION_SKIPS, CompressionMetrics};
 pub use configured::{BackendHandles, ConfiguredMetrics, ListenerHandles};
 pub use limits::LimitMetrics;
 use limits::limit_metrics;
@@ -78,6 +80,7 @@ pub struct Telemetry {
     pub handshake_queue: HandshakeQueueMetrics,
     pub overload: ShortageMetrics,
     pub traces: TraceMetrics,
+    pub compression: CompressionMetrics,
     pub acme: AcmeMetrics,
     pub upgrades: UpgradeMetrics,
     /// Metrics of the cluster, of announced addresses and of flows, each where there are any.
@@ -287,6 +290,7 @@ impl Telemetry {
         let handshake_queue = handshake_queue_metrics(r);
         let overload = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
+        let compression = CompressionMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let upgrades = UpgradeMetrics::new(r);
         let cluster = config.cluster.as_ref().map(|_| ClusterMetrics::new(r));
@@ -312,6 +316,7 @@ impl Telemetry {
             handshake_queue,
             overload,
             traces,
+            compression,
             acme,
             upgrades,
             cluster,

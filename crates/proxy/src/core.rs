@@ -6,9 +6,11 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use propylon_observe::telemetry::{BackendMetrics, Reason};
 use propylon_policy::memory::part_of;
+use tokio::runtime::Handle;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -249,8 +251,11 @@ impl Core {
         let metrics = &self.telemetry.handshake_queue;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.handshake_limiter.queued() as i64);
+        self.encoders.look(Instant::now(), Handle::current().metrics().worker_total_busy_duration(0));
+        self.metrics.set(self.telemetry.compression.memory, self.encoders.bytes() as i64);
         if sweep {
             self.buffers.trim();
+            self.encoders.trim();
             self.pipes.trim();
             self.upstreams.sweep();
             self.report_ready_certificates();

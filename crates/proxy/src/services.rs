@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use propylon_compress::encoders::Encoders;
 use propylon_config::HandshakeLimits;
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Job, JobError, JobQueue, Pending, RemoteKey};
@@ -111,6 +112,8 @@ pub struct Services {
     pub recurring: RefCell<Recurring>,
     /// Heads of responses of HTTP/2.
     pub heads: HeadPool,
+    /// Encoders of responses.
+    pub encoders: Rc<Encoders>,
 }
 
 /// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
@@ -182,6 +185,7 @@ impl Services {
             date: RefCell::new(Date::new(0)),
             recurring: RefCell::default(),
             heads: HeadPool::default(),
+            encoders: Rc::default(),
         })
     }
 

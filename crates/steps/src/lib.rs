@@ -4,7 +4,7 @@
 pub mod conditions;
 pub mod limits;
 
-use propylon_config::Route;
+use propylon_config::{Compress, Route};
 
 use limits::Limiter;
 
@@ -12,12 +12,14 @@ use limits::Limiter;
 pub struct Steps {
     /// Limits, in the order in which they are asked.
     pub limits: Vec<Limiter>,
+    /// Compression of responses.
+    pub compress: Option<Compress>,
 }
 
 impl Steps {
     /// The steps of a route; `None` where there are none, as for most. `limits` are the route's.
     pub fn of(route: &Route, limits: Vec<Limiter>) -> Option<Steps> {
         let has_steps = route.require_client_certificate || !route.steps.is_empty();
-        has_steps.then_some(Steps { limits })
+        has_steps.then(|| Steps { limits, compress: route.steps.compress.clone() })
     }
 }

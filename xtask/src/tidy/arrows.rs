@@ -88,13 +88,21 @@ const CRATES: &[CrateRules] = &[
     // The data plane: connections, requests and the servers they go to. Who tells it what to do is above it.
     // Requests and responses as bytes and facts, without the connection: decisions and lines come out.
     CrateRules::new(
+        "compress",
+        &["http", "config"],
+        &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
+    ),
+    CrateRules::new(
         "steps",
         &["http", "policy", "tls", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
     CrateRules::new(
         "proxy",
-        &["signer", "steps", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics", "config"],
+        &[
+            "signer", "steps", "compress", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics",
+            "config",
+        ],
         &[
             "toml",
             "serde_json",

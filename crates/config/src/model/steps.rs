@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Limit;
+use super::{Compress, Limit};
 
 /// Steps of a route. Default none: its requests cost nothing more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -10,6 +10,9 @@ pub struct Steps {
     /// Limits, all of which a request has to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limit: Vec<Limit>,
+    /// Compression of what servers answer. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compress: Option<Compress>,
 }
 
 impl Steps {

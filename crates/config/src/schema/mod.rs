@@ -8,6 +8,7 @@ mod balance;
 mod capacity;
 mod client_auth;
 mod cluster;
+mod compress;
 mod conditions;
 mod headers;
 mod health;

@@ -65,7 +65,7 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
         draft.route.action = action;
     }
     draft.route.require_client_certificate = section.boolean_or("require_client_certificate", false);
-    draft.route.steps = steps::steps(context, &mut section);
+    draft.route.steps = steps::steps(context, &mut section, &draft.route.action);
     section.close();
     draft
 }

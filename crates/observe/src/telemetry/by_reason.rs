@@ -25,6 +25,13 @@ impl ByReason {
         ByReason { slots, other: slot("other") }
     }
 
+    /// A family that has no other label.
+    pub(super) fn without_label(registry: &mut Registry, name: &str, help: &str, reasons: &[&'static str]) -> ByReason {
+        let mut slot = |reason: &str| registry.counter(name, help, &[("reason", reason)]);
+        let slots = reasons.iter().map(|reason| (*reason, slot(reason))).collect();
+        ByReason { slots, other: slot("other") }
+    }
+
     pub fn each(&self) -> impl Iterator<Item = (&'static str, Counter)> {
         self.slots.iter().copied().chain([("other", self.other)])
     }

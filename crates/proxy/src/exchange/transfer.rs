@@ -6,6 +6,7 @@
 //! go in pieces that one side's version of HTTP unframes and the other's frames (`downstream`, `upstream`).
 
 mod body;
+mod compression;
 mod downstream;
 mod http1_pair;
 mod limits;
@@ -30,6 +31,7 @@ use propylon_policy::min_rate_timeout::MinRateTimeout;
 
 pub use self::body::Upload;
 use self::body::write_whole_chunked;
+use self::compression::Compression;
 use self::downstream::{Downstream, Head, Piece};
 use self::http1_pair::Http1Pair;
 use self::limits::{DirectionLimit, Limits, Phase, Side};
@@ -122,7 +124,10 @@ impl<'a> Transfer<'a> {
             Err(stop) => transfer.fail(stop),
             Ok(()) => {
                 transfer.progress.note_head(head_began.elapsed().as_micros() as u64, backend);
-                transfer.relay().await
+                match Compression::begin(&mut transfer) {
+                    None => transfer.relay().await,
+                    Some(compression) => Box::pin(compression.relay(&mut transfer)).await,
+                }
             }
         };
         if let Ended::Switched(_) = ended {

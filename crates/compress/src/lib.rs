@@ -1,0 +1,10 @@
+//! Compression of responses: which of them are compressed, by which coding, what their heads say then, and the encoders
+//! that do it. Without sockets and clocks: whoever has the connections calls it.
+
+pub mod accept;
+pub mod encoder;
+pub mod encoders;
+pub mod judge;
+pub mod plan;
+pub mod rewrite;
+pub mod trailers;

@@ -1,0 +1,59 @@
+//! A response of a route with compression, from its head to what is done with it.
+
+use std::rc::Rc;
+
+use propylon_config::Compress;
+use propylon_http::h1::{ResponseBody, ResponseHead};
+
+use crate::encoder::Kind;
+use crate::encoders::{Encoders, Lease};
+use crate::judge::{Asked, Skip, Verdict, judge};
+use crate::rewrite::{Rewrite, varies};
+
+/// Plan for a response.
+pub struct Plan {
+    pub rewrite: Rewrite,
+    /// Encoder of the body; none: there is no body, or it goes on as it is.
+    pub lease: Option<Lease>,
+    /// Reason for which the response is not compressed, where it could be.
+    pub skip: Option<Skip>,
+}
+
+impl Plan {
+    /// The plan for a response with this head; `None`: nothing is changed.
+    pub fn of(
+        rules: &Compress,
+        asked: &Asked<'_>,
+        (response, text): (&ResponseHead, &[u8]),
+        encoders: &Rc<Encoders>,
+    ) -> Option<Plan> {
+        let encoding = match judge(rules, asked, (response, text))? {
+            Verdict::NotModified => {
+                let rewrite = Rewrite { encoding: None, weakens: true, varies: varies(response, text) };
+                return Some(Plan { rewrite, lease: None, skip: None });
+            }
+            Verdict::Plain(skip) => Err(skip),
+            Verdict::Compressed(encoding) => Ok(encoding),
+        };
+        let length = if let ResponseBody::Length(length) = response.body { Some(length) } else { None };
+        let taken = encoding.and_then(|encoding| encoders.take(Kind::of(encoding, rules), rules, length));
+        let varies = varies(response, text);
+        Some(match taken {
+            Err(skip) => {
+                let rewrite = Rewrite { encoding: None, weakens: false, varies };
+                Plan { rewrite, lease: None, skip: Some(skip) }
+            }
+            Ok(lease) => {
+                let rewrite = Rewrite { encoding: Some(lease.kind.encoding), weakens: true, varies };
+                // HEAD needs none.
+                let lease = Some(lease).filter(|_| response.body != ResponseBody::None);
+                Plan { rewrite, lease, skip: None }
+            }
+        })
+    }
+
+    /// Whether a line on what the response depends on is all that is added, or not even that.
+    pub fn is_vary_alone(&self) -> bool {
+        self.rewrite.encoding.is_none() && !self.rewrite.weakens
+    }
+}

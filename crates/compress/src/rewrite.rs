@@ -1,0 +1,123 @@
+//! Heads of responses that were compressed, or could have been.
+
+use propylon_config::Encoding;
+use propylon_http::h1::{ResponseHead, elements};
+
+use crate::judge::values;
+
+/// Line by which caches keep copies for clients of each kind apart (RFC 9110 §12.5.5).
+pub const VARY_LINE: &[u8] = b"Vary: Accept-Encoding\r\n";
+
+/// Fields that hold for the bytes of a body as its server has sent it: of a part of them (RFC 9110 §14.3), or their
+/// digests (RFC 9530, RFC 3230, RFC 1864).
+const OF_BYTES: [&str; 5] = ["accept-ranges", "content-md5", "content-digest", "repr-digest", "digest"];
+
+/// Change of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Coding of the body; none: it is as its server has sent it.
+    pub encoding: Option<Encoding>,
+    /// Whether a strong tag becomes a weak one: two bodies that were compressed need not be the same byte for byte
+    /// (RFC 9110 §8.8.1).
+    pub weakens: bool,
+    /// Whether the head says already that the response depends on Accept-Encoding.
+    pub varies: bool,
+}
+
+impl Rewrite {
+    /// Changes the head, whose text is `text` so far; returns its text from here on.
+    pub fn apply(&self, response: &mut ResponseHead, text: &[u8]) -> Vec<u8> {
+        let (lines, mut out) = (self.lines(response, text), Vec::new());
+        response.restate(text, |name| self.keeps(name), &lines, &mut out);
+        if self.encoding.is_some() {
+            response.forget_length();
+        }
+        out
+    }
+
+    /// Whether a field goes on as it is.
+    fn keeps(&self, name: &[u8]) -> bool {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        !(self.weakens && is("etag")) && !(self.encoding.is_some() && is_of_bytes(name))
+    }
+
+    /// Names and values of the fields that are added.
+    fn lines(&self, response: &ResponseHead, text: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+        let mut lines = Vec::new();
+        if let Some(encoding) = self.encoding {
+            lines.push(("Content-Encoding", encoding.name().as_bytes().to_vec()));
+        }
+        // A value that is no tag at all is left out, since nothing can be said of it.
+        let tag = response.fields.value(text, "ETag").filter(|_| self.weakens);
+        match tag {
+            Some(strong) if strong.starts_with(b"\"") => lines.push(("ETag", [b"W/", strong].concat())),
+            Some(weak) if weak.starts_with(b"W/\"") => lines.push(("ETag", weak.to_vec())),
+            _ => {}
+        }
+        if !self.varies {
+            lines.push(("Vary", b"Accept-Encoding".to_vec()));
+        }
+        lines
+    }
+}
+
+/// Whether a response says already that it depends on Accept-Encoding.
+pub fn varies(response: &ResponseHead, text: &[u8]) -> bool {
+    let mut names = values(&response.fields, text, "Vary").flat_map(elements);
+    names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding"))
+}
+
+/// Whether a field, of a head or of trailers, holds for the body's bytes as they were.
+pub(crate) fn is_of_bytes(name: &[u8]) -> bool {
+    OF_BYTES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_http::h1::{Asked, Limits, Method, parse_response};
+
+    use super::*;
+
+    fn rewritten(fields: &str, rewrite: Rewrite) -> String {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let mut head = ResponseHead::default();
+        let limits = Limits { head_bytes: 4096, headers: 20 };
+        parse_response(text.as_bytes(), Asked { method: Method::Get, upgrade: None }, &limits, &mut head).unwrap();
+        let rewrite = Rewrite { varies: varies(&head, text.as_bytes()), ..rewrite };
+        let out = rewrite.apply(&mut head, text.as_bytes());
+        let mut written = Vec::new();
+        head.fields.write_forwarded(&out, &mut written);
+        String::from_utf8(written).unwrap()
+    }
+
+    const CODED: Rewrite = Rewrite { encoding: Some(Encoding::Gzip), weakens: true, varies: false };
+
+    #[test]
+    fn what_holds_for_other_bytes_is_not_said() {
+        let fields = "ETag: \"x\"\r\nContent-MD5: a\r\nRepr-Digest: b\r\ncontent-digest: c\r\nDigest: d\r\nAccept-Ranges: \
+                      bytes\r\nX-Kept: 1\r\nContent-Length: 9\r\n";
+        let expected = "X-Kept: 1\r\nContent-Encoding: gzip\r\nETag: W/\"x\"\r\nVary: Accept-Encoding\r\n";
+        assert_eq!(rewritten(fields, CODED), expected);
+        let plain = Rewrite { encoding: None, weakens: false, varies: false };
+        let kept = "ETag: \"x\"\r\nContent-MD5: a\r\nAccept-Ranges: bytes\r\n";
+        assert_eq!(rewritten(kept, plain), format!("{kept}Vary: Accept-Encoding\r\n"));
+    }
+
+    #[test]
+    fn weak_tags_stay_and_what_is_none_goes() {
+        let tail = "Vary: Accept-Encoding\r\n";
+        assert_eq!(rewritten("ETag: W/\"x\"\r\n", CODED), format!("Content-Encoding: gzip\r\nETag: W/\"x\"\r\n{tail}"));
+        assert_eq!(rewritten("ETag: x\r\n", CODED), format!("Content-Encoding: gzip\r\n{tail}"));
+        let not_modified = Rewrite { encoding: None, weakens: true, varies: false };
+        assert_eq!(rewritten("ETag: \"x\"\r\n", not_modified), format!("ETag: W/\"x\"\r\n{tail}"));
+    }
+
+    #[test]
+    fn vary_is_said_once() {
+        for vary in ["Vary: accept-encoding\r\n", "Vary: Origin, Accept-Encoding\r\n", "Vary: *\r\n"] {
+            assert_eq!(rewritten(vary, CODED), format!("{vary}Content-Encoding: gzip\r\n"));
+        }
+        let expected = "Vary: Origin\r\nContent-Encoding: gzip\r\nVary: Accept-Encoding\r\n";
+        assert_eq!(rewritten("Vary: Origin\r\n", CODED), expected);
+    }
+}

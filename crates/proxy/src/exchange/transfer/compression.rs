@@ -1,0 +1,204 @@
+//! A response that is compressed on its way: a transfer in pieces, with an encoder between the server's parts and the
+//! client, or with a head alone that says that it could have been.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use propylon_compress::encoder::Failed;
+use propylon_compress::encoders::Lease;
+use propylon_compress::judge::Asked;
+use propylon_compress::plan::Plan;
+use propylon_compress::rewrite::{Rewrite, VARY_LINE};
+use propylon_compress::trailers;
+use propylon_http::fault::Fault;
+use propylon_net::budget::{self, Budget};
+use propylon_net::buffer::LARGE_BYTES;
+
+use super::downstream::{Downstream, Head};
+use super::limits::Side;
+use super::progress::{PIECE_BYTES, Progress};
+use super::stop::{Stop, server_fault};
+use super::upstream::part::Part;
+use super::{Ended, FIRST_FLIGHT_BYTES, Transfer};
+
+/// Bytes of a body that are encoded before others have their turn: a millisecond of work or so.
+const BYTES_PER_POLL_MAX: usize = 64 * 1024;
+
+/// A response whose head is written anew, and whose body may be compressed.
+pub struct Compression {
+    rewrite: Rewrite,
+    /// Encoder of the body; none: there is no body, or it goes on as it is.
+    lease: Option<Lease>,
+    /// Coded bytes on their way.
+    out: Vec<u8>,
+    /// The head is to go out with what there is of the body.
+    is_first_flight: bool,
+    /// The end of the body is with the client's side.
+    is_ended: bool,
+}
+
+impl Compression {
+    /// Begins with a response whose head is complete; `None`: it goes on as it is.
+    #[inline(always)]
+    pub fn begin(transfer: &mut Transfer<'_>) -> Option<Compression> {
+        if transfer.progress.request.steps.is_none() { None } else { decide(transfer) }
+    }
+
+    pub async fn relay(mut self, transfer: &mut Transfer<'_>) -> Ended {
+        if let Err(stop) = self.send_head(transfer) {
+            return transfer.fail(stop);
+        }
+        match poll_fn(|context| self.poll_body(transfer, context)).await {
+            Ok(()) => Ended::Over(transfer.over()),
+            Err(stop) => transfer.fail(stop),
+        }
+    }
+
+    fn send_head(&mut self, transfer: &mut Transfer<'_>) -> Result<(), Stop> {
+        let is_leaving = transfer.is_leaving();
+        let Transfer { client, server, progress } = transfer;
+        client.commit(progress.upload, progress.request);
+        let response = &mut progress.request.response;
+        let is_body = server.begin_body(response);
+        let length = response.length;
+        let text = self.rewrite.apply(response, server.head_text());
+        server.skip_head(length);
+        self.is_ended = !is_body;
+        progress.keeps = progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving;
+        let (keep_alive, cookie) = (progress.keeps, progress.cookie);
+        client.send_head(progress.request, &Head { text: &text, first_flight: 0, is_body, keep_alive, cookie })
+    }
+
+    fn poll_body(&mut self, transfer: &mut Transfer<'_>, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let polled = self.poll_parts(transfer, context);
+        if polled.is_ready() {
+            return polled;
+        }
+        transfer.poll_gone(context)?;
+        transfer.poll_limits(context)
+    }
+
+    /// Passes the body on part by part. Ready when all of it is with the client's side.
+    fn poll_parts(&mut self, transfer: &mut Transfer<'_>, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let Transfer { client, server, progress } = transfer;
+        let mut encoded = 0;
+        loop {
+            // A stream takes what is left by itself.
+            if self.is_ended && client.is_stream() {
+                return Poll::Ready(Ok(()));
+            }
+            let is_small = self.is_first_flight && client.outstanding() < FIRST_FLIGHT_BYTES;
+            if self.is_ended || !is_small {
+                let room = client.poll_room(context);
+                progress.note_taken(client.outstanding());
+                if room.is_pending() {
+                    progress.limits.download.wait_for(Side::Client, &progress.core);
+                    return Poll::Pending;
+                }
+                ready!(room)?;
+            }
+            if self.is_ended {
+                return Poll::Ready(Ok(()));
+            }
+            if encoded >= BYTES_PER_POLL_MAX {
+                budget::spend(Budget::Pieces, context);
+                return Poll::Pending;
+            }
+            let room = if progress.passed > 0 { progress.down.read_bytes().min(LARGE_BYTES) } else { 0 };
+            let most = client.part_max().min(BYTES_PER_POLL_MAX);
+            let Poll::Ready(part) = server.poll_part(context, &progress.core, (room, most)) else {
+                // Nothing that the server has sent is kept while the server is waited for.
+                if self.flush(client, progress)? || std::mem::take(&mut self.is_first_flight) {
+                    continue;
+                }
+                progress.limits.download.wait_for(Side::Server, &progress.core);
+                return Poll::Pending;
+            };
+            progress.limits.download.clear();
+            let length = self.pass(client, progress, part?)?;
+            encoded += length;
+            progress.passed += length as u64;
+            progress.outstanding = client.outstanding();
+            if progress.outstanding == 0 {
+                server.widen(&client.client, progress.passed);
+            }
+            progress.down.note_long(length >= PIECE_BYTES);
+        }
+    }
+
+    /// Hands a part of the body on, or what the encoder makes of it. Returns its length.
+    fn pass(&mut self, client: &mut Downstream<'_>, progress: &mut Progress<'_>, part: Part) -> Result<usize, Stop> {
+        self.is_ended = part.end.is_some();
+        let Some(lease) = &mut self.lease else { return client.pass(progress.request, part) };
+        let Part { data, end } = part;
+        let mut data = data.unwrap_or_default();
+        let length = data.len();
+        lease.write(data.readable(), &mut self.out).map_err(failed)?;
+        progress.core.buffers.release(&mut data);
+        if end.is_some() {
+            lease.finish(&mut self.out).map_err(failed)?;
+        }
+        let metrics = &progress.core.telemetry.compression;
+        progress.core.metrics.add(metrics.bytes_in(lease.kind.encoding), length as u64);
+        self.hand_over(client, progress, end.map(trailers::kept))?;
+        Ok(length)
+    }
+
+    /// Hands on what the encoder holds; false if it holds nothing.
+    fn flush(&mut self, client: &mut Downstream<'_>, progress: &mut Progress<'_>) -> Result<bool, Stop> {
+        let Some(lease) = self.lease.as_mut().filter(|lease| lease.holds()) else { return Ok(false) };
+        lease.flush(&mut self.out).map_err(failed)?;
+        self.hand_over(client, progress, None)?;
+        Ok(true)
+    }
+
+    fn hand_over(
+        &mut self,
+        client: &mut Downstream<'_>,
+        progress: &mut Progress<'_>,
+        end: Option<Vec<u8>>,
+    ) -> Result<(), Stop> {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        if self.out.is_empty() && end.is_none() {
+            return Ok(());
+        }
+        let metrics = &progress.core.telemetry.compression;
+        progress.core.metrics.add(metrics.bytes_out(lease.kind.encoding), self.out.len() as u64);
+        let data = (!self.out.is_empty()).then(|| progress.core.buffers.copy(&self.out));
+        self.out.clear();
+        client.pass(progress.request, Part { data, end })?;
+        Ok(())
+    }
+}
+
+/// Decides what becomes of a response of a route with steps.
+#[cold]
+fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
+    let Transfer { client, server, progress } = transfer;
+    let steps = progress.request.steps.as_ref().map(Rc::clone)?;
+    // A response that begins before its request has been sent goes on beside it, and as it is.
+    let rules = steps.compress.as_ref().filter(|_| progress.sent)?;
+    let (request, core) = (&*progress.request, &progress.core);
+    let (is_tls, is_identified) = (client.client.is_tls(), client.client.is_identified());
+    let asked = Asked { head: &request.head, text: &request.text, is_tls, is_identified };
+    let plan = Plan::of(rules, &asked, (&request.response, server.head_text()), &core.encoders)?;
+    let metrics = &core.telemetry.compression;
+    if let Some(skip) = plan.skip {
+        core.metrics.increment(metrics.skipped.of(skip.label()));
+    }
+    if let Some(lease) = &plan.lease {
+        core.metrics.increment(metrics.responses(lease.kind.encoding));
+    }
+    if plan.is_vary_alone() && (plan.rewrite.varies || progress.cookie.is_none()) {
+        // A line of the engine's is all that is added.
+        progress.cookie = progress.cookie.or((!plan.rewrite.varies).then_some(VARY_LINE));
+        return None;
+    }
+    let Plan { rewrite, lease, .. } = plan;
+    Some(Compression { rewrite, lease, out: Vec::new(), is_first_flight: !client.is_stream(), is_ended: false })
+}
+
+fn failed(_: Failed) -> Stop {
+    server_fault(Fault::EncoderFailed)
+}
