@@ -32,15 +32,18 @@ pub enum Encoding {
     Gzip,
 }
 
-/// Levels, by coding: a higher one takes more time, and makes less of a body.
+/// Levels of the codings that a route has: a higher one takes more time, and makes less of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Levels {
     /// 1 to 9, default 5.
-    pub gzip: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gzip: Option<u8>,
     /// 0 to 6, default 4.
-    pub br: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub br: Option<u8>,
     /// 1 to 9, default 3.
-    pub zstd: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zstd: Option<u8>,
 }
 
 /// Requests with credentials whose responses are compressed. Credentials are what a browser adds by itself, whichever
@@ -77,14 +80,25 @@ impl Encoding {
 
 impl Levels {
     /// Levels of a route that names none.
-    pub const DEFAULT: Levels = Levels { gzip: 5, br: 4, zstd: 3 };
+    pub const DEFAULT: Levels = Levels { gzip: Some(5), br: Some(4), zstd: Some(3) };
 
     /// Level of a coding.
-    pub const fn of(&self, encoding: Encoding) -> u8 {
-        match encoding {
-            Encoding::Zstd => self.zstd,
-            Encoding::Br => self.br,
-            Encoding::Gzip => self.gzip,
+    pub fn of(&self, encoding: Encoding) -> u8 {
+        let of = |levels: &Levels| match encoding {
+            Encoding::Zstd => levels.zstd,
+            Encoding::Br => levels.br,
+            Encoding::Gzip => levels.gzip,
+        };
+        of(self).or(of(&Levels::DEFAULT)).unwrap_or(1)
+    }
+
+    /// The levels of these codings alone.
+    pub fn only(self, encodings: &[Encoding]) -> Levels {
+        let of = |encoding, level: Option<u8>| level.filter(|_| encodings.contains(&encoding));
+        Levels {
+            gzip: of(Encoding::Gzip, self.gzip),
+            br: of(Encoding::Br, self.br),
+            zstd: of(Encoding::Zstd, self.zstd),
         }
     }
 }

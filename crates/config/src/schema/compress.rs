@@ -32,18 +32,20 @@ pub(crate) fn compress(section: &mut Section<'_, '_>, action: &Action) -> Option
 
 fn table(mut section: Section<'_, '_>) -> Compress {
     let default = Compress::default();
-    let encodings = encodings(&mut section);
+    let named = encodings(&mut section);
+    let encodings = named.clone().unwrap_or(default.encodings);
+    let level = section.table("level").map_or(default.level, |section| levels(section, named.as_deref()));
     let compress = Compress {
         types: types(&mut section).unwrap_or(default.types),
         minimum: section.size_or("minimum", 0..=MINIMUM_MAX, default.minimum),
-        level: section.table("level").map_or(default.level, |section| levels(section, encodings.as_deref())),
+        level: level.only(&encodings),
         credentials: section.choice_or(
             "credentials",
             &[("same-origin", Credentials::SameOrigin), ("always", Credentials::Always), ("never", Credentials::Never)],
             default.credentials,
         ),
         busy_max: section.integer_or("busy_max", 1..=100, default.busy_max),
-        encodings: encodings.unwrap_or(default.encodings),
+        encodings,
     };
     section.close();
     compress
@@ -109,9 +111,9 @@ fn levels(mut section: Section<'_, '_>, encodings: Option<&[Encoding]>) -> Level
     let report = section.report;
     let default = Levels::DEFAULT;
     let levels = Levels {
-        gzip: section.integer_or("gzip", 1..=9, default.gzip),
-        br: section.integer_or("br", 0..=6, default.br),
-        zstd: section.integer_or("zstd", 1..=9, default.zstd),
+        gzip: Some(section.integer_or("gzip", 1..=9, default.of(Encoding::Gzip))),
+        br: Some(section.integer_or("br", 0..=6, default.of(Encoding::Br))),
+        zstd: Some(section.integer_or("zstd", 1..=9, default.of(Encoding::Zstd))),
     };
     for (name, encoding) in ENCODINGS {
         if let Some(entry) = section.entry(name)
