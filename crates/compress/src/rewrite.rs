@@ -38,7 +38,8 @@ impl Rewrite {
     /// Whether a field goes on as it is.
     fn keeps(&self, name: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        !(self.weakens && is("etag")) && !(self.encoding.is_some() && is_of_bytes(name))
+        let is_stale = self.weakens && is("etag") || self.encoding.is_some() && is_of_bytes(name);
+        !is_stale
     }
 
     /// Names and values of the fields that are added.
