@@ -8,8 +8,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Acme, Action, Backend, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck, HostPattern,
-    Listener, Outlier, PathPattern, Piece, Route, Signer, SignerServer, TicketKeys, TlsProfile, Tracing, units,
+    Acme, Action, Backend, BackendId, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck,
+    HostPattern, Listener, Outlier, PathPattern, Piece, Route, Side, SideSticky, Signer, SignerServer, Steps,
+    TicketKeys, TlsProfile, Tracing, units,
 };
 
 /// The whole configuration, as an object with the sections of a configuration file.
@@ -187,16 +188,20 @@ pub fn outlier(rules: &Outlier) -> Value {
 }
 
 fn hash(hash: &Hash) -> Value {
-    let key = match &hash.key {
+    json!({ "key": hash_key(&hash.key), "bound": f64::from(hash.bound_percent) / 100.0 })
+}
+
+fn hash_key(key: &HashKey) -> Value {
+    match key {
         HashKey::ClientIp => json!("client-ip"),
         HashKey::Path => json!("path"),
         HashKey::Header(name) => json!({ "header": name }),
         HashKey::Cookie(name) => json!({ "cookie": name }),
-    };
-    json!({ "key": key, "bound": f64::from(hash.bound_percent) / 100.0 })
+    }
 }
 
-fn route(config: &Config, route: &Route) -> Value {
+/// A `[[route]]`.
+pub fn route(config: &Config, route: &Route) -> Value {
     let mut value = json!({
         "path": match &route.path {
             PathPattern::Prefix(prefix) => json!(prefix),
@@ -226,7 +231,33 @@ fn route(config: &Config, route: &Route) -> Value {
         Action::Redirect(to) => value["redirect"] = shown(to),
         Action::Respond(respond) => value["respond"] = shown(respond),
     }
+    forwarding(config, &route.steps, &mut value);
     value
+}
+
+/// Steps of a route about where its requests go, as far as they name backends.
+fn forwarding(config: &Config, steps: &Steps, value: &mut Value) {
+    let name = |id: BackendId| json!(config.backends[id.0].name);
+    if let Some(split) = &steps.split {
+        let side = |side: &Side| json!({ "name": name(side.backend), "weight": side.weight });
+        value["backend"] = split.sides.iter().map(side).collect();
+        match &split.sticky {
+            Some(SideSticky::Cookie(cookie)) => value["sticky"] = shown(cookie),
+            Some(SideSticky::Hash(key)) => value["sticky"] = json!({ "key": hash_key(key) }),
+            None => {}
+        }
+    }
+    if let Some(id) = steps.fallback {
+        value["fallback"] = name(id);
+    }
+    if let Some(mirror) = &steps.mirror {
+        value["mirror"] = json!({
+            "backend": name(mirror.backend),
+            "percent": f64::from(mirror.millionths) / 10_000.0,
+            "body": mirror.body_bytes_max,
+            "in_flight": mirror.in_flight_max,
+        });
+    }
 }
 
 #[cfg(test)]
@@ -415,6 +446,21 @@ mod tests {
         [[route]]
         listener = "relay"
         backend = "raw"
+        [[route]]
+        path = "/split"
+        backend = [{ name = "app", weight = 90 }, { name = "quick" }]
+        sticky = { cookie = "side", ttl = "1h", secure = true, http_only = false, same_site = "strict", path = "/split" }
+        fallback = "grpc"
+        timeouts = { request = "30s", connect = "1s", first_byte = "20s", body = "5s" }
+        retries = { attempts = 3, on = ["connect", "timeout", 503], backoff = "25ms" }
+        body_limit = "2MiB"
+        mirror = { backend = "raw2", percent = 2.5, body = "8KiB", in_flight = 9 }
+        [backend.raw2]
+        servers = ["10.0.2.1:80"]
+        [[route]]
+        path = "/hashed"
+        backend = [{ name = "app", weight = 0 }, { name = "quick", weight = 7 }]
+        sticky = { key = { header = "X-User" } }
     "#;
 
     fn effective(name: &str, text: &str) -> Value {
@@ -503,6 +549,7 @@ mod tests {
             "route.*.match.TEXTS.*.exact",
             // Included sections are shown where they belong.
             ".include",
+            "route.*.sticky.key.cookie",
         ];
         missing.retain(|key| !shown_elsewhere.contains(&key.as_str()));
         assert!(missing.is_empty(), "show these, and have EVERYTHING set them: {missing:?}");
@@ -577,5 +624,17 @@ mod tests {
         assert_eq!(shown["route"][2]["path"], json!({ "regex": "[.]php$" }));
         assert_eq!(shown["route"][3]["redirect"]["port"], 444);
         assert_eq!(shown["route"][4]["respond"]["status"], 418);
+    }
+
+    #[test]
+    fn a_split_is_shown_as_it_was_written() {
+        let shown = effective("a.toml", EVERYTHING);
+        let split = &shown["route"][6];
+        assert_eq!(split["backend"], json!([{ "name": "app", "weight": 90 }, { "name": "quick", "weight": 1 }]));
+        assert_eq!((&split["sticky"]["ttl"], &split["fallback"]), (&json!("1h"), &json!("grpc")));
+        assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));
+        assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));
+        assert_eq!(split["retries"]["on"], json!(["connect", "timeout", 503]));
+        assert_eq!(shown["route"][7]["sticky"], json!({ "key": { "header": "x-user" } }));
     }
 }

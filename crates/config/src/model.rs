@@ -7,6 +7,7 @@ mod cluster;
 mod compress;
 mod conditions;
 mod files;
+mod forwarding;
 mod health;
 mod keys;
 mod limits;
@@ -32,6 +33,7 @@ pub use cluster::*;
 pub use compress::*;
 pub use conditions::*;
 pub use files::*;
+pub use forwarding::*;
 pub use health::*;
 pub use keys::*;
 pub use limits::*;
@@ -158,7 +160,7 @@ pub enum PathPattern {
 /// Action of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The request goes to a server of this backend.
+    /// The request goes to a server of this backend. With a `split` among the steps it is the first of its sides.
     Backend(BackendId),
     /// The client is redirected.
     Redirect(Redirect),

@@ -8,7 +8,7 @@ use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, LimitKey, Listener,
-    ListenerId, Ordered, PathPattern, Piece, Protocol, Redirect, Route, TextTest, TlsFact, TlsProfile,
+    ListenerId, Ordered, PathPattern, Piece, Protocol, Redirect, Route, ServerProtocol, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -29,6 +29,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     own_fields(report, config, routes);
     facts_of_routes(report, config, routes);
     hidden::check(report, routes);
+    mirrors(report, config, routes);
     patterns_past_guards(report, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
@@ -440,6 +441,23 @@ fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
+/// Copies are sent on connections that they share, in HTTP/1.1.
+fn mirrors(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes {
+        let backend = draft.route.steps.mirror.and_then(|mirror| config.backends.get(mirror.backend.0));
+        let Some(backend) = backend else { continue };
+        let name = shown(&backend.name);
+        if backend.protocol != ServerProtocol::Http1 {
+            let what = format!("`mirror` sends its copies in HTTP/1.1, and [backend.{name}] has another `protocol`");
+            report.error(draft.span, what, "name a backend with protocol = \"http1\", which may have the same servers");
+        }
+        if backend.send_proxy_protocol.is_some() {
+            let what = format!("`mirror` shares its connections, and those of [backend.{name}] tell of one client");
+            report.error(draft.span, what, "name a backend without `send_proxy_protocol`");
+        }
+    }
+}
+
 /// Conditions on facts that are known on none of the listeners that a route is for.
 fn facts_of_routes(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     let is_met_by_absence = |test: &TextTest| *test == TextTest::Absent;
@@ -550,13 +568,13 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
     let report = context.report;
     let backends: HashSet<usize> = routes
         .iter()
-        .filter_map(|draft| match &draft.route.action {
-            Action::Backend(id) => Some(id.0),
-            _ => None,
+        .flat_map(|draft| {
+            let first = if let Action::Backend(id) = &draft.route.action { Some(*id) } else { None };
+            first.into_iter().chain(draft.route.steps.named_backends()).map(|id| id.0)
         })
         .collect();
     // Stands for a backend that is not known: any of them may be the one that was meant.
-    if !backends.contains(&usize::MAX) {
+    if !backends.contains(&usize::MAX) && !context.backends.missed() {
         for (_, backend) in config.backends.iter().enumerate().filter(|(id, _)| !backends.contains(id)) {
             let what = format!("no route leads to [backend.{}]", shown(&backend.name));
             report.warning_at(backend.at, what, "add a [[route]] to it, or remove it");

@@ -165,7 +165,7 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, rest] = config.routes.as_slice() else { panic!("five routes") };
+    let [api, old, quick, pattern, split, rest] = config.routes.as_slice() else { panic!("six routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -194,6 +194,22 @@ fn every_key_of_a_route_reaches_the_model() {
     limits_reach_the_model(&quick.steps.limit);
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
+    every_key_of_a_split_reaches_the_model(&split.steps);
+}
+
+fn every_key_of_a_split_reaches_the_model(steps: &Steps) {
+    let split = steps.split.as_ref().expect("a split");
+    assert_eq!(split.sides, [Side { backend: BackendId(1), weight: 3 }]);
+    let Some(SideSticky::Cookie(cookie)) = &split.sticky else { panic!("a cookie") };
+    let said = (cookie.cookie.as_str(), cookie.secure, cookie.same_site);
+    assert_eq!((said, steps.fallback), (("side", CookieSecure::Never, SameSite::Strict), Some(BackendId(0))));
+    let RouteTimeouts { request, connect, first_byte, body } = steps.timeouts;
+    assert_eq!([request, connect, first_byte, body], [9, 1, 8, 7].map(|count| Some(Duration::from_secs(count))));
+    let on = RetryOn { connect: false, reset: true, timeout: false, statuses: vec![500, 503] };
+    let retries = Retries { attempts: Some(1), on, backoff: Some(Duration::from_millis(20)) };
+    let mirror = Mirror { backend: BackendId(0), millionths: 5_000, body_bytes_max: 2048, in_flight_max: 3 };
+    assert_eq!(steps.mirror, Some(mirror));
+    assert_eq!((&steps.retries, steps.body_limit), (&Some(retries), Some(1024)));
 }
 
 fn limits_reach_the_model(limits: &[Limit]) {

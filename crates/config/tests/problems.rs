@@ -1068,3 +1068,52 @@ fn what_is_ordered_is_checked() {
         "[acme.le] has challenge = \"http-01\", and no listener speaks plaintext HTTP",
     )]);
 }
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn where_requests_go_is_checked() {
+    let route = |text: &str| {
+        format!(
+            "[listener.l]\nbind='0.0.0.0:80'\n[backend.a]\nservers=['a:1']\n[backend.b]\nservers=['b:1']\n[[route]]\npath='/b'\nbackend='b'\n\
+             [[route]]\npath='/a'\nbackend='a'\n[[route]]\n{text}\n"
+        )
+    };
+    let both = |more: &str| route(&format!("backend=[{{name='a'}},{{name='b'}}]\n{more}"));
+    let cases = [
+        (route("backend=[]"), 14, 9, "`backend` is an empty list"),
+        (route("backend=['a']"), 14, 10, "expected a table"),
+        (route("backend=[{weight=1}]"), 14, 10, "this backend has no `name`"),
+        (route("backend=[{name='c'}]"), 14, 16, "no backend named \"c\""),
+        (route("backend=[{name='a',weight=-1}]"), 14, 27, "`weight` is too small"),
+        (route("backend=[{name='a',weight=1000001}]"), 14, 27, "`weight` is too large"),
+        (route("backend=[{name='a'},{name='a',weight=3}]"), 14, 21, "this backend is listed already"),
+        (route("backend=[{name='a',weight=0}]"), 14, 9, "all weights are 0: every request is answered with 503"),
+        (route("backend=5"), 14, 9, "`backend`: expected the name of a backend, or a list"),
+        (route("backend='a'\nsticky={cookie='s'}"), 15, 1, "this route has one; remove it, or give `backend` a list"),
+        (both("sticky={}"), 15, 8, "`sticky` of a route is one of `cookie` and `key`"),
+        (both("sticky={cookie='s',key='path'}"), 15, 8, "`sticky` of a route is one of `cookie` and `key`"),
+        (both("sticky={key='user'}"), 15, 13, "`key` cannot be \"user\""),
+        (both("sticky={cookie='a b'}"), 15, 16, "cannot be the name of a cookie"),
+        (both("fallback='b'"), 15, 10, "\"b\" is where this route leads anyway"),
+        (both("fallback='z'"), 15, 10, "no backend named \"z\""),
+        (both("timeouts={}"), 15, 1, "`timeouts` is empty"),
+        (both("timeouts={request='1s',first_byte='2s'}"), 15, 35, "`first_byte` is longer than `request`"),
+        (both("body_limit='1XB'"), 15, 12, "`body_limit`: \"1XB\" is not a size"),
+        (both("mirror={}"), 15, 1, "`mirror` has no `backend`"),
+        (both("mirror={backend='a'}"), 15, 17, "\"a\" is where this route leads anyway"),
+        (both("mirror={backend='m',percent=101}\n[backend.m]\nservers=['m:1']"), 15, 29, "`percent` is not between 0 and 100"),
+        (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nprotocol='h2'"), 13, 1, "`mirror` sends its copies in HTTP/1.1"),
+        (both("mirror={backend='m'}\n[backend.m]\nservers=['m:1']\nsend_proxy_protocol='v2'"), 13, 1, "`mirror` shares its connections"),
+        (both("retries=11"), 15, 9, "`retries` is too large"),
+        (both("retries={attempts=0,on=[503]}"), 15, 21, "`on` has no effect with attempts = 0"),
+        (both("retries={on=[]}"), 15, 13, "`on` is empty"),
+        (both("retries={on=['503']}"), 15, 14, "`on` cannot have \"503\" in it; write 503 without quotes"),
+        (both("retries={on=['resets']}"), 15, 14, "`on` cannot have \"resets\" in it; use \"connect\""),
+        (both("retries={on=[404]}"), 15, 14, "`on`: this is no fault and no status"),
+        (route("respond={}\nretries=1"), 15, 1, "`retries` is about a backend, and this route has none"),
+        (route("respond={}\nfallback='a'"), 15, 1, "`fallback` is about a backend"),
+        (route("listener='r'\nbackend=[{name='a'},{name='b'}]\n[listener.r]\nbind='0.0.0.0:81'\nprotocol='tcp'"), 13, 1, "there are no requests to take steps with"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
+    expect(&cases);
+}

@@ -139,6 +139,7 @@ faults! {
     ClientBodyTimeout = "client-body-timeout", Client, Client, 408;
     ClientReadTimeout = "client-read-timeout", Client, Client, 0;
     BadBody = "bad-body", Client, Client, 400;
+    BodyTooLong = "body-too-long", Client, Client, 413;
     ClientTlsFailure = "tls-failure", Client, Client, 0;
     TunnelIdle = "tunnel-idle", Client, Client, 0;
     KeysExhausted = "keys-exhausted", Client, Client, 0;
@@ -150,6 +151,8 @@ faults! {
     ClosedBeforeResponse = "closed-before-response", Server, Server, 502;
     ClosedDuringRequest = "closed-during-request", Server, Client, 502;
     FirstByteTimeout = "first-byte-timeout", Server, Server, 504;
+    RequestTimeout = "request-timeout", Server, Client, 504;
+    RetriedStatus = "retried-status", Server, Server, 502;
     BodyTimeout = "body-timeout", Server, Server, 504;
     IdleBothWays = "idle-both-ways", Server, Client, 504;
     BodyCutShort = "body-cut-short", Server, Server, 502;

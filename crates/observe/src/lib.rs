@@ -4,6 +4,8 @@
 //! somebody is woken.
 
 pub mod access_log;
+pub mod attributes;
 pub mod conditions;
+pub mod span;
 pub mod telemetry;
 pub mod throttle;

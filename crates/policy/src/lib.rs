@@ -26,4 +26,5 @@ pub mod route;
 pub mod sampling;
 pub mod signers;
 pub mod sources;
+pub mod split;
 pub mod suspect;

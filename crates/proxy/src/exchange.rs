@@ -4,6 +4,7 @@
 mod answers;
 mod attempt;
 mod heads;
+mod mirror;
 pub mod record;
 mod steps;
 mod transfer;
@@ -44,7 +45,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     }
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
-        Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
+        Decision::Forward(backend) => attempt::forward(client, request, &snapshot, &snapshot.backends[backend.0]).await,
         Decision::Steps(route) => Box::pin(steps::take(client, request, &snapshot, route)).await,
     };
     // A connection that ends here sends what is staged in its farewell.

@@ -25,9 +25,10 @@ pub mod relay;
 pub mod request;
 pub mod services;
 pub mod snapshot;
-pub mod sticky;
 pub mod ticket_keys;
 pub mod trace;
 pub mod upstream;
 mod websocket;
 pub mod worker;
+
+pub use propylon_steps::sticky;

@@ -83,6 +83,17 @@ impl Request {
         self.note = Note::default();
     }
 
+    /// Milliseconds that are left to the whole request, rounded up; `None` where its route sets no limit.
+    pub fn millis_left(&self) -> Option<u64> {
+        let limit = self.steps.as_deref()?.time_limit?;
+        Some(limit.saturating_sub(self.started.elapsed()).as_micros().div_ceil(1_000) as u64)
+    }
+
+    /// Longest body that it may have, in bytes; `None` where its route sets no limit.
+    pub fn body_limit(&self) -> Option<u64> {
+        self.steps.as_deref()?.body_limit
+    }
+
     /// Moves the head's bytes out of the inbox: its body comes next there.
     pub fn take_head(&mut self, inbox: &mut Buffer) {
         let length = self.head.length;
@@ -106,4 +117,6 @@ pub enum After {
     Abort,
     /// The client sent no request but the preface of HTTP/2.
     Http2,
+    /// Nothing was answered: the backend has no server for the request, and its route names another backend.
+    Fallback,
 }

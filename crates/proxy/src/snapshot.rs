@@ -9,6 +9,7 @@
 //! nothing that is in use, so a snapshot may as well be thrown away; the rest comes into force in `settle`.
 
 mod per_core;
+mod views;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -36,7 +37,6 @@ use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::cores::worker_count;
 use crate::endpoint::{Endpoint, Resolved};
 use crate::limits::{self, LimitState};
-use crate::sticky::{self, Sticky};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
 use crate::upstream::backend::{BackendParts, Server, predecessors, speaks_the_same};
@@ -48,6 +48,7 @@ use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 use propylon_signer::{KeyServerAddresses, SignerProfile};
 use propylon_steps::conditions::{self, Conditions};
+use propylon_steps::sticky::{self, Sticky};
 
 /// A compiled configuration, which all cores share: names are resolved, certificates loaded and routes indexed.
 #[derive(Clone)]

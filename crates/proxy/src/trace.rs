@@ -5,7 +5,6 @@
 //! no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
 mod outbox;
-mod span;
 mod target;
 
 use std::time::{Instant, SystemTime};
@@ -15,11 +14,11 @@ use propylon_http::h1::{Name, RequestHead, write_line};
 use propylon_policy::sampling::{Decision, Sampler};
 
 pub use self::outbox::{Inlet, Outbox, SHEET_SPANS, SPANS_WAITING_MAX};
-use self::span::STATE_BYTES_MAX;
-pub use self::span::{Attribute, Kind, Span, Value, encode};
 pub use self::target::Target;
 pub use propylon_http::trace_context::TraceId;
 use propylon_http::trace_context::{Context, Parent, SpanId, is_state, parse_parent};
+use propylon_observe::span::STATE_BYTES_MAX;
+pub use propylon_observe::span::{Attribute, Kind, Span, Value, encode};
 
 /// One core's.
 pub struct Tracer {

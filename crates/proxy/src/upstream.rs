@@ -11,4 +11,5 @@ pub mod h2_pool;
 pub mod hand_over;
 pub mod in_flight;
 pub mod pool;
+pub mod terms;
 pub mod warm;

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::{Compress, Limit};
+use super::{BackendId, Compress, Limit, Mirror, Retries, RouteTimeouts, Split};
 
 /// Steps of a route. Default none: its requests cost nothing more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
     /// Limits, all of which a request has to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -13,6 +13,22 @@ pub struct Steps {
     /// Compression of what servers answer. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<Compress>,
+    /// Division of the requests among several backends. Absent: all go to one.
+    #[serde(skip)]
+    pub split: Option<Split>,
+    /// Backend of requests for which theirs has no server. Absent: those are refused.
+    #[serde(skip)]
+    pub fallback: Option<BackendId>,
+    /// Timeouts in place of the backend's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub timeouts: RouteTimeouts,
+    /// Repeats in place of the backend's. Absent: as the backend has it.
+    pub retries: Option<Retries>,
+    /// Longest body that a request may have, in bytes. Absent: any.
+    pub body_limit: Option<u64>,
+    /// Copies for another backend. Absent: none.
+    #[serde(skip)]
+    pub mirror: Option<Mirror>,
 }
 
 impl Steps {
@@ -20,4 +36,19 @@ impl Steps {
     pub fn is_empty(&self) -> bool {
         *self == Steps::default()
     }
+
+    /// Backends that requests may go to, beside the first.
+    pub fn other_backends(&self) -> impl Iterator<Item = BackendId> {
+        let sides = self.split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
+        sides.chain(self.fallback)
+    }
+
+    /// Backends that the route names, beside the first.
+    pub fn named_backends(&self) -> impl Iterator<Item = BackendId> {
+        self.other_backends().chain(self.mirror.map(|mirror| mirror.backend))
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

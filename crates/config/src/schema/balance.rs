@@ -89,7 +89,8 @@ fn hash(section: &mut Section<'_, '_>) -> Hash {
     hash
 }
 
-fn key(table: &mut Section<'_, '_>) -> Option<HashKey> {
+/// Part of a request that is hashed.
+pub(crate) fn key(table: &mut Section<'_, '_>) -> Option<HashKey> {
     let report = table.report;
     table.default_is("key", || "client-ip".into());
     let Entry { node, .. } = table.forms("key", &[Form::Words(&["client-ip", "path"]), Form::Table])?;

@@ -10,6 +10,7 @@ mod client_auth;
 mod cluster;
 mod compress;
 mod conditions;
+mod forwarding;
 mod headers;
 mod health;
 mod http2;

@@ -1,10 +1,10 @@
 //! `[[route]]`
 
-use super::{conditions, steps};
+use super::{conditions, forwarding, steps};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
 use crate::model::{
-    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route, Steps,
+    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route, Split, Steps,
 };
 use crate::report::Report;
 use crate::text::Span;
@@ -61,11 +61,12 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     // A listener that was given and is not known says nothing if a syntax error may have hidden it.
     let is_known = listener.is_none() || draft.route.listener.is_some();
     draft.complete = report.errors() == errors && is_known;
-    if let Some(action) = action(context, &mut section) {
+    let backend = forwarding::backend(context, &mut section);
+    if let Some(action) = action(context, &mut section, backend.as_ref()) {
         draft.route.action = action;
     }
     draft.route.require_client_certificate = section.boolean_or("require_client_certificate", false);
-    draft.route.steps = steps::steps(context, &mut section, &draft.route.action);
+    draft.route.steps = steps::steps(context, &mut section, (&draft.route.action, backend));
     section.close();
     draft
 }
@@ -129,7 +130,11 @@ fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     Some(found.value.to_string())
 }
 
-fn action(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Action> {
+fn action(
+    context: &Context<'_, '_>,
+    section: &mut Section<'_, '_>,
+    backend: Option<&(BackendId, Option<Split>)>,
+) -> Option<Action> {
     let report = context.report;
     let actions = ["backend", "redirect", "respond"];
     section.one_of(&actions);
@@ -141,10 +146,10 @@ fn action(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Ac
         let what = format!("this route has both `{}` and `{}`", given[0].key, second.key);
         report.error(second.key_span, what, ACTION_FIX);
     }
-    let backend = section.string("backend").and_then(|found| context.backends.resolve(report, found));
     let redirect = section.table("redirect").and_then(redirect);
     let respond = section.table("respond").and_then(respond);
-    backend.map(|id| Action::Backend(BackendId(id))).or(redirect.map(Action::Redirect)).or(respond.map(Action::Respond))
+    let backend = backend.map(|(first, _)| Action::Backend(*first));
+    backend.or(redirect.map(Action::Redirect)).or(respond.map(Action::Respond))
 }
 
 fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {

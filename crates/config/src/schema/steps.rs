@@ -1,11 +1,36 @@
 //! Steps of `[[route]]`.
 
-use super::{compress, limits};
+use std::ops::RangeInclusive;
+
+use super::{compress, forwarding, limits};
 use crate::context::Context;
-use crate::model::{Action, Steps};
+use crate::model::{Action, BackendId, Split, Steps};
 use crate::walk::Section;
 
-/// Reads the keys of a route that are steps. `action`: what the route does when they are taken.
-pub(crate) fn steps(context: &Context<'_, '_>, section: &mut Section<'_, '_>, action: &Action) -> Steps {
-    Steps { limit: limits::limits(context, section), compress: compress::compress(section, action) }
+/// From no body at all to a TiB.
+const BODY_LIMIT: RangeInclusive<u64> = 0..=1 << 40;
+
+/// Reads the keys of a route that are steps. `action`: what the route does when they are taken, with the backend that
+/// it leads to, if it leads to one.
+pub(crate) fn steps(
+    context: &Context<'_, '_>,
+    section: &mut Section<'_, '_>,
+    (action, backend): (&Action, Option<(BackendId, Option<Split>)>),
+) -> Steps {
+    if section.entry("backend").is_none() && !section.is_described() {
+        forwarding::without_backend(section);
+    }
+    let split = backend.as_ref().and_then(|(_, split)| split.clone());
+    let sides = split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
+    let own: Vec<BackendId> = backend.iter().map(|(first, _)| *first).chain(sides).collect();
+    Steps {
+        limit: limits::limits(context, section),
+        compress: compress::compress(section, action),
+        fallback: forwarding::fallback(context, section, &own),
+        mirror: forwarding::mirror(context, section, &own),
+        timeouts: forwarding::timeouts(section),
+        retries: forwarding::retries(section),
+        body_limit: section.size("body_limit", BODY_LIMIT).map(|found| found.value),
+        split,
+    }
 }

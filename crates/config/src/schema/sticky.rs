@@ -21,10 +21,15 @@ const PATH_BYTES_MAX: usize = 256;
 pub(crate) fn sticky(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Sticky> {
     let mut table = section.table("sticky")?;
     let report = context.report;
-    let span = table.span;
     table.require("cookie", "add cookie = \"NAME\"");
-    let cookie = balance::name(&mut table, "cookie");
     let key_file = table.string("key_file").and_then(|found| file(report, "key_file", found, context.base));
+    attributes(report, table).map(|sticky| Sticky { key_file, ..sticky })
+}
+
+/// Reads the rest of a table about a cookie: its name, and what it says to browsers.
+pub(crate) fn attributes(report: &Report<'_>, mut table: Section<'_, '_>) -> Option<Sticky> {
+    let span = table.span;
+    let cookie = balance::name(&mut table, "cookie");
     let ttl = table.duration("ttl", TTL).map(|found| found.value);
     let secure = secure(&mut table);
     let http_only = table.boolean_or("http_only", true);
@@ -44,7 +49,7 @@ pub(crate) fn sticky(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -
     table.close();
     Some(Sticky {
         cookie: cookie?.to_string(),
-        key_file,
+        key_file: None,
         ttl,
         secure,
         http_only,

@@ -13,6 +13,7 @@ pub struct Decoder {
     state: State,
     /// Value of the chunk size being read, then bytes of its data still to come.
     remaining: u64,
+    allowed: Allowed,
     /// Hexadecimal digits of the chunk size so far.
     digits: u8,
     /// Digits of the size that was read last.
@@ -25,6 +26,16 @@ pub struct Decoder {
     /// Whether all trailers are dropped.
     drops_trailers: bool,
     trailers: Vec<u8>,
+}
+
+/// Bytes of data that may still come.
+#[derive(Clone, Debug)]
+struct Allowed(u64);
+
+impl Default for Allowed {
+    fn default() -> Allowed {
+        Allowed(i64::MAX as u64)
+    }
 }
 
 /// Content of the next input. `consumed` bytes of it are done with; the caller takes them off before it calls again.
@@ -136,6 +147,11 @@ impl Decoder {
         Decoder { drops_trailers: true, ..self }
     }
 
+    /// Refuses bodies of more bytes of data than this, at the size of the chunk that goes beyond.
+    pub fn limited_to(self, bytes: u64) -> Decoder {
+        Decoder { allowed: Allowed(bytes.min(i64::MAX as u64)), ..self }
+    }
+
     /// The trailer fields that go on, as lines ready to be written (see `write_last_chunk`); mostly empty.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
@@ -161,8 +177,9 @@ impl Decoder {
         if let Some(digit) = (byte as char).to_digit(16) {
             self.digits += 1;
             self.remaining = self.remaining << 4 | u64::from(digit);
-            if self.digits > SIZE_DIGITS_MAX || self.remaining > i64::MAX as u64 {
-                return Err(Reject::of(Fault::ChunkSizeTooLarge));
+            if self.digits > SIZE_DIGITS_MAX || self.remaining > self.allowed.0 {
+                let is_size = self.digits > SIZE_DIGITS_MAX || self.remaining > i64::MAX as u64;
+                return Err(Reject::of(if is_size { Fault::ChunkSizeTooLarge } else { Fault::BodyTooLong }));
             }
             return Ok(State::Size);
         }
@@ -180,7 +197,21 @@ impl Decoder {
             return Err(Reject::of(Fault::BareCr));
         }
         self.last_digits = std::mem::take(&mut self.digits);
+        self.allowed.0 -= self.remaining;
         Ok(if self.remaining == 0 { State::Trailers } else { State::Data })
+    }
+}
+
+/// Whether a chunked body that has begun so goes beyond this number of bytes of data. One that is malformed does not:
+/// that is for whoever reads it.
+pub fn is_chunked_longer(mut body: &[u8], limit: u64) -> bool {
+    let mut decoder = Decoder::new().limited_to(limit);
+    loop {
+        match decoder.next(body) {
+            Ok(Event::Data { end, .. }) => body = &body[end..],
+            Ok(Event::NeedMore { .. } | Event::End { .. }) => return false,
+            Err(reject) => return reject.fault == Fault::BodyTooLong,
+        }
     }
 }
 

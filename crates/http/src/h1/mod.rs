@@ -58,7 +58,9 @@ pub use answer::{
     AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response, write_response,
 };
 pub(crate) use chunk::may_trail;
-pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, whole_chunked, write_chunk_header, write_last_chunk};
+pub use chunk::{
+    ChunkHeader, Decoder, Event, LAST_CHUNK, is_chunked_longer, whole_chunked, write_chunk_header, write_last_chunk,
+};
 pub use fields::{Field, Fields, Name, Pseudo, Span, cookies, is_same_or_lookalike, write_line};
 pub(crate) use fields::{check_name, check_value};
 

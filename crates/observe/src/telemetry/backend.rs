@@ -4,7 +4,7 @@ use propylon_http::fault::{Family, Fault};
 use propylon_metrics::{Counter, Gauge, Histogram, Registry};
 
 use super::by_reason::{ByFault, ByReason};
-use super::reasons::{STICKY_OUTCOMES, UNUSUAL_PICKS};
+use super::reasons::{MIRROR_OUTCOMES, STICKY_OUTCOMES, UNUSUAL_PICKS};
 use super::server_health::{ServerHealthMetrics, server_health_metrics};
 use super::waits::DURATION_BOUNDS;
 
@@ -12,6 +12,7 @@ pub struct BackendMetrics {
     pub retries: Counter,
     pub retries_refused: Counter,
     pub stale_retries: Counter,
+    pub fallbacks: Counter,
     pub unavailable: Counter,
     /// Whether verdicts are not believed; the main thread writes this and the next metrics.
     pub panic: Gauge,
@@ -25,6 +26,8 @@ pub struct BackendMetrics {
     pub queue_refused: ByFault,
     /// Picks of a server that is not an ordinary one which is up.
     pub unusual_picks: ByReason,
+    /// Copies of requests, by what became of them.
+    pub mirrored: ByReason,
     pub faults: ByFault,
     pub connect_duration: Histogram,
     pub first_byte_duration: Histogram,
@@ -43,6 +46,11 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
         stale_retries: r.counter(
             "propylon_stale_retries_total",
             "Requests tried again because an idle connection turned out to be closed; among the retries.",
+            by,
+        ),
+        fallbacks: r.counter(
+            "propylon_fallbacks_total",
+            "Requests that went to their route's fallback, since no server of the backend was to be had.",
             by,
         ),
         clients: r.counter(
@@ -75,6 +83,13 @@ pub(super) fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             "Picks of backups, of servers that are not up because too few are, and where none is up.",
             label,
             UNUSUAL_PICKS,
+        ),
+        mirrored: ByReason::new(
+            r,
+            "propylon_mirrored_requests_total",
+            "Requests of routes that mirror to the backend, by what became of their copies.",
+            label,
+            MIRROR_OUTCOMES,
         ),
         panic: r.gauge(
             "propylon_backend_panic",

@@ -6,6 +6,9 @@ use propylon_http::h2::Flood;
 /// Why a server was picked that is not an ordinary one which is up.
 pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
 
+/// Outcomes of the copies of requests that a route mirrors.
+pub const MIRROR_OUTCOMES: &[&str] = &["answered", "failed", "too-many", "not-copied"];
+
 /// Outcomes of a `sticky` cookie.
 pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
 
@@ -81,7 +84,15 @@ mod tests {
 
     #[test]
     fn no_list_has_a_reason_twice() {
-        for list in [UNUSUAL_PICKS, STICKY_OUTCOMES, PROBE_RESULTS, HTTP2_FLOODS, HTTP2_ERRORS, UPGRADE_FAILURES] {
+        for list in [
+            UNUSUAL_PICKS,
+            MIRROR_OUTCOMES,
+            STICKY_OUTCOMES,
+            PROBE_RESULTS,
+            HTTP2_FLOODS,
+            HTTP2_ERRORS,
+            UPGRADE_FAILURES,
+        ] {
             for (place, reason) in list.iter().enumerate() {
                 assert!(!list[..place].contains(reason), "{reason}");
             }

@@ -18,6 +18,7 @@ pub enum Wait {
     Connect,
     FirstByte,
     ServerBody,
+    Request,
 }
 
 pub const WAITS: &[(Wait, &str)] = &[
@@ -30,6 +31,7 @@ pub const WAITS: &[(Wait, &str)] = &[
     (Wait::Connect, "connect"),
     (Wait::FirstByte, "first-byte"),
     (Wait::ServerBody, "server-body"),
+    (Wait::Request, "request"),
 ];
 
 impl Wait {

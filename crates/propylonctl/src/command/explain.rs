@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use propylon_config::{
     Action, At, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
-    Problem, Protocol, Provenance, Route, Server, Severity, TlsFact,
+    Problem, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps, TlsFact,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -413,7 +413,9 @@ impl Explanation<'_> {
                 if route.require_client_certificate {
                     line("", "asks for a client certificate; without one 403 (client-certificate-required)");
                 }
+                self.describe_split(route, &mut line);
                 self.describe_action(&route.action, &mut line);
+                self.describe_terms(&route.steps, &mut line);
             }
         }
         out
@@ -431,19 +433,47 @@ impl Explanation<'_> {
         }
     }
 
+    /// How a route divides its requests.
+    fn describe_split(&self, route: &Route, line: &mut impl FnMut(&str, &str)) {
+        let Some(split) = &route.steps.split else { return };
+        let whole: u64 = split.sides.iter().map(|side| u64::from(side.weight)).sum();
+        let side = |side: &Side| format!("{} {} of {whole}", self.config.backends[side.backend.0].name, side.weight);
+        line("split", &split.sides.iter().map(side).collect::<Vec<String>>().join(", "));
+        match &split.sticky {
+            Some(SideSticky::Cookie(cookie)) => {
+                line("", &format!("a client keeps its side by the cookie {}", cookie.cookie))
+            }
+            Some(SideSticky::Hash(_)) => line("", "a client keeps its side by a hash"),
+            None => {}
+        }
+    }
+
+    /// Terms of a route in place of its backends'.
+    fn describe_terms(&self, steps: &Steps, line: &mut impl FnMut(&str, &str)) {
+        if steps.timeouts != RouteTimeouts::default() {
+            line("timeouts", &json!(steps.timeouts).to_string());
+        }
+        if let Some(bytes) = steps.body_limit {
+            line("body_limit", &format!("{bytes} bytes"));
+        }
+        if let Some(mirror) = &steps.mirror {
+            let percent = f64::from(mirror.millionths) / 10_000.0;
+            line("mirror", &format!("{percent} % to {}", self.config.backends[mirror.backend.0].name));
+        }
+        if let Some(retries) = &steps.retries {
+            line("retries", &json!(retries).to_string());
+        }
+    }
+
     fn describe_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
         match action {
-            Action::Backend(id) => {
-                let backend = &self.config.backends[id.0];
-                let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
-                line("backend", &text);
-                for (position, server) in backend.servers.iter().enumerate() {
-                    let what = if position == 0 { "servers" } else { "" };
-                    let share = share(backend, server);
-                    line(what, &format!("{}, {share} ({})", server.address, self.place(server.at)));
-                }
-                if let Some(watched) = watched(backend) {
-                    line("health", &format!("{watched}; `propylon top` shows how they are now"));
+            Action::Backend(first) => {
+                let steps = self.taken().map(|taken| &self.config.routes[taken].steps);
+                self.describe_backend("backend", *first, line);
+                let others = steps.and_then(|steps| steps.split.as_ref()).into_iter().flat_map(|split| &split.sides);
+                others.skip(1).for_each(|side| self.describe_backend("backend", side.backend, line));
+                if let Some(fallback) = steps.and_then(|steps| steps.fallback) {
+                    self.describe_backend("fallback", fallback, line);
                 }
             }
             Action::Redirect(redirect) => line("answer", &format!("{} to another place", redirect.status)),
@@ -453,6 +483,20 @@ impl Explanation<'_> {
                     &format!("{}, {} bytes of {}", respond.status, respond.body.len(), respond.content_type),
                 );
             }
+        }
+    }
+
+    fn describe_backend(&self, title: &str, id: BackendId, line: &mut impl FnMut(&str, &str)) {
+        let backend = &self.config.backends[id.0];
+        let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
+        line(title, &text);
+        for (position, server) in backend.servers.iter().enumerate() {
+            let what = if position == 0 { "servers" } else { "" };
+            let share = share(backend, server);
+            line(what, &format!("{}, {share} ({})", server.address, self.place(server.at)));
+        }
+        if let Some(watched) = watched(backend) {
+            line("health", &format!("{watched}; `propylon top` shows how they are now"));
         }
     }
 
@@ -516,6 +560,15 @@ impl Explanation<'_> {
         };
         let route = &self.config.routes[taken];
         value["client_certificate"] = json!(route.require_client_certificate);
+        let shown = effective::route(self.config, route);
+        if route.steps.split.is_some() {
+            value["split"] = shown["backend"].clone();
+        }
+        for key in ["sticky", "fallback", "timeouts", "retries", "body_limit", "mirror"] {
+            if let Some(step) = shown.get(key) {
+                value[key] = step.clone();
+            }
+        }
         match &route.action {
             Action::Backend(BackendId(id)) => {
                 let backend = &self.config.backends[*id];

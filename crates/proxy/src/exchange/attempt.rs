@@ -6,14 +6,18 @@
 //! trouble. So an outage is not met with more attempts than it has requests and a fifth.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use propylon_config::{BackendId, Listener, ServerProtocol};
+use propylon_config::{Listener, ServerProtocol};
 use propylon_http::fault::{Blame, Fault};
 use propylon_http::h1::{Name, RequestBody};
+use propylon_observe::telemetry::Wait;
 use propylon_policy::credits::Credits;
+use propylon_steps::Steps;
+use propylon_steps::sticky::CookieTarget;
 
 use crate::client::side::ClientSide;
 use crate::exchange::answers::{answer_busy, answer_fault};
@@ -23,12 +27,12 @@ use crate::exchange::tunnel;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
-use crate::sticky::CookieTarget;
 use crate::trace::{self, Trace};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::{Affinity, is_failure};
 use crate::upstream::checkout::{self, Client, Refusal, RetryState, Traits, UpstreamStream, streams};
 use crate::upstream::connection::Permit;
+use crate::upstream::terms::Checkout;
 
 /// Attempts of one request that may be cut off so before they count.
 const CUT_OFF_REPEATS_MAX: u8 = 4;
@@ -38,9 +42,8 @@ pub async fn forward(
     client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
+    backend: &Rc<Backend>,
 ) -> After {
-    let backend = &snapshot.backends[backend.0];
     let (state, handle) = (&backend.state, Rc::clone(client.listener()));
     request.note.backend = Some(backend.id.0);
     client.note_backend(backend.metrics());
@@ -61,7 +64,7 @@ pub async fn forward(
             return refuse(client, request, backend, &Refusal::ClientGone(why));
         }
         let traits = forwarding.begin_attempt(client, request);
-        let checked_out = forwarding.checkout(client, &mut request.note, traits).await;
+        let checked_out = forwarding.checkout(client, request, traits).await;
         note_cookie(client, request, backend);
         let mut record = AttemptRecord { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match checked_out {
@@ -99,7 +102,28 @@ pub async fn forward(
         if let Some(after) = forwarding.give_up(client, request, Failure { failed, permit, may_be_silent }) {
             return after;
         }
+        if let Some(steps) = request.steps.clone() {
+            Box::pin(pause(client, request, &steps)).await;
+        }
     }
+}
+
+/// Waits before the next attempt as long as the route says; not for a client that has gone, nor beyond the limit of
+/// the whole request.
+async fn pause(client: &mut ClientSide<'_>, request: &Request, steps: &Steps) {
+    let core = Rc::clone(client.core());
+    let random = core.services.random.borrow_mut().u64(..);
+    let pause = steps.retries.as_ref().map_or(0, |retries| retries.pause(request.note.attempts, random));
+    let due = core.timers.now() + pause.min(request.millis_left().unwrap_or(u64::MAX));
+    client.rest();
+    poll_fn(|context| {
+        if core.timers.now() >= due || client.poll_gone(context).is_ready() {
+            return Poll::Ready(());
+        }
+        client.deadline().set(due, context.waker());
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A server that was taken for one of HTTP/1.1 has not answered so on a new connection: it is asked again for HTTP/2.
@@ -115,7 +139,7 @@ fn doubt_http1(request: &Request, backend: &Backend) {
 
 /// Keeps fields of the client's from servers: those that the listener adds itself, and announcements of trailers that
 /// do not come, since bodies of that kind go on without trailers.
-fn withhold_fields(request: &mut Request, listener: &Listener) {
+pub(super) fn withhold_fields(request: &mut Request, listener: &Listener) {
     if !listener.request_headers.is_empty() {
         let ours = listener.request_headers.iter().map(|header| header.name.as_str());
         request.head.fields.withhold(&request.text, ours);
@@ -137,8 +161,8 @@ impl<'s> Forwarding<'s> {
     #[inline(always)]
     fn new(client: &ClientSide<'_>, request: &mut Request, listener: &Listener, backend: &'s Rc<Backend>) -> Self {
         let upload = match client {
-            ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
-            ClientSide::Http2(_) => Upload::of_stream(&request.head),
+            ClientSide::Http1(connection) => Upload::of(request, &connection.inbox, listener),
+            ClientSide::Http2(_) => Upload::of_stream(request),
         };
         let affinity = affinity(client, request, backend);
         Forwarding { backend, upload, retry_state: RetryState { affinity, ..RetryState::default() } }
@@ -155,7 +179,7 @@ impl<'s> Forwarding<'s> {
         let is_idempotent = request.head.method.is_idempotent();
         Traits {
             is_first: client.ordinal() <= 1,
-            is_repeatable: self.backend.config().retries > 0 && self.upload.is_whole() && is_idempotent,
+            is_repeatable: self.backend.terms.retries > 0 && self.upload.is_whole() && is_idempotent,
             is_idempotent,
         }
     }
@@ -164,15 +188,49 @@ impl<'s> Forwarding<'s> {
     async fn checkout(
         &mut self,
         client: &mut ClientSide<'_>,
-        note: &mut crate::request::Note,
+        request: &mut Request,
         traits: Traits,
     ) -> Result<UpstreamStream, Refusal> {
         let (backend, retry_state) = (self.backend, &mut self.retry_state);
-        match backend.state.pool.streams_max > 0 {
+        let note = &mut request.note;
+        match backend.terms.checkout {
+            Checkout::Connection => checkout::checkout(client, note, backend, traits, retry_state).await,
             // Boxed, since the wait for a stream is the larger one.
-            true => Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)).await,
-            false => checkout::checkout(client, note, backend, traits, retry_state).await,
+            Checkout::Stream => {
+                Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)).await
+            }
+            Checkout::Timed => Box::pin(self.checkout_in_time(client, request, traits)).await,
         }
+    }
+
+    /// As [`Forwarding::checkout`], within the limit of the whole request.
+    async fn checkout_in_time(
+        &mut self,
+        client: &mut ClientSide<'_>,
+        request: &mut Request,
+        traits: Traits,
+    ) -> Result<UpstreamStream, Refusal> {
+        let timers = Rc::clone(&client.core().timers);
+        // The client's own is in use meanwhile.
+        let deadline = timers.deadline();
+        let due = timers.now().saturating_add(request.millis_left().unwrap_or(u64::MAX));
+        let (backend, retry_state) = (self.backend, &mut self.retry_state);
+        let note = &mut request.note;
+        let mut checkout: Pin<Box<dyn Future<Output = _>>> = match backend.state.pool.streams_max > 0 {
+            true => Box::pin(streams::checkout(client, note, backend, traits.is_idempotent, retry_state)),
+            false => Box::pin(checkout::checkout(client, note, backend, traits, retry_state)),
+        };
+        poll_fn(|context| {
+            if let Poll::Ready(checked_out) = checkout.as_mut().poll(context) {
+                return Poll::Ready(checked_out);
+            }
+            if timers.now() >= due {
+                return Poll::Ready(Err(Refusal::TimedOut));
+            }
+            deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Counts a failed attempt. Returns how the request ends if there is to be no other.
@@ -181,7 +239,7 @@ impl<'s> Forwarding<'s> {
         let Failure { failed, permit, may_be_silent } = failure;
         let core = Rc::clone(client.core());
         let metrics = backend.metrics();
-        let retries = backend.config().retries;
+        let retries = backend.terms.retries;
         let server = request.note.server.unwrap_or(0);
         core.metrics.increment(metrics.faults.of(failed.fault));
         request.note.fault = Some(failed.fault);
@@ -213,22 +271,26 @@ impl<'s> Forwarding<'s> {
                 core.metrics.increment(backend.server_metrics(server).failures);
             }
         }
-        if retries == 0 || retry_state.failures > retries || !may_repeat(request, upload, &failed) {
+        let (failed, is_taken) = by_rules(request, failed);
+        let may_repeat = may_repeat(request, upload, &failed) && (is_taken || stale || cut_off);
+        if retries == 0 || retry_state.failures > retries || !may_repeat {
             // On a connection that has served before a client takes an end without an answer for what it is, and may
             // ask again (RFC 9112 §9.3.1); an answer it would take for the last word.
             let silent = stale && may_be_silent && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
             return Some(match silent {
                 true => After::Close,
-                false => answer_failure(client, request, &failed),
+                false => end_failed(client, request, (backend, upload), &failed),
             });
         }
         if cut_off {
             // Outside of the budget, as those are which the server has closed while they were idle.
         } else if stale {
             core.metrics.increment(metrics.stale_retries);
+        } else if failed.fault == Fault::RetriedStatus {
+            // The budget has paid before the response was thrown away.
         } else if !backend.state.retry_budget.borrow_mut().spend() {
             core.metrics.increment(metrics.retries_refused);
-            return Some(answer_failure(client, request, &failed));
+            return Some(end_failed(client, request, (backend, upload), &failed));
         }
         core.metrics.increment(metrics.retries);
         request.note.fault = None;
@@ -252,14 +314,14 @@ fn reached(server_stream: &UpstreamStream) -> Reached {
 }
 
 /// One of the requests that are at a backend.
-struct InProgress<'a> {
+pub(super) struct InProgress<'a> {
     circuit: &'a Credits,
     core: usize,
 }
 
 impl InProgress<'_> {
     /// Counts a request; `None` if there are as many as there may be.
-    fn begin(circuit: &Credits, core: usize) -> Option<InProgress<'_>> {
+    pub(super) fn begin(circuit: &Credits, core: usize) -> Option<InProgress<'_>> {
         circuit.take(core).then(|| InProgress { circuit, core })
     }
 }
@@ -340,9 +402,40 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
     }
 }
 
+/// A failure by the rules of the request's route, and whether that has another attempt made for it.
+fn by_rules(request: &Request, failed: Attempt) -> (Attempt, bool) {
+    let rules = request.steps.as_deref().and_then(|steps| steps.retries.as_ref());
+    let Some(rules) = rules else { return (failed, true) };
+    let is_taken = rules.takes_fault(failed.fault, failed.repeatable == Repeatable::Unsent);
+    match failed.fault {
+        Fault::FirstByteTimeout if is_taken => (Attempt { repeatable: Repeatable::Unanswered, ..failed }, true),
+        _ => (failed, is_taken),
+    }
+}
+
+/// Whether the request's route names another backend than this, which has no server for it; counts that.
+fn turns_to_fallback(client: &ClientSide<'_>, request: &mut Request, backend: &Backend) -> bool {
+    let fallback = request.steps.as_deref().and_then(|steps| steps.fallback);
+    if fallback.is_none_or(|fallback| fallback == backend.id) {
+        return false;
+    }
+    client.core().metrics.increment(backend.metrics().fallbacks);
+    request.note.fault = None;
+    true
+}
+
 /// The answer to a request that got no connection, or the end of one whose client is gone.
 fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backend>, refusal: &Refusal) -> After {
     match refusal {
+        Refusal::NoServer | Refusal::Failed(_) | Refusal::Queue(_) if turns_to_fallback(client, request, backend) => {
+            After::Fallback
+        }
+        Refusal::TimedOut => {
+            let fault = Fault::RequestTimeout;
+            client.count_timeout(Wait::Request);
+            client.core().metrics.increment(backend.metrics().faults.of(fault));
+            answer_fault(client, request, fault)
+        }
         Refusal::NoServer | Refusal::Failed(_) => {
             // All of them are known to be down, or drained: nobody was asked.
             let fault = if backend.state.open() == 0 { Fault::NoHealthyServer } else { Fault::NoServer };
@@ -365,7 +458,17 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, backend: &Rc<Backe
     }
 }
 
-fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
+/// Answers a request that there is to be no other attempt of, unless it can go to its route's fallback.
+fn end_failed(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    (backend, upload): (&Backend, &Upload),
+    failed: &Attempt,
+) -> After {
+    let is_unsent = failed.repeatable == Repeatable::Unsent && upload.is_untouched() && upload.kept().is_none();
+    if is_unsent && turns_to_fallback(client, request, backend) {
+        return After::Fallback;
+    }
     if let ClientSide::Http2(_) = client
         && matches!(failed.fault, Fault::StreamReset | Fault::RequestReset)
     {

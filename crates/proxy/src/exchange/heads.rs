@@ -4,6 +4,7 @@ use propylon_config::Forwarded;
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
 use propylon_http::h2;
 use propylon_http::h2::hpack::BlockWriter;
+use propylon_steps::split::Split;
 
 use crate::client::facts::ClientFactHeaders;
 use crate::client::side::ClientSide;
@@ -90,9 +91,21 @@ fn context<'a>(
     }
 }
 
-/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
-pub fn cookie_line<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a Backend) -> Option<&'a [u8]> {
-    let sticky = backend.shared.sticky.as_ref()?;
-    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
-    sticky.set_cookie_line(server, client.is_tls())
+/// The cookies that a client is to be given: of the server that it is at, and of the side of its route, unless those
+/// are what it has.
+pub fn cookie_lines<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a Backend) -> Option<&'a [u8]> {
+    if !backend.terms.sets_cookie {
+        return None;
+    }
+    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server));
+    let of_server = || backend.shared.sticky.as_ref()?.set_cookie_line(server?, client.is_tls());
+    let split = request.steps.as_deref().and_then(|steps| steps.split.as_ref());
+    let has_side = |split: &Split| split.has_cookie_of(backend.id, &request.head.fields, &request.text);
+    match backend.terms.side.as_deref().filter(|_| !split.is_some_and(has_side)) {
+        None => of_server(),
+        Some(side) => {
+            let both = server.and_then(|server| side.with_server.get(server));
+            Some(both.unwrap_or(&side.alone).of(client.is_tls()))
+        }
+    }
 }

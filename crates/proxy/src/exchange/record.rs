@@ -5,10 +5,10 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use propylon_config::{PathPattern, Route, ServerAddress};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{HOST_BYTES_MAX, Method, RequestHead, Version};
+use propylon_http::h1::{HOST_BYTES_MAX, RequestHead, Version};
 use propylon_http::trace_context::Context;
+use propylon_observe::attributes::{template, write_method, write_result, write_server};
 
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -16,11 +16,6 @@ use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::{Attribute, Kind, Recording, Span, Trace, Value};
 use crate::upstream::backend::Backend;
-
-/// Names that are not those of a standard.
-const METHOD_OTHER: &str = "_OTHER";
-/// Type of an error of which nothing more is known.
-const ERROR_OTHER: &str = "_OTHER";
 
 /// How an attempt went.
 pub struct AttemptRecord {
@@ -49,7 +44,7 @@ pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecor
     let method = write_method(&request.head, &request.text, &mut attributes);
     let server = note.server.and_then(|server| config.servers.get(server));
     if let Some(server) = server {
-        write_server(&server.address, went.connection, &mut attributes);
+        write_server(&server.address, went.connection.map(|reached| reached.peer), &mut attributes);
     }
     let host = match request.head.host.bytes(&request.text) {
         [] => note.server.map_or("", |server| backend.servers[server].label.as_str()).as_bytes(),
@@ -156,28 +151,6 @@ fn span(
     }
 }
 
-/// Writes the method and returns the beginning of the span's name: `HTTP` for methods that are not known, of which
-/// there can be any number.
-fn write_method(head: &RequestHead, text: &[u8], attributes: &mut Vec<Attribute>) -> &'static str {
-    if head.method == Method::Other {
-        attributes.push(("http.request.method", Value::Word(METHOD_OTHER)));
-        attributes.push(("http.request.method_original", Value::of(head.method_text.bytes(text))));
-        return "HTTP";
-    }
-    attributes.push(("http.request.method", Value::Word(head.method.label())));
-    head.method.label()
-}
-
-/// A route's path, with a star for what its prefix leaves open.
-fn template(route: &Route) -> String {
-    match &route.path {
-        PathPattern::Regex(pattern) => pattern.clone(),
-        PathPattern::Exact(path) => path.clone(),
-        PathPattern::Prefix(prefix) if prefix.ends_with('/') => format!("{prefix}*"),
-        PathPattern::Prefix(prefix) => format!("{prefix}/*"),
-    }
-}
-
 fn write_client(client: &ClientSide<'_>, head: &RequestHead, text: &[u8], host: &str, attributes: &mut Vec<Attribute>) {
     let (scheme, port) = if client.is_tls() { ("https", 443) } else { ("http", 80) };
     attributes.push(("url.scheme", Value::Word(scheme)));
@@ -198,59 +171,4 @@ fn write_client(client: &ClientSide<'_>, head: &RequestHead, text: &[u8], host: 
     let peer = client.peer();
     attributes.push(("client.address", Value::Text(peer.ip().to_canonical().to_string())));
     attributes.push(("client.port", Value::Number(peer.port().into())));
-}
-
-fn write_server(address: &ServerAddress, reached: Option<Reached>, attributes: &mut Vec<Attribute>) {
-    let (host, port) = match address {
-        ServerAddress::Ip(address) => (address.ip().to_canonical().to_string(), Some(address.port())),
-        ServerAddress::Name { host, port } => (host.clone(), Some(*port)),
-        ServerAddress::Srv { name } => (name.clone(), reached.map(|reached| reached.peer.port())),
-    };
-    attributes.push(("server.address", Value::Text(host)));
-    if let Some(port) = port {
-        attributes.push(("server.port", Value::Number(port.into())));
-    }
-}
-
-/// The status and the type of the error, if there was one; true if the span has failed. Statuses from `failing` on are
-/// errors.
-fn write_result(status: Option<u16>, fault: Option<Fault>, failing: u16, attributes: &mut Vec<Attribute>) -> bool {
-    if let Some(status) = status {
-        attributes.push(("http.response.status_code", Value::Number(status.into())));
-    }
-    let error = match (status, fault) {
-        // Refused by a rule, and answered: what it says is in the status.
-        (Some(status), Some(_)) if (400..failing).contains(&status) => return false,
-        (_, Some(fault)) => Value::Word(fault.label()),
-        (Some(status), None) if status >= failing => Value::Text(status.to_string()),
-        (Some(_), None) => return false,
-        (None, None) => Value::Word(ERROR_OTHER),
-    };
-    attributes.push(("error.type", error));
-    true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn result(status: Option<u16>, fault: Option<Fault>, failing: u16) -> (bool, Option<Value>) {
-        let mut attributes = Vec::new();
-        let failed = write_result(status, fault, failing, &mut attributes);
-        (failed, attributes.into_iter().find(|(key, _)| *key == "error.type").map(|(_, value)| value))
-    }
-
-    #[test]
-    fn clients_errors_are_no_failures_of_the_server_span_and_all_errors_are_of_an_attempt() {
-        let text = |status: &str| Some(Value::Text(status.into()));
-        assert_eq!(result(Some(200), None, 500), (false, None));
-        assert_eq!(result(Some(404), None, 500), (false, None));
-        assert_eq!(result(Some(404), Some(Fault::NoRoute), 500), (false, None));
-        assert_eq!(result(Some(404), None, 400), (true, text("404")));
-        assert_eq!(result(Some(503), None, 500), (true, text("503")));
-        assert_eq!(result(Some(502), Some(Fault::ConnectRefused), 500), (true, Some(Value::Word("connect-refused"))));
-        assert_eq!(result(Some(200), Some(Fault::BodyCutShort), 500), (true, Some(Value::Word("body-cut-short"))));
-        assert_eq!(result(None, Some(Fault::ClientReset), 500), (true, Some(Value::Word("client-reset"))));
-        assert_eq!(result(None, None, 500), (true, Some(Value::Word(ERROR_OTHER))));
-    }
 }

@@ -3,16 +3,17 @@
 
 use std::rc::Rc;
 
+use propylon_config::BackendId;
 use propylon_http::fault::Fault;
-use propylon_http::h1::reason_phrase;
+use propylon_http::h1::{RequestBody, is_chunked_longer, reason_phrase};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
-use propylon_steps::conditions::{self, source};
+use propylon_steps::conditions;
 use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 
 use super::answers::{answer_fault, answer_here};
-use super::attempt;
 use super::{Decision, act};
+use super::{attempt, mirror};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -37,8 +38,13 @@ pub async fn take(
     if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
         return answer_fault(client, counted.request, Fault::ClientCertificateRequired);
     }
-    match act(client, counted.request, snapshot, route) {
-        Decision::Forward(backend) => attempt::forward(client, counted.request, snapshot, backend).await,
+    let request = &mut *counted.request;
+    if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
+        client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
+        return answer_fault(client, request, Fault::BodyTooLong);
+    }
+    match act(client, request, snapshot, route) {
+        Decision::Forward(first) => forward(client, request, snapshot, (route, first)).await,
         Decision::Answered(after) => after,
         Decision::Steps(_) => unreachable!("an action has no steps"),
     }
@@ -72,17 +78,22 @@ fn counter(metrics: &LimitMetrics, event: Event) -> Counter {
     }
 }
 
+/// A request as conditions see it.
+fn seen<'a>(client: &'a ClientSide<'_>, request: &'a Request, snapshot: &CoreSnapshot) -> conditions::Request<'a> {
+    let (head, text) = (&request.head, &request.text[..]);
+    let source = conditions::source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
+    conditions::Request { head, text, source, connection: client.sight().connection }
+}
+
 /// Asks the limits of the request's route.
 fn limit(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot) -> Result<Held, Refusal> {
     let limits = request.steps.as_ref().map_or(&[][..], |steps| &steps.limits);
     if limits.is_empty() {
         return Ok(Held::default());
     }
-    let (head, text) = (&request.head, &request.text[..]);
-    let source = source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
     let hello_info = client.hello_info();
     let asked = Asked {
-        request: conditions::Request { head, text, source, connection: conditions::Connection::default() },
+        request: seen(client, request, snapshot),
         certificate: hello_info.and_then(|known| known.identity.as_deref()).map(|identity| &*identity.sha256),
         ja4: hello_info.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
     };
@@ -102,4 +113,39 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal)
     let fields = [("Retry-After", &*seconds), ("RateLimit-Policy", policy), ("RateLimit", state)];
     let answer = Answer { fields: &fields, body: &body, ..Answer::plain(status) };
     answer_here(client, request, &answer)
+}
+
+/// Whether a body is longer than this, by what was announced or has come with the head; what comes later is counted on
+/// its way.
+fn is_longer(client: &ClientSide<'_>, request: &Request, limit: u64) -> bool {
+    match (request.head.body, client) {
+        (RequestBody::None, _) => false,
+        (RequestBody::Length(length), _) => length > limit,
+        (RequestBody::Chunked, ClientSide::Http2(_)) => false,
+        (RequestBody::Chunked, ClientSide::Http1(connection)) => is_chunked_longer(connection.inbox.readable(), limit),
+    }
+}
+
+/// Forwards to the backend that is chosen among those of the route, or to the fallback where that has no server.
+async fn forward(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    (route, first): (usize, BackendId),
+) -> After {
+    let Some(steps) = request.steps.clone() else { return After::Abort };
+    if let Some(mirror) = &steps.mirror {
+        mirror::send_copy(client, request, snapshot, mirror);
+    }
+    let chosen = match &steps.split {
+        None => Some(first),
+        Some(split) => split.choose(&seen(client, request, snapshot)),
+    };
+    let after = match chosen {
+        Some(chosen) => attempt::forward(client, request, snapshot, snapshot.backend_of(route, chosen)).await,
+        None if steps.fallback.is_some() => After::Fallback,
+        None => answer_fault(client, request, Fault::NoServer),
+    };
+    let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
+    attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
 }

@@ -32,19 +32,20 @@ use propylon_policy::min_rate_timeout::MinRateTimeout;
 pub use self::body::Upload;
 use self::body::write_whole_chunked;
 use self::compression::Compression;
+pub use self::downstream::decoded;
 use self::downstream::{Downstream, Head, Piece};
 use self::http1_pair::Http1Pair;
 use self::limits::{DirectionLimit, Limits, Phase, Side};
 use self::progress::{PIECE_BYTES, Progress, Sending};
 use self::stop::{Stop, server_fault};
 use self::upstream::Upstream;
-use self::upstream::http1::Http1;
+pub use self::upstream::http1::Http1;
 use self::upstream::http2::Http2;
 use self::upstream::rest::{note_excess, see_out};
 use crate::client::side::ClientSide;
 use crate::exchange::answers::answer_fault;
-use crate::exchange::heads::{cookie_line, write_request_fields, write_request_head};
-use crate::fault::Attempt;
+use crate::exchange::heads::{cookie_lines, write_request_fields, write_request_head};
+use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -159,10 +160,10 @@ impl<'a> Transfer<'a> {
         let Parts { client, request, upload, in_flight } = parts;
         let handle = Rc::clone(client.listener());
         let listener = snapshot.listener(&handle);
-        let timeouts = backend.config().timeouts;
+        let terms = &backend.terms;
         let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_line(&client, request, backend);
+        let cookie = cookie_lines(&client, request, backend);
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
         let core = Rc::clone(client.core());
         let server = match opened {
@@ -192,8 +193,9 @@ impl<'a> Transfer<'a> {
             limits: Limits {
                 upload: DirectionLimit::new(min_rate),
                 download: DirectionLimit::new(min_rate),
-                first_byte: timeouts.first_byte.as_millis() as u64,
-                body: timeouts.body.as_millis() as u64,
+                first_byte: terms.first_byte,
+                body: terms.body,
+                is_special: terms.is_timed,
                 tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
             },
             download_first: false,
@@ -337,10 +339,11 @@ impl<'a> Transfer<'a> {
                 return Poll::Pending;
             };
             head?;
-            if !progress.request.response.is_informational() {
-                return Poll::Ready(self.check_switch());
+            match progress.request.response.status {
+                200..500 => return Poll::Ready(self.check_switch()),
+                101 | 500.. => return Poll::Ready(self.check_switch().and_then(|()| self.check_status())),
+                _ => self.pass_informational()?,
             }
-            self.pass_informational()?;
         }
     }
 
@@ -362,6 +365,23 @@ impl<'a> Transfer<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the response is the last word: its route may have another attempt made for such a status, where all
+    /// of the request can be sent again.
+    fn check_status(&self) -> Result<(), Stop> {
+        let Progress { request, upload, backend, core, .. } = &self.progress;
+        let status = request.response.status;
+        let rules = request.steps.as_deref().and_then(|steps| steps.retries.as_ref());
+        let is_meant = rules.is_some_and(|rules| rules.takes_status(status)) && request.head.method.is_idempotent();
+        if !is_meant || !upload.is_untouched() || request.note.attempts > backend.terms.retries {
+            return Ok(());
+        }
+        if !backend.state.retry_budget.borrow_mut().spend() {
+            core.metrics.increment(backend.metrics().retries_refused);
+            return Ok(());
+        }
+        Err(Stop::Server(Attempt::new(Fault::RetriedStatus, Repeatable::Unanswered)))
     }
 
     /// Hands an interim response (RFC 9110 §15.2) on.
@@ -541,8 +561,12 @@ impl<'a> Transfer<'a> {
         if client.is_paused() {
             progress.limits.excuse_client(now);
         }
-        let has_head = progress.request.note.has_head();
-        match progress.limits.next(now, Phase { has_head, sent: progress.sent, tunnel: progress.tunnel }) {
+        let phase = Phase { has_head: progress.request.note.has_head(), sent: progress.sent };
+        let next = match progress.limits.is_special {
+            false => progress.limits.next(now, phase),
+            true => progress.next_special_limit(now, phase),
+        };
+        match next {
             Ok(due) => {
                 client.deadline().set(due, context.waker());
                 Poll::Pending

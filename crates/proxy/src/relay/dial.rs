@@ -96,6 +96,7 @@ pub async fn dial(
 fn fault(refusal: Refusal) -> Fault {
     match refusal {
         Refusal::NoServer => Fault::NoServer,
+        Refusal::TimedOut => Fault::RequestTimeout,
         Refusal::Queue(fault) => fault,
         Refusal::ClientGone(why) => why,
         Refusal::Failed(failed) => failed.fault,

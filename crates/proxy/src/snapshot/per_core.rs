@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{Limit, Listener, Route};
+use propylon_config::{BackendId, Limit, Listener, Route};
 use propylon_http::h1::RequestHead;
 use propylon_observe::telemetry::{ConfiguredMetrics, LimitMetrics, SignerMetrics};
 use propylon_steps::Steps;
@@ -13,7 +13,7 @@ use propylon_steps::conditions::{self, Conditions};
 use propylon_steps::limits::Limiter;
 use propylon_tls::{Acceptor, Deferral, Parking, Profile};
 
-use super::{Publication, Snapshot, Terms};
+use super::{Publication, Snapshot, Terms, views};
 use crate::limits::LimitState;
 use crate::services::ListenerHandle;
 use crate::upstream::backend::{Backend, Upstreams, predecessors};
@@ -36,6 +36,8 @@ pub struct CoreSnapshot {
     pub asks_hello: bool,
     /// Metrics of limits, in the order of `Config::limits`.
     pub limit_metrics: Vec<Arc<LimitMetrics>>,
+    /// Backends on terms of a route, by its index; none where the route has no terms of its own.
+    views: Vec<Vec<Rc<Backend>>>,
     upstreams: Rc<Upstreams>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
@@ -94,9 +96,10 @@ impl CoreSnapshot {
             let parts = shared.backend_parts(index, &publication.metrics.backends[index]);
             Backend::build(upstreams, &parts, connector, known, now)
         });
-        let (backends, upstreams) = (backends.collect(), Rc::clone(upstreams));
+        let backends: Vec<Rc<Backend>> = backends.collect();
         let conditions = shared.conditions.to_vec();
         let asks_hello = conditions::ask_hello(&shared.config.routes);
+        let random = || upstreams.services.random.borrow_mut().u64(..);
         let mut limits = shared.limits.iter().enumerate();
         let steps = shared.config.routes.iter().map(|route| {
             // Limits of all routes stand in the order of these.
@@ -104,14 +107,19 @@ impl CoreSnapshot {
             let limiter = |((index, state), (place, limit)): ((usize, &LimitState), (usize, &Limit))| {
                 Limiter::new(index, place, limit, (&state.counter, &state.lists))
             };
-            Steps::of(route, own.map(limiter).collect()).map(Rc::new)
+            Steps::of(route, &shared.config, own.map(limiter).collect(), random()).map(Rc::new)
         });
-        let steps = steps.collect();
+        let steps: Vec<Option<Rc<Steps>>> = steps.collect();
+        let views = shared.config.routes.iter().zip(&steps);
+        let views =
+            views.map(|(route, steps)| steps.as_ref().map_or_else(Vec::new, |s| views::of(route, s, &backends)));
+        let (views, upstreams) = (views.collect(), Rc::clone(upstreams));
         Rc::new(CoreSnapshot {
             asks_hello,
             shared,
             conditions,
             steps,
+            views,
             listeners,
             acceptors,
             backends,
@@ -121,6 +129,11 @@ impl CoreSnapshot {
             deferral,
             parking: Rc::clone(parking),
         })
+    }
+
+    /// A backend on the terms of the route that leads to it.
+    pub fn backend_of(&self, route: usize, id: BackendId) -> &Rc<Backend> {
+        self.views[route].iter().find(|view| view.id == id).unwrap_or(&self.backends[id.0])
     }
 
     /// Whether RSA operations wait for each other's company.

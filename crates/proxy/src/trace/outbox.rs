@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
-use super::span::Span;
+use propylon_observe::span::Span;
 
 /// Spans that wait on a core; more are dropped.
 pub const SPANS_WAITING_MAX: usize = 1024;

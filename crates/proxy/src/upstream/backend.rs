@@ -17,6 +17,7 @@ use propylon_tls::Connector;
 use super::balance::{self, SharedBalance, Standing};
 use super::connection::ServerLimiter;
 use super::pool::Pool;
+use super::terms::RequestTerms;
 use crate::endpoint::{self, Endpoint};
 use crate::services::Services;
 
@@ -95,6 +96,7 @@ impl Upstreams {
 }
 
 /// A backend under one configuration. Its state outlives the configuration where nothing about the backend changes.
+#[derive(Clone)]
 pub struct Backend {
     pub id: BackendId,
     pub services: Rc<Services>,
@@ -106,6 +108,8 @@ pub struct Backend {
     pub connector: Option<Rc<Connector>>,
     pub metrics: Arc<BackendHandles>,
     pub state: Rc<BackendState>,
+    /// Terms of requests, which a route may have of its own.
+    pub terms: RequestTerms,
 }
 
 /// Compiled parts that a backend is made of.
@@ -147,6 +151,7 @@ impl Backend {
             Some(known) => Rc::new(known.succeeded_by(parts, now)),
             None => Rc::new(BackendState::new(parts, core)),
         };
+        let terms = RequestTerms::of(parts.config(), state.pool.streams_max > 0, parts.balance.sticky.is_some());
         Rc::new(Backend {
             id: parts.id,
             services: Rc::clone(&upstreams.services),
@@ -157,7 +162,13 @@ impl Backend {
             connector,
             metrics: Arc::clone(parts.metrics),
             state,
+            terms,
         })
+    }
+
+    /// The same backend, with the same state, on other terms.
+    pub fn on_terms(&self, terms: RequestTerms) -> Rc<Backend> {
+        Rc::new(Backend { terms, ..self.clone() })
     }
 
     pub fn config(&self) -> &config::Backend {

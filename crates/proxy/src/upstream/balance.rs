@@ -4,14 +4,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use propylon_config::{Backend, Balance, HashKey};
+use propylon_config::{Backend, Balance};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, key_of};
 use propylon_policy::credits::Credits;
 use propylon_policy::suspect::Suspects;
+use propylon_steps::conditions::Request as Facts;
+use propylon_steps::split::{key_of_address, key_of_request};
+use propylon_steps::sticky::{CookieTarget, Sticky};
 
 use crate::endpoint::Endpoint;
 use crate::request::Request;
-use crate::sticky::{CookieTarget, Sticky};
 
 /// Balancing state that all cores share for a backend, made once on the main thread.
 pub struct SharedBalance {
@@ -85,7 +87,15 @@ impl Affinity {
     pub fn of(peer: IpAddr, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Affinity, CookieTarget) {
         let target = sticky.map_or(CookieTarget::Absent, |sticky| sticky.target(&request.head.fields, &request.text));
         let key = match &backend.balance {
-            Balance::ConsistentHash(hash) => request_key(&hash.key, peer, request),
+            Balance::ConsistentHash(hash) => key_of_request(
+                &hash.key,
+                &Facts {
+                    head: &request.head,
+                    text: &request.text,
+                    source: peer,
+                    connection: propylon_steps::conditions::Connection::default(),
+                },
+            ),
             _ => None,
         };
         let server = if let CookieTarget::Server(server) = target { Some(server) } else { None };
@@ -95,24 +105,7 @@ impl Affinity {
     /// Affinity of a relayed connection, of which the client's address is all that is known.
     pub fn of_client(peer: IpAddr, backend: &Backend) -> Affinity {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
-        Affinity { key: hashes.then(|| address_key(peer)), server: None }
-    }
-}
-
-fn request_key(key: &HashKey, peer: IpAddr, request: &Request) -> Option<u64> {
-    let (head, text) = (&request.head, &request.text[..]);
-    match key {
-        HashKey::ClientIp => Some(address_key(peer)),
-        HashKey::Path => Some(key_of(head.path(text))),
-        HashKey::Header(name) => head.fields.value(text, name).map(key_of),
-        HashKey::Cookie(name) => propylon_http::h1::cookies(&head.fields, text, name).next().map(key_of),
-    }
-}
-
-fn address_key(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(address) => key_of(&address.octets()),
-        IpAddr::V6(address) => key_of(&address.octets()),
+        Affinity { key: hashes.then(|| key_of_address(peer)), server: None }
     }
 }
 
@@ -211,9 +204,9 @@ mod tests {
 
     #[test]
     fn an_address_has_the_same_key_by_ipv6_as_by_ipv4() {
-        let [one, other] = ["10.0.0.1", "::ffff:10.0.0.1"].map(|text| address_key(text.parse().unwrap()));
+        let [one, other] = ["10.0.0.1", "::ffff:10.0.0.1"].map(|text| key_of_address(text.parse().unwrap()));
         assert_eq!(one, other);
-        assert_ne!(one, address_key("10.0.0.2".parse().unwrap()));
+        assert_ne!(one, key_of_address("10.0.0.2".parse().unwrap()));
     }
 
     fn endpoints(servers: u16) -> Vec<Arc<Endpoint>> {

@@ -113,6 +113,8 @@ pub enum Refusal {
     /// The client has closed or reset its connection while it waited.
     ClientGone(Fault),
     Failed(Attempt),
+    /// The time of the whole request is over.
+    TimedOut,
 }
 
 /// Connection or stream that a request goes out on.

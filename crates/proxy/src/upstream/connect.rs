@@ -32,9 +32,9 @@ pub async fn connect(
     preamble: &[u8],
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
-    let (config, services) = (backend.config(), &backend.services);
+    let services = &backend.services;
     // One timeout covers the connect and the TLS handshake: only then the server can take a request.
-    let due = services.timers.now() + config.timeouts.connect.as_millis() as u64;
+    let due = services.timers.now() + backend.terms.connect;
     let started = Instant::now();
     let endpoint = &backend.servers[key.server].endpoint;
     let reached = connect_any(services, endpoint, preamble, due, deadline).await;

@@ -1,8 +1,10 @@
 //! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
 
 use propylon_config::Listener;
-use propylon_http::h1::{self, Decoder, Event, RequestBody, RequestHead, whole_chunked};
+use propylon_http::h1::{self, Decoder, Event, RequestBody, whole_chunked};
 use propylon_net::buffer::Buffer;
+
+use crate::request::Request;
 
 /// The request body, from the client to the server.
 pub enum Upload {
@@ -23,26 +25,41 @@ pub enum Upload {
         /// Copy of a small body all of which was here when it was taken: it can be sent again.
         kept: Option<Box<[u8]>>,
     },
+    /// A stream's, of a length that is not announced and has a limit: so many bytes may still come.
+    LimitedStream {
+        begun: bool,
+        left: u64,
+    },
 }
 
 /// Bytes of a body that a copy is kept of, at most.
 pub const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 impl Upload {
-    pub fn of(head: &RequestHead, inbox: &Buffer, listener: &Listener) -> Upload {
-        match head.body {
+    pub fn of(request: &Request, inbox: &Buffer, listener: &Listener) -> Upload {
+        match request.head.body {
             RequestBody::None => Upload::Whole(0),
             RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
             RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
             RequestBody::Chunked => match whole_chunked(inbox.readable()) {
                 Some(length) => Upload::Whole(length),
-                None => Upload::Chunked { decoder: Box::new(decoder_for(listener)), begun: false },
+                None => {
+                    let limit = request.body_limit().unwrap_or(u64::MAX);
+                    Upload::Chunked { decoder: Box::new(decoder_for(listener).limited_to(limit)), begun: false }
+                }
             },
         }
     }
 
-    pub fn of_stream(head: &RequestHead) -> Upload {
-        let empty = matches!(head.body, RequestBody::None | RequestBody::Length(0));
+    pub fn of_stream(request: &Request) -> Upload {
+        let empty = match request.head.body {
+            RequestBody::None | RequestBody::Length(0) => true,
+            RequestBody::Length(_) => false,
+            RequestBody::Chunked => match request.body_limit() {
+                Some(left) => return Upload::LimitedStream { begun: false, left },
+                None => false,
+            },
+        };
         Upload::Stream { empty, begun: false, kept: None }
     }
 
@@ -55,7 +72,7 @@ impl Upload {
     /// may not have taken it: the rest would be read as a request.
     pub fn is_read(&self) -> bool {
         match self {
-            Upload::Whole(_) | Upload::Stream { .. } => true,
+            Upload::Whole(_) | Upload::Stream { .. } | Upload::LimitedStream { .. } => true,
             Upload::Length { remaining, .. } => *remaining == 0,
             Upload::Chunked { decoder, .. } => decoder.is_done(),
         }
@@ -65,7 +82,10 @@ impl Upload {
     pub fn is_untouched(&self) -> bool {
         match self {
             Upload::Whole(_) | Upload::Stream { kept: Some(_), .. } => true,
-            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } | Upload::Stream { begun, .. } => !begun,
+            Upload::Length { begun, .. }
+            | Upload::Chunked { begun, .. }
+            | Upload::Stream { begun, .. }
+            | Upload::LimitedStream { begun, .. } => !begun,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::client::connection::Connection;
 use crate::client::h2_stream::Stream;
 use crate::client::side::ClientSide;
 use crate::exchange::transfer::body::{KEPT_BYTES_MAX, Upload, write_chunk};
-use crate::exchange::transfer::stop::{Stop, server_fault};
+use crate::exchange::transfer::stop::{Stop, bad_body, server_fault};
 use crate::fault;
 use crate::request::Request;
 use crate::websocket;
@@ -330,12 +330,20 @@ fn poll_stream(
     }
     match ready!(stream.poll_data(context)).map_err(Stop::Client)? {
         Some(piece) => {
-            if let Upload::Stream { begun, kept, .. } = upload {
-                if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.is_exhausted() {
-                    *kept = Some(piece.readable().into());
-                    pieces.copied = true;
+            match upload {
+                Upload::Stream { begun, kept, .. } => {
+                    if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.is_exhausted() {
+                        *kept = Some(piece.readable().into());
+                        pieces.copied = true;
+                    }
+                    *begun = true;
                 }
-                *begun = true;
+                Upload::LimitedStream { begun, left } => {
+                    *begun = true;
+                    let rest = left.checked_sub(piece.len() as u64);
+                    *left = rest.ok_or(Stop::Client(Fault::BodyTooLong))?;
+                }
+                _ => {}
             }
             Poll::Ready(Ok(Piece::Data(piece)))
         }
@@ -392,7 +400,7 @@ fn poll_connection(
                 pieces.trailers = if takes_trailers { lines } else { Vec::new() };
                 return Poll::Ready(Ok(Piece::Data(Buffer::exactly(&data))));
             }
-            Upload::Length { remaining: 0, .. } | Upload::Stream { .. } => {
+            Upload::Length { remaining: 0, .. } | Upload::Stream { .. } | Upload::LimitedStream { .. } => {
                 return Poll::Ready(Ok(Piece::End(Vec::new())));
             }
             Upload::Length { remaining, begun } if !connection.inbox.is_empty() => {
@@ -425,7 +433,7 @@ fn next_chunk(
     takes_trailers: bool,
 ) -> Result<Option<Piece>, Stop> {
     let bytes = connection.inbox.readable();
-    let (consumed, piece) = match decoder.next(bytes).map_err(|_| Stop::Client(Fault::BadBody))? {
+    let (consumed, piece) = match decoder.next(bytes).map_err(bad_body)? {
         Event::NeedMore { consumed } => (consumed, None),
         Event::Data { start, end } => (end, Some(Piece::Data(connection.core.buffers.copy(&bytes[start..end])))),
         Event::End { consumed } => {
@@ -439,7 +447,7 @@ fn next_chunk(
 }
 
 /// Data and trailers.
-fn decoded(body: &[u8]) -> (Vec<u8>, Vec<u8>) {
+pub fn decoded(body: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (mut decoder, mut at, mut data) = (Decoder::new(), 0, Vec::with_capacity(body.len()));
     while let Ok(event) = decoder.next(&body[at..]) {
         match event {

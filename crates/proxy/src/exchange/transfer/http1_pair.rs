@@ -12,7 +12,7 @@ use super::body::{Download, Rechunked, Upload, rechunk, write_chunk};
 use super::downstream::poll_fill;
 use super::limits::Side;
 use super::progress::{PIECE_BYTES, Progress};
-use super::stop::{Stop, server_fault};
+use super::stop::{Stop, bad_body, server_fault};
 use super::upstream::http1::Http1;
 use super::upstream::part::Written;
 use crate::client::connection::Connection;
@@ -134,7 +134,7 @@ impl Http1Pair<'_, '_> {
         scratch.clear();
         server.up.write_end(&mut scratch);
         let rechunked = rechunk(decoder, connection.inbox.readable(), &mut scratch);
-        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client(Fault::BadBody))?;
+        let Rechunked { consumed, chunks } = rechunked.map_err(bad_body)?;
         budget::charge_chunks(context, chunks);
         connection.inbox.consume(consumed);
         progress.request.note.bytes_received += consumed as u64;

@@ -44,6 +44,8 @@ pub struct Limits {
     pub first_byte: u64,
     pub body: u64,
     pub tunnel_idle: u64,
+    /// Other limits than these: of a tunnel, or of the whole request.
+    pub is_special: bool,
 }
 
 /// How far a transfer has come, as far as limits depend on it.
@@ -53,7 +55,6 @@ pub struct Phase {
     pub has_head: bool,
     /// The request has been sent whole.
     pub sent: bool,
-    pub tunnel: bool,
 }
 
 impl DirectionLimit {
@@ -115,6 +116,7 @@ impl Limits {
     pub fn begin_tunnel(&mut self) {
         let idle = MinRateTimeout::new(Duration::from_millis(self.tunnel_idle), 0);
         (self.upload.min_rate, self.download.min_rate) = (idle, idle);
+        self.is_special = true;
     }
 
     /// Begins waits for the client anew: it is not heard for now.
@@ -123,14 +125,16 @@ impl Limits {
         self.download.excuse_client(now);
     }
 
+    /// As [`Limits::next`], of a tunnel.
+    pub fn next_of_tunnel(&self, now: u64) -> Result<u64, (Wait, Stop)> {
+        // Either direction may be quiet for as long as the other moves.
+        let since = self.upload.since().max(self.download.since());
+        let due = if since == 0 { now } else { since } + self.tunnel_idle;
+        if now >= due { Err((Wait::TunnelIdle, Stop::Client(Fault::TunnelIdle))) } else { Ok(due) }
+    }
+
     /// The moment at which the nearest limit is met, in milliseconds; or the one that is met.
     pub fn next(&self, now: u64, phase: Phase) -> Result<u64, (Wait, Stop)> {
-        if phase.tunnel {
-            // Either direction may be quiet for as long as the other moves.
-            let since = self.upload.since().max(self.download.since());
-            let due = if since == 0 { now } else { since } + self.tunnel_idle;
-            return if now >= due { Err((Wait::TunnelIdle, Stop::Client(Fault::TunnelIdle))) } else { Ok(due) };
-        }
         let mut due = u64::MAX;
         if let Some(waiting) = self.upload.waiting {
             due = due.min(waiting.met(now, self.of_upload(waiting.side))?);

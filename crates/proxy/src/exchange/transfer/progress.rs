@@ -7,10 +7,11 @@ use std::time::Instant;
 use propylon_http::fault::Fault;
 use propylon_net::buffer::Buffer;
 use propylon_net::pace::Pace;
+use propylon_observe::telemetry::Wait;
 
 use super::body::Upload;
-use super::limits::{Limits, Side};
-use super::stop::Stop;
+use super::limits::{Limits, Phase, Side};
+use super::stop::{Stop, server_fault};
 use super::upstream::part::Written;
 use crate::core::Core;
 use crate::fault::{Attempt, Repeatable};
@@ -82,6 +83,20 @@ impl Progress<'_> {
     /// Whether the client of a tunnel has not ended, whatever its server has.
     pub fn is_tunnel_open(&self) -> bool {
         self.tunnel && !self.sent
+    }
+
+    /// The moment at which the nearest limit of a tunnel, or of a request that has one for the whole of it, is met; or
+    /// the one that is met.
+    pub fn next_special_limit(&self, now: u64, phase: Phase) -> Result<u64, (Wait, Stop)> {
+        // A tunnel is for as long as its two ends like.
+        if self.tunnel {
+            return self.limits.next_of_tunnel(now);
+        }
+        let next = self.limits.next(now, phase)?;
+        match self.request.millis_left() {
+            Some(0) => Err((Wait::Request, server_fault(Fault::RequestTimeout))),
+            left => Ok(next.min(now.saturating_add(left.unwrap_or(u64::MAX)))),
+        }
     }
 
     /// Takes note of bytes that have been written to the server, and of what has come of it.

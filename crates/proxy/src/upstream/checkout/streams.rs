@@ -187,7 +187,7 @@ async fn await_stream(
     let pool = &backend.state.pool;
     let Some(limiter) = &pool.limiter else { return Err(Refusal::NoServer) };
     let (h2_pool, config) = (&pool.h2_pools[server], backend.config());
-    let (connect, timeout) = (config.timeouts.connect.as_millis() as u64, retry_state.queue_timeout_left(config));
+    let (connect, timeout) = (backend.terms.connect, retry_state.queue_timeout_left(config));
     let (began, since) = (Instant::now(), services.timers.now());
     client.rest();
     let arrived = retry_state.arrived();

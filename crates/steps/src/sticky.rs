@@ -6,10 +6,12 @@
 
 use std::path::PathBuf;
 
-use propylon_config::{At, Backend, CookieSecure, SameSite};
+use propylon_config::{At, Backend};
 use propylon_crypto::{SecretFileError, Tag, TagKey};
 use propylon_http::h1::{Fields, cookies};
 use propylon_tls::{Finding, Severity};
+
+use crate::split::CookieLines;
 
 /// Limit on cookies of one name that are read per request: a browser sends those of all paths.
 const COOKIES_MAX: usize = 8;
@@ -17,7 +19,6 @@ const COOKIES_MAX: usize = 8;
 /// Cookies of one backend's servers.
 pub struct Sticky {
     name: String,
-    secure: CookieSecure,
     key: TagKey,
     servers: Vec<ServerCookie>,
 }
@@ -25,9 +26,7 @@ pub struct Sticky {
 /// Cookie of one server.
 struct ServerCookie {
     tag: Tag,
-    /// `Set-Cookie` as a whole line; `secure` has the attribute `Secure`, `plain` does not.
-    plain: Vec<u8>,
-    secure: Vec<u8>,
+    lines: CookieLines,
 }
 
 /// Target of a request's cookie.
@@ -56,11 +55,10 @@ impl Sticky {
         };
         let cookie = |label: &str| {
             let tag = key.tag(label.as_bytes());
-            let line = |secure| set_cookie(config, &tag, secure);
-            ServerCookie { plain: line(false), secure: line(true), tag }
+            ServerCookie { lines: CookieLines::new(config, &tag.to_text()), tag }
         };
         let servers = labels.map(cookie).collect();
-        Ok(Some(Sticky { name: config.cookie.clone(), secure: config.secure, key, servers }))
+        Ok(Some(Sticky { name: config.cookie.clone(), key, servers }))
     }
 
     /// Target of the request's cookies: the first server that one of them names.
@@ -76,13 +74,14 @@ impl Sticky {
         target
     }
 
+    /// As [`Sticky::set_cookie_line`], for either kind of client.
+    pub fn lines(&self, server: usize) -> Option<&CookieLines> {
+        self.servers.get(server).map(|cookie| &cookie.lines)
+    }
+
     /// The `Set-Cookie` line by which the client's later requests return to this server.
     pub fn set_cookie_line(&self, server: usize, is_tls: bool) -> Option<&[u8]> {
-        let cookie = self.servers.get(server)?;
-        Some(match (self.secure, is_tls) {
-            (CookieSecure::Always, _) | (CookieSecure::Auto, true) => &cookie.secure,
-            _ => &cookie.plain,
-        })
+        Some(self.lines(server)?.of(is_tls))
     }
 
     fn read(&self, value: &[u8]) -> CookieTarget {
@@ -93,28 +92,6 @@ impl Sticky {
             _ => CookieTarget::Forged,
         }
     }
-}
-
-/// RFC 6265 §4.1.1.
-fn set_cookie(config: &propylon_config::Sticky, tag: &Tag, secure: bool) -> Vec<u8> {
-    let mut line = format!("Set-Cookie: {}={}; Path={}", config.cookie, tag.to_text(), config.path);
-    if let Some(ttl) = config.ttl {
-        line.push_str(&format!("; Max-Age={}", ttl.as_secs().max(1)));
-    }
-    if secure {
-        line.push_str("; Secure");
-    }
-    if config.http_only {
-        line.push_str("; HttpOnly");
-    }
-    line.push_str(match config.same_site {
-        SameSite::Strict => "; SameSite=Strict",
-        SameSite::Lax => "; SameSite=Lax",
-        SameSite::None => "; SameSite=None",
-        SameSite::Unsaid => "",
-    });
-    line.push_str("\r\n");
-    line.into_bytes()
 }
 
 /// Checks the files of secrets: finds errors in them, and backends that have none.

@@ -1,0 +1,104 @@
+//! Steps of a route about where its requests go, and how long and how often that is tried.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::{BackendId, HashKey, Sticky};
+use crate::shown;
+
+/// Division of a route's requests among backends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// Sides in the order of the file, two at least.
+    pub sides: Vec<Side>,
+    /// Stickiness of clients to sides. Absent: each request by itself.
+    pub sticky: Option<SideSticky>,
+}
+
+/// One of the backends that a route's requests are divided among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Backend of the side.
+    pub backend: BackendId,
+    /// Share of the requests, beside the other sides' weights. Default 1; 0 gets none.
+    pub weight: u32,
+}
+
+/// Stickiness of clients to the side of a split that they got.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SideSticky {
+    /// A cookie names the side. There is no key: which side a client has is no secret.
+    Cookie(Sticky),
+    /// A hash of this part of the request decides.
+    Hash(HashKey),
+}
+
+/// Timeouts of a route's requests. Absent ones are those of the backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RouteTimeouts {
+    /// Limit on the whole request, from its first byte to the last of its response, over all attempts. Absent: none.
+    #[serde(serialize_with = "shown::written")]
+    pub request: Option<Duration>,
+    /// Limit on a connection to a server.
+    #[serde(serialize_with = "shown::written")]
+    pub connect: Option<Duration>,
+    /// Limit on the wait for a response's first byte, for each attempt.
+    #[serde(serialize_with = "shown::written")]
+    pub first_byte: Option<Duration>,
+    /// Limit on how long a body may stand still for its server.
+    #[serde(serialize_with = "shown::written")]
+    pub body: Option<Duration>,
+}
+
+/// Repeats of a route's requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Retries {
+    /// Attempts after the first, 0 to 10. Absent: as many as the backend's `retries`.
+    pub attempts: Option<u32>,
+    /// Faults and statuses that are met with another attempt. Default connect and reset.
+    pub on: RetryOn,
+    /// Pause before the first repeat, which grows with each. Absent: none.
+    #[serde(serialize_with = "shown::written")]
+    pub backoff: Option<Duration>,
+}
+
+/// Faults and statuses of attempts that are met with another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryOn {
+    /// No connection came about.
+    pub connect: bool,
+    /// The server closed or reset before any byte of a response.
+    pub reset: bool,
+    /// The response's first byte did not come in time.
+    pub timeout: bool,
+    /// Statuses from 500 to 599, in ascending order.
+    pub statuses: Vec<u16>,
+}
+
+impl Default for RetryOn {
+    fn default() -> RetryOn {
+        RetryOn { connect: true, reset: true, timeout: false, statuses: Vec::new() }
+    }
+}
+
+impl Serialize for RetryOn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let words = [("connect", self.connect), ("reset", self.reset), ("timeout", self.timeout)];
+        let words = words.into_iter().filter(|(_, is_on)| *is_on).map(|(word, _)| serde_json::json!(word));
+        serializer.collect_seq(words.chain(self.statuses.iter().map(|status| serde_json::json!(status))))
+    }
+}
+
+/// Copies of a route's requests for another backend, whose responses are thrown away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// Backend that gets the copies.
+    pub backend: BackendId,
+    /// Share of the requests, in millionths. Default all.
+    pub millionths: u32,
+    /// Longest body that is copied, in bytes. Default 64 KiB.
+    pub body_bytes_max: u64,
+    /// Copies that may be under way at once on each worker. Default 64.
+    pub in_flight_max: u32,
+}

@@ -1,0 +1,44 @@
+//! Backends as routes have them that have terms of their own: the same state, other limits.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use propylon_config::{Action, BackendId, Route, RouteTimeouts};
+use propylon_steps::Steps;
+use propylon_steps::split::Split;
+
+use crate::upstream::backend::Backend;
+use crate::upstream::terms::{Checkout, RequestTerms};
+
+/// The backends that a route leads to, each on the route's terms; none where those are the backends' own.
+pub fn of(route: &Route, steps: &Steps, backends: &[Rc<Backend>]) -> Vec<Rc<Backend>> {
+    let Action::Backend(first) = &route.action else { return Vec::new() };
+    let (timeouts, retries) = (&route.steps.timeouts, &route.steps.retries);
+    let keeps_to_sides = steps.split.as_ref().is_some_and(|split| split.sets_cookies());
+    let attempts = retries.as_ref().and_then(|retries| retries.attempts);
+    if *timeouts == RouteTimeouts::default() && attempts.is_none() && !keeps_to_sides {
+        return Vec::new();
+    }
+    let mut ids = vec![*first];
+    ids.extend(route.steps.other_backends());
+    ids.dedup();
+    let view = |id: BackendId| {
+        let backend = &backends[id.0];
+        let or_own = |limit: Option<Duration>, own| limit.map_or(own, |limit| limit.as_millis() as u64);
+        let own = &backend.terms;
+        let cookies = |split: &Split| split.cookies(id, backend.shared.sticky.as_ref(), backend.servers.len());
+        let side = steps.split.as_ref().and_then(cookies).map(Rc::new);
+        let terms = RequestTerms {
+            connect: or_own(timeouts.connect, own.connect),
+            first_byte: or_own(timeouts.first_byte, own.first_byte),
+            body: or_own(timeouts.body, own.body),
+            retries: attempts.unwrap_or(own.retries),
+            is_timed: timeouts.request.is_some(),
+            checkout: if timeouts.request.is_some() { Checkout::Timed } else { own.checkout },
+            sets_cookie: own.sets_cookie || side.is_some(),
+            side,
+        };
+        backend.on_terms(terms)
+    };
+    ids.into_iter().map(view).collect()
+}

@@ -1,0 +1,52 @@
+//! Terms on which requests go to a backend: its own, or those of a route that has others.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use propylon_config as config;
+use propylon_steps::split::SideCookies;
+
+/// Terms of the requests that go to a backend by one route, or by any that has none of its own.
+#[derive(Clone)]
+pub struct RequestTerms {
+    /// Limits in milliseconds.
+    pub connect: u64,
+    pub first_byte: u64,
+    pub body: u64,
+    pub retries: u32,
+    /// Whether the whole request has a limit.
+    pub is_timed: bool,
+    pub checkout: Checkout,
+    /// Whether a response may set a cookie for the client to come back by.
+    pub sets_cookie: bool,
+    /// Cookies of the route's side, where it keeps clients to sides.
+    pub side: Option<Rc<SideCookies>>,
+}
+
+/// Ways to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkout {
+    Connection,
+    /// A stream of a connection that carries many requests, perhaps.
+    Stream,
+    /// Either of them, within the limit of the whole request.
+    Timed,
+}
+
+impl RequestTerms {
+    /// The terms of a backend itself.
+    pub fn of(backend: &config::Backend, has_streams: bool, sets_cookie: bool) -> RequestTerms {
+        let millis = |limit: Duration| limit.as_millis() as u64;
+        let timeouts = &backend.timeouts;
+        RequestTerms {
+            connect: millis(timeouts.connect),
+            first_byte: millis(timeouts.first_byte),
+            body: millis(timeouts.body),
+            retries: backend.retries,
+            is_timed: false,
+            checkout: if has_streams { Checkout::Stream } else { Checkout::Connection },
+            sets_cookie,
+            side: None,
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! Places that a route's requests go to: backends by weight and for good, fallbacks, and copies; timeouts, repeats and
+//! limits.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use propylon_e2e::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, block, frame, request};
+use propylon_e2e::origin::dead;
+use propylon_e2e::program::{curl, run};
+use propylon_e2e::wait::WAIT_MAX;
+use propylon_e2e::{Ending, Engine, Origin, Scratch, binaries, http};
+
+/// An origin that says its name.
+fn named(name: &'static str) -> Origin {
+    Origin::always(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))
+}
+
+fn backend(name: &str, servers: &[SocketAddr], more: &str) -> String {
+    let servers: Vec<String> = servers.iter().map(|address| format!("\"{address}\"")).collect();
+    format!("[backend.{name}]\nservers = [{}]\n{more}\n", servers.join(", "))
+}
+
+/// Two listeners, these backends, and one route with these lines.
+fn config(backends: &[String], route: &str) -> String {
+    format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}\
+         [[route]]\n{route}\n",
+        backends.concat()
+    )
+}
+
+const SPLIT: &str = "backend = [{ name = \"a\", weight = 90 }, { name = \"b\", weight = 10 }]";
+
+fn two(route: &str) -> (Engine, [Origin; 2]) {
+    let origins = [named("a"), named("b")];
+    let backends = [backend("a", &[origins[0].address()], ""), backend("b", &[origins[1].address()], "")];
+    (Engine::start(&config(&backends, route)), origins)
+}
+
+/// Names that so many requests are answered with, over HTTP/1.1 on one connection.
+fn asked(engine: &Engine, number: usize) -> Vec<String> {
+    let mut client = engine.client("plain");
+    (0..number).map(|_| client.get("/").text()).collect()
+}
+
+fn count(names: &[String], name: &str) -> usize {
+    names.iter().filter(|one| *one == name).count()
+}
+
+/// The cookie that a response sets, as it is sent back.
+fn cookie(head: &str, name: &str) -> Option<String> {
+    let lines = http::values(head, "Set-Cookie");
+    let line = lines.iter().find(|line| line.starts_with(&format!("{name}=")))?;
+    Some(line.split(';').next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn requests_are_divided_by_weight_to_the_request_over_both_versions_of_http() {
+    let (engine, _origins) = two(SPLIT);
+    let names = asked(&engine, 300);
+    assert_eq!((count(&names, "a"), count(&names, "b")), (270, 30));
+    // Smooth: any ten in a row have one for the small side.
+    for ten in names.windows(10) {
+        assert_eq!(count(ten, "b"), 1, "{names:?}");
+    }
+    let mut http2 = Http2::start(&engine);
+    let mut small = 0;
+    for number in 0..100 {
+        let stream = 2 * number + 1;
+        http2.get(stream, "/");
+        let (head, body) = http2.response(stream);
+        assert_eq!(head.status(), Some(200));
+        small += usize::from(body == b"b");
+    }
+    assert_eq!(small, 10);
+    assert_eq!(engine.logged("a request of the small side", |line| line["backend"] == "b")["status"], 200);
+    assert_eq!(engine.metric("propylon_server_requests_total", &[("backend", "b")]), 40.0);
+}
+
+#[test]
+fn weights_that_a_reload_changes_hold_at_once_and_no_weight_gets_nothing() {
+    let origins = [named("a"), named("b"), named("c")];
+    let backends: Vec<String> =
+        ["a", "b", "c"].iter().zip(&origins).map(|(name, origin)| backend(name, &[origin.address()], "")).collect();
+    let text = |weights: [u32; 3], more: &str| {
+        let sides = ["a", "b", "c"]
+            .iter()
+            .zip(weights)
+            .map(|(name, weight)| format!("{{ name = \"{name}\", weight = {weight} }}"));
+        config(&backends, &format!("backend = [{}]\n{more}", sides.collect::<Vec<_>>().join(", ")))
+    };
+    let engine = Engine::start(&text([1, 2, 3], ""));
+    let counts = |engine: &Engine, number| {
+        let names = asked(engine, number);
+        ["a", "b", "c"].map(|name| count(&names, name))
+    };
+    assert_eq!(counts(&engine, 60), [10, 20, 30]);
+    engine.rewrite(&text([0, 1, 0], ""));
+    engine.reload();
+    assert_eq!(counts(&engine, 20), [0, 20, 0]);
+    engine.rewrite(&text([0, 0, 0], ""));
+    engine.reload();
+    let response = engine.client("plain").get("/nowhere");
+    assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: no-server\n"));
+    assert_eq!(engine.logged_path("/nowhere")["fault"], "no-server");
+    let first = [backends[0].clone(), backends[1].clone(), backends[2].clone()];
+    engine.rewrite(&config(
+        &first,
+        "backend = [{ name = \"a\", weight = 0 }, { name = \"b\", weight = 0 }]\nfallback = \"c\"",
+    ));
+    engine.reload();
+    assert_eq!(counts(&engine, 5), [0, 0, 5]);
+}
+
+#[test]
+fn a_cookie_keeps_a_client_at_its_side() {
+    let (engine, _origins) = two(&format!("{SPLIT}\nsticky = {{ cookie = \"side\", ttl = \"1h\" }}"));
+    let mut client = engine.client("plain");
+    let mut sides = std::collections::BTreeMap::new();
+    for _ in 0..10 {
+        let response = client.get("/");
+        sides.insert(response.text(), cookie(&response.head, "side").expect("a cookie"));
+        assert!(response.field("Set-Cookie").unwrap().ends_with("; Path=/; Max-Age=3600; HttpOnly; SameSite=Lax"));
+    }
+    assert_eq!(sides.len(), 2, "{sides:?}");
+    for (name, cookie) in &sides {
+        for _ in 0..20 {
+            let response = client.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: x=y; {cookie}\r\n\r\n"));
+            assert_eq!((&response.text(), response.field("Set-Cookie")), (name, None));
+        }
+        let mut http2 = Http2::start(&engine);
+        let mut fields = request("GET", "/");
+        fields.push(("cookie", cookie));
+        http2.client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&fields)));
+        let (_, body) = http2.response(1);
+        assert_eq!(body, name.as_bytes());
+    }
+    let response = client.ask("GET / HTTP/1.1\r\nHost: a\r\nCookie: side=0123456789abcdef\r\n\r\n");
+    assert!(sides.values().any(|known| Some(known) == cookie(&response.head, "side").as_ref()), "a new one");
+    let https = curl(&["-sk", "-D-", "-o/dev/null", &engine.url("web")]).text();
+    assert!(https.to_lowercase().contains("; secure; httponly"), "{https}");
+}
+
+#[test]
+fn a_side_and_a_server_of_it_have_a_cookie_each() {
+    let origins = [named("a1"), named("a2"), named("b")];
+    let both = backend("a", &[origins[0].address(), origins[1].address()], "sticky = { cookie = \"seat\" }");
+    let route = "backend = [{ name = \"a\" }, { name = \"b\" }]\nsticky = { cookie = \"side\" }";
+    let engine = Engine::start(&config(&[both, backend("b", &[origins[2].address()], "")], route));
+    let mut client = engine.client("plain");
+    let first = loop {
+        let response = client.get("/");
+        if response.text() != "b" {
+            break response;
+        }
+    };
+    let (side, seat) = (cookie(&first.head, "side").expect("a side"), cookie(&first.head, "seat").expect("a seat"));
+    for _ in 0..20 {
+        let response = client.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {side}; {seat}\r\n\r\n"));
+        assert_eq!((response.text(), response.fields("Set-Cookie").len()), (first.text(), 0));
+    }
+    let seatless = client.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {side}\r\n\r\n"));
+    assert_eq!((cookie(&seatless.head, "side"), cookie(&seatless.head, "seat").is_some()), (None, true));
+}
+
+#[test]
+fn a_hash_keeps_a_client_at_its_side_on_every_worker() {
+    let origins = [named("a"), named("b")];
+    let backends = [backend("a", &[origins[0].address()], ""), backend("b", &[origins[1].address()], "")];
+    let route = "backend = [{ name = \"a\" }, { name = \"b\" }]\nsticky = { key = { header = \"X-User\" } }";
+    let engine = Engine::start(&format!("[process]\nworkers = 2\n{}", config(&backends, route)));
+    let mut seen = [0; 2];
+    for user in 0..30 {
+        let ask = || engine.client("plain").ask(format!("GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\n\r\n")).text();
+        let first = ask();
+        (0..6).for_each(|_| assert_eq!(ask(), first, "{user}"));
+        seen[usize::from(first == "b")] += 1;
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+#[test]
+fn a_fallback_takes_what_the_backend_has_no_server_for() {
+    let spare = named("spare");
+    let slow = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    let full = "circuit = { requests = 1 }";
+    let queued = "queue = { limit = 0 }";
+    let one = format!("servers = [{{ address = \"{}\", max_connections = 1 }}]", slow.address());
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}{}{}\
+         [backend.drained]\nservers = [{{ address = \"127.0.0.1:9\", drain = true }}]\n\
+         [backend.queued]\n{one}\n{queued}\n\
+         [[route]]\npath = \"/refused\"\nbackend = \"refused\"\nfallback = \"spare\"\n\
+         [[route]]\npath = \"/drained\"\nbackend = \"drained\"\nfallback = \"spare\"\n\
+         [[route]]\npath = \"/circuit\"\nbackend = \"circuit\"\nfallback = \"spare\"\n\
+         [[route]]\npath = \"/queued\"\nbackend = \"queued\"\nfallback = \"spare\"\n\
+         [[route]]\nbackend = \"refused\"\n",
+        backend("spare", &[spare.address()], ""),
+        backend("refused", &[dead(), dead()], "retries = 1"),
+        backend("circuit", &[slow.address()], full),
+    );
+    let engine = Engine::start(&text);
+    let mut busy = [engine.client("plain"), engine.client("plain")];
+    busy[0].send("GET /circuit HTTP/1.1\r\nHost: a\r\n\r\n");
+    busy[1].send("GET /queued HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_server_requests_in_flight", &[("backend", "circuit")], 1.0);
+    engine.metric_reaches("propylon_server_requests_in_flight", &[("backend", "queued")], 1.0);
+    let body = "x".repeat(3_000);
+    for (path, backend) in
+        [("/refused", "refused"), ("/drained", "drained"), ("/circuit", "circuit"), ("/queued", "queued")]
+    {
+        let mut client = engine.client("plain");
+        let response = client.get(path);
+        assert_eq!((response.status, response.text().as_str()), (200, "spare"), "{path}");
+        // A body goes along, and the connection stays in step.
+        let post = client.ask(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n{body}"));
+        assert_eq!((post.status, post.text().as_str()), (200, "spare"), "{path}");
+        let mut http2 = Http2::start(&engine);
+        http2.get(1, path);
+        assert_eq!(http2.response(1).1, b"spare", "{path}");
+        assert_eq!(engine.metric("propylon_fallbacks_total", &[("backend", backend)]), 3.0, "{path}");
+        let line = engine.logged("the request", |line| line["path"] == path && line["status"] == 200);
+        assert_eq!((&line["backend"], &line["fault"]), (&"spare".into(), &serde_json::Value::Null), "{line}");
+    }
+    assert_eq!(spare.received_text().matches(&body).count(), 4);
+    let refused = engine.client("plain").get("/");
+    assert_eq!((refused.status, refused.text().as_str()), (502, "502 Bad Gateway: connect-refused\n"));
+}
+
+#[test]
+fn what_may_have_been_seen_does_not_go_to_the_fallback() {
+    let (rude, spare) = (closing(), named("spare"));
+    let backends = [backend("a", &[rude.address()], "retries = 0"), backend("spare", &[spare.address()], "")];
+    let engine = Engine::start(&config(&backends, "backend = \"a\"\nfallback = \"spare\""));
+    let response = engine.client("plain").ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!((response.status, response.text().as_str()), (502, "502 Bad Gateway: closed-before-response\n"));
+    assert_eq!(spare.connections(), 0);
+}
+
+/// An origin that closes in place of an answer.
+fn closing() -> Origin {
+    Origin::scripted(|peer| {
+        peer.read_request();
+        peer.close();
+    })
+}
+
+/// An origin that answers with these statuses, one after the other, and then with 200.
+fn failing(statuses: &'static [u16]) -> (Origin, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let origin = Origin::answering(move |_| {
+        let number = counted.fetch_add(1, Ordering::SeqCst);
+        let status = statuses.get(number).copied().unwrap_or(200);
+        let body = format!("{status} at {number}");
+        format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    });
+    (origin, asked)
+}
+
+#[test]
+fn statuses_that_a_route_names_are_asked_again_and_others_are_the_clients() {
+    let retries = "retries = { attempts = 2, on = [\"connect\", 503, 502], backoff = \"1ms\" }";
+    for (statuses, method, wanted, asks) in [
+        (&[503, 502][..], "GET", "200 at 2", 3),
+        (&[503, 502, 503], "GET", "503 at 2", 3),
+        (&[500], "GET", "500 at 0", 1),
+        (&[503], "POST", "503 at 0", 1),
+        (&[503], "DELETE", "200 at 1", 2),
+    ] {
+        for is_http2 in [false, true] {
+            let (origin, asked) = failing(statuses);
+            let engine = Engine::start(&config(
+                &[backend("a", &[origin.address()], "")],
+                &format!("backend = \"a\"\n{retries}"),
+            ));
+            let text = match is_http2 {
+                false => engine
+                    .client("plain")
+                    .ask(format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"))
+                    .text(),
+                true => {
+                    let mut http2 = Http2::start(&engine);
+                    http2.headers(1, END_HEADERS | END_STREAM, &request(method, "/"));
+                    String::from_utf8(http2.response(1).1).unwrap()
+                }
+            };
+            assert_eq!((text.as_str(), asked.load(Ordering::SeqCst)), (wanted, asks), "{statuses:?} {method}");
+            assert_eq!(engine.metric("propylon_retries_total", &[("backend", "a")]), (asks - 1) as f64);
+        }
+    }
+}
+
+#[test]
+fn repeats_stay_within_the_budget_of_the_backend() {
+    let origin = Origin::always("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy");
+    let route = "backend = \"a\"\nretries = { attempts = 1, on = [503] }";
+    let engine = Engine::start(&config(&[backend("a", &[origin.address()], "")], route));
+    let mut client = engine.client("plain");
+    for _ in 0..400 {
+        assert_eq!(client.get("/").text(), "busy");
+    }
+    // 256 were saved up, and each request has earned a fifth.
+    let retries = engine.metric("propylon_retries_total", &[("backend", "a")]);
+    let refused = engine.metric("propylon_retries_refused_total", &[("backend", "a")]);
+    assert_eq!(retries + refused, 400.0);
+    assert!((256.0..=256.0 + 80.0).contains(&retries), "{retries}");
+}
+
+#[test]
+fn faults_that_a_route_does_not_name_are_not_asked_again() {
+    let (rude, mild) = (closing(), named("mild"));
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    for (server, on, wanted) in [
+        (rude.address(), "[\"connect\"]", (502, "502 Bad Gateway: closed-before-response\n")),
+        (rude.address(), "[\"reset\"]", (200, "mild")),
+        (silent.address(), "[\"connect\", \"reset\"]", (504, "504 Gateway Timeout: first-byte-timeout\n")),
+        (silent.address(), "[\"timeout\"]", (200, "mild")),
+        (dead(), "[\"reset\"]", (502, "502 Bad Gateway: connect-refused\n")),
+        (dead(), "[\"connect\"]", (200, "mild")),
+    ] {
+        let more = "balance = \"first\"";
+        let route = format!(
+            "backend = \"a\"\nretries = {{ attempts = 1, on = {on} }}\ntimeouts = {{ first_byte = \"200ms\" }}"
+        );
+        let engine = Engine::start(&config(&[backend("a", &[server, mild.address()], more)], &route));
+        let response = engine.client("plain").get("/");
+        assert_eq!((response.status, response.text().as_str()), wanted, "{on}");
+    }
+}
+
+#[test]
+fn the_time_of_the_whole_request_ends_it_wherever_it_is() {
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    let halting = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ");
+        peer.stall(WAIT_MAX);
+    });
+    let full = format!("servers = [{{ address = \"{}\", max_connections = 1 }}]", silent.address());
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}{}\
+         [backend.full]\n{full}\n\
+         [[route]]\npath = \"/silent\"\nbackend = \"silent\"\ntimeouts = {{ request = \"300ms\" }}\n\
+         [[route]]\npath = \"/halting\"\nbackend = \"halting\"\ntimeouts = {{ request = \"300ms\" }}\n\
+         [[route]]\npath = \"/full\"\nbackend = \"full\"\ntimeouts = {{ request = \"300ms\" }}\n\
+         [[route]]\npath = \"/hold\"\nbackend = \"full\"\n",
+        backend("silent", &[silent.address()], ""),
+        backend("halting", &[halting.address()], ""),
+    );
+    let engine = Engine::start(&text);
+    let mut holder = engine.client("plain");
+    holder.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_server_requests_in_flight", &[("backend", "full")], 1.0);
+    for path in ["/silent", "/full"] {
+        let response = engine.client("plain").get(path);
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (504, "504 Gateway Timeout: request-timeout\n"),
+            "{path}"
+        );
+        let mut http2 = Http2::start(&engine);
+        http2.get(1, path);
+        let (head, body) = http2.response(1);
+        assert_eq!(
+            (head.spelled_status().or(head.status()), &body[..]),
+            (Some(504), &b"504 Gateway Timeout: request-timeout\n"[..])
+        );
+        assert_eq!(engine.logged_path(path)["fault"], "request-timeout");
+    }
+    let mut client = engine.client("plain");
+    client.send("GET /halting HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (bytes, ending) = client.read_to_end();
+    assert!(bytes.ends_with(b"half "), "{}", String::from_utf8_lossy(&bytes));
+    assert!(matches!(ending, Ending::Reset | Ending::Clean), "{ending:?}");
+    assert_eq!(engine.logged_path("/halting")["fault"], "request-timeout");
+    // Nothing of the requests stays behind.
+    engine.metric_reaches("propylon_server_requests_in_flight", &[("backend", "silent")], 0.0);
+    engine.metric_reaches("propylon_queue_depth", &[("backend", "full")], 0.0);
+    engine.metric_reaches("propylon_server_connections", &[("backend", "silent")], 0.0);
+}
+
+#[test]
+fn a_route_may_have_less_or_more_time_than_its_backend() {
+    let late = Origin::answering(|_| {
+        std::thread::sleep(Duration::from_millis(700));
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate".to_vec()
+    });
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n{}\
+         [[route]]\nbackend = \"a\"\n\
+         [[route]]\npath = \"/more\"\nbackend = \"a\"\ntimeouts = {{ first_byte = \"30s\" }}\n",
+        backend("a", &[late.address()], "timeouts = { first_byte = \"200ms\" }"),
+    );
+    let engine = Engine::start(&text);
+    let (own, more) = (engine.client("plain").get("/"), engine.client("plain").get("/more"));
+    assert_eq!((own.text().as_str(), more.text().as_str()), ("504 Gateway Timeout: first-byte-timeout\n", "late"));
+}
+
+#[test]
+fn bodies_beyond_a_routes_limit_are_refused_and_servers_never_get_more() {
+    let origin = Origin::mirror();
+    let text = format!("backend = \"a\"\nbody_limit = 10\n[[route]]\npath = \"/free\"\nbackend = \"a\"");
+    let engine = Engine::start(&config(&[backend("a", &[origin.address()], "")], &text));
+    let too_long = (413, "413 Content Too Large: body-too-long\n");
+    let chunked = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (body, is_good) in [
+        ("5\r\nabcde\r\n5\r\nfghij\r\n0\r\n\r\n", true),
+        ("5\r\nabcde\r\n6\r\nfghijk\r\n0\r\n\r\n", false),
+        ("b\r\nabcde", false),
+    ] {
+        // All of it with the head, and the body behind it.
+        for apart in [false, true] {
+            let mut client = engine.client("plain");
+            client.send(chunked("/"));
+            if apart {
+                engine.metric_reaches("propylon_requests_in_progress", &[("listener", "plain")], 1.0);
+            }
+            client.send(body);
+            let response = client.read_response();
+            match is_good {
+                true => assert!(response.text().contains("abcde"), "{body}: {}", response.text()),
+                false => assert_eq!((response.status, response.text().as_str()), too_long, "{body} {apart}"),
+            }
+        }
+    }
+    let response = engine.client("plain").ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nabcdefghijk");
+    assert_eq!((response.status, response.text().as_str()), too_long);
+    let expecting = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n";
+    assert_eq!(engine.client("plain").ask(expecting).status, 413);
+    let free = engine.client("plain").ask(format!("{}b\r\nabcdefghijk\r\n0\r\n\r\n", chunked("/free")));
+    assert_eq!(free.status, 200);
+    for (length, pieces) in [(true, &["abcdefghijk"][..]), (false, &["abcdefgh", "ijk"])] {
+        let mut http2 = Http2::start(&engine);
+        let mut fields = request("POST", "/");
+        if length {
+            fields.push(("content-length", "11"));
+        }
+        http2.headers(1, END_HEADERS, &fields);
+        for (place, piece) in pieces.iter().enumerate() {
+            let is_last = place + 1 == pieces.len();
+            http2.send(DATA, if is_last { END_STREAM } else { 0 }, 1, piece.as_bytes());
+        }
+        let (head, body) = http2.response(1);
+        assert_eq!(head.status().or(head.spelled_status()), Some(413), "{}", String::from_utf8_lossy(&body));
+    }
+    assert_eq!(engine.logged("a long one", |line| line["status"] == 413)["fault"], "body-too-long");
+    assert!(!origin.received_text().contains("fghijk\r\n0") || origin.received_text().contains("POST /free"));
+    let sent = origin.received_text();
+    assert_eq!(sent.matches("fghijk").count(), 1, "only the free one: {sent}");
+}
+
+#[test]
+fn a_mirror_gets_copies_to_the_byte_and_the_client_never_waits_for_it() {
+    let (own, shadow) = (named("own"), Origin::mirror());
+    let silent = Origin::scripted(|peer| {
+        peer.read_request();
+        peer.stall(WAIT_MAX);
+    });
+    let text = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{}{}{}{}\
+         [[route]]\nbackend = \"own\"\nmirror = {{ backend = \"shadow\", body = 10 }}\n\
+         [[route]]\npath = \"/share\"\nbackend = \"own\"\nmirror = {{ backend = \"shadow\", percent = 5 }}\n\
+         [[route]]\npath = \"/dead\"\nbackend = \"own\"\nmirror = {{ backend = \"dead\" }}\n\
+         [[route]]\npath = \"/silent\"\nbackend = \"own\"\nmirror = {{ backend = \"silent\", in_flight = 2 }}\n",
+        backend("own", &[own.address()], ""),
+        backend("shadow", &[shadow.address()], ""),
+        backend("dead", &[dead()], ""),
+        backend("silent", &[silent.address()], ""),
+    );
+    let engine = Engine::start(&text);
+    let reaches = |backend: &str, outcome: &str, count: f64| {
+        let labels = [("backend", backend), ("reason", outcome)];
+        engine.metric_reaches("propylon_mirrored_requests_total", &labels, count);
+    };
+    let mut client = engine.client("plain");
+    for round in 1..=3 {
+        let posted =
+            format!("POST /x?round={round} HTTP/1.1\r\nHost: shop.test\r\nX-A: b\r\nContent-Length: 4\r\n\r\nbody");
+        assert_eq!(client.ask(posted).text(), "own");
+        reaches("shadow", "answered", f64::from(round));
+    }
+    let (sent, copied) = (own.received_text(), shadow.received_text());
+    assert_eq!(sent, copied, "the same bytes");
+    assert_eq!((copied.matches("POST /x?round=").count(), shadow.connections()), (3, 1), "{copied}");
+    assert!(copied.contains("Host: shop.test\r\n"), "{copied}");
+    let chunked =
+        "POST /chunks HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+    assert_eq!(client.ask(chunked).text(), "own");
+    reaches("shadow", "answered", 4.0);
+    assert!(shadow.received_text().ends_with("\r\n\r\nabc"), "{}", shadow.received_text());
+    // Too long, and switches.
+    assert_eq!(client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nabcdefghijk").text(), "own");
+    reaches("shadow", "not-copied", 1.0);
+    let mut http2 = Http2::start(&engine);
+    http2.get(1, "/h2");
+    assert_eq!(http2.response(1).1, b"own");
+    reaches("shadow", "answered", 5.0);
+    for _ in 0..100 {
+        assert_eq!(client.get("/share").text(), "own");
+    }
+    reaches("shadow", "answered", 10.0);
+    assert_eq!(client.get("/dead").text(), "own");
+    reaches("dead", "failed", 1.0);
+    for _ in 0..5 {
+        assert_eq!(client.get("/silent").text(), "own");
+    }
+    reaches("silent", "too-many", 3.0);
+    assert_eq!(engine.metric("propylon_server_requests_total", &[("backend", "silent")]), 2.0);
+    assert_eq!(engine.logged_path("/silent")["backend"], "own");
+}
+
+#[test]
+fn explain_and_check_know_all_backends_of_a_route() {
+    let (scratch, servers) = (Scratch::new(), ["127.0.0.1:1".parse().unwrap()]);
+    let all: Vec<String> = ["a", "b", "c"].iter().map(|name| backend(name, &servers, "")).collect();
+    let route = format!("{SPLIT}\nfallback = \"c\"\nsticky = {{ cookie = \"side\" }}\nretries = 1");
+    let text = format!("[listener.plain]\nbind = \"127.0.0.1:8080\"\n{}[[route]]\n{route}\n", all.concat());
+    let path = scratch.path().join("propylon.toml");
+    std::fs::write(&path, &text).expect("a file");
+    let path = path.to_str().expect("a name");
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(binaries::propylon());
+        command.args(arguments);
+        let said = run(command, b"", WAIT_MAX);
+        (said.status.code(), said.text() + &said.stderr)
+    };
+    let (code, said) = run(&["check", "-c", path]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("no route leads to"), "{said}");
+    let (_, said) = run(&["explain", "-c", path, "http://shop.test:8080/"]);
+    for line in
+        ["split        a 90 of 100, b 10 of 100", "by the cookie side", "fallback     c, round-robin", "\"attempts\":1"]
+    {
+        assert!(said.contains(line), "no \"{line}\" in:\n{said}");
+    }
+    let (_, said) = run(&["explain", "-c", path, "--json", "http://shop.test:8080/"]);
+    let value: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let one = &value["listeners"][0];
+    assert_eq!(
+        (&one["split"][1]["weight"], &one["fallback"], &one["backend"]["name"]),
+        (&10.into(), &"c".into(), &"a".into())
+    );
+}
