@@ -411,8 +411,8 @@ fn a_route_may_have_less_or_more_time_than_its_backend() {
 #[test]
 fn bodies_beyond_a_routes_limit_are_refused_and_servers_never_get_more() {
     let origin = Origin::mirror();
-    let text = format!("backend = \"a\"\nbody_limit = 10\n[[route]]\npath = \"/free\"\nbackend = \"a\"");
-    let engine = Engine::start(&config(&[backend("a", &[origin.address()], "")], &text));
+    let text = "backend = \"a\"\nbody_limit = 10\n[[route]]\npath = \"/free\"\nbackend = \"a\"";
+    let engine = Engine::start(&config(&[backend("a", &[origin.address()], "")], text));
     let too_long = (413, "413 Content Too Large: body-too-long\n");
     let chunked = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (body, is_good) in [
@@ -456,7 +456,6 @@ fn bodies_beyond_a_routes_limit_are_refused_and_servers_never_get_more() {
         assert_eq!(head.status().or(head.spelled_status()), Some(413), "{}", String::from_utf8_lossy(&body));
     }
     assert_eq!(engine.logged("a long one", |line| line["status"] == 413)["fault"], "body-too-long");
-    assert!(!origin.received_text().contains("fghijk\r\n0") || origin.received_text().contains("POST /free"));
     let sent = origin.received_text();
     assert_eq!(sent.matches("fghijk").count(), 1, "only the free one: {sent}");
 }
