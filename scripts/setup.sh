@@ -24,6 +24,9 @@ PEERS=(
     "pebble pebble"
     "pebble-challtestsrv pebble"
     "go golang-go"
+    # Passwords as others hash them.
+    "htpasswd apache2-utils"
+    "argon2 argon2"
     # With java; where there is that alone, no compiler is.
     "javac default-jdk-headless"
     # Those of clusters: what engines share, how routers hear of them, and their second hop.
@@ -57,6 +60,8 @@ PYTHON=/usr/bin/python3
 MODULES=(
     "grpc python3-grpcio"
     "websockets python3-websockets"
+    "jwt python3-jwt"
+    "cryptography python3-cryptography"
 )
 
 main() {

@@ -434,6 +434,19 @@ mod tests {
         compress = { encodings = ["gzip", "zstd"], types = ["text/*"], minimum = 9, level = { gzip = 1, zstd = 2 }, credentials = "never", busy_max = 50 }
         match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443] }
         backend = "quick"
+        auth = { basic = { file = "users", realm = "Staff", remember = "1m" }, user_to = "X-User", hide_credentials = true }
+        [[route]]
+        path = "/keys"
+        auth = { api_key = { file = "keys", header = "X-Key" } }
+        backend = "quick"
+        [[route]]
+        path = "/query"
+        auth = { api_key = { file = "keys", query = "key" } }
+        backend = "quick"
+        [[route]]
+        path = "/tokens"
+        auth = { jwt = { issuer = "https://id.test", audience = ["a", "b"], keys_file = "jwks.json", algorithms = ["ES256"], type = "at+jwt", cookie = "session", leeway = "5s", claims_to = { X-Groups = "groups" } } }
+        backend = "quick"
         [[route]]
         path = { regex = "[.]php$" }
         compress = true
@@ -621,9 +634,9 @@ mod tests {
         assert_eq!(limits[1], json!({ "bytes": "1048576B/s", "burst": 2 << 20, "key": "all" }));
         assert_eq!(limits[2], json!({ "requests": 5, "key": ["host", "path"], "keys": 65_536 }));
         assert_eq!(shown["route"][1]["match"]["header"], json!({ "x-beta": "on", "x-old": { "present": false } }));
-        assert_eq!(shown["route"][2]["path"], json!({ "regex": "[.]php$" }));
-        assert_eq!(shown["route"][3]["redirect"]["port"], 444);
-        assert_eq!(shown["route"][4]["respond"]["status"], 418);
+        assert_eq!(shown["route"][5]["path"], json!({ "regex": "[.]php$" }));
+        assert_eq!(shown["route"][6]["redirect"]["port"], 444);
+        assert_eq!(shown["route"][7]["respond"]["status"], 418);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod auth;
 mod backend;
 mod cluster;
 mod compress;
@@ -28,6 +29,7 @@ use crate::provenance::Provenance;
 pub use crate::at::At;
 pub use acme::*;
 pub use announce::*;
+pub use auth::*;
 pub use backend::*;
 pub use cluster::*;
 pub use compress::*;

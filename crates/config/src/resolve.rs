@@ -7,7 +7,7 @@ use crate::canonical::route_key;
 use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
-    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, HostPattern, LimitKey, Listener,
+    AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey, Listener,
     ListenerId, Ordered, PathPattern, Piece, Protocol, Redirect, Route, ServerProtocol, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
@@ -30,6 +30,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     facts_of_routes(report, config, routes);
     hidden::check(report, routes);
     mirrors(report, config, routes);
+    auth(report, config, routes);
     patterns_past_guards(report, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
@@ -422,6 +423,49 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
 }
 
+/// Trailers go no further on listeners with routes that tell servers something in fields.
+pub(crate) fn keep_trailers_away(config: &mut Config) {
+    let tells = |route: &&Route| route.steps.auth.as_ref().is_some_and(|auth| auth.fields().next().is_some());
+    let reached = |route: &Route| reached(config, route).map(|(id, _)| id.0).collect::<Vec<_>>();
+    let all: Vec<usize> = config.routes.iter().filter(tells).flat_map(reached).collect();
+    all.into_iter().for_each(|id| config.listeners[id].takes_trailers = false);
+}
+
+/// Proofs that routes ask clients for, and the listeners that these come by.
+fn auth(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    let asking = routes.iter().filter(|draft| draft.complete);
+    for (draft, auth) in asking.filter_map(|draft| Some((draft, draft.route.steps.auth.as_ref()?))) {
+        for (_, listener) in reached(config, &draft.route) {
+            let name = shown(&listener.name);
+            let is_told = |own: &str| auth.fields().any(|field| field.eq_ignore_ascii_case(own));
+            if let Some(header) = listener.request_headers.iter().find(|header| is_told(&header.name)) {
+                let field = shown(&header.name);
+                let what =
+                    format!("[listener.{name}] writes the field \"{field}\" itself, and so does this route's `auth`");
+                report.error(draft.span, what, "give one of the two another name");
+                break;
+            }
+            // Another proxy that has ended TLS says so in fields that are believed.
+            if listener.tls.is_none() && listener.forwarded != Forwarded::Append && !is_local(listener) {
+                let what = format!(
+                    "[listener.{name}] speaks plaintext: whoever is on the way can read what proves who clients are"
+                );
+                report.warning(
+                    draft.span,
+                    what,
+                    "add `tls` to the listener, or name a `listener` of the route that has it",
+                );
+                break;
+            }
+        }
+    }
+}
+
+/// Whether a listener is for this machine alone.
+fn is_local(listener: &Listener) -> bool {
+    listener.bind.iter().all(|bind| bind.address.ip().is_loopback())
+}
+
 /// Conditions are asked of what the client has sent, and a field that a listener writes itself is not that.
 fn own_fields(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     for draft in routes.iter().filter(|draft| draft.complete && !draft.route.conditions.header.is_empty()) {
@@ -500,13 +544,15 @@ fn patterns_past_guards(report: &Report<'_>, routes: &[RouteDraft]) {
     let is_guard = |route: &Route| {
         let keeps_out = matches!(&route.action, Action::Respond(respond) if respond.status >= 400);
         let is_prefix = matches!(route.path, PathPattern::Prefix(_)) && !is_every_path(&route.path);
-        is_prefix && (keeps_out || route.require_client_certificate)
+        is_prefix && (keeps_out || route.require_client_certificate || route.steps.auth.is_some())
     };
     let guards: Vec<&RouteDraft> =
         routes.iter().filter(|draft| draft.complete && is_guard(&draft.route)).take(LOOP_STEPS_MAX / 1_000).collect();
     let is_open = |draft: &&RouteDraft| {
         let route = &draft.route;
-        let leads_on = matches!(route.action, Action::Backend(_)) && !route.require_client_certificate;
+        let leads_on = matches!(route.action, Action::Backend(_))
+            && !route.require_client_certificate
+            && route.steps.auth.is_none();
         draft.complete && leads_on && matches!(route.path, PathPattern::Regex(_))
     };
     for draft in routes.iter().filter(is_open).take(1_000) {

@@ -192,6 +192,12 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
     assert_eq!(pattern.path, PathPattern::Regex("^/quick/[0-9]+$".into()));
     limits_reach_the_model(&quick.steps.limit);
+    let auth = pattern.steps.auth.as_ref().expect("it asks for a token");
+    let Proof::Jwt(jwt) = &auth.proof else { panic!("{auth:?}") };
+    assert_eq!((jwt.issuer.as_str(), &jwt.audience[..]), ("https://id.test", &["shop".to_string()][..]));
+    assert_eq!(jwt.keys_file, Path::new("/etc/propylon/jwks.json"));
+    assert_eq!((jwt.leeway, jwt.algorithms.len()), (Duration::from_secs(30), 5));
+    assert_eq!((auth.fields().collect::<Vec<_>>(), auth.hide_credentials), (vec!["X-User"], true));
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
     every_key_of_a_split_reaches_the_model(&split.steps);

@@ -88,6 +88,54 @@ fn limits_of_routes_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn what_a_route_asks_clients_to_prove_is_checked() {
+    let route = |auth: &str| format!("[[route]]\npath='/b'\nauth={auth}\nlistener='web'\nbackend='app'");
+    let local = |text: &str| text.replace("0.0.0.0", "127.0.0.1");
+    let jwt = |more: &str| route(&format!("{{jwt={{issuer='i',audience='a',keys_file='k'{more}}}}}"));
+    for (snippet, column, part) in [
+        (route("{}"), 1, "`auth` asks for no proof; give it exactly one of `basic`, `api_key` and `jwt`"),
+        (route("1"), 6, "`auth`: expected a table"),
+        (route("{basic={file='u'},jwt={issuer='i',audience='a',keys_file='k'}}"), 24, "`auth` has both `basic` and `jwt`"),
+        (route("{basic={}}"), 7, "`basic` has no `file`; add the file that `htpasswd -B -c FILE NAME` makes"),
+        (route("{basic={file='u',realms='x'}}"), 23, "unknown key `realms` in `basic`; did you mean `realm`?"),
+        (route("{basic={file='u',realm=''}}"), 29, "`realm`: \"\" is no text for it"),
+        (route("{basic={file='u',remember='2h'}}"), 32, "`remember` is too large; use \"1h\" or less"),
+        (route("{basic={file='u'},user_to='X_User'}"), 32, "\"X_User\" cannot be the name of a field here"),
+        (route("{basic={file='u'},user_to='Host'}"), 32, "the field \"Host\" has a meaning of its own"),
+        (route("{api_key={file='k',header='X-K',query='k'}}"), 44, "a key is in a field or in the query"),
+        (route("{api_key={file='k',query='a b'}}"), 31, "\"a b\" cannot be the name of a parameter here"),
+        (route("{api_key={file='k',query='k'},hide_credentials=true}"), 53, "what is in the query is not taken out of it"),
+        (route("{jwt={audience='a',keys_file='k'}}"), 7, "`jwt` has no `issuer`"),
+        (route("{jwt={issuer='i',keys_file='k'}}"), 7, "`jwt` has no `audience`"),
+        (route("{jwt={issuer='i',audience='a'}}"), 7, "`jwt` has no `keys_file`; add the file of the issuer's public keys, a JWK set"),
+        (route("{jwt={issuer='i',audience=[],keys_file='k'}}"), 32, "`audience` names none"),
+        (jwt(",algorithms=['none']"), 62, "tokens that nobody has signed prove nothing; use \"ES256\""),
+        (jwt(",algorithms=['HS256']"), 62, "\"HS256\" is by a secret that whoever checks tokens could make them with"),
+        (jwt(",algorithms=['es256']"), 62, "\"es256\" is no algorithm that is taken"),
+        (jwt(",algorithms=[]"), 61, "`algorithms` names none"),
+        (jwt(",leeway='10m'"), 57, "`leeway` is too large; use \"5m\" or less"),
+        (jwt(",cookie='a b'"), 57, "\"a b\" cannot be the name of a cookie"),
+        (jwt(",claims_to={X=1}"), 63, "expected a string"),
+        (jwt(",claims_to={X='sub',x='name'}"), 69, "`claims_to` has \"x\" twice"),
+        (jwt(",claims_to={Authorization='sub'}"), 61, "has a meaning of its own"),
+    ] {
+        let found = all(&local(&format!("{GOOD}{snippet}")));
+        let place = format!("f:{}:{column}: ", GOOD_LINES + 3);
+        let fits = found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part);
+        assert!(fits, "{snippet}\nexpected {place}…{part}…\nfound {found:#?}");
+    }
+    // A listener that writes such a field as well, and one that anybody can listen to.
+    let basic = route("{basic={file='u'},user_to='X-User'}");
+    let both = local(&format!("{GOOD}{basic}")).replace("[backend.app]", "request_headers={X-user='{client.ip}'}\n[backend.app]");
+    assert!(all(&both)[0].contains("[listener.web] writes the field \"X-user\" itself, and so does this route's `auth`"), "{:?}", all(&both));
+    expect_below_good(&[(&basic, 1, 1, "warning: [listener.web] speaks plaintext: whoever is on the way can read what proves who clients are")]);
+    let (config, _) = parse(&source("f", &local(&format!("{GOOD}{basic}")))).expect("a good file");
+    assert!(!config.listeners[0].takes_trailers);
+    assert!(config.named_files().iter().any(|file| file.path == std::path::Path::new("/etc/propylon/u")));
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn conditions_of_routes_are_checked() {
     expect_below_good(&[
         ("[[route]]\nmatch={}\npath='/b'\nbackend='app'", 2, 1, "warning: `match` has no conditions"),

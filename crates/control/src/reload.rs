@@ -909,6 +909,9 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
     {
         changes.push(json!({ "path": "tracing", "files": "read again" }));
     }
+    for file in earlier.gates.changed_files(&later.gates) {
+        changes.push(json!({ "path": "route.auth", "file": file, "contents": "read again" }));
+    }
     changes
 }
 

@@ -16,6 +16,7 @@ mod job;
 mod job_queue;
 mod key;
 pub mod key_process;
+mod keyed;
 pub mod keyless;
 mod kind;
 #[allow(unsafe_code, reason = "pages of memory of its own")]
@@ -24,6 +25,7 @@ mod pair;
 pub mod pem;
 mod scheme;
 mod tag;
+mod token;
 mod verify;
 
 /// SHA-1 of the parts in a row, for the handshake of WebSockets (RFC 6455 §4.2.2), which asks for no secrecy.
@@ -52,7 +54,9 @@ pub use exposure::{OPEN_TO_ALL, is_open_to_all};
 pub use job::{Job, JobError, JobKind, Outcome};
 pub use job_queue::{JobQueue, JobQueueCounts, Pending};
 pub use key::{Key, PrivateKey, RemoteKey, Ski};
+pub use keyed::{KeyedHash, is_same_hash, sha256};
 pub use kind::{KeyError, KeyKind};
 pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};
 pub use tag::{SecretFileError, Tag, TagKey};
+pub use token::{TokenAlgorithm, TokenKey, TokenKeyParts};

@@ -10,6 +10,8 @@ pub enum Family {
     Head,
     /// A request that no route takes.
     Route,
+    /// A proof of whom a request is from.
+    Identity,
     /// The client's side of a request that has begun.
     Client,
     /// An attempt at a server.
@@ -133,6 +135,11 @@ faults! {
     ClientCertificateRequired = "client-certificate-required", Route, Client, 403;
     RateLimited = "rate-limited", Route, Client, 429;
     Denied = "denied", Route, Client, 403;
+    // Requests that have not proved whom they are from.
+    CredentialsMissing = "credentials-missing", Identity, Client, 401;
+    CredentialsRefused = "credentials-refused", Identity, Client, 401;
+    TokenExpired = "token-expired", Identity, Client, 401;
+    PasswordsBusy = "passwords-busy", Identity, Engine, 503;
     // Requests that were cut short on the client's side.
     ClientClosed = "client-closed", Client, Client, 0;
     ClientReset = "client-reset", Client, Client, 0;
@@ -247,6 +254,7 @@ mod tests {
                 Family::Server | Family::ServerTls => {
                     [502, 503, 504].contains(&status) && (status == 503) == (fault.blame() == Blame::Engine)
                 }
+                Family::Identity => (status == 401) == (fault.blame() == Blame::Client),
                 Family::Queue => (status == 503) == (fault.blame() == Blame::Engine),
                 Family::Relay => status == 0,
                 Family::Response => status == 502,

@@ -4,6 +4,7 @@
 mod answers;
 mod attempt;
 mod heads;
+mod identity;
 mod mirror;
 pub mod record;
 mod steps;

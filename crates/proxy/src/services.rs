@@ -60,6 +60,8 @@ pub struct Services {
     /// The outbox for spans, kept here until requests are traced: the tracer holds it while they are.
     pub(crate) spans: RefCell<Option<Outbox>>,
     pub random: RefCell<fastrand::Rng>,
+    /// Passwords that were right a while ago.
+    pub passwords: RefCell<propylon_identity::Remembered>,
     /// Private-key jobs of parked handshakes, gathered for a batch; see `leave_desk`.
     pub job_queue: JobQueue,
     /// Queue of handshakes that wait to be let in.
@@ -155,6 +157,7 @@ impl Services {
             tracer: RefCell::new(None),
             spans: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
+            passwords: RefCell::default(),
             job_queue: JobQueue::new(),
             handshake_limiter: HandshakeLimiter::new(budget),
             admission: RefCell::new(admission),

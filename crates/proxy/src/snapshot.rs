@@ -8,6 +8,7 @@
 //! to key servers, and on each core its knowledge of its backends and its connections to them. Compiling changes
 //! nothing that is in use, so a snapshot may as well be thrown away; the rest comes into force in `settle`.
 
+pub mod gates;
 mod per_core;
 mod views;
 
@@ -86,6 +87,8 @@ pub struct Snapshot {
     pub sockets: Arc<[Bound]>,
     /// Collector that spans go to; `None` where nothing is traced.
     pub collector: Option<Arc<Target>>,
+    /// Proofs that routes ask for, by route.
+    pub gates: Arc<propylon_identity::Loaded>,
 }
 
 /// TLS settings of a listener.
@@ -222,6 +225,8 @@ impl Snapshot {
         let links = reload_links(&config, earlier, files, &mut findings);
         let known = earlier.and_then(|earlier| Some((&*earlier.config, earlier.collector.as_ref()?)));
         let collector = Target::reload(&config, known, files == Files::ReadAgain, &mut findings);
+        let known = earlier.filter(|_| files == Files::AsTheyWere).map(|earlier| &earlier.gates);
+        let gates = gates::reload(&config, known, &mut findings);
         let signers = reload_signers(&config, earlier, unfound, &mut findings);
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
@@ -267,6 +272,7 @@ impl Snapshot {
             limits,
             sockets,
             collector,
+            gates,
         };
         Ok(Compiled { snapshot, warnings: findings, kept })
     }

@@ -36,11 +36,16 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The steps of a route; `None` where there are none, as for most. `limits` are the
-    /// route's; `random` decides where turns begin.
-    pub fn of(route: &Route, config: &Config, limits: Vec<Limiter>, random: u64) -> Option<Steps> {
+    /// The steps of a route; `None` where there are none, as for most. `limits` are the route's; `is_gated`: it has a
+    /// gate, which others than its own steps may ask for; `random` decides where turns begin.
+    pub fn of(
+        route: &Route,
+        config: &Config,
+        (limits, is_gated): (Vec<Limiter>, bool),
+        random: u64,
+    ) -> Option<Steps> {
         let steps = &route.steps;
-        let has_steps = route.require_client_certificate || !steps.is_empty();
+        let has_steps = is_gated || route.require_client_certificate || !steps.is_empty();
         has_steps.then(|| Steps {
             limits,
             compress: steps.compress.clone(),

@@ -97,10 +97,17 @@ const CRATES: &[CrateRules] = &[
         &["http", "policy", "tls", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
+    // Proofs of whom a request is from: bytes in, a verdict out, and threads for verdicts that take long.
+    CrateRules::new(
+        "identity",
+        &["http", "crypto", "config"],
+        &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2", "aws-lc-rs"],
+    ),
     CrateRules::new(
         "proxy",
         &[
-            "signer", "steps", "compress", "observe", "policy", "http", "net", "tls", "crypto", "sys", "metrics",
+            "signer", "steps", "compress", "identity", "observe", "policy", "http", "net", "tls", "crypto", "sys",
+            "metrics",
             "config",
         ],
         &[
@@ -183,7 +190,7 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("e2e", &[], &[]),
     CrateRules {
         unsafe_code: UnsafeCode::Generated,
-        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http"], &[])
+        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity"], &[])
     },
     CrateRules::new("xtask", &[], &["tokio"]),
 ];

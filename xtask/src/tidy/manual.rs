@@ -17,9 +17,10 @@ const FLOODS_ROW: &str = "http2 floods";
 /// Reasons of TLS with clients and with servers.
 const TLS_FAILURES: [&str; 2] = ["crates/tls/src/records/failure.rs", "crates/tls/src/upstream/failure.rs"];
 /// Rows of the table of reasons that are faults: their families, and those alone that a client can bring about.
-const FAULT_ROWS: [(&str, &str, bool); 7] = [
+const FAULT_ROWS: [(&str, &str, bool); 8] = [
     ("rejects", "Head", false),
     ("route faults", "Route", false),
+    ("identity refusals", "Identity", false),
     ("client faults", "Client", false),
     ("server faults", "Server", false),
     ("request faults", "Server", true),

@@ -77,6 +77,9 @@ impl Config {
             let key_file = backend.sticky.as_ref().and_then(|sticky| sticky.key_file.as_ref());
             key_file.into_iter().for_each(|path| files.reads(path, backend.at));
         }
+        for auth in self.routes.iter().filter_map(|route| route.steps.auth.as_ref()) {
+            files.reads(auth.file(), auth.at);
+        }
         if let Some(tracing) = &self.tracing {
             tracing.headers.iter().for_each(|trust| files.trusts(trust));
             tracing.tls.iter().for_each(|tls| files.upstream(tls));

@@ -50,6 +50,10 @@ pub struct Listener {
     /// Header fields added to every request for servers, in place of any that the client sent by these names.
     #[serde(skip)]
     pub request_headers: Vec<RequestHeader>,
+    /// Whether trailers of requests go on. Not where servers are told something in fields: one that merges trailers
+    /// into the head would take a client's for ours.
+    #[serde(skip)]
+    pub takes_trailers: bool,
     /// Rules for how the paths of requests are read.
     #[serde(skip)]
     pub paths: PathRules,

@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
-use super::{BackendId, Compress, Limit, Mirror, Retries, RouteTimeouts, Split};
+use super::{Auth, BackendId, Compress, Limit, Mirror, Retries, RouteTimeouts, Split};
 
 /// Steps of a route. Default none: its requests cost nothing more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
+    /// Proof that requests have to bring. Absent: none.
+    pub auth: Option<Auth>,
     /// Limits, all of which a request has to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limit: Vec<Limit>,

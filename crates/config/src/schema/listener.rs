@@ -76,6 +76,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         strict_host,
         half_close,
         forwarded,
+        takes_trailers: request_headers.is_empty(),
         request_headers,
         paths,
         timeouts,

@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod auth;
 mod backend;
 mod backend_tls;
 mod balance;
@@ -93,7 +94,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config {
+    let mut config = Config {
         provenance: report.provenance().clone(),
         include,
         process,
@@ -110,6 +111,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         backends,
         routes,
     };
+    resolve::keep_trailers_away(&mut config);
     keys::check(report, &config);
     resolve::check(&context, &config, drafts);
     config

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{compress, forwarding, limits};
+use super::{auth, compress, forwarding, limits};
 use crate::context::Context;
 use crate::model::{Action, BackendId, Split, Steps};
 use crate::walk::Section;
@@ -24,6 +24,7 @@ pub(crate) fn steps(
     let sides = split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
     let own: Vec<BackendId> = backend.iter().map(|(first, _)| *first).chain(sides).collect();
     Steps {
+        auth: auth::auth(context, section),
         limit: limits::limits(context, section),
         compress: compress::compress(section, action),
         fallback: forwarding::fallback(context, section, &own),

@@ -401,6 +401,17 @@ impl Fields {
         }
     }
 
+    /// Adds a field of ours, which goes on behind the client's. Its bytes are put behind the head's.
+    pub fn tell(&mut self, buf: &mut Vec<u8>, name: &str, value: &[u8]) {
+        let start = buf.len();
+        buf.extend_from_slice(name.as_bytes());
+        let middle = buf.len();
+        buf.extend_from_slice(value);
+        let (name, value) = (Span::new(start, middle), Span::new(middle, buf.len()));
+        // A kind of its own might be withheld as a client's claim.
+        self.push(Field { plain: false, ..Field::of_line(name, value, Name::Other, false, false) });
+    }
+
     /// Withholds fields of such kinds.
     pub fn withhold_kinds(&mut self, is_withheld: impl Fn(Name) -> bool) {
         for field in self.iter_mut() {

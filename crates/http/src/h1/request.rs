@@ -187,6 +187,20 @@ impl RequestHead {
         Ok(())
     }
 
+    /// Writes `*` over the values of a parameter of the query, as the target was received and as it is forwarded.
+    pub fn cover_parameter(&mut self, buf: &mut [u8], name: &[u8]) {
+        let received = Span { start: self.path_end, ..self.target };
+        for query in [&mut buf[received.start as usize..received.end as usize], &mut self.canonical_query[..]] {
+            // The first has the `?` before its name.
+            for pair in query.split_mut(|byte| matches!(byte, b'&' | b'?')) {
+                let is_it = pair.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&b'='));
+                if is_it {
+                    pair[name.len() + 1..].fill(b'*');
+                }
+            }
+        }
+    }
+
     /// Holds the head to its limit with what escaping has made of the target: servers have limits as well, and escapes
     /// are three bytes for one.
     ///

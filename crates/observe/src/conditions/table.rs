@@ -249,6 +249,21 @@ pub const TABLE: &[Condition] = &[
         "the access log has each with its reason; a limit can be raised in [listener.NAME.limits]",
     ),
     rises(
+        "passwords-busy",
+        "propylon_identity_refused_total",
+        Warning,
+        "requests get 503, since more passwords are to be checked than the threads for it can",
+        "an attack that tries passwords, or hashes that take too long: limit the requests of each source, or make hashes of a lower cost",
+    )
+    .only("reason", &["passwords-busy"]),
+    rises(
+        "identity-refused",
+        "propylon_identity_refused_total",
+        Note,
+        "requests are refused for want of a proof of whom they are from",
+        "usual in small numbers, as browsers ask before they send a password; the access log names the clients",
+    ),
+    rises(
         "client-faults",
         "propylon_client_faults_total",
         Note,

@@ -25,6 +25,7 @@ pub struct ListenerMetrics {
     pub responses: [Counter; 5],
     pub duration: Histogram,
     pub rejected: ByFault,
+    pub unidentified: ByFault,
     pub faults: ByFault,
     pub timeouts: Vec<Counter>,
     pub handshakes: Handshakes,
@@ -69,6 +70,7 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
             label,
             |fault| fault.family() == Family::Head,
         ),
+        unidentified: unidentified(r, name),
         faults: ByFault::new(
             r,
             ("propylon_client_faults_total", "Requests cut short on the client's side."),
@@ -99,6 +101,12 @@ pub(super) fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics 
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
         http2: Http2Metrics::new(r, name),
     }
+}
+
+fn unidentified(r: &mut Registry, name: &str) -> ByFault {
+    let help = "Requests refused for want of a proof of whom they are from.";
+    let of_identity = |fault: propylon_http::fault::Fault| fault.family() == Family::Identity;
+    ByFault::new(r, ("propylon_identity_refused_total", help), ("listener", name), of_identity)
 }
 
 pub(super) fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {

@@ -15,7 +15,7 @@ use propylon_control::origin::MergedConfig;
 use propylon_control::problems::{problem, with_path};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_proxy::limits;
-use propylon_proxy::snapshot::{load_profiles, load_signers, load_upstreams};
+use propylon_proxy::snapshot::{gates, load_profiles, load_signers, load_upstreams};
 use propylon_proxy::sticky;
 use propylon_proxy::ticket_keys;
 use propylon_proxy::trace::Target;
@@ -107,6 +107,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
             .chain(missing_folder(source, &merged.config))
             .chain(few_files(source, &merged.config))
             .chain(files_of_state(&merged))
+            .chain(gates::check(&merged.config).iter().map(|finding| problem(source, finding)))
             .chain(isolation::problems(&merged.config, source))
             .chain(isolation::unreadable(&merged.config, source))
             .chain(folders::warnings(&merged.config, source, Path::new(&source.name)))

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{
-    Action, At, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
-    Problem, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps, TlsFact,
+    Action, At, Auth, Backend, BackendId, Balance, ClientFact, Config, HostPattern, Listener, ListenerId, PathPattern,
+    Problem, Proof, Protocol, Provenance, Route, RouteTimeouts, Server, Severity, Side, SideSticky, Steps, TlsFact,
 };
 use propylon_http::fault::Fault;
 use propylon_http::h1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
@@ -277,6 +277,21 @@ impl ParsedUrl {
     }
 }
 
+/// Proof that a route asks for.
+fn proof(auth: &Auth) -> String {
+    match &auth.proof {
+        Proof::Basic(basic) => format!("a name and a password of {}", basic.file.display()),
+        Proof::ApiKey(key) => match (&key.header, &key.query) {
+            (_, Some(parameter)) => format!("a key in the parameter {parameter} of the query"),
+            (header, None) => format!("a key in the field {}", header.as_deref().unwrap_or_default()),
+        },
+        Proof::Jwt(jwt) => match &jwt.cookie {
+            Some(cookie) => format!("a token of {} in the cookie {cookie}", jwt.issuer),
+            None => format!("a token of {}", jwt.issuer),
+        },
+    }
+}
+
 /// The way out for a path that is refused.
 fn way_out(fault: Fault, listener: &str) -> String {
     let allowed = match fault {
@@ -412,6 +427,9 @@ impl Explanation<'_> {
                 self.describe_others(taken, &mut line);
                 if route.require_client_certificate {
                     line("", "asks for a client certificate; without one 403 (client-certificate-required)");
+                }
+                if let Some(auth) = &route.steps.auth {
+                    line("", &format!("asks for {}; without one 401 (credentials-missing)", proof(auth)));
                 }
                 self.describe_split(route, &mut line);
                 self.describe_action(&route.action, &mut line);
@@ -568,6 +586,9 @@ impl Explanation<'_> {
             if let Some(step) = shown.get(key) {
                 value[key] = step.clone();
             }
+        }
+        if let Some(auth) = &route.steps.auth {
+            value["auth"] = json!(proof(auth));
         }
         match &route.action {
             Action::Backend(BackendId(id)) => {

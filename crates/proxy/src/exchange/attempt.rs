@@ -144,7 +144,7 @@ pub(super) fn withhold_fields(request: &mut Request, listener: &Listener) {
         let ours = listener.request_headers.iter().map(|header| header.name.as_str());
         request.head.fields.withhold(&request.text, ours);
     }
-    if !listener.request_headers.is_empty() || request.head.body != RequestBody::Chunked {
+    if !listener.takes_trailers || request.head.body != RequestBody::Chunked {
         request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
     }
 }

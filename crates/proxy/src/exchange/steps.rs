@@ -13,7 +13,7 @@ use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 
 use super::answers::{answer_fault, answer_here};
 use super::{Decision, act};
-use super::{attempt, mirror};
+use super::{attempt, identity, mirror};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -29,16 +29,35 @@ pub async fn take(
     route: usize,
 ) -> After {
     request.steps.clone_from(&snapshot.steps[route]);
+    let after = take_one_by_one(client, request, snapshot, route).await;
+    // The log comes next, also of a request that was refused before its proof was looked at.
+    if let Some(gate) = &snapshot.shared.gates.gates[route] {
+        gate.cover(&mut request.head, &mut request.text);
+    }
+    after
+}
+
+async fn take_one_by_one(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    route: usize,
+) -> After {
     // First of all: they keep what follows from being asked too much.
     let held = match limit(client, request, snapshot) {
         Ok(held) => held,
         Err(refusal) => return refuse(client, request, &refusal),
     };
     let counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
-    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
-        return answer_fault(client, counted.request, Fault::ClientCertificateRequired);
-    }
     let request = &mut *counted.request;
+    if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
+        return answer_fault(client, request, Fault::ClientCertificateRequired);
+    }
+    if let Some(gate) = &snapshot.shared.gates.gates[route]
+        && let Err(after) = identity::pass(client, request, gate).await
+    {
+        return after;
+    }
     if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
         client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
         return answer_fault(client, request, Fault::BodyTooLong);

@@ -201,7 +201,7 @@ impl<'a> Transfer<'a> {
             download_first: false,
             cookie,
         };
-        Transfer { client: Downstream::new(client, listener.request_headers.is_empty()), server, progress }
+        Transfer { client: Downstream::new(client, listener.takes_trailers), server, progress }
     }
 
     /// The fast path, if both sides speak HTTP/1.

@@ -144,9 +144,9 @@ pub fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) 
     let _ = rechunk(&mut decoder_for(listener), body, out);
 }
 
-/// A server that merges trailers into the head must not be led by one with a name of `request_headers`.
+/// A server that merges trailers into the head must not be led by one with a name of ours.
 pub fn decoder_for(listener: &Listener) -> Decoder {
-    match listener.request_headers.is_empty() {
+    match listener.takes_trailers {
         true => Decoder::new(),
         false => Decoder::new().without_trailers(),
     }

@@ -1,0 +1,252 @@
+//! `auth` of `[[route]]`: what requests have to prove.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::conditions::{list, token};
+use super::headers::checked_name;
+use super::values::{HOUR, required_file, seconds};
+use crate::context::Context;
+use crate::describe::Form;
+use crate::model::{ApiKey, Auth, Basic, Jwt, Proof};
+use crate::report::Report;
+use crate::text::Span;
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Section, mismatch, string};
+use crate::wording::{one_of, shown};
+
+const REALM: &str = "restricted";
+const TEXT_BYTES_MAX: usize = 1024;
+const REMEMBER: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
+const REMEMBER_DEFAULT: Duration = seconds(300);
+const KEY_HEADER: &str = "X-API-Key";
+const LEEWAY: RangeInclusive<Duration> = Duration::ZERO..=seconds(300);
+const LEEWAY_DEFAULT: Duration = seconds(30);
+const CLAIMS_MAX: usize = 32;
+const AUDIENCES_MAX: usize = 32;
+const PROOFS: [&str; 3] = ["basic", "api_key", "jwt"];
+const PROOF_FIX: &str = "give it exactly one of `basic`, `api_key` and `jwt`";
+
+/// Algorithms of tokens' signatures, in the words of RFC 7518 §3.1 and RFC 8037 §3.1.
+pub const ALGORITHMS: [&str; 10] =
+    ["ES256", "ES384", "ES512", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"];
+
+/// Algorithms that a token may have where nothing is said.
+const ALGORITHMS_DEFAULT: [&str; 5] = ["ES256", "ES384", "EdDSA", "RS256", "PS256"];
+
+pub(crate) fn auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Auth> {
+    let mut table = section.table("auth")?;
+    let report = context.report;
+    let at = report.at(table.span);
+    table.one_of(&PROOFS);
+    let given: Vec<_> = PROOFS.into_iter().filter_map(|key| table.entry(key)).collect();
+    if given.is_empty() && report.is_whole() {
+        report.error(table.span, "`auth` asks for no proof", PROOF_FIX);
+    }
+    for second in given.iter().skip(1) {
+        let what = format!("`auth` has both `{}` and `{}`", given[0].key, second.key);
+        report.error(second.key_span, what, PROOF_FIX);
+    }
+    let basic = table.table("basic").and_then(|section| basic(context, section));
+    let api_key = table.table("api_key").and_then(|section| api_key(context, section));
+    let jwt = table.table("jwt").and_then(|section| jwt(context, section));
+    let user_to = table.string("user_to").and_then(|found| checked_name(report, found.value, found.span));
+    table.default_is("hide_credentials", || false.into());
+    let hide = table.boolean("hide_credentials");
+    table.close();
+    let proof = basic.map(Proof::Basic).or(api_key.map(Proof::ApiKey)).or(jwt.map(Proof::Jwt))?;
+    let hide_credentials = hide.is_some_and(|found| found.value);
+    let auth = Auth { proof, user_to: user_to.map(str::to_string), hide_credentials, at };
+    if let (Some(hide), Some(place)) = (hide.filter(|found| found.value), place_of_others(&auth.proof)) {
+        let what = format!("what is in {place} is not taken out of it: servers would get it");
+        report.error(hide.span, what, "remove `hide_credentials`, or have clients send it in a field of its own");
+    }
+    if let (Some(user_to), Proof::Jwt(jwt)) = (&auth.user_to, &auth.proof)
+        && jwt.claims_to.iter().any(|(field, _)| field.eq_ignore_ascii_case(user_to))
+    {
+        let what = format!("the field \"{user_to}\" is of `user_to`, and of `claims_to`");
+        report.error(section.span, what, "remove one of the two");
+    }
+    Some(auth)
+}
+
+/// The place of credentials that have others' things beside them.
+fn place_of_others(proof: &Proof) -> Option<&'static str> {
+    match proof {
+        Proof::ApiKey(key) if key.query.is_some() => Some("the query"),
+        Proof::Jwt(jwt) if jwt.cookie.is_some() => Some("a cookie"),
+        _ => None,
+    }
+}
+
+fn basic(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Basic> {
+    let fix = "add the file that `htpasswd -B -c FILE NAME` makes";
+    let file = required_file(&mut section, "file", context.base, fix);
+    section.default_is("realm", || REALM.into());
+    let realm = section.string("realm").map(|found| (printable(section.report, "realm", found), found.value));
+    let remember = section.duration_or("remember", REMEMBER, REMEMBER_DEFAULT);
+    section.close();
+    let realm = realm.map_or(REALM, |(_, text)| text).to_string();
+    Some(Basic { file: file?, realm, remember })
+}
+
+fn api_key(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<ApiKey> {
+    let report = section.report;
+    let fix = "add a file with a line NAME:HASH for each key; `printf %s KEY | sha256sum` tells the hash";
+    let file = required_file(&mut section, "file", context.base, fix);
+    section.default_is("header", || KEY_HEADER.into());
+    let header = section.string("header").and_then(|found| key_field(report, found));
+    let query = section.string("query");
+    if let Some(found) = query
+        && (found.value.is_empty() || !found.value.bytes().all(is_plain))
+    {
+        let what = format!("\"{}\" cannot be the name of a parameter here", shown(found.value));
+        report.error(found.span, what, "use letters, digits, `-`, `_` and `.`");
+    }
+    if let (Some(_), Some(found)) = (header, query) {
+        let fix = "remove one of the two, or make two routes";
+        report.error(found.span, "a key is in a field or in the query, and this has `header` and `query`", fix);
+    }
+    section.close();
+    let query = query.map(|found| found.value.to_string());
+    let header = query.is_none().then(|| header.unwrap_or(KEY_HEADER).to_string());
+    Some(ApiKey { file: file?, header, query })
+}
+
+/// A byte that stands for itself wherever a name is written.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
+}
+
+/// The field of a key: also `Authorization`, whole.
+fn key_field<'a>(report: &Report<'_>, found: Found<&'a str>) -> Option<&'a str> {
+    match found.value.eq_ignore_ascii_case("authorization") {
+        true => Some(found.value),
+        false => checked_name(report, found.value, found.span),
+    }
+}
+
+fn jwt(context: &Context<'_, '_>, mut section: Section<'_, '_>) -> Option<Jwt> {
+    let report = section.report;
+    let errors = report.errors();
+    section.require("issuer", "add the text that the issuer's tokens have as `iss`");
+    let issuer = section.string("issuer");
+    section.require("audience", "add the text that tokens for this service have as `aud`");
+    let audience = texts(&mut section, "audience", AUDIENCES_MAX);
+    for found in issuer.iter().chain(&audience) {
+        printable(report, "issuer and audience", *found);
+    }
+    let fix = "add the file of the issuer's public keys, a JWK set";
+    let keys_file = required_file(&mut section, "keys_file", context.base, fix);
+    let algorithms = algorithms(&mut section);
+    let kind = section.string("type");
+    let cookie = section.string("cookie");
+    if let Some(found) = cookie
+        && token(found.value).is_none()
+    {
+        let what = format!("\"{}\" cannot be the name of a cookie", shown(found.value));
+        report.error(found.span, what, "use letters, digits, `-` and `_`");
+    }
+    let leeway = section.duration_or("leeway", LEEWAY, LEEWAY_DEFAULT);
+    let claims_to = claims(&mut section);
+    section.close();
+    if report.errors() > errors {
+        return None;
+    }
+    Some(Jwt {
+        issuer: issuer?.value.to_string(),
+        audience: audience.iter().map(|found| found.value.to_string()).collect(),
+        keys_file: keys_file?,
+        algorithms,
+        kind: kind.map(|found| found.value.to_string()),
+        cookie: cookie.map(|found| found.value.to_string()),
+        leeway,
+        claims_to,
+    })
+}
+
+/// One text, or an array of some.
+fn texts<'r>(section: &mut Section<'r, '_>, key: &'static str, most: usize) -> Vec<Found<&'r str>> {
+    let report = section.report;
+    let Some(entry) = section.forms(key, &[Form::String, Form::List(&[Form::String])]) else { return Vec::new() };
+    let texts = list(report, entry, key, |node: &'r Node<'_>| string(report, key, node));
+    if texts.len() > most {
+        report.error(entry.key_span, format!("`{key}` has more than {most} texts"), "use fewer");
+    }
+    texts
+}
+
+fn algorithms(section: &mut Section<'_, '_>) -> Vec<String> {
+    let report = section.report;
+    section.default_is("algorithms", || ALGORITHMS_DEFAULT.into_iter().collect());
+    let Some(found) = section.list("algorithms", &[Form::Words(&ALGORITHMS)]) else {
+        return ALGORITHMS_DEFAULT.map(str::to_string).to_vec();
+    };
+    if found.value.is_empty() {
+        report.error(found.span, "`algorithms` names none: no token would be good", "name the issuer's");
+    }
+    let algorithm = |node| {
+        let Found { value, span } = string(report, "algorithms", node)?;
+        if ALGORITHMS.contains(&value) {
+            return Some(value.to_string());
+        }
+        let (what, fix) = refused_algorithm(value);
+        report.error(span, what, fix);
+        None
+    };
+    found.value.iter().filter_map(algorithm).collect()
+}
+
+fn refused_algorithm(name: &str) -> (String, String) {
+    let name = shown(name);
+    let taken = format!("use {}", one_of(ALGORITHMS));
+    match name.as_str() {
+        "none" => ("tokens that nobody has signed prove nothing".into(), taken),
+        "HS256" | "HS384" | "HS512" => {
+            let what = format!("\"{name}\" is by a secret that whoever checks tokens could make them with");
+            (what, format!("have the issuer sign with a private key: {taken}"))
+        }
+        _ => (format!("\"{name}\" is no algorithm that is taken"), taken),
+    }
+}
+
+fn claims(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
+    let report = section.report;
+    let Some(entry) = section.forms("claims_to", &[Form::Strings]) else { return Vec::new() };
+    let Value::Table(entries) = &entry.node.value else {
+        mismatch::<()>(report, "claims_to", "a table such as { X-User = \"sub\" }", &entry.node);
+        return Vec::new();
+    };
+    if entries.len() > CLAIMS_MAX {
+        report.error(entry.key_span, format!("`claims_to` has more than {CLAIMS_MAX} fields"), "use fewer");
+        return Vec::new();
+    }
+    let mut claims: Vec<(String, String)> = Vec::new();
+    for Entry { key, key_span, node, .. } in entries {
+        let name = checked_name(report, key, *key_span);
+        let (Some(name), Some(claim)) = (name, string(report, "claims_to", node)) else { continue };
+        if claim.value.is_empty() {
+            report.error(claim.span, "a claim has a name", "write it as the token has it, such as \"sub\"");
+        }
+        if claims.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            twice(report, name, *key_span);
+        }
+        claims.push((name.to_string(), claim.value.to_string()));
+    }
+    claims
+}
+
+fn twice(report: &Report<'_>, name: &str, span: Span) {
+    let what = format!("`claims_to` has \"{name}\" twice: case does not tell fields apart");
+    report.error(span, what, "remove one of the two");
+}
+
+/// A text that is compared, or written in quotes.
+fn printable(report: &Report<'_>, key: &str, found: Found<&str>) {
+    let text = found.value;
+    let is_fit = !text.is_empty() && text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+    if !is_fit {
+        let what = format!("`{key}`: \"{}\" is no text for it", shown(text));
+        report.error(found.span, what, format!("use 1 to {TEXT_BYTES_MAX} bytes without control characters"));
+    }
+}

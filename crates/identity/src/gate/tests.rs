@@ -1,0 +1,102 @@
+use propylon_http::h1::{Limits, Parsed, parse_request};
+
+use super::*;
+
+fn head(text: &str) -> RequestHead {
+    let mut head = RequestHead::default();
+    let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+    assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+    head
+}
+
+fn gate(proof: Asked) -> Gate {
+    Gate {
+        proof: Some(proof),
+        challenge: "Key realm=\"restricted\"".into(),
+        user_to: Some("X-User".into()),
+        hidden: Some("authorization".into()),
+        withheld: vec!["X-User".into()],
+    }
+}
+
+/// The hash of `abc`.
+fn keys() -> Arc<ApiKeys> {
+    let line = b"ci:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    Arc::new(ApiKeys::parse(line).unwrap())
+}
+
+fn look(gate: &Gate, target: &str, fields: &str) -> Result<Vec<(String, String)>, Fault> {
+    let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    match gate.look(&head(&text), text.as_bytes(), 0) {
+        Look::In(identity) => Ok(identity.fields),
+        Look::Refused(refusal) => Err(refusal.fault),
+        Look::Password(check, identity) if check.run() => Ok(identity.fields),
+        Look::Password(..) => Err(Fault::CredentialsRefused),
+    }
+}
+
+#[test]
+fn a_password_is_what_follows_the_first_colon_in_the_one_field() {
+    let line = format!("ann:{}", bcrypt::hash("a:b", 4).unwrap());
+    let users = Arc::new(Users::parse(line.as_bytes()).unwrap());
+    let gate = gate(Asked::Basic { users, remember: Duration::ZERO });
+    let of = |pair: &str| format!("Basic {}", Base64::encode_string(pair.as_bytes()));
+    let ann = vec![("X-User".to_string(), "ann".to_string())];
+    let field = |value: &str| look(&gate, "/", &format!("Authorization: {value}\r\n"));
+    assert_eq!(field(&of("ann:a:b")), Ok(ann.clone()));
+    assert_eq!(field(&of("ann:a:b").replace("Basic ", "BASIC   ")), Ok(ann));
+    for (value, fault) in [
+        (of("ann:a"), Fault::CredentialsRefused),
+        (of("ann:a:b\n"), Fault::CredentialsRefused),
+        (of("ann\0:a:b"), Fault::CredentialsRefused),
+        (of("ann"), Fault::CredentialsRefused),
+        (of("ann:a:b") + "=", Fault::CredentialsRefused),
+        (of("ann:a:b").replace("Basic ", "Basic"), Fault::CredentialsMissing),
+        ("Basic".into(), Fault::CredentialsRefused),
+        ("Digest x".into(), Fault::CredentialsMissing),
+        (of(&format!("ann:{}", "x".repeat(4000))), Fault::CredentialsRefused),
+    ] {
+        assert_eq!(field(&value), Err(fault), "{value}");
+    }
+    let twice = format!("Authorization: {0}\r\nauthorization: {0}\r\n", of("ann:a:b"));
+    assert_eq!(look(&gate, "/", &twice), Err(Fault::CredentialsRefused));
+}
+
+#[test]
+fn a_key_is_found_in_the_query_and_covered_there_afterwards() {
+    let gate = gate(Asked::KeyInQuery { parameter: "key".into(), keys: keys() });
+    for target in ["/?key=abc", "/x?a=1&key=%61b%63&b", "/?keys=x&key=abc"] {
+        assert!(look(&gate, target, "").is_ok(), "{target}");
+    }
+    for (target, fault) in [
+        ("/", Fault::CredentialsMissing),
+        ("/?keys=abc", Fault::CredentialsMissing),
+        ("/?key", Fault::CredentialsMissing),
+        ("/?key=", Fault::CredentialsRefused),
+        ("/?key=ab", Fault::CredentialsRefused),
+        ("/?key=%6", Fault::CredentialsRefused),
+        ("/?key=abc&key=abc", Fault::CredentialsRefused),
+    ] {
+        assert_eq!(look(&gate, target, ""), Err(fault), "{target}");
+    }
+    let text = "GET /a?key=abc&b=<key=1&key=%61bc HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (mut head, mut bytes) = (head(text), text.as_bytes().to_vec());
+    let rules = propylon_config::PathRules::default();
+    head.canonicalize_target(&bytes, rules).unwrap();
+    gate.cover(&mut head, &mut bytes);
+    assert_eq!(head.received_target(&bytes).concat(), b"/a?key=***&b=<key=1&key=*****");
+    assert_eq!(head.target(&bytes).concat(), b"/a?key=***&b=%3Ckey=1&key=*****");
+}
+
+#[test]
+fn servers_are_told_what_clients_cannot_say() {
+    let gate = gate(Asked::KeyIn { field: "X-Key".into(), keys: keys() });
+    let text =
+        "GET / HTTP/1.1\r\nHost: a\r\nX-User: root\r\nx_user: root\r\nX-Key: abc\r\nAuthorization: x\r\nA: b\r\n\r\n";
+    let (mut head, mut bytes) = (head(text), text.as_bytes().to_vec());
+    let Look::In(identity) = gate.look(&head, &bytes, 0) else { panic!("a key") };
+    gate.admit(&identity, &mut head, &mut bytes);
+    let mut out = Vec::new();
+    head.fields.write_forwarded(&bytes, &mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "X-Key: abc\r\nA: b\r\nX-User: ci\r\n");
+}

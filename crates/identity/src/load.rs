@@ -1,0 +1,233 @@
+//! Gates of all routes, with the files that they go by: read when a configuration is compiled.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use propylon_config::{Action, At, Auth, BackendId, Config, Proof, Route};
+use propylon_crypto::{is_open_to_all, sha256};
+
+use zeroize::Zeroizing;
+
+use crate::api_keys::ApiKeys;
+use crate::gate::{Asked, Gate, challenge};
+use crate::key_set::KeySet;
+use crate::lines::BadLine;
+use crate::tokens::{self, Tokens};
+use crate::users::Users;
+
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// A path that is a pipe must not stop the process.
+const NONBLOCK: i32 = 0o4000;
+
+/// Gates by route; none of a route that lets everybody in.
+pub type Gates = Vec<Option<Arc<Gate>>>;
+
+/// Fault of a file, and its cure.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub is_warning: bool,
+    pub at: At,
+    pub path: PathBuf,
+    pub what: String,
+    pub fix: String,
+    /// Error of the system that it comes from, if it comes from one.
+    pub error: Option<io::ErrorKind>,
+}
+
+/// Gates with their files' contents.
+#[derive(Default)]
+pub struct Loaded {
+    pub gates: Gates,
+    users: HashMap<PathBuf, Arc<Users>>,
+    api_keys: HashMap<PathBuf, Arc<ApiKeys>>,
+    /// Sets by their algorithms as well, which decide on the keys that are of use.
+    key_sets: HashMap<(PathBuf, Vec<String>), Arc<KeySet>>,
+    /// Hashes of what was read.
+    contents: BTreeMap<PathBuf, [u8; 32]>,
+}
+
+impl Loaded {
+    /// Compiles the gates of a configuration. Files that `known` has are not read again.
+    ///
+    /// # Errors
+    /// All files that cannot be used. Problems beside the gates are warnings.
+    pub fn load(config: &Config, known: Option<&Loaded>) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
+        let (mut loaded, mut problems) = (Loaded::default(), Vec::new());
+        let told = told_by_backend(config);
+        for route in &config.routes {
+            let withheld = told_names(route, &told);
+            let gate = match &route.steps.auth {
+                Some(auth) => loaded.asked(auth, known, &mut problems).map(|asked| Gate {
+                    proof: Some(asked),
+                    challenge: challenge(auth),
+                    user_to: auth.user_to.clone(),
+                    hidden: auth.hide_credentials.then(|| hidden(auth)).flatten(),
+                    withheld,
+                }),
+                None if withheld.is_empty() => None,
+                None => Some(Gate { proof: None, challenge: String::new(), user_to: None, hidden: None, withheld }),
+            };
+            loaded.gates.push(gate.map(Arc::new));
+        }
+        if let Some(known) = known {
+            let files = config.routes.iter().filter_map(|route| route.steps.auth.as_ref()).map(Auth::file);
+            for (file, hash) in files.filter_map(|file| known.contents.get_key_value(file)) {
+                loaded.contents.entry(file.clone()).or_insert(*hash);
+            }
+        }
+        if problems.iter().any(|problem| !problem.is_warning) { Err(problems) } else { Ok((loaded, problems)) }
+    }
+
+    /// Whether any gate asks for passwords.
+    pub fn asks_for_passwords(&self) -> bool {
+        !self.users.is_empty()
+    }
+
+    /// Files of both whose contents are others in the later one.
+    pub fn changed_files<'l>(&self, later: &'l Loaded) -> impl Iterator<Item = &'l Path> {
+        let is_other =
+            |(path, hash): &(&PathBuf, &[u8; 32])| self.contents.get(*path).is_some_and(|known| known != *hash);
+        later.contents.iter().filter(is_other).map(|(path, _)| path.as_path()).collect::<Vec<_>>().into_iter()
+    }
+
+    fn asked(&mut self, auth: &Auth, known: Option<&Loaded>, problems: &mut Vec<Problem>) -> Option<Asked> {
+        let file = auth.file();
+        Some(match &auth.proof {
+            Proof::Basic(basic) => {
+                let before = known.map(|known| &known.users);
+                let users = once(&mut self.users, before, file.clone(), || {
+                    read(auth, (problems, &mut self.contents), Secrecy::Secret, Users::parse)
+                })?;
+                Asked::Basic { users, remember: basic.remember }
+            }
+            Proof::ApiKey(key) => {
+                let before = known.map(|known| &known.api_keys);
+                let keys = once(&mut self.api_keys, before, file.clone(), || {
+                    read(auth, (problems, &mut self.contents), Secrecy::Secret, ApiKeys::parse)
+                })?;
+                match (&key.query, &key.header) {
+                    (Some(parameter), _) => Asked::KeyInQuery { parameter: parameter.clone(), keys },
+                    (None, header) => Asked::KeyIn { field: header.clone()?, keys },
+                }
+            }
+            Proof::Jwt(jwt) => {
+                let before = known.map(|known| &known.key_sets);
+                let keys = once(&mut self.key_sets, before, (file.clone(), jwt.algorithms.clone()), || {
+                    read(auth, (problems, &mut self.contents), Secrecy::Public, |text| {
+                        KeySet::parse(text, &tokens::algorithms(jwt))
+                    })
+                })?;
+                Asked::Token { cookie: jwt.cookie.clone(), tokens: Box::new(Tokens::new(jwt)), keys }
+            }
+        })
+    }
+}
+
+/// Fields that routes tell servers of by, by backend.
+fn told_by_backend(config: &Config) -> HashMap<BackendId, Vec<String>> {
+    let mut told: HashMap<BackendId, Vec<String>> = HashMap::new();
+    for route in &config.routes {
+        if let (Action::Backend(backend), Some(auth)) = (&route.action, &route.steps.auth) {
+            told.entry(*backend).or_default().extend(auth.fields().map(str::to_string));
+        }
+    }
+    told
+}
+
+/// Fields that a client could pass for another by: servers cannot tell which route a request has taken, so they are
+/// kept from every route to the same ones.
+fn told_names(route: &Route, told: &HashMap<BackendId, Vec<String>>) -> Vec<String> {
+    match &route.action {
+        Action::Backend(backend) => told.get(backend).cloned().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+/// The field that has the credentials.
+fn hidden(auth: &Auth) -> Option<String> {
+    match &auth.proof {
+        Proof::ApiKey(key) => key.header.clone(),
+        Proof::Basic(_) | Proof::Jwt(_) => Some("authorization".into()),
+    }
+}
+
+/// Value of a key in a map: as it was before, or read now, for all who ask.
+fn once<K: std::hash::Hash + Eq, T>(
+    all: &mut HashMap<K, Arc<T>>,
+    before: Option<&HashMap<K, Arc<T>>>,
+    key: K,
+    read: impl FnOnce() -> Option<T>,
+) -> Option<Arc<T>> {
+    let known = all.get(&key).or_else(|| before?.get(&key)).cloned();
+    let value = known.or_else(|| read().map(Arc::new))?;
+    all.insert(key, Arc::clone(&value));
+    Some(value)
+}
+
+#[derive(PartialEq, Eq)]
+enum Secrecy {
+    Secret,
+    Public,
+}
+
+fn read<T>(
+    auth: &Auth,
+    (problems, contents): (&mut Vec<Problem>, &mut BTreeMap<PathBuf, [u8; 32]>),
+    secrecy: Secrecy,
+    parse: impl FnOnce(&[u8]) -> Result<T, Vec<BadLine>>,
+) -> Option<T> {
+    let path = auth.file();
+    let problem = |is_warning: bool, what: String, fix: String, error: Option<io::ErrorKind>| Problem {
+        is_warning,
+        at: auth.at,
+        path: path.clone(),
+        what: format!("{}: {what}", path.display()),
+        fix,
+        error,
+    };
+    let (metadata, text) = match open(path) {
+        Ok(read) => read,
+        Err(error) => {
+            let fix = "give the account that Propylon is started by access to it, or write another path";
+            problems.push(problem(false, format!("it cannot be read: {error}"), fix.into(), Some(error.kind())));
+            return None;
+        }
+    };
+    if secrecy == Secrecy::Secret && is_open_to_all(&metadata) {
+        let fix = format!("chmod o-rwx {}", path.display());
+        let what = "every account of this machine may read or change it";
+        problems.push(problem(true, what.into(), fix, None));
+    }
+    contents.insert(path.clone(), sha256(&text));
+    match parse(&text) {
+        Ok(value) => Some(value),
+        Err(bad) => {
+            problems.extend(bad.into_iter().map(|BadLine { line, what, fix }| {
+                let what = if line > 0 { format!("line {line}: {what}") } else { what };
+                problem(false, what, fix, None)
+            }));
+            None
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<(Metadata, Zeroizing<Vec<u8>>)> {
+    let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it has more than {} MiB", FILE_BYTES_MAX >> 20),
+        ));
+    }
+    let mut text = Zeroizing::new(Vec::with_capacity(metadata.len() as usize + 1));
+    file.take(FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok((metadata, text))
+}

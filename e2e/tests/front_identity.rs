@@ -1,0 +1,334 @@
+//! Routes that ask who a request is from: passwords in files that other people's programs have made, keys, and tokens
+//! of other people's issuer, good and hostile.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use propylon_e2e::http::Response;
+use propylon_e2e::program::{curl, run};
+use propylon_e2e::python::python;
+use propylon_e2e::{Client, Engine, Origin, binaries, holds};
+
+/// A line of a file of users, as `htpasswd -B` makes it.
+fn bcrypt(name: &str, password: &str, cost: &str) -> String {
+    let mut command = Command::new("htpasswd");
+    command.args(["-nbB", "-C", cost, name, password]);
+    run(command, b"", Duration::from_secs(60)).ok().text().trim().to_string()
+}
+
+/// The same by `openssl passwd -6`, and by `argon2`.
+fn sha512_crypt(name: &str, password: &str) -> String {
+    let mut command = Command::new("openssl");
+    command.args(["passwd", "-6", "-stdin"]);
+    let said = run(command, password.as_bytes(), Duration::from_secs(60)).ok();
+    format!("{name}:{}", said.text().trim())
+}
+
+fn argon2(name: &str, password: &str) -> String {
+    let mut command = Command::new("argon2");
+    command.args(["some-salt", "-id", "-t", "2", "-k", "4096", "-p", "1", "-e"]);
+    let said = run(command, password.as_bytes(), Duration::from_secs(60)).ok();
+    format!("{name}:{}", said.text().trim())
+}
+
+fn base64(text: &str) -> String {
+    let mut command = Command::new("base64");
+    command.arg("-w0");
+    run(command, text.as_bytes(), Duration::from_secs(60)).ok().text()
+}
+
+/// An engine with a listener `web` in plaintext and `tls`, and these routes.
+fn engine(files: &[(&str, &str)], origin: &Origin, routes: &str) -> Engine {
+    Engine::start_beside(
+        files,
+        &format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\n[listener.tls]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+             [backend.app]\nservers = [\"{}\"]\n{routes}",
+            origin.address()
+        ),
+    )
+}
+
+fn ask(client: &mut Client, path: &str, fields: &str) -> Response {
+    client.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"))
+}
+
+fn basic(name: &str, password: &str) -> String {
+    format!("Authorization: Basic {}\r\n", base64(&format!("{name}:{password}")))
+}
+
+/// The head without its date.
+fn without_date(response: &Response) -> String {
+    let lines = response.head.split_inclusive("\r\n").filter(|line| !line.starts_with("Date: "));
+    lines.collect::<String>()
+}
+
+const STAFF: &str = "[[route]]\nbackend = \"app\"\nauth = { basic = { file = \"users\", realm = 'The \"staff\"' }, \
+                     user_to = \"X-User\", hide_credentials = true }\n";
+
+#[test]
+fn passwords_of_files_that_others_have_made_let_their_users_in_and_nobody_else() {
+    let users = [
+        "# made by others".to_string(),
+        bcrypt("ann", "pässword", "6"),
+        bcrypt("bob", "a:b", "4"),
+        sha512_crypt("cleo", "Hello world!"),
+        argon2("dora", "secret"),
+    ];
+    let origin = Origin::mirror();
+    let open = "[[route]]\npath = \"/open\"\nbackend = \"app\"\n";
+    let engine = engine(&[("users", &users.join("\n"))], &origin, &format!("{STAFF}{open}"));
+    let mut client = engine.client("web");
+    let refused = ask(&mut client, "/", "");
+    assert_eq!(
+        without_date(&refused),
+        "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"The \\\"staff\\\"\", charset=\"UTF-8\"\r\n\
+         Content-Type: text/plain; charset=utf-8\r\nContent-Length: 38\r\n"
+    );
+    assert_eq!(refused.text(), "401 Unauthorized: credentials-missing\n");
+    for (name, password) in [("ann", "pässword"), ("bob", "a:b"), ("cleo", "Hello world!"), ("dora", "secret")] {
+        // Twice: the second time it is remembered.
+        for _ in 0..2 {
+            let forged = "X-User: root\r\nX_User: root\r\nx-user: root\r\n";
+            let response = ask(&mut client, "/a?b", &format!("{}{forged}", basic(name, password)));
+            let got = format!(
+                "GET /a?b HTTP/1.1\r\nHost: localhost\r\nX-User: {name}\r\nX-Forwarded-For: 127.0.0.1\r\n\
+                 X-Forwarded-Proto: http\r\nX-Forwarded-Host: localhost\r\n\r\n"
+            );
+            assert_eq!((response.status, response.text()), (200, got));
+        }
+        let response = ask(&mut client, "/", &basic(name, "wrong"));
+        assert_eq!((response.status, response.text().as_str()), (401, "401 Unauthorized: credentials-refused\n"));
+    }
+    for fields in [
+        basic("root", "secret"),
+        basic("", ""),
+        format!("Authorization: Basic {}\r\n", base64("ann")),
+        "Authorization: Basic !!!\r\n".into(),
+        "Authorization: Basic\r\n".into(),
+        "Authorization: Bearer x\r\n".into(),
+        format!("{}{}", basic("ann", "pässword"), basic("bob", "a:b")),
+        format!("Authorization: Basic {}\r\n", "A".repeat(8000)),
+    ] {
+        let response = ask(&mut client, "/", &fields);
+        assert_eq!(response.status, 401, "{fields}");
+        assert!(response.field("WWW-Authenticate").is_some(), "{fields}");
+    }
+    // A route to the same servers that asks for nothing is no way to pass for somebody.
+    assert!(!ask(&mut client, "/open", "X-User: root\r\nX_User: root\r\n").text().contains("root"));
+    let line = engine.logged("a refusal", |line| line["fault"] == "credentials-refused");
+    assert_eq!(line["status"], 401);
+    let count =
+        |reason: &str| engine.metric("propylon_identity_refused_total", &[("listener", "web"), ("reason", reason)]);
+    assert_eq!((count("credentials-missing"), count("passwords-busy")), (2.0, 0.0));
+}
+
+#[test]
+fn trailers_are_no_way_to_pass_for_somebody() {
+    let origin = Origin::mirror();
+    let engine = engine(&[("users", &bcrypt("ann", "pw", "4"))], &origin, STAFF);
+    let credentials = basic("ann", "pw");
+    let response = engine.client("web").ask(format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\n{credentials}Transfer-Encoding: chunked\r\nTrailer: X-User\r\n\r\n\
+         2\r\nhi\r\n0\r\nX-User: root\r\n\r\n"
+    ));
+    assert!(
+        response.text().ends_with("2\r\nhi\r\n0\r\n\r\n") && !response.text().contains("root"),
+        "{}",
+        response.text()
+    );
+}
+
+#[test]
+fn over_http2_it_is_the_same() {
+    let origin = Origin::mirror();
+    let engine = engine(&[("users", &bcrypt("ann", "pw", "4"))], &origin, STAFF);
+    let url = engine.url("tls");
+    let said = curl(&["--http2", "--user", "ann:pw", "--header", "x-user: root", &url]).ok();
+    assert!(said.text().contains("\r\nX-User: ann\r\n"), "{}", said.text());
+    assert!(!said.text().contains("root") && !said.text().to_lowercase().contains("authorization"), "{}", said.text());
+    let said = curl(&["--http2", "--include", "--user", "ann:other", &url]).ok();
+    let head = said.text();
+    assert!(head.starts_with("HTTP/2 401 \r\nwww-authenticate: Basic realm="), "{head}");
+    assert!(head.ends_with("401 Unauthorized: credentials-refused\n"), "{head}");
+}
+
+/// A wrong password of a user whose hash takes long.
+fn try_slowly(engine: &Engine, name: &str, attempt: usize) -> Client {
+    let mut client = engine.client("web");
+    client.send(format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", basic(name, &format!("wrong{attempt}"))));
+    client
+}
+
+#[test]
+fn a_core_serves_others_while_passwords_are_checked_and_no_more_wait_than_may() {
+    let users = [bcrypt("ann", "pw", "4"), bcrypt("slow", "pw", "13")].join("\n");
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    let open = "[[route]]\npath = \"/open\"\nbackend = \"app\"\n";
+    let engine = engine(&[("users", &users)], &origin, &format!("{STAFF}{open}"));
+    let mut known = engine.client("web");
+    assert_eq!(ask(&mut known, "/", &basic("ann", "pw")).status, 200);
+    // One thread, one check at it, and 32 that wait.
+    let mut waiting: Vec<Client> = (0..40).map(|attempt| try_slowly(&engine, "slow", attempt)).collect();
+    let busy = [("listener", "web"), ("reason", "passwords-busy")];
+    holds("some are told to come later", || engine.metric("propylon_identity_refused_total", &busy) >= 6.0);
+    // The one core there is has time for others, and knows whom it has let in before.
+    let mut other = engine.client("web");
+    for _ in 0..20 {
+        assert_eq!(ask(&mut other, "/open", "").text(), "hello\n");
+        assert_eq!(ask(&mut known, "/", &basic("ann", "pw")).text(), "hello\n");
+    }
+    let late = waiting.iter_mut().map(Client::has_something_now).filter(|has_something| !has_something).count();
+    assert!(late > 0, "all of them were checked before");
+    let mut turned_away = None;
+    for mut client in waiting {
+        if client.has_something_now() {
+            let response = client.read_response();
+            if response.status == 503 {
+                turned_away = Some((response.field("Retry-After").map(str::to_string), response.text()));
+            }
+        }
+        // Nobody waits for the rest, and they are not checked.
+    }
+    let said = "503 Service Unavailable: passwords-busy\n".to_string();
+    assert_eq!(turned_away, Some((Some("2".to_string()), said)));
+    let mut next = engine.client("web");
+    holds("there is room again", || ask(&mut next, "/", &basic("slow", "wrong")).status == 401);
+}
+
+#[test]
+fn whoever_is_taken_out_of_the_file_is_out_after_a_reload() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    let (ann, bob) = (bcrypt("ann", "pw", "4"), bcrypt("bob", "pw", "4"));
+    let engine = engine(&[("users", &format!("{ann}\n{bob}\n"))], &origin, STAFF);
+    let mut client = engine.client("web");
+    assert_eq!(ask(&mut client, "/", &basic("ann", "pw")).status, 200);
+    let file = engine.folder().join("users");
+    std::fs::write(&file, format!("{bob}\n")).expect("written");
+    engine.reload();
+    holds("she is out", || ask(&mut client, "/", &basic("ann", "pw")).status == 401);
+    assert_eq!(ask(&mut client, "/", &basic("bob", "pw")).status, 200);
+    // A file that cannot be used changes nothing.
+    std::fs::write(&file, "bob:secret\n").expect("written");
+    engine.reload();
+    holds("it is said", || engine.stderr().iter().any(|line| line.contains("perhaps the password itself")));
+    assert!(!engine.stderr().iter().any(|line| line.contains("secret")));
+    assert_eq!(ask(&mut client, "/", &basic("bob", "pw")).status, 200);
+}
+
+#[test]
+fn a_configuration_that_begins_to_ask_for_passwords_has_threads_for_them_in_the_sandbox() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    let users = bcrypt("ann", "pw", "4");
+    let open = "[[route]]\nbackend = \"app\"\n";
+    let engine = engine(&[("users", &users)], &origin, open);
+    let mut client = engine.client("web");
+    assert_eq!(ask(&mut client, "/", "").status, 200);
+    let text = std::fs::read_to_string(engine.folder().join("propylon.toml")).expect("its configuration");
+    engine.rewrite(&text.replace(open, STAFF));
+    engine.reload();
+    holds("it asks", || ask(&mut client, "/", "").status == 401);
+    assert_eq!(ask(&mut client, "/", &basic("ann", "pw")).status, 200);
+    assert_eq!(ask(&mut client, "/", &basic("ann", "other")).status, 401);
+}
+
+#[test]
+fn files_that_prove_nothing_are_refused_before_anything_runs() {
+    let origin = Origin::mirror();
+    let engine = engine(&[("users", &bcrypt("ann", "pw", "4"))], &origin, STAFF);
+    let check = |users: &str| {
+        let file = engine.folder().join("users");
+        std::fs::write(&file, users).expect("written");
+        let mut command = Command::new(binaries::propylon());
+        command.args(["check", "-c"]).arg(engine.folder().join("propylon.toml"));
+        let said = run(command, b"", Duration::from_secs(60));
+        format!("{}{}", said.text(), said.stderr)
+    };
+    let mut command = Command::new("htpasswd");
+    command.args(["-nbm", "ann", "hunter2"]);
+    let md5 = run(command, b"", Duration::from_secs(60)).ok().text();
+    let said = check(&format!("\n{}", md5.trim()));
+    assert!(said.contains("users: line 2: what stands behind the name is the MD5 of Apache"), "{said}");
+    assert!(said.contains("htpasswd -nB NAME"), "{said}");
+    let said = check("ann:hunter2");
+    assert!(said.contains("perhaps the password itself") && !said.contains("hunter2"), "{said}");
+    let file = engine.folder().join("users");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).expect("it is ours");
+    let said = check(&bcrypt("ann", "pw", "4"));
+    assert!(said.contains("every account of this machine may read or change it"), "{said}");
+}
+
+#[test]
+fn keys_are_known_by_their_hashes_and_are_in_no_log() {
+    let key = "k-4711-secret";
+    let mut command = Command::new("sha256sum");
+    command.arg("-");
+    let hash = run(command, key.as_bytes(), Duration::from_secs(60)).ok().text();
+    let keys = format!("ci:{}\n", hash.split(' ').next().expect("a hash"));
+    let origin = Origin::mirror();
+    let routes = "[[route]]\npath = \"/field\"\nbackend = \"app\"\n\
+                  auth = { api_key = { file = \"keys\" }, user_to = \"X-Program\", hide_credentials = true }\n\
+                  [[route]]\npath = \"/query\"\nbackend = \"app\"\nauth = { api_key = { file = \"keys\", query = \"key\" } }\n";
+    let engine = engine(&[("keys", &keys)], &origin, routes);
+    let mut client = engine.client("web");
+    let response = ask(&mut client, "/field", &format!("x-api-key: {key}\r\nX-Program: root\r\n"));
+    assert!(response.text().contains("\r\nX-Program: ci\r\n"), "{}", response.text());
+    assert!(!response.text().contains(key) && !response.text().contains("root"), "{}", response.text());
+    let refused = ask(&mut client, "/field", "X-API-Key: other\r\n");
+    assert_eq!((refused.status, refused.field("WWW-Authenticate")), (401, Some("Key realm=\"restricted\"")));
+    assert_eq!(ask(&mut client, "/field?key=other", "").status, 401);
+    let twice = format!("X-API-Key: {key}\r\nX-API-Key: {key}\r\n");
+    assert_eq!(ask(&mut client, "/field", &twice).status, 401);
+    let response = ask(&mut client, &format!("/query?a=1&key={key}&b=2"), "");
+    assert!(response.text().starts_with(&format!("GET /query?a=1&key={key}&b=2 HTTP/1.1\r\n")), "{}", response.text());
+    let response = ask(&mut client, &format!("/query?key={}", key.replace('-', "%2D")), "");
+    assert_eq!(response.status, 200);
+    assert_eq!(ask(&mut client, &format!("/query?key={key}&key={key}"), "").status, 401);
+    engine.logged_path("/query?a=1&key=*************&b=2");
+    holds("all are logged", || engine.log().len() >= 7);
+    assert!(!engine.log().iter().any(|line| line.to_string().contains("4711")), "{:?}", engine.log());
+}
+
+#[test]
+fn tokens_of_another_makers_issuer_are_good_and_hostile_ones_are_not() {
+    let issuer = "https://id.test";
+    let said = python("tokens.py", &[issuer, "shop"]).ok().text();
+    let (keys, tokens) = said.split_once('\n').expect("a set of keys and tokens");
+    let origin = Origin::mirror();
+    let jwt = format!("issuer = \"{issuer}\", audience = \"shop\", keys_file = \"keys.json\"");
+    let routes = format!(
+        "[[route]]\nbackend = \"app\"\nauth = {{ jwt = {{ {jwt}, claims_to = {{ X-Groups = \"groups\" }} }}, \
+         user_to = \"X-User\" }}\n\
+         [[route]]\npath = \"/cookie\"\nbackend = \"app\"\nauth = {{ jwt = {{ {jwt}, cookie = \"session\" }} }}\n"
+    );
+    let engine = engine(&[("keys.json", keys)], &origin, &routes);
+    let mut client = engine.client("web");
+    let missing = ask(&mut client, "/", "");
+    assert_eq!((missing.status, missing.field("WWW-Authenticate")), (401, Some("Bearer realm=\"restricted\"")));
+    for line in tokens.lines() {
+        let [name, expected, token] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let forged = "X-User: root\r\nX-Groups: admins\r\n";
+        let response = ask(&mut client, "/", &format!("Authorization: Bearer {token}\r\n{forged}"));
+        if expected == "good" {
+            let text = response.text();
+            assert!(text.contains("\r\nX-Groups: staff,shop\r\nX-User: ann\r\n"), "{name}: {text}");
+            assert!(!text.contains("root") && !text.contains("admins"), "{name}: {text}");
+            assert_eq!(ask(&mut client, "/cookie", &format!("Cookie: a=b; session={token}\r\n")).status, 200, "{name}");
+            continue;
+        }
+        let fault = if expected == "expired" { "token-expired" } else { "credentials-refused" };
+        assert_eq!((response.status, response.text()), (401, format!("401 Unauthorized: {fault}\n")), "{name}");
+        let challenge = response.field("WWW-Authenticate").unwrap_or_default();
+        let start = "Bearer realm=\"restricted\", error=\"invalid_token\", error_description=\"";
+        assert!(challenge.starts_with(start), "{name}: {challenge}");
+        assert_eq!(ask(&mut client, "/cookie", &format!("Cookie: session={token}\r\n")).status, 401, "{name}");
+    }
+    let good = tokens.lines().next().and_then(|line| line.rsplit_once(' ')).expect("a token").1;
+    let bearer = format!("Authorization: Bearer {good}");
+    let said = curl(&["--http2", "--header", &bearer, "--header", "x-user: root", &engine.url("tls")]).ok();
+    assert!(said.text().contains("\r\nX-User: ann\r\n") && !said.text().contains("root"), "{}", said.text());
+    assert_eq!(ask(&mut client, "/", &format!("{bearer}\r\n{bearer}\r\n")).status, 401);
+    let twice = format!("Cookie: session={good}; session={good}\r\n");
+    assert_eq!(ask(&mut client, "/cookie", &twice).status, 401);
+}
