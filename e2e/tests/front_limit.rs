@@ -365,7 +365,7 @@ fn check_looks_into_the_lists() {
 fn every_key_has_its_own_requests_at_once() {
     let origin = Arc::new(Origin::scripted(|peer| {
         let _ = peer.read_request();
-        peer.stall(Duration::from_secs(20));
+        let _ = peer.await_close(Duration::from_secs(20));
     }));
     let engine = Engine::start(&limited(origin.address(), TRUSTING, "{ requests = 2 }"));
     let mut held = Vec::new();
