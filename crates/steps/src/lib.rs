@@ -38,12 +38,7 @@ pub struct Steps {
 impl Steps {
     /// The steps of a route; `None` where there are none, as for most. `limits` are the route's; `is_gated`: it has a
     /// gate, which others than its own steps may ask for; `random` decides where turns begin.
-    pub fn of(
-        route: &Route,
-        config: &Config,
-        (limits, is_gated): (Vec<Limiter>, bool),
-        random: u64,
-    ) -> Option<Steps> {
+    pub fn of(route: &Route, config: &Config, (limits, is_gated): (Vec<Limiter>, bool), random: u64) -> Option<Steps> {
         let steps = &route.steps;
         let has_steps = is_gated || route.require_client_certificate || !steps.is_empty();
         has_steps.then(|| Steps {

@@ -107,8 +107,7 @@ const CRATES: &[CrateRules] = &[
         "proxy",
         &[
             "signer", "steps", "compress", "identity", "observe", "policy", "http", "net", "tls", "crypto", "sys",
-            "metrics",
-            "config",
+            "metrics", "config",
         ],
         &[
             "toml",
