@@ -85,8 +85,11 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
-    if !listener.request_headers.is_empty() {
-        let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
+    // One of these is `request_id`'s.
+    let id = listener.request_id.as_ref().map_or("", |ids| &ids.header);
+    let written: Vec<_> = listener.request_headers.iter().filter(|each| each.name != id).collect();
+    if !written.is_empty() {
+        let fields = written.into_iter().map(|each| (each.name.clone(), json!(template(&each.value))));
         value["request_headers"] = fields.collect();
     }
     if listener.redirect_to_https.is_some() {
@@ -336,6 +339,10 @@ mod tests {
         half_close = true
         forwarded = "append"
         request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
+        error_pages = { "404" = { html = "404.html", json = "404.json", text = "404.txt" } }
+        error_format = "accept"
+        intercept_errors = true
+        request_id = { header = "X-Trace", accept = "always", return = true }
         timeouts = { idle = "2m", tunnel_idle = "3h" }
         limits = { head_bytes = "8KiB", headers = 7, body_rate_min = 0 }
         paths = { merge_slashes = false, allow = ["%2F", ".."] }
@@ -454,6 +461,13 @@ mod tests {
         [[route]]
         host = "shop.example"
         redirect = { status = 301, scheme = "https", host = "www.shop.example", port = 444, path = "/y" }
+        [[route]]
+        path = "/later"
+        error_pages = { "503" = { html = "503.html", json = "503.json", text = "503.txt" } }
+        error_format = "json"
+        intercept_errors = false
+        cors = { origins = ["https://a.example", "*.b.example:8443"], methods = ["PUT"], headers = ["X-A"], expose = ["X-B"], credentials = true, max_age = "90s" }
+        respond = { status = 503, body_file = "later.html" }
         [[route]]
         respond = { status = 418, body = "tea\n", content_type = "text/x-tea" }
         [[route]]
@@ -637,6 +651,9 @@ mod tests {
         assert_eq!(shown["route"][5]["path"], json!({ "regex": "[.]php$" }));
         assert_eq!(shown["route"][6]["redirect"]["port"], 444);
         assert_eq!(shown["route"][7]["respond"]["status"], 418);
+        let later = json!({ "status": 503, "body_file": "later.html", "content_type": "text/html; charset=utf-8" });
+        let shown_later = &shown["route"].as_array().unwrap().iter().find(|route| route["respond"] == later).unwrap();
+        assert_eq!(shown_later["cors"]["origins"], json!(["https://a.example", "https://*.b.example:8443"]));
     }
 
     #[test]

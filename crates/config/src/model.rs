@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod answers;
 mod auth;
 mod backend;
 mod cluster;
@@ -15,6 +16,7 @@ mod limits;
 mod listener;
 mod log;
 mod process;
+mod request_id;
 mod steps;
 mod tls;
 mod tracing;
@@ -29,6 +31,7 @@ use crate::provenance::Provenance;
 pub use crate::at::At;
 pub use acme::*;
 pub use announce::*;
+pub use answers::*;
 pub use auth::*;
 pub use backend::*;
 pub use cluster::*;
@@ -42,6 +45,7 @@ pub use limits::*;
 pub use listener::*;
 pub use log::*;
 pub use process::*;
+pub use request_id::*;
 pub use steps::*;
 pub use tls::*;
 pub use tracing::*;
@@ -191,7 +195,11 @@ pub struct Respond {
     /// Status, 200 to 599.
     pub status: u16,
     /// Body of the answer. Default empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub body: String,
-    /// Content-Type of the answer. Default "text/plain; charset=utf-8".
+    /// File that has the body instead.
+    #[serde(serialize_with = "crate::shown::written")]
+    pub body_file: Option<std::path::PathBuf>,
+    /// Content-Type of the answer. Default that of the file's extension, or "text/plain; charset=utf-8".
     pub content_type: String,
 }

@@ -1,6 +1,6 @@
 //! Reading of configurations: from text, by way of the tree and the schema, to the model with all problems.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::keyserver::KeyServer;
 use crate::model::{
@@ -39,6 +39,8 @@ pub struct Certified {
     pub keys: Keys,
     /// `process.upgrade_socket`: whoever is found there hears of the problems.
     pub upgrade_socket: Option<UpgradeSocket>,
+    /// Files that answers are made of, with the positions of what names them.
+    pub bodies: Vec<(PathBuf, At)>,
 }
 
 /// All problems, and the sections that name certificates as far as they could be read in spite of them, so that
@@ -47,8 +49,19 @@ pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
     let certified = |config: Config| {
         let limits = config.limits().cloned().collect();
+        let bodies = config.body_files().into_iter().map(|(path, at)| (path.to_owned(), at)).collect();
         let Config { process, keys, tls, signers, acmes, backends, tracing, .. } = config;
-        Certified { tls, signers, acmes, backends, limits, tracing, keys, upgrade_socket: process.upgrade_socket }
+        Certified {
+            tls,
+            signers,
+            acmes,
+            backends,
+            limits,
+            tracing,
+            keys,
+            upgrade_socket: process.upgrade_socket,
+            bodies,
+        }
     };
     (config.map(certified).unwrap_or_default(), problems)
 }

@@ -1,5 +1,7 @@
 //! Checks across sections: what is right by itself, but not beside the rest.
 
+mod answers;
+
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
@@ -32,6 +34,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     mirrors(report, config, routes);
     auth(report, config, routes);
     patterns_past_guards(report, routes);
+    answers::check(report, config, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
         reach(report, config, routes);
@@ -371,7 +374,11 @@ fn facts(report: &Report<'_>, config: &Config) {
             pieces.filter_map(|piece| if let Piece::Fact(f) = piece { Some(*f) } else { None }).collect();
         let name = shown(&listener.name);
         let never = |fact: &Fact, why: &str| format!("{{{}}} is never known on [listener.{name}]: {why}", fact.name());
-        let of_tls = || facts.iter().find(|fact| **fact != Fact::ClientIp);
+        let of_tls = || facts.iter().find(|fact| fact.is_of_tls());
+        if facts.contains(&Fact::RequestId) && listener.request_id.is_none() {
+            let what = never(&Fact::RequestId, "its requests have none");
+            report.error_at(listener.at, what, "add request_id = true, or remove the field");
+        }
         let Some(tls) = profile(config, listener) else {
             if let (Some(fact), None) = (of_tls(), listener.tls) {
                 report.error_at(listener.at, never(fact, "it speaks plaintext"), "add `tls`, or remove the field");

@@ -165,7 +165,7 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, split, rest] = config.routes.as_slice() else { panic!("six routes") };
+    let [api, old, quick, pattern, split, rest, fixed] = config.routes.as_slice() else { panic!("seven routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -201,6 +201,26 @@ fn every_key_of_a_route_reaches_the_model() {
     let Action::Respond(respond) = &rest.action else { panic!("a response") };
     assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
     every_key_of_a_split_reaches_the_model(&split.steps);
+    answers_reach_the_model(&config, fixed);
+}
+
+fn answers_reach_the_model(config: &Config, fixed: &Route) {
+    let Action::Respond(respond) = &fixed.action else { panic!("a response") };
+    assert_eq!(respond.body_file.as_deref(), Some(Path::new("/etc/propylon/file.txt")));
+    let named: Vec<_> = config.body_files().into_iter().map(|(path, _)| path.display().to_string()).collect();
+    assert_eq!(named, ["/etc/propylon/404.html", "/etc/5.json", "/etc/propylon/file.txt"]);
+    let errors = &fixed.steps.errors;
+    assert_eq!((errors.error_format, errors.intercept_errors), (Some(ErrorFormat::Accept), Some(false)));
+    assert_eq!(errors.error_pages.iter().map(|page| page.statuses.to_string()).collect::<Vec<_>>(), ["404", "5xx"]);
+    let cors = fixed.steps.cors.as_ref().expect("other origins may");
+    assert_eq!(
+        cors.origins.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["https://a.example", "https://*.b.example"]
+    );
+    assert_eq!(
+        (&cors.methods[..], cors.credentials, cors.max_age),
+        (&["PUT".to_string()][..], false, Some(Duration::from_secs(60)))
+    );
 }
 
 fn every_key_of_a_split_reaches_the_model(steps: &Steps) {

@@ -213,6 +213,49 @@ fn compression_is_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn answers_of_our_own_are_checked() {
+    expect_below_good(&[
+        ("[[route]]\npath='/f'\nrespond={body='a',body_file='a.txt'}", 3, 29, "`respond` has both `body` and `body_file`"),
+        ("[[route]]\npath='/f'\nrespond={body_file='a.bin'}", 3, 20, "the file's extension does not say what is in it; add a `content_type`"),
+        ("[[route]]\npath='/f'\nrespond={status=204,body_file='a.txt'}", 3, 31, "a response with status 204 has no body; remove `body_file`"),
+        ("[[route]]\npath='/f'\nrespond={body_file=''}", 3, 20, "`body_file` is empty"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={302='a.html'}", 3, 14, "\"302\" is not the status of an error; write one from \"400\" to \"599\""),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={3xx='a.html'}", 3, 14, "\"3xx\" is not the status of an error"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={5xx='a.html',5XX='b.html'}", 3, 27, "`error_pages` has \"5xx\" twice"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={404='a.png'}", 3, 18, "an error page is in HTML, JSON or plain text; write it as in { html = \"FILE\" }"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={404={}}", 3, 18, "this page has no form"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages={404={htm='a'}}", 3, 19, "unknown key `htm` in `error_pages`; did you mean `html`?"),
+        ("[listener.b]\nbind='[::]:1'\nerror_pages='a.html'", 3, 13, "expected a table such as { \"5xx\" = \"error.html\" }"),
+        ("[listener.b]\nbind='[::]:1'\nerror_format='xml'", 3, 14, "`error_format` cannot be \"xml\""),
+        ("[listener.b]\nbind='[::]:1'\nintercept_errors=true", 1, 11, "[listener.b] intercepts errors, and there is no page for any; add `error_pages`"),
+        ("[[route]]\npath='/f'\nintercept_errors=true\nbackend='app'", 1, 1, "there is no page for any; add `error_pages` to the route or to its listener"),
+        ("[[route]]\npath='/f'\nerror_pages={404='a.html'}\nintercept_errors=true\nrespond={}", 1, 1, "this route has no `backend`; remove it"),
+        ("[listener.r]\nbind='0.0.0.0:1'\nprotocol='tcp'\nerror_format='json'\n[[route]]\nlistener='r'\nbackend='app'", 4, 1, "`error_format` is about HTTP"),
+        ("[[route]]\npath='/f'\ncors={}\nbackend='app'", 3, 1, "`cors` has no `origins`; name the origins that may use it"),
+        ("[[route]]\npath='/f'\ncors={origins=[]}\nbackend='app'", 3, 15, "`origins` names none"),
+        ("[[route]]\npath='/f'\ncors={origins=['*'],credentials=true}\nbackend='app'", 3, 33, "would let any page act in the name of who looks at it; name the origins"),
+        ("[[route]]\npath='/f'\ncors={origins=['null']}\nbackend='app'", 3, 16, "\"null\" is the origin of whoever asks to have none"),
+        ("[[route]]\npath='/f'\ncors={origins=['https://a/']}\nbackend='app'", 3, 16, "it has a path; write \"https://a\""),
+        ("[[route]]\npath='/f'\ncors={origins=['https://a'],headers=['*'],credentials=true}\nbackend='app'", 3, 38, "with `credentials` browsers take `*` in `headers` for a name; write the names"),
+        ("[[route]]\npath='/f'\ncors={origins=['https://a'],methods=['PUT','*']}\nbackend='app'", 3, 44, "warning: `*` in `methods` stands for the others as well; remove those"),
+        ("[[route]]\npath='/f'\ncors={origins=['https://a'],headers=['X A']}\nbackend='app'", 3, 38, "\"X A\" is not a name that can be here"),
+        ("[[route]]\nmatch={method='PUT'}\ncors={origins=['https://a']}\nbackend='app'", 1, 1, "add \"OPTIONS\" to the `method` of its `match`"),
+        ("[[route]]\nmatch={header={X-A='1'}}\ncors={origins=['https://a']}\nbackend='app'", 1, 1, "warning: browsers ask what `cors` allows without the fields and cookies"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_id={accept='trusted'}", 3, 20, "goes by `trusted_proxies`, as forwarded = \"append\" does; add forwarded = \"append\""),
+        ("[listener.b]\nbind='[::]:1'\nrequest_id={header='Host'}", 3, 20, "the field \"Host\" has a meaning of its own"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_id='yes'", 3, 12, "expected a boolean or { header = \"X-Request-ID\", return = true }"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_id=true\nrequest_headers={x-request-id='{client.ip}'}", 3, 1, "`request_headers` has \"X-Request-ID\" as well, which `request_id` writes"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_headers={X-A='{request.id}'}", 1, 11, "{request.id} is never known on [listener.b]: its requests have none; add request_id = true"),
+    ]);
+    expect_nothing_below_good(&[
+        "[listener.b]\nbind='[::]:1'\nrequest_id=true\nrequest_headers={X-A='{request.id}'}\nerror_pages={404='a.html'}\n[[route]]\npath='/f'\nintercept_errors=true\nbackend='app'",
+        "[[route]]\nmatch={method=['PUT','OPTIONS']}\ncors={origins=['https://a'],headers=['*','Authorization']}\nbackend='app'",
+        "[listener.b]\nbind='[::]:1'\nrequest_id=false\n[[route]]\npath='/f'\nrespond={body_file='a',content_type='x/y'}",
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn limits_of_http2_are_checked() {
     expect_below_good(&[
         ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\"; write \"h2\""),

@@ -912,6 +912,11 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
     for file in earlier.gates.changed_files(&later.gates) {
         changes.push(json!({ "path": "route.auth", "file": file, "contents": "read again" }));
     }
+    for (path, body) in later.bodies.iter() {
+        if earlier.bodies.get(path).is_some_and(|known| known != body) {
+            changes.push(json!({ "path": path.to_string_lossy(), "files": "read again" }));
+        }
+    }
     changes
 }
 

@@ -66,6 +66,8 @@ pub struct Record<'a> {
     pub trace: Option<TraceId>,
     /// Fields of the request with their bytes; `None` where it has none that could be read.
     pub head: Option<(&'a Fields, &'a [u8])>,
+    /// ID of the request; `None` where its listener asks for none.
+    pub request_id: Option<&'a str>,
 }
 
 /// Data of a relayed connection that has ended.
@@ -180,6 +182,9 @@ impl LogBuffer {
         field(out, "fault", record.fault.map(|fault| fault.label().as_bytes()));
         if let Some(trace) = record.trace {
             field(out, "trace_id", Some(&trace.hex()));
+        }
+        if let Some(id) = record.request_id {
+            field(out, "request_id", Some(id.as_bytes()));
         }
         self.end_line();
     }
@@ -701,6 +706,7 @@ mod tests {
             tls: None,
             fault: None,
             trace: None,
+            request_id: None,
             head: None,
         }
     }

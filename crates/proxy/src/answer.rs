@@ -8,15 +8,17 @@ use propylon_http::h2::FieldWriter;
 pub struct Answer<'a> {
     pub status: u16,
     pub fields: &'a [(&'a str, &'a str)],
+    /// Further fields as whole lines.
+    pub lines: &'a [u8],
     pub content_type: &'a str,
-    pub body: &'a str,
+    pub body: &'a [u8],
     /// The connection ends with it.
     pub close: bool,
 }
 
 impl Answer<'_> {
     pub fn plain(status: u16) -> Answer<'static> {
-        Answer { status, fields: &[], content_type: "text/plain; charset=utf-8", body: "", close: false }
+        Answer { status, fields: &[], lines: b"", content_type: "text/plain; charset=utf-8", body: b"", close: false }
     }
 }
 
@@ -43,5 +45,6 @@ pub fn write_fields(answer: &Answer<'_>, date: &[u8], out: &mut impl FieldWriter
         field("content-length", itoa::Buffer::new().format(answer.body.len()).as_bytes());
     }
     field("date", date);
-    written
+    out.lines(answer.lines);
+    written + answer.lines.len()
 }

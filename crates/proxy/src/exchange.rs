@@ -7,6 +7,7 @@ mod heads;
 mod identity;
 mod mirror;
 pub mod record;
+mod response;
 mod steps;
 mod transfer;
 mod tunnel;
@@ -15,7 +16,7 @@ use std::rc::Rc;
 
 use propylon_config::{Action, BackendId, Redirect, Respond};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version, reason_phrase};
+use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version};
 use propylon_observe::access_log::{Durations, Record, TlsFields};
 
 use crate::alpn::alpn_name;
@@ -27,7 +28,8 @@ use crate::request::{After, Request};
 use crate::services::ListenerHandle;
 use crate::snapshot::CoreSnapshot;
 use crate::trace::Moment;
-use answers::{answer_error, answer_fault, answer_here, stage_answer};
+use answers::{answer_error, answer_fault, answer_here, stage_answer, word};
+use propylon_steps::errors::Error;
 
 /// Serves one request whose head has been read.
 pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
@@ -137,8 +139,8 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         // An observer from outside has the successor in mind as well.
         let draining = client.core().hurries();
         let answer = match draining {
-            false => Answer { body: "ok\n", ..Answer::plain(200) },
-            true => Answer { body: "draining\n", ..Answer::plain(503) },
+            false => Answer { body: b"ok\n", ..Answer::plain(200) },
+            true => Answer { body: b"draining\n", ..Answer::plain(503) },
         };
         return Decision::Answered(answer_here(client, request, &answer));
     }
@@ -148,7 +150,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         && let Some(body) = challenges::answer(path)
     {
         client.core().metrics.increment(client.core().telemetry.acme.http);
-        let answer = Answer { content_type: "application/octet-stream", body: &body, ..Answer::plain(200) };
+        let answer = Answer { content_type: "application/octet-stream", body: body.as_bytes(), ..Answer::plain(200) };
         return Decision::Answered(answer_here(client, request, &answer));
     }
     if let Some(redirect) = &listener.redirect_to_https {
@@ -178,8 +180,8 @@ fn act(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapsh
     match &snapshot.shared.config.routes[route].action {
         Action::Backend(backend) => Decision::Forward(*backend),
         Action::Redirect(redirect) => Decision::Answered(answer_redirect(client, request, redirect)),
-        Action::Respond(Respond { status, body, content_type }) => {
-            let answer = Answer { status: *status, fields: &[], content_type, body, close: false };
+        Action::Respond(Respond { status, body, content_type, .. }) => {
+            let answer = Answer { content_type, body: body.as_bytes(), ..Answer::plain(*status) };
             Decision::Answered(answer_here(client, request, &answer))
         }
     }
@@ -210,25 +212,24 @@ pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject
     let core = Rc::clone(client.core());
     let metrics = client.metrics();
     core.metrics.increment(metrics.rejected.of(reject.fault));
-    let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.fault);
     let allow = [("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")];
     let fields: &[(&str, &str)] = if reject.status == 405 { &allow } else { &[] };
-    let answer = Answer { fields, body: &body, close: true, ..Answer::plain(reject.status) };
     request.note.fault = Some(reject.fault);
+    // The head is no guide any more: what it says of version or method may be what is wrong with it. Without either it
+    // is a GET in HTTP/1.1.
+    request.head.clear();
     match client {
         ClientSide::Http1(connection) => {
             request.note.bytes_received = connection.inbox.len() as u64;
             request.note.head_us = request.started.elapsed().as_micros() as u64;
-            // The head is no guide any more: what it says of version or method may be what is wrong with it. Without
-            // either it is a GET in HTTP/1.1.
-            request.head.clear();
-            stage_answer(connection, request, &answer, false);
         }
-        ClientSide::Http2(stream) => {
-            request.head.clear();
-            request.head.version = Version::Http2;
-            stream.answer(request, &answer);
-        }
+        ClientSide::Http2(_) => request.head.version = Version::Http2,
+    }
+    let error = word(client, request, &Error::of(reject.status, reject.fault.label()));
+    let answer = Answer { fields, close: true, ..error.answer() };
+    match client {
+        ClientSide::Http1(connection) => stage_answer(connection, request, &answer, false),
+        ClientSide::Http2(stream) => stream.answer(request, &answer),
     }
     let snapshot = core.snapshot();
     account(client, request, &snapshot);
@@ -354,6 +355,7 @@ fn write_log_line(
         fault: note.fault,
         trace: request.trace.id(),
         head: Some((&request.head.fields, &request.text)),
+        request_id: request.id(),
     });
 }
 

@@ -1,12 +1,16 @@
 //! A request in progress, and what is noted of it for the log and the metrics.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
+use propylon_config::Listener;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
 use propylon_steps::Steps;
+use propylon_steps::request_id::{self, ID_BYTES_MAX};
+use propylon_steps::response::Asked;
 
 use crate::trace::Trace;
 
@@ -19,9 +23,15 @@ pub struct Request {
     pub started: Instant,
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
+    /// Whether its response may be changed: by a cookie that leads back to its server, or by its route.
+    pub changes_response: bool,
     pub trace: Trace,
     /// Steps of its route; none if it has none.
     pub steps: Option<Rc<Steps>>,
+    /// Text of the request's ID, as far as [`Note::id_bytes`] says.
+    id_text: [u8; ID_BYTES_MAX],
+    /// Lines that are added to its response's head, where [`Request::changes_response`] says that there may be some.
+    pub lines: Vec<u8>,
     pub note: Note,
 }
 
@@ -47,6 +57,8 @@ pub struct Note {
     pub attempts: u32,
     pub reused: bool,
     pub fault: Option<Fault>,
+    /// Length of the request's ID; 0 where it has none.
+    pub id_bytes: u8,
 }
 
 impl Note {
@@ -64,8 +76,11 @@ impl Default for Request {
             response: ResponseHead::default(),
             started: Instant::now(),
             body_begun: false,
+            changes_response: false,
             trace: Trace::Off,
             steps: None,
+            id_text: [0; ID_BYTES_MAX],
+            lines: Vec::new(),
             note: Note::default(),
         }
     }
@@ -77,7 +92,7 @@ impl Request {
         self.head.clear();
         self.text.clear();
         self.started = now;
-        self.body_begun = false;
+        (self.body_begun, self.changes_response) = (false, false);
         self.trace = Trace::Off;
         self.steps = None;
         self.note = Note::default();
@@ -94,6 +109,24 @@ impl Request {
         self.steps.as_deref()?.body_limit
     }
 
+    /// ID of the request: printable ASCII that needs no escape anywhere. `None` where its listener asks for none.
+    pub fn id(&self) -> Option<&str> {
+        id(&self.id_text, self.note.id_bytes)
+    }
+
+    /// The request as far as its response's lines go by it, the response, and lines of ours.
+    pub fn asked<'a>(&'a mut self, listener: &'a Listener) -> (Asked<'a>, &'a mut ResponseHead, &'a mut Vec<u8>) {
+        let Request { head, text, steps, response, lines, id_text, note, .. } = self;
+        let asked = Asked { listener, head, text, id: id(id_text, note.id_bytes), steps: steps.as_deref() };
+        (asked, response, lines)
+    }
+
+    /// Gives the request its ID, where its listener wants one.
+    pub fn identify(&mut self, listener: &Listener, peer: impl FnOnce() -> IpAddr, new: impl FnOnce() -> [u8; 36]) {
+        let head = (&self.head.fields, &self.text[..]);
+        self.note.id_bytes = request_id::write(listener, peer, head, new, &mut self.id_text);
+    }
+
     /// Moves the head's bytes out of the inbox: its body comes next there.
     pub fn take_head(&mut self, inbox: &mut Buffer) {
         let length = self.head.length;
@@ -102,6 +135,10 @@ impl Request {
         self.note.bytes_received = length as u64;
         self.note.head_us = self.started.elapsed().as_micros() as u64;
     }
+}
+
+fn id(text: &[u8], length: u8) -> Option<&str> {
+    if length == 0 { None } else { std::str::from_utf8(&text[..usize::from(length)]).ok() }
 }
 
 /// Fate of a connection when a request is over.

@@ -48,6 +48,8 @@ pub use per_core::{ClientSight, CoreSnapshot};
 use propylon_net::listen::{self, BindError, Bound};
 use propylon_net::timers::coarse_millis;
 use propylon_signer::{KeyServerAddresses, SignerProfile};
+use propylon_steps::answers;
+pub use propylon_steps::bodies;
 use propylon_steps::conditions::{self, Conditions};
 use propylon_steps::sticky::{self, Sticky};
 
@@ -89,6 +91,9 @@ pub struct Snapshot {
     pub collector: Option<Arc<Target>>,
     /// Proofs that routes ask for, by route.
     pub gates: Arc<propylon_identity::Loaded>,
+    /// Files that answers are made of, and the answers.
+    pub bodies: Arc<bodies::Bodies>,
+    pub answers: Arc<answers::Answers>,
 }
 
 /// TLS settings of a listener.
@@ -228,6 +233,9 @@ impl Snapshot {
         let known = earlier.filter(|_| files == Files::AsTheyWere).map(|earlier| &earlier.gates);
         let gates = gates::reload(&config, known, &mut findings);
         let signers = reload_signers(&config, earlier, unfound, &mut findings);
+        let known = (earlier.map(|earlier| &*earlier.bodies), files == Files::ReadAgain);
+        let bodies =
+            bodies::reload(&config.body_files(), known, propylon_sys::read_whole_file, &mut findings, &mut kept);
         let servers = reload_servers(&config, &before, found, unfound, &mut findings);
         let known = earlier.map(|earlier| (&*earlier.config, &*earlier.limits));
         let limits = limits::reload(&config, known, files == Files::ReadAgain, &mut findings).into();
@@ -250,7 +258,8 @@ impl Snapshot {
         let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
         let relay_router = Arc::new(Router::new(relay_rules));
         let sockets = Arc::new([]);
-        let config = Arc::new(config);
+        let answers = Arc::new(answers::Answers::new(&config, &bodies));
+        let (config, bodies) = (Arc::new(config), Arc::new(bodies));
         let tickets = sets;
         let snapshot = Snapshot {
             generation,
@@ -273,6 +282,8 @@ impl Snapshot {
             sockets,
             collector,
             gates,
+            bodies,
+            answers,
         };
         Ok(Compiled { snapshot, warnings: findings, kept })
     }

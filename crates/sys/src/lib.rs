@@ -15,6 +15,7 @@ mod privileges;
 mod process;
 mod socket;
 mod version;
+mod whole_file;
 #[allow(unsafe_code, reason = "an allocator is unsafe by its nature")]
 mod wiping;
 
@@ -42,4 +43,5 @@ pub use socket::{
     set_defer_accept, set_nodelay,
 };
 pub use version::version;
+pub use whole_file::read_whole_file;
 pub use wiping::{Wiping, wipe_freed_memory};

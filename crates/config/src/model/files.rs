@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{
-    AccessLog, AdminBind, At, BackendTls, CertificateSource, Cluster, Config, Server, ServerAddress, TicketKeys, Trust,
+    AccessLog, Action, AdminBind, At, BackendTls, CertificateSource, Cluster, Config, Respond, Server, ServerAddress,
+    TicketKeys, Trust,
 };
 
 /// A file or folder that a configuration names.
@@ -80,6 +81,7 @@ impl Config {
         for auth in self.routes.iter().filter_map(|route| route.steps.auth.as_ref()) {
             files.reads(auth.file(), auth.at);
         }
+        self.body_files().into_iter().for_each(|(path, at)| files.reads(path, at));
         if let Some(tracing) = &self.tracing {
             tracing.headers.iter().for_each(|trust| files.trusts(trust));
             tracing.tls.iter().for_each(|tls| files.upstream(tls));
@@ -89,6 +91,23 @@ impl Config {
             limit.exempt_files.iter().chain(&limit.deny_files).for_each(|file| files.trusts(file));
         }
         files.0
+    }
+
+    /// Files that answers are made of, with the positions of the routes and listeners that name them.
+    pub fn body_files(&self) -> Vec<(&Path, At)> {
+        let mut all = Vec::new();
+        let pages = self.listeners.iter().map(|listener| (&listener.errors, listener.at));
+        let pages = pages.chain(self.routes.iter().map(|route| (&route.steps.errors, route.at)));
+        for (errors, at) in pages {
+            let files = errors.error_pages.iter().flat_map(|page| [&page.html, &page.json, &page.text]);
+            all.extend(files.flatten().map(|path| (path.as_path(), at)));
+        }
+        for route in &self.routes {
+            if let Action::Respond(Respond { body_file: Some(path), .. }) = &route.action {
+                all.push((path.as_path(), route.at));
+            }
+        }
+        all
     }
 
     fn name_process_files<'c>(&'c self, files: &mut Files<'c>) {

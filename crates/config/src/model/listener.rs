@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{At, KeyType, Redirect, TlsId};
+use super::{At, Errors, KeyType, Redirect, RequestIds, TlsId};
 use crate::shown;
 
 /// A set of addresses that clients connect to, and the protocol and limits that apply there.
@@ -54,6 +54,11 @@ pub struct Listener {
     /// into the head would take a client's for ours.
     #[serde(skip)]
     pub takes_trailers: bool,
+    /// IDs of requests; the field that servers get is among `request_headers`. Absent: requests have none.
+    pub request_id: Option<RequestIds>,
+    /// Form of errors.
+    #[serde(flatten)]
+    pub errors: Errors,
     /// Rules for how the paths of requests are read.
     #[serde(skip)]
     pub paths: PathRules,
@@ -294,7 +299,7 @@ pub enum Piece {
     Fact(Fact),
 }
 
-/// A fact about a client's connection.
+/// A fact about a client's connection, or its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names in `Fact::ALL` and the manual say it
 pub enum Fact {
@@ -312,6 +317,7 @@ pub enum Fact {
     ClientIssuer,
     ClientSerial,
     ClientSha256,
+    RequestId,
 }
 
 impl Fact {
@@ -331,6 +337,7 @@ impl Fact {
         ("client.issuer", Fact::ClientIssuer),
         ("client.serial", Fact::ClientSerial),
         ("client.sha256", Fact::ClientSha256),
+        ("request.id", Fact::RequestId),
     ];
 
     /// Name of the fact, as it stands in braces.
@@ -341,6 +348,11 @@ impl Fact {
     /// Whether the fact comes from the client's certificate.
     pub fn is_identity(self) -> bool {
         matches!(self, Fact::ClientSubject | Fact::ClientIssuer | Fact::ClientSerial | Fact::ClientSha256)
+    }
+
+    /// Whether the fact is one of the client's TLS, or comes with it.
+    pub fn is_of_tls(self) -> bool {
+        !matches!(self, Fact::ClientIp | Fact::RequestId)
     }
 }
 

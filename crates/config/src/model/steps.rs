@@ -2,11 +2,16 @@
 
 use serde::Serialize;
 
-use super::{Auth, BackendId, Compress, Limit, Mirror, Retries, RouteTimeouts, Split};
+use super::{Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, Retries, RouteTimeouts, Split};
 
 /// Steps of a route. Default none: its requests cost nothing more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
+    /// Form of errors.
+    #[serde(flatten)]
+    pub errors: Errors,
+    /// Pages of other origins that may use the route. Absent: none but what servers say themselves.
+    pub cors: Option<Cors>,
     /// Proof that requests have to bring. Absent: none.
     pub auth: Option<Auth>,
     /// Limits, all of which a request has to keep.

@@ -250,7 +250,7 @@ fn header_name(name: &str) -> Option<String> {
 }
 
 /// A token (RFC 9110 §5.6.2).
-pub(super) fn token(text: &str) -> Option<String> {
+pub(crate) fn token(text: &str) -> Option<String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (!text.is_empty() && text.bytes().all(is_token)).then(|| text.to_string())
 }

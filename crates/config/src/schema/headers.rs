@@ -90,7 +90,7 @@ fn header(report: &Report<'_>, entry: &Entry<'_>) -> Option<RequestHeader> {
     Some(RequestHeader { name: name?.to_string(), value })
 }
 
-pub(super) fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -> Option<&'a str> {
+pub(crate) fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         let what = format!("\"{}\" cannot be the name of a field here", shown(name));

@@ -55,7 +55,9 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice_or("forwarded", &choices, Forwarded::Replace);
     believes(&mut section, &bind, accept_proxy_protocol, forwarded, trusted_proxies.is_some());
-    let request_headers = super::headers::request_headers(&mut section);
+    let mut request_headers = super::headers::request_headers(&mut section);
+    let request_id = super::request_id::request_ids(&mut section, forwarded, &mut request_headers);
+    let errors = super::answers::errors(&mut section, context.base);
     let paths = path_rules(section.table("paths"));
     let timeouts = timeouts(section.table("timeouts"));
     let limits = limits(section.table("limits"));
@@ -78,6 +80,8 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         forwarded,
         takes_trailers: request_headers.is_empty(),
         request_headers,
+        request_id,
+        errors,
         paths,
         timeouts,
         limits,
@@ -211,6 +215,10 @@ fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
         "half_close",
         "forwarded",
         "request_headers",
+        "request_id",
+        "error_pages",
+        "error_format",
+        "intercept_errors",
         "paths",
         "limits",
     ];

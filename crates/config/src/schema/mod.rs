@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod answers;
 mod auth;
 mod backend;
 mod backend_tls;
@@ -11,6 +12,7 @@ mod client_auth;
 mod cluster;
 mod compress;
 mod conditions;
+mod cors;
 mod forwarding;
 mod headers;
 mod health;
@@ -22,6 +24,7 @@ mod listener;
 mod log;
 mod pkcs11;
 mod process;
+mod request_id;
 mod route;
 mod signer;
 mod steps;

@@ -1,6 +1,8 @@
 //! `[[route]]`
 
-use super::{conditions, forwarding, steps};
+use std::path::{Path, PathBuf};
+
+use super::{answers, conditions, forwarding, steps, values};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
 use crate::model::{
@@ -147,7 +149,7 @@ fn action(
         report.error(second.key_span, what, ACTION_FIX);
     }
     let redirect = section.table("redirect").and_then(redirect);
-    let respond = section.table("respond").and_then(respond);
+    let respond = section.table("respond").and_then(|section| respond(section, context.base));
     let backend = backend.map(|(first, _)| Action::Backend(*first));
     backend.or(redirect.map(Action::Redirect)).or(respond.map(Action::Respond))
 }
@@ -200,31 +202,64 @@ fn redirect_host(text: &str) -> Result<String, address::TextProblem> {
     address::host(text)
 }
 
-fn respond(mut section: Section<'_, '_>) -> Option<Respond> {
+fn respond(mut section: Section<'_, '_>, base: &Path) -> Option<Respond> {
     let report = section.report;
     let status: u16 = section.integer_or("status", 200..=599, 200);
     section.default_is("body", || "".into());
     let body = section.string("body");
+    let body_file = body_file(&mut section, status, body, base);
     section.default_is("content_type", || CONTENT_TYPE.into());
     let content_type = section.string("content_type").and_then(|found| content_type(report, found));
     section.close();
     if let Some(found) = body {
         check_body(report, status, found.value, found.span);
     }
+    let guessed = || match &body_file {
+        None => Some(CONTENT_TYPE),
+        Some(found) => answers::type_of(&found.value),
+    };
+    let content_type = content_type.or_else(|| guessed().map(str::to_string));
+    if let (Some(found), None) = (&body_file, &content_type) {
+        let what = "the file's extension does not say what is in it";
+        report.error(found.span, what, "add a `content_type`, such as \"application/octet-stream\"");
+    }
     Some(Respond {
         status,
         body: body.map(|found| found.value.to_string()).unwrap_or_default(),
-        content_type: content_type.unwrap_or_else(|| CONTENT_TYPE.to_string()),
+        body_file: body_file.map(|found| found.value),
+        content_type: content_type.unwrap_or_default(),
     })
+}
+
+fn body_file(
+    section: &mut Section<'_, '_>,
+    status: u16,
+    body: Option<Found<&str>>,
+    base: &Path,
+) -> Option<Found<PathBuf>> {
+    let report = section.report;
+    let found = section.string("body_file")?;
+    let path = values::file(report, "body_file", found, base)?;
+    if body.is_some() {
+        report.error(found.span, "`respond` has both `body` and `body_file`", "remove one of the two");
+    }
+    if has_no_body(status) {
+        report.error(found.span, format!("a response with status {status} has no body"), "remove `body_file`");
+    }
+    Some(Found { value: path, span: found.span })
+}
+
+/// RFC 9110 §6.4.1: such responses cannot have content; 205 is in the same place, §15.3.6.
+fn has_no_body(status: u16) -> bool {
+    matches!(status, 204 | 205 | 304)
 }
 
 fn check_body(report: &Report<'_>, status: u16, body: &str, span: Span) {
     if body.len() > BODY_BYTES_MAX {
-        let fix = format!("write at most {} KiB, and leave more to a server", BODY_BYTES_MAX >> 10);
+        let fix = format!("write at most {} KiB, or name a file as `body_file`", BODY_BYTES_MAX >> 10);
         report.error(span, "`body` is too large", fix);
     }
-    // RFC 9110 §6.4.1: such responses cannot have content; 205 is in the same place, §15.3.6.
-    if matches!(status, 204 | 205 | 304) && !body.is_empty() {
+    if has_no_body(status) && !body.is_empty() {
         report.error(span, format!("a response with status {status} has no body"), "remove `body`");
     }
 }

@@ -62,6 +62,8 @@ pub struct OwnResponse<'a> {
     pub status: u16,
     /// Further fields, such as Location, Retry-After or Allow. A value with a control byte in it is left out.
     pub fields: &'a [(&'a str, &'a str)],
+    /// Further fields as whole lines.
+    pub lines: &'a [u8],
     /// Empty: none is stated.
     pub content_type: &'a str,
     pub body: &'a [u8],
@@ -81,6 +83,7 @@ pub fn write_own_response(response: &OwnResponse, out: &mut Vec<u8>) {
             write_line(name.as_bytes(), value.as_bytes(), out);
         }
     }
+    out.extend_from_slice(response.lines);
     let has_content = !matches!(response.status, 204 | 304);
     if has_content {
         if !response.content_type.is_empty() {
@@ -118,14 +121,17 @@ fn write_keep_alive(client: Version, keep_alive: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// The phrase of RFC 9110 §15 for what we answer; empty for others.
+/// The phrase of RFC 9110 §15, or of the registry of statuses, for what is common; empty for others.
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         201 => "Created",
         202 => "Accepted",
+        203 => "Non-Authoritative Information",
         204 => "No Content",
+        205 => "Reset Content",
         206 => "Partial Content",
+        300 => "Multiple Choices",
         301 => "Moved Permanently",
         302 => "Found",
         303 => "See Other",
@@ -134,17 +140,26 @@ pub fn reason_phrase(status: u16) -> &'static str {
         308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
+        402 => "Payment Required",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        406 => "Not Acceptable",
         408 => "Request Timeout",
+        409 => "Conflict",
         410 => "Gone",
         411 => "Length Required",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        425 => "Too Early",
         426 => "Upgrade Required",
+        428 => "Precondition Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         451 => "Unavailable For Legal Reasons",
@@ -154,6 +169,8 @@ pub fn reason_phrase(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
+        511 => "Network Authentication Required",
         _ => "",
     }
 }

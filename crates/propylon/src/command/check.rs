@@ -15,7 +15,7 @@ use propylon_control::origin::MergedConfig;
 use propylon_control::problems::{problem, with_path};
 use propylon_keyserver::isolated::unfit_store;
 use propylon_proxy::limits;
-use propylon_proxy::snapshot::{gates, load_profiles, load_signers, load_upstreams};
+use propylon_proxy::snapshot::{bodies, gates, load_profiles, load_signers, load_upstreams};
 use propylon_proxy::sticky;
 use propylon_proxy::ticket_keys;
 use propylon_proxy::trace::Target;
@@ -74,6 +74,7 @@ fn problems(source: &Source) -> Vec<Problem> {
         }
         findings.extend(sticky::check(&certified.backends));
         findings.extend(limits::check(&certified.limits));
+        findings.extend(bodies::check(&certified.bodies, propylon_sys::read_whole_file));
         findings.extend(acme::check(&certified.acmes));
     }
     if certified.keys.isolate.is_some() {

@@ -5,6 +5,7 @@ use propylon_http::h1::{ClientAddress, write_line};
 use propylon_tls::{ClientHelloInfo, Facts, Group, Scheme};
 
 use crate::alpn::alpn_name;
+use crate::request::Request;
 
 #[derive(Clone, Copy)]
 pub struct ClientFactHeaders<'a> {
@@ -12,19 +13,20 @@ pub struct ClientFactHeaders<'a> {
     headers: &'a [RequestHeader],
     facts: Option<&'a Facts>,
     hello_info: Option<&'a ClientHelloInfo>,
+    request: &'a Request,
 }
 
 impl<'a> ClientFactHeaders<'a> {
     /// Facts to be sent on; `None` if there are none, as for most.
     pub fn of(
-        address: &'a ClientAddress,
+        (address, request): (&'a ClientAddress, &'a Request),
         facts: Option<&'a Facts>,
         hello_info: Option<&'a ClientHelloInfo>,
         listener: &'a Listener,
     ) -> Option<ClientFactHeaders<'a>> {
         let is_known = hello_info.is_some_and(|hello_info| hello_info.identity.is_some());
         let headers = &listener.request_headers[..];
-        (is_known || !headers.is_empty()).then_some(ClientFactHeaders { address, headers, facts, hello_info })
+        (is_known || !headers.is_empty()).then_some(ClientFactHeaders { address, headers, facts, hello_info, request })
     }
 
     /// Appends whole lines.
@@ -80,6 +82,7 @@ impl<'a> ClientFactHeaders<'a> {
             Fact::ClientSubject => identity.map(|identity| &*identity.subject),
             Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
             Fact::ClientSerial => identity.map(|identity| &*identity.serial),
+            Fact::RequestId => self.request.id(),
             Fact::ClientSha256 => identity.map(|identity| &*identity.sha256),
         }
     }

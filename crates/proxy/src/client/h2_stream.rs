@@ -175,7 +175,7 @@ impl Stream {
     pub fn answer(&mut self, request: &mut Request, answer: &Answer<'_>) {
         let core = Rc::clone(&self.link.core);
         let head_only = request.head.method == Method::Head;
-        let body = if head_only || matches!(answer.status, 204 | 304) { "" } else { answer.body };
+        let body = if head_only || matches!(answer.status, 204 | 304) { b"" } else { answer.body };
         request.note.status = answer.status;
         log::trace!("{} {}", answer.status, reason_phrase(answer.status));
         let mut written = 0;
@@ -186,7 +186,7 @@ impl Stream {
         });
         request.note.bytes_sent += (written + body.len()) as u64;
         if is_sent && !body.is_empty() {
-            self.send_data(Some(Buffer::exactly(body.as_bytes())), Some(Vec::new()));
+            self.send_data(Some(Buffer::exactly(body)), Some(Vec::new()));
         }
     }
 

@@ -3,17 +3,31 @@
 use std::rc::Rc;
 
 use propylon_http::fault::Fault;
-use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, reason_phrase, whole_chunked};
+use propylon_http::h1::{self, Method, OwnResponse, RequestBody, RequestHead, whole_chunked};
 use propylon_net::buffer::Buffer;
+use propylon_steps::answers::Place;
+use propylon_steps::errors::{self, Error, ErrorBody};
+use propylon_steps::response::write_kept_lines;
 
 use crate::answer::Answer;
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
+use crate::exchange::response::identify;
 use crate::request::{After, Note, Request};
 
 /// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
 /// the connection ends, since reading on only to throw it away would cost more than a new connection.
 pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
+    if request.steps.is_some() {
+        let mut lines = answer.lines.to_vec();
+        let snapshot = client.core().snapshot();
+        request.asked(snapshot.listener(client.listener())).0.write_lines(None, &mut lines);
+        return answer_as_is(client, request, &Answer { lines: &lines, ..*answer });
+    }
+    answer_as_is(client, request, answer)
+}
+
+fn answer_as_is(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
     let connection = match client {
         ClientSide::Http1(connection) => connection,
         ClientSide::Http2(stream) => {
@@ -43,8 +57,9 @@ pub fn stage_answer(connection: &mut Connection, request: &mut Request, answer: 
         let response = OwnResponse {
             status: answer.status,
             fields: answer.fields,
+            lines: answer.lines,
             content_type: if answer.body.is_empty() { "" } else { answer.content_type },
-            body: answer.body.as_bytes(),
+            body: answer.body,
             client: request.head.version,
             keep_alive,
             head_only: request.head.method == Method::Head,
@@ -78,16 +93,59 @@ pub fn answer_fault(client: &mut ClientSide<'_>, request: &mut Request, fault: F
 
 /// As [`answer_fault`], with more to say than a label.
 pub fn answer_error(client: &mut ClientSide<'_>, request: &mut Request, status: u16, reason: &str) -> After {
-    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
-    let answer = Answer { body: &body, ..Answer::plain(status) };
-    answer_here(client, request, &answer)
+    let error = word(client, request, &Error::of(status, reason));
+    answer_here(client, request, &error.answer())
 }
 
 /// As [`answer_fault`] where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
 pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, fault: Fault, seconds: u64) -> After {
     request.note.fault = Some(fault);
-    let (status, seconds) = (fault.status(), seconds.to_string());
-    let body = format!("{status} {}: {fault}\n", reason_phrase(status));
-    let answer = Answer { fields: &[("Retry-After", &seconds)], body: &body, ..Answer::plain(status) };
-    answer_here(client, request, &answer)
+    let seconds = seconds.to_string();
+    let error = word(client, request, &Error::of(fault.status(), fault.label()));
+    answer_here(client, request, &Answer { fields: &[("Retry-After", &seconds)], ..error.answer() })
+}
+
+/// Answers with the page that takes the place of a server's response, whose text this is.
+pub fn answer_page(client: &mut ClientSide<'_>, request: &mut Request, text: &[u8]) -> After {
+    let mut error = word(client, request, &Error::of(request.response.status, ""));
+    write_kept_lines(&request.response, text, &mut error.lines);
+    answer_here(client, request, &error.answer())
+}
+
+/// An error in the form that the route, or the listener, has for it.
+pub struct OwnError {
+    status: u16,
+    body: ErrorBody,
+    lines: Vec<u8>,
+}
+
+impl OwnError {
+    pub fn answer(&self) -> Answer<'_> {
+        let ErrorBody { content_type, body, .. } = &self.body;
+        Answer { content_type, body, lines: &self.lines, ..Answer::plain(self.status) }
+    }
+}
+
+/// Words an error. Its request has an ID from here on, where its listener wants one: also one that no route takes.
+pub fn word(client: &ClientSide<'_>, request: &mut Request, error: &Error<'_>) -> OwnError {
+    let snapshot = client.core().snapshot();
+    let listener = snapshot.listener(client.listener());
+    identify(client, request, listener);
+    let (asked, ..) = request.asked(listener);
+    // Steps know the configuration that their request has begun with.
+    let (answers, route) = match asked.steps {
+        Some(steps) => (&steps.answers, Some(steps.route)),
+        None => (&snapshot.shared.answers, None),
+    };
+    let mut lines = Vec::new();
+    let error = Error { id: asked.id, ..*error };
+    let body = answers.tell(Place { listener: &listener.name, route }, &error, &asked.accept());
+    let body = body.unwrap_or_else(|| errors::plain(&error));
+    if body.varies {
+        h1::write_line(b"Vary", b"Accept", &mut lines);
+    }
+    if route.is_none() {
+        asked.write_lines(None, &mut lines);
+    }
+    OwnError { status: error.status, body, lines }
 }

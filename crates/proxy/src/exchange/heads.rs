@@ -23,7 +23,7 @@ pub fn write_request_head(
     let address = ClientAddress::new(client.peer().ip());
     let context = context((client, &address), request, snapshot, last);
     h1::write_request(&request.head, &request.text, &context, out);
-    if let Some(facts) = facts((client, &address), snapshot) {
+    if let Some(facts) = facts((client, &address), request, snapshot) {
         h1::add_lines(out, |out| facts.write(out));
     }
     if request.trace.is_told() {
@@ -46,7 +46,7 @@ pub fn write_request_fields(
     let core = client.core();
     let mut scratch = core.lines.borrow_mut();
     let more = |lines: &mut Vec<u8>| {
-        if let Some(facts) = facts((client, &address), snapshot) {
+        if let Some(facts) = facts((client, &address), request, snapshot) {
             facts.write(lines);
         }
         if request.trace.is_told() {
@@ -58,10 +58,11 @@ pub fn write_request_fields(
 
 fn facts<'a>(
     (client, address): (&'a ClientSide<'_>, &'a ClientAddress),
+    request: &'a Request,
     snapshot: &'a CoreSnapshot,
 ) -> Option<ClientFactHeaders<'a>> {
     let listener = snapshot.listener(client.listener());
-    ClientFactHeaders::of(address, client.facts(), client.hello_info(), listener)
+    ClientFactHeaders::of((address, request), client.facts(), client.hello_info(), listener)
 }
 
 fn context<'a>(

@@ -7,10 +7,10 @@ use std::task::Poll;
 use std::time::SystemTime;
 
 use propylon_http::fault::Fault;
-use propylon_http::h1::reason_phrase;
 use propylon_identity::{Gate, Look, PasswordCheck, Refusal, pool};
+use propylon_steps::errors::Error;
 
-use super::answers::{answer_busy, answer_here};
+use super::answers::{answer_busy, answer_here, word};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::request::{After, Request};
@@ -66,9 +66,8 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal)
     let fault = refusal.fault;
     count(client, fault);
     request.note.fault = Some(fault);
-    let status = fault.status();
-    let body = format!("{status} {}: {fault}\n", reason_phrase(status));
-    let answer = Answer { fields: &[("WWW-Authenticate", &refusal.challenge)], body: &body, ..Answer::plain(status) };
+    let error = word(client, request, &Error::of(fault.status(), fault.label()));
+    let answer = Answer { fields: &[("WWW-Authenticate", &refusal.challenge)], ..error.answer() };
     answer_here(client, request, &answer)
 }
 

@@ -3,15 +3,18 @@
 
 use std::rc::Rc;
 
-use propylon_config::BackendId;
+use propylon_config::{Action, BackendId, Respond};
 use propylon_http::fault::Fault;
-use propylon_http::h1::{RequestBody, is_chunked_longer, reason_phrase};
+use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
+use propylon_steps::answers::Place;
 use propylon_steps::conditions;
+use propylon_steps::errors::Error;
 use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 
-use super::answers::{answer_fault, answer_here};
+use super::answers::{answer_fault, answer_here, word};
+use super::response::identify;
 use super::{Decision, act};
 use super::{attempt, identity, mirror};
 use crate::answer::Answer;
@@ -29,6 +32,8 @@ pub async fn take(
     route: usize,
 ) -> After {
     request.steps.clone_from(&snapshot.steps[route]);
+    request.changes_response = true;
+    identify(client, request, snapshot.listener(client.listener()));
     let after = take_one_by_one(client, request, snapshot, route).await;
     // The log comes next, also of a request that was refused before its proof was looked at.
     if let Some(gate) = &snapshot.shared.gates.gates[route] {
@@ -50,6 +55,10 @@ async fn take_one_by_one(
     };
     let counted = Counted { core: Rc::clone(client.core()), snapshot, request, held };
     let request = &mut *counted.request;
+    // Before all that asks who the client is: browsers ask without credentials.
+    if request.steps.as_ref().is_some_and(|steps| steps.answers_preflight(&request.head, &request.text)) {
+        return answer_here(client, request, &Answer::plain(204));
+    }
     if snapshot.shared.config.routes[route].require_client_certificate && !client.is_identified() {
         return answer_fault(client, request, Fault::ClientCertificateRequired);
     }
@@ -61,6 +70,11 @@ async fn take_one_by_one(
     if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
         client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
         return answer_fault(client, request, Fault::BodyTooLong);
+    }
+    if let Action::Respond(respond) = &snapshot.shared.config.routes[route].action
+        && let Some(after) = respond_here(client, request, snapshot, respond)
+    {
+        return after;
     }
     match act(client, request, snapshot, route) {
         Decision::Forward(first) => forward(client, request, snapshot, (route, first)).await,
@@ -97,11 +111,11 @@ fn counter(metrics: &LimitMetrics, event: Event) -> Counter {
     }
 }
 
-/// A request as conditions see it.
+/// A request as what is asked of its head sees it.
 fn seen<'a>(client: &'a ClientSide<'_>, request: &'a Request, snapshot: &CoreSnapshot) -> conditions::Request<'a> {
     let (head, text) = (&request.head, &request.text[..]);
     let source = conditions::source(snapshot.listener(client.listener()), client.peer().ip(), head, text);
-    conditions::Request { head, text, source, connection: client.sight().connection }
+    conditions::Request { head, text, source, connection: conditions::Connection::default() }
 }
 
 /// Asks the limits of the request's route.
@@ -127,11 +141,10 @@ fn refuse(client: &mut ClientSide<'_>, request: &mut Request, refusal: &Refusal)
     };
     let fault = Fault::RateLimited;
     request.note.fault = Some(fault);
-    let (status, seconds) = (fault.status(), retry_after.to_string());
-    let body = format!("{status} {}: {fault}\n", reason_phrase(status));
+    let seconds = retry_after.to_string();
     let fields = [("Retry-After", &*seconds), ("RateLimit-Policy", policy), ("RateLimit", state)];
-    let answer = Answer { fields: &fields, body: &body, ..Answer::plain(status) };
-    answer_here(client, request, &answer)
+    let error = word(client, request, &Error::of(fault.status(), fault.label()));
+    answer_here(client, request, &Answer { fields: &fields, ..error.answer() })
 }
 
 /// Whether a body is longer than this, by what was announced or has come with the head; what comes later is counted on
@@ -167,4 +180,28 @@ async fn forward(
     };
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
     attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
+}
+
+/// Answers from a file, or with the page of the status where the route has no body of its own. `None`: neither is
+/// there.
+fn respond_here(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    respond: &Respond,
+) -> Option<After> {
+    let steps = Rc::clone(request.steps.as_ref()?);
+    if let Some(body) = steps.answers.fixed(steps.route) {
+        let is_known = respond.status == 200 && body.is_known(&request.head, &request.text);
+        let (etag, plain) = ([("ETag", &*body.etag)], Answer::plain(if is_known { 304 } else { respond.status }));
+        let fields: &[_] = if respond.status == 200 { &etag } else { &[] };
+        let answer = Answer { fields, content_type: &respond.content_type, body: &body.bytes, ..plain };
+        return Some(answer_here(client, request, &answer));
+    }
+    let place = Place { listener: &snapshot.listener(client.listener()).name, route: Some(steps.route) };
+    let has_form = steps.answers.has_form(place, respond.status);
+    (respond.status >= 400 && respond.body.is_empty() && has_form).then(|| {
+        let error = word(client, request, &Error::of(respond.status, ""));
+        answer_here(client, request, &error.answer())
+    })
 }

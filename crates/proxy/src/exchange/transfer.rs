@@ -43,8 +43,9 @@ pub use self::upstream::http1::Http1;
 use self::upstream::http2::Http2;
 use self::upstream::rest::{note_excess, see_out};
 use crate::client::side::ClientSide;
-use crate::exchange::answers::answer_fault;
-use crate::exchange::heads::{cookie_lines, write_request_fields, write_request_head};
+use crate::exchange::answers::{answer_fault, answer_page};
+use crate::exchange::heads::{write_request_fields, write_request_head};
+use crate::exchange::response;
 use crate::fault::{Attempt, Repeatable};
 use crate::request::{After, Request};
 use crate::snapshot::CoreSnapshot;
@@ -60,6 +61,8 @@ use crate::websocket;
 const LONG_BODY_BYTES: u64 = 48 * 1024;
 /// Bytes of a body that go out with their head, where a server of HTTP/2 has sent them already.
 const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
+/// Bytes of a body that are taken and thrown away where a page takes its place.
+const DISCARDED_BYTES_MAX: usize = 64 * 1024;
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
 const INFORMATIONAL_MAX: u32 = 16;
 
@@ -125,10 +128,7 @@ impl<'a> Transfer<'a> {
             Err(stop) => transfer.fail(stop),
             Ok(()) => {
                 transfer.progress.note_head(head_began.elapsed().as_micros() as u64, backend);
-                match Compression::begin(&mut transfer) {
-                    None => transfer.relay().await,
-                    Some(compression) => Box::pin(compression.relay(&mut transfer)).await,
-                }
+                transfer.relay_changed().await
             }
         };
         if let Ended::Switched(_) = ended {
@@ -163,7 +163,6 @@ impl<'a> Transfer<'a> {
         let terms = &backend.terms;
         let min_rate = MinRateTimeout::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_lines(&client, request, backend);
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
         let core = Rc::clone(client.core());
         let server = match opened {
@@ -199,7 +198,6 @@ impl<'a> Transfer<'a> {
                 tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
             },
             download_first: false,
-            cookie,
         };
         Transfer { client: Downstream::new(client, listener.takes_trailers), server, progress }
     }
@@ -398,7 +396,19 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Relays a response whose head is complete.
+    /// Relays a response whose head is complete, as the route's steps change it. Inlined, as what it calls: few have any.
+    #[inline(always)]
+    async fn relay_changed(&mut self) -> Ended {
+        if self.progress.request.changes_response && self.amend() {
+            return Ended::Over(self.replace().await);
+        }
+        match Compression::begin(self) {
+            None => self.relay().await,
+            Some(compression) => Box::pin(compression.relay(self)).await,
+        }
+    }
+
+    /// Relays a response as it is.
     async fn relay(&mut self) -> Ended {
         if let Err(stop) = self.send_head() {
             return self.fail(stop);
@@ -410,6 +420,36 @@ impl<'a> Transfer<'a> {
             Ok(()) => Ended::Over(self.over()),
             Err(stop) => self.fail(stop),
         }
+    }
+
+    /// Changes the response's head as the route's steps say. True: a page takes the place of the response.
+    #[cold]
+    fn amend(&mut self) -> bool {
+        let Transfer { client, server, progress } = self;
+        response::amend(&client.client, progress.request, progress.backend, server.head_text())
+    }
+
+    /// Answers with the page that takes the response's place. What is here of its body is thrown away, so that the
+    /// server's connection can be used again; for more of it nobody waits.
+    async fn replace(&mut self) -> After {
+        let Transfer { client, server, progress } = self;
+        let after = answer_page(&mut client.client, progress.request, server.head_text());
+        let length = progress.request.response.length;
+        server.begin_body(&progress.request.response);
+        server.skip_head(length);
+        let mut left = DISCARDED_BYTES_MAX;
+        poll_fn(|context| {
+            while !server.is_read() && left > 0 {
+                let Poll::Ready(Ok(part)) = server.poll_part(context, &progress.core, (0, left)) else { break };
+                if let Some(mut data) = part.data {
+                    left = left.saturating_sub(data.len());
+                    progress.core.buffers.release(&mut data);
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+        after
     }
 
     #[inline(always)]
@@ -429,8 +469,8 @@ impl<'a> Transfer<'a> {
             (ClientSide::Http1(_), Upstream::Http1(server)) => server.take_first_flight(length),
             _ => 0,
         };
-        let (text, keep_alive, cookie) = (server.head_text(), progress.keeps, progress.cookie);
-        client.send_head(progress.request, &Head { text, first_flight, is_body, keep_alive, cookie })?;
+        let (text, keep_alive) = (server.head_text(), progress.keeps);
+        client.send_head(progress.request, &Head { text, first_flight, is_body, keep_alive })?;
         server.skip_head(length + first_flight);
         Ok(())
     }

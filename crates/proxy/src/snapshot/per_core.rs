@@ -101,14 +101,14 @@ impl CoreSnapshot {
         let asks_hello = conditions::ask_hello(&shared.config.routes);
         let random = || upstreams.services.random.borrow_mut().u64(..);
         let mut limits = shared.limits.iter().enumerate();
-        let steps = shared.config.routes.iter().zip(&shared.gates.gates).map(|(route, gate)| {
+        let steps = shared.config.routes.iter().zip(&shared.gates.gates).enumerate().map(|(index, (route, gate))| {
             // Limits of all routes stand in the order of these.
             let own = limits.by_ref().take(route.steps.limit.len()).zip(route.steps.limit.iter().enumerate());
             let limiter = |((index, state), (place, limit)): ((usize, &LimitState), (usize, &Limit))| {
                 Limiter::new(index, place, limit, (&state.counter, &state.lists))
             };
             let own = (own.map(limiter).collect(), gate.is_some());
-            Steps::of(route, &shared.config, own, random()).map(Rc::new)
+            Steps::of((&shared.config, index), &shared.answers, own, random()).map(Rc::new)
         });
         let steps: Vec<Option<Rc<Steps>>> = steps.collect();
         let views = shared.config.routes.iter().zip(&steps);

@@ -82,6 +82,7 @@ fn our_own_answers_are_whole() {
     let answer = OwnResponse {
         status: 404,
         fields: &[("X-A", "b"), ("X-Bad", "a\r\nb: c")],
+        lines: b"X-More: 1\r\n",
         content_type: "text/plain",
         body: b"none",
         client: Version::Http11,
@@ -95,11 +96,12 @@ fn our_own_answers_are_whole() {
         String::from_utf8(out).unwrap()
     };
     let head = format!(
-        "HTTP/1.1 404 Not Found\r\nX-A: b\r\nContent-Type: text/plain\r\nContent-Length: 4\r\nConnection: close\r\n\
-         Date: {DATE}\r\n\r\n"
+        "HTTP/1.1 404 Not Found\r\nX-A: b\r\nX-More: 1\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\
+         Connection: close\r\nDate: {DATE}\r\n\r\n"
     );
     assert_eq!(written(&answer), format!("{head}none"));
     assert_eq!(written(&OwnResponse { head_only: true, ..answer }), head);
-    let nothing = OwnResponse { status: 204, fields: &[], client: Version::Http10, keep_alive: true, ..answer };
+    let nothing =
+        OwnResponse { status: 204, fields: &[], lines: b"", client: Version::Http10, keep_alive: true, ..answer };
     assert_eq!(written(&nothing), format!("HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\nDate: {DATE}\r\n\r\n"));
 }

@@ -66,8 +66,8 @@ impl Compression {
         server.skip_head(length);
         self.is_ended = !is_body;
         progress.keeps = progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving;
-        let (keep_alive, cookie) = (progress.keeps, progress.cookie);
-        client.send_head(progress.request, &Head { text: &text, first_flight: 0, is_body, keep_alive, cookie })
+        let keep_alive = progress.keeps;
+        client.send_head(progress.request, &Head { text: &text, first_flight: 0, is_body, keep_alive })
     }
 
     fn poll_body(&mut self, transfer: &mut Transfer<'_>, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -190,9 +190,11 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     if let Some(lease) = &plan.lease {
         core.metrics.increment(metrics.responses(lease.kind.encoding));
     }
-    if plan.is_vary_alone() && (plan.rewrite.varies || progress.cookie.is_none()) {
+    if plan.is_vary_alone() {
         // A line of the engine's is all that is added.
-        progress.cookie = progress.cookie.or((!plan.rewrite.varies).then_some(VARY_LINE));
+        if !plan.rewrite.varies {
+            progress.request.lines.extend_from_slice(VARY_LINE);
+        }
         return None;
     }
     let Plan { rewrite, lease, .. } = plan;

@@ -36,8 +36,6 @@ pub struct Head<'a> {
     pub is_body: bool,
     /// Whether another request may come, for a client of HTTP/1.
     pub keep_alive: bool,
-    /// A header line that the engine adds.
-    pub cookie: Option<&'a [u8]>,
 }
 
 /// Body that a response's head has announced to its client. No other goes on, whatever the server's side brings: over
@@ -185,9 +183,10 @@ impl<'a> Downstream<'a> {
                 }
                 request.note.bytes_sent += head.length as u64;
                 let mut scratch = core.lines.borrow_mut();
+                let lines = request.changes_response.then_some(&request.lines[..]);
                 let is_sent = core.with_date(|date| {
                     stream.send_head(!said.is_body, |fields| {
-                        h2::write_response((head, text), date.as_bytes(), said.cookie, &mut scratch, fields);
+                        h2::write_response((head, text), date.as_bytes(), lines, &mut scratch, fields);
                     })
                 });
                 if is_sent { Ok(()) } else { Err(Stop::Client(Fault::ClientReset)) }
@@ -202,8 +201,8 @@ impl<'a> Downstream<'a> {
                     let context = AnswerContext { client: version, framing, keep_alive, date: date.as_bytes() };
                     h1::write_response(&request.response, text, &context, &mut scratch);
                 });
-                if let Some(line) = said.cookie {
-                    h1::add_lines(&mut scratch, |out| out.extend_from_slice(line));
+                if request.changes_response {
+                    h1::add_lines(&mut scratch, |out| out.extend_from_slice(&request.lines));
                 }
                 if self.tunnel && request.response.version == Version::Http2 {
                     // The server has not seen the key: over HTTP/2 there is none (RFC 8441 §5).

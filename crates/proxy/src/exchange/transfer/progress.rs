@@ -65,8 +65,6 @@ pub struct Progress<'a> {
     pub limits: Limits,
     /// The upload has spent the last poll's budget: in this one the download comes first.
     pub download_first: bool,
-    /// A line for the response's head, which leads the client back to the server.
-    pub cookie: Option<&'a [u8]>,
 }
 
 impl Progress<'_> {

@@ -1,0 +1,37 @@
+//! Responses of routes with steps: what is changed of them; and IDs of requests, which they may tell.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use propylon_config::Listener;
+use propylon_steps::request_id::uuid;
+
+use super::heads::cookie_lines;
+use crate::client::side::ClientSide;
+use crate::request::Request;
+use crate::upstream::backend::Backend;
+
+/// Gives a request its ID, where its listener wants one and it has none.
+pub fn identify(client: &ClientSide<'_>, request: &mut Request, listener: &Listener) {
+    if request.note.id_bytes == 0 {
+        request.identify(
+            listener,
+            || client.peer().ip(),
+            || {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                uuid(now.as_millis() as u64, client.core().random.borrow_mut().u128(..))
+            },
+        );
+    }
+}
+
+/// Changes the head of a server's response, whose text this is: lines of ours are in [`Request::lines`], and what they
+/// stand for does not go on. True: a page takes the response's place.
+pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, text: &[u8]) -> bool {
+    let snapshot = client.core().snapshot();
+    request.lines.clear();
+    if let Some(line) = cookie_lines(client, request, backend) {
+        request.lines.extend_from_slice(line);
+    }
+    let (asked, response, lines) = request.asked(snapshot.listener(client.listener()));
+    asked.amend(response, text, lines)
+}

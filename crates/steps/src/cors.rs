@@ -1,0 +1,165 @@
+//! The CORS protocol (Fetch standard, "CORS protocol"): which pages of other origins may use a route.
+
+use propylon_config::OriginPattern;
+use propylon_http::h1::{Fields, Method, RequestHead, elements, write_line};
+
+/// Fields of responses that are the protocol's, and ours where a route has it.
+pub const FIELDS: [&str; 6] = [
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "access-control-expose-headers",
+    "access-control-allow-methods",
+    "access-control-allow-headers",
+    "access-control-max-age",
+];
+
+/// The rules of one route.
+pub struct Cors {
+    origins: Vec<OriginPattern>,
+    /// Lines of an answer to a preflight, and of other responses, to pages of these origins.
+    preflight: Vec<u8>,
+    response: Vec<u8>,
+}
+
+impl Cors {
+    pub fn of(cors: &propylon_config::Cors) -> Cors {
+        let (mut preflight, mut response) = (Vec::new(), Vec::new());
+        let safe = ["GET", "HEAD", "POST"].map(String::from);
+        let more = cors.methods.iter().filter(|method| !safe.contains(method));
+        let methods: Vec<&str> = match cors.methods.iter().any(|method| method == "*") {
+            true => vec!["*"],
+            false => safe.iter().chain(more).map(String::as_str).collect(),
+        };
+        write_line(b"Access-Control-Allow-Methods", methods.join(", ").as_bytes(), &mut preflight);
+        if !cors.headers.is_empty() {
+            write_line(b"Access-Control-Allow-Headers", cors.headers.join(", ").as_bytes(), &mut preflight);
+        }
+        if let Some(time) = cors.max_age {
+            write_line(b"Access-Control-Max-Age", time.as_secs().to_string().as_bytes(), &mut preflight);
+        }
+        if !cors.expose.is_empty() {
+            write_line(b"Access-Control-Expose-Headers", cors.expose.join(", ").as_bytes(), &mut response);
+        }
+        for lines in [&mut preflight, &mut response].into_iter().filter(|_| cors.credentials) {
+            write_line(b"Access-Control-Allow-Credentials", b"true", lines);
+        }
+        Cors { origins: cors.origins.clone(), preflight, response }
+    }
+
+    /// Writes the protocol's lines of a response to a request, without them for pages that may not use the route.
+    /// `theirs`: fields of a server's response, with their text.
+    pub fn write_lines(
+        &self,
+        (head, text): (&RequestHead, &[u8]),
+        theirs: Option<(&Fields, &[u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        let is_any = self.origins.contains(&OriginPattern::Any);
+        if let Some(origin) = origin(head, text).filter(|origin| self.allows(origin)) {
+            write_line(b"Access-Control-Allow-Origin", if is_any { b"*" } else { origin }, out);
+            out.extend_from_slice(if is_preflight(head, text) { &self.preflight } else { &self.response });
+        }
+        // Also without an origin, and for those who may not: a cache must not give them's to the others.
+        let varies = |value: &[u8]| elements(value).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"));
+        let is_said = theirs.is_some_and(|(fields, text)| {
+            let mut lines = fields.iter().filter(|field| field.forward);
+            lines.any(|field| field.name.bytes(text).eq_ignore_ascii_case(b"vary") && varies(field.value.bytes(text)))
+        });
+        if !is_any && !is_said {
+            out.extend_from_slice(b"Vary: Origin\r\n");
+        }
+    }
+
+    fn allows(&self, origin: &[u8]) -> bool {
+        self.origins.iter().any(|pattern| match pattern {
+            OriginPattern::Any => true,
+            OriginPattern::Exact(own) => own.as_bytes() == origin,
+            OriginPattern::Below { scheme, suffix } => {
+                let labels =
+                    origin.strip_prefix(scheme.as_bytes()).and_then(|rest| rest.strip_suffix(suffix.as_bytes()));
+                let is_name = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(byte);
+                labels.is_some_and(|labels| !labels.is_empty() && labels.iter().all(is_name))
+            }
+        })
+    }
+}
+
+/// Whether a browser asks what a page may do, before it does it. Such a request has no credentials, and is for nobody
+/// but who answers for the server.
+pub fn is_preflight(head: &RequestHead, text: &[u8]) -> bool {
+    let asks = || head.fields.value(text, "access-control-request-method").is_some();
+    head.method == Method::Options && origin(head, text).is_some() && asks()
+}
+
+/// The one origin that a request names.
+fn origin<'a>(head: &'a RequestHead, text: &'a [u8]) -> Option<&'a [u8]> {
+    let mut lines = head.fields.iter().filter(|field| field.name.bytes(text).eq_ignore_ascii_case(b"origin"));
+    let (first, second) = (lines.next()?, lines.next());
+    second.is_none().then(|| first.value.bytes(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::Source;
+    use propylon_http::h1::{Limits, Parsed, parse_request};
+
+    use super::*;
+
+    fn cors(keys: &str) -> Cors {
+        let text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\ncors = {{ {keys} }}\nrespond = {{ status = 200 }}\n"
+        );
+        let source = Source { name: "a.toml".into(), base: "".into(), text };
+        let config = propylon_config::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}")).0;
+        Cors::of(config.routes[0].steps.cors.as_ref().expect("the route has them"))
+    }
+
+    fn lines(cors: &Cors, line: &str, fields: &str) -> String {
+        let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        let limits = Limits { head_bytes: 64 << 10, headers: 64 };
+        assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete), "{text}");
+        let mut out = Vec::new();
+        cors.write_lines((&head, text.as_bytes()), None, &mut out);
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    #[test]
+    fn pages_of_the_origins_are_told_what_they_may_and_others_nothing() {
+        let some = cors(
+            "origins = [\"https://a.example\", \"*.b.example\"], methods = [\"GET\", \"PUT\"], headers = [\"X-A\", \"X-B\"], \
+             expose = [\"X-C\"], credentials = true, max_age = \"10m\"",
+        );
+        let preflight = "Access-Control-Request-Method: PUT\r\n";
+        let yes = |origin: &str, more: &str| {
+            format!(
+                "Access-Control-Allow-Origin: {origin}\r\n{more}Access-Control-Allow-Credentials: true\r\nVary: Origin\r\n"
+            )
+        };
+        let may = "Access-Control-Allow-Methods: GET, HEAD, POST, PUT\r\nAccess-Control-Allow-Headers: X-A, X-B\r\n\
+                   Access-Control-Max-Age: 600\r\n";
+        let shown = "Access-Control-Expose-Headers: X-C\r\n";
+        for (line, fields, wanted) in [
+            ("OPTIONS /", format!("Origin: https://a.example\r\n{preflight}"), yes("https://a.example", may)),
+            ("OPTIONS /", "Origin: https://a.example\r\n".into(), yes("https://a.example", shown)),
+            ("GET /", format!("Origin: https://x.y.b.example\r\n{preflight}"), yes("https://x.y.b.example", shown)),
+            ("GET /", "Origin: https://b.example\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: https://.b.example\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: https://evil/.b.example\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: http://x.b.example\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: https://a.example:8443\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: https://a.example.evil\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: null\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", "Origin: https://a.example\r\nOrigin: https://a.example\r\n".into(), "Vary: Origin\r\n".into()),
+            ("GET /", String::new(), "Vary: Origin\r\n".into()),
+        ] {
+            assert_eq!(lines(&some, line, &fields), wanted, "{line} {fields}");
+        }
+        let all = cors("origins = [\"*\"], methods = [\"*\"], headers = [\"Authorization\", \"*\"]");
+        let origin = format!("Origin: null\r\n{preflight}");
+        let wanted = "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Methods: *\r\n\
+                      Access-Control-Allow-Headers: Authorization, *\r\n";
+        assert_eq!(lines(&all, "OPTIONS /", &origin), wanted);
+        assert_eq!(lines(&all, "GET /", ""), "");
+    }
+}

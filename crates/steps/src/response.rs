@@ -1,0 +1,70 @@
+//! Lines that routes and listeners add to responses, and what these stand for.
+
+use propylon_config::Listener;
+use propylon_http::h1::{RequestHead, ResponseHead, write_line};
+
+use crate::answers::Place;
+use crate::{Steps, cors};
+
+/// Fields of a response that go on with the page that takes its place: the client cannot do without them.
+const KEPT_FIELDS: [&str; 3] = ["allow", "retry-after", "www-authenticate"];
+
+/// A request, as far as its response's lines go by it.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub listener: &'a Listener,
+    pub head: &'a RequestHead,
+    /// Bytes of the head.
+    pub text: &'a [u8],
+    /// The request's ID.
+    pub id: Option<&'a str>,
+    /// Steps of its route.
+    pub steps: Option<&'a Steps>,
+}
+
+impl<'a> Asked<'a> {
+    /// Values of all lines of Accept.
+    pub fn accept(&self) -> Vec<&'a [u8]> {
+        let Asked { head, text, .. } = *self;
+        let lines = head.fields.iter().filter(|field| field.name.bytes(text).eq_ignore_ascii_case(b"accept"));
+        lines.map(|field| field.value.bytes(text)).collect()
+    }
+
+    /// Writes the lines that the listener and the route add to a response. `theirs`: a server's, with its text.
+    pub fn write_lines(&self, theirs: Option<(&ResponseHead, &[u8])>, out: &mut Vec<u8>) {
+        if let (Some(ids), Some(id)) = (self.listener.request_id.as_ref().filter(|ids| ids.returned), self.id) {
+            write_line(ids.header.as_bytes(), id.as_bytes(), out);
+        }
+        if let Some(cors) = self.steps.and_then(|steps| steps.cors.as_ref()) {
+            cors.write_lines((self.head, self.text), theirs.map(|(head, text)| (&head.fields, text)), out);
+        }
+    }
+
+    /// Changes a server's response, whose text this is: what is not to go on is withheld, and lines of ours are written
+    /// to `out`. True: a page takes its place, and nothing is written.
+    pub fn amend(&self, response: &mut ResponseHead, text: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(steps) = self.steps else { return false };
+        if steps.cors.is_some() {
+            response.fields.withhold(text, cors::FIELDS.into_iter());
+        }
+        if let Some(ids) = self.listener.request_id.as_ref().filter(|ids| ids.returned) {
+            response.fields.withhold(text, [ids.header.as_str()].into_iter());
+        }
+        let place = Place { listener: &self.listener.name, route: Some(steps.route) };
+        let is_replaced = steps.answers.intercepts(place, response.status);
+        if !is_replaced {
+            self.write_lines(Some((response, text)), out);
+        }
+        is_replaced
+    }
+}
+
+/// Writes the lines of a response that go on with the page that takes its place.
+pub fn write_kept_lines(response: &ResponseHead, text: &[u8], out: &mut Vec<u8>) {
+    for field in response.fields.iter().filter(|field| field.forward) {
+        let name = field.name.bytes(text);
+        if KEPT_FIELDS.iter().any(|kept| name.eq_ignore_ascii_case(kept.as_bytes())) {
+            write_line(name, field.value.bytes(text), out);
+        }
+    }
+}
