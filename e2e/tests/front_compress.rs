@@ -474,13 +474,10 @@ fn a_core_that_has_too_much_to_do_compresses_less() {
     let step = "compress = { busy_max = 1, level = { zstd = 9 } }";
     let engine = Engine::start(&config(&[origin.address()], "", step));
     let mut client = engine.client("plain");
-    let mut coded = 0;
     eventually(Duration::from_secs(60), "a response goes uncompressed", || {
         let response = client.ask("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: zstd\r\n\r\n");
-        coded += usize::from(response.field("Content-Encoding").is_some());
         response.field("Content-Encoding").is_none().then_some(())
     });
-    assert!(coded > 0 || engine.metric("propylon_compressed_responses_total", &[("encoding", "zstd")]) >= 0.0);
     assert!(engine.metric("propylon_uncompressed_responses_total", &[("reason", "busy")]) >= 1.0);
 }
 
