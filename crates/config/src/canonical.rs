@@ -199,6 +199,56 @@ fn slash_lookalike(text: &[u8]) -> Option<usize> {
     }
 }
 
+/// Offset in a canonical path at which the segments end whose key is that of a prefix of whole segments; none if it
+/// begins otherwise. `prefix` is a [`route_key`].
+pub fn prefix_end(canonical: &[u8], prefix: &str) -> Option<usize> {
+    let mut wanted = prefix.trim_end_matches('/').as_bytes();
+    let (mut at, mut after_slash) = (0, false);
+    let parameters = |at: usize| canonical[at..].iter().position(|byte| *byte == b'/').unwrap_or(canonical.len() - at);
+    while let Some((&first, others)) = wanted.split_first() {
+        let rest = &canonical[at..];
+        let (byte, length) = match (rest.first()?, slash_lookalike(rest)) {
+            (_, Some(length)) => (b'/', length),
+            (b';', _) => {
+                at += parameters(at);
+                continue;
+            }
+            (b'%', _) => match escaped(&rest[1..]).filter(|byte| byte.is_ascii_graphic() && *byte != b'%') {
+                Some(byte) => (byte, 3),
+                None => (b'%', 1),
+            },
+            (byte, _) => (*byte, 1),
+        };
+        at += length;
+        if byte == b'/' && std::mem::replace(&mut after_slash, byte == b'/') {
+            continue;
+        }
+        after_slash = byte == b'/';
+        if byte != first {
+            return None;
+        }
+        wanted = others;
+    }
+    if canonical.get(at) == Some(&b';') {
+        at += parameters(at);
+    }
+    let rest = &canonical[at..];
+    (rest.is_empty() || rest[0] == b'/' || slash_lookalike(rest).is_some()).then_some(at)
+}
+
+/// A path with one slash at its beginning, whatever some servers or browsers take for slashes: two are the beginning of
+/// another host's URL (RFC 3986 §4.2).
+pub fn rooted(path: &[u8]) -> Vec<u8> {
+    let mut rest = path;
+    loop {
+        rest = match (rest.first(), slash_lookalike(rest)) {
+            (_, Some(length)) => &rest[length..],
+            (Some(b'/'), _) => &rest[1..],
+            _ => return [b"/", rest].concat(),
+        };
+    }
+}
+
 fn merge_slashes(path: &mut Vec<u8>) {
     path.dedup_by(|later, earlier| *later == b'/' && *earlier == b'/');
 }
@@ -234,4 +284,49 @@ fn key(canonical: &[u8], parameters: Parameters) -> Vec<u8> {
     }
     merge_slashes(&mut out);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_the_key_of_its_segments_does() {
+        for (path, prefix, wanted) in [
+            ("/api/x", "/api", Some(4)),
+            ("/api", "/api", Some(4)),
+            ("/api/", "/api/", Some(4)),
+            ("/apix", "/api", None),
+            ("/ap", "/api", None),
+            ("/api;v=1/x", "/api", Some(8)),
+            ("/a;x/b;y/c", "/a/b", Some(8)),
+            ("//api/x", "/api", Some(5)),
+            ("/a%40b/c", "/a@b", Some(6)),
+            ("/a%25b/c", "/a%25b", Some(6)),
+            ("/a%2Fb/c", "/a/b", Some(6)),
+            ("/api%2Fx", "/api", Some(4)),
+            ("/api\\x", "/api", Some(4)),
+            ("/x", "/", Some(0)),
+            ("*", "/api", None),
+        ] {
+            assert_eq!(prefix_end(path.as_bytes(), prefix), wanted, "{path} {prefix}");
+            if let Some(end) = wanted.filter(|end| *end > 0) {
+                assert_eq!(key(&path.as_bytes()[..end], Parameters::Dropped), prefix.trim_end_matches('/').as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_rooted_path_is_of_no_other_host() {
+        for (path, wanted) in [
+            ("", "/"),
+            ("x", "/x"),
+            ("//evil", "/evil"),
+            ("/%2F/\\%5Cevil/", "/evil/"),
+            ("/a//b", "/a//b"),
+            ("%41", "/%41"),
+        ] {
+            assert_eq!(rooted(path.as_bytes()), wanted.as_bytes(), "{path}");
+        }
+    }
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Acme, Action, Backend, BackendId, Balance, Certificate, CertificateSource, Config, Hash, HashKey, HealthCheck,
-    HostPattern, Listener, Outlier, PathPattern, Piece, Route, Side, SideSticky, Signer, SignerServer, Steps,
-    TicketKeys, TlsProfile, Tracing, units,
+    HostPattern, Listener, Outlier, PathPattern, Route, Side, SideSticky, Signer, SignerServer, Steps, TicketKeys,
+    TlsProfile, Tracing, units,
 };
 
 /// The whole configuration, as an object with the sections of a configuration file.
@@ -89,7 +89,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     let id = listener.request_id.as_ref().map_or("", |ids| &ids.header);
     let written: Vec<_> = listener.request_headers.iter().filter(|each| each.name != id).collect();
     if !written.is_empty() {
-        let fields = written.into_iter().map(|each| (each.name.clone(), json!(template(&each.value))));
+        let fields = written.into_iter().map(|each| (each.name.clone(), json!(each.template())));
         value["request_headers"] = fields.collect();
     }
     if listener.redirect_to_https.is_some() {
@@ -157,15 +157,6 @@ fn certificate(config: &Config, certificate: &Certificate) -> Value {
         value["default"] = json!(true);
     }
     value
-}
-
-/// As it was written.
-fn template(pieces: &[Piece]) -> String {
-    let text = |piece: &Piece| match piece {
-        Piece::Text(text) => text.clone(),
-        Piece::Fact(fact) => format!("{{{}}}", fact.name()),
-    };
-    pieces.iter().map(text).collect()
 }
 
 fn backend(backend: &Backend) -> Value {
@@ -454,6 +445,33 @@ mod tests {
         path = "/tokens"
         auth = { jwt = { issuer = "https://id.test", audience = ["a", "b"], keys_file = "jwks.json", algorithms = ["ES256"], type = "at+jwt", cookie = "session", leeway = "5s", claims_to = { X-Groups = "groups" } } }
         backend = "quick"
+        request = { set = { X-Real-IP = "{client.ip}", X-Brace = "{{x}}" }, add = { X-Server = "{upstream.server}" }, append = { X-Way = "edge" }, remove = ["X-Debug"], host = "app.internal:81", path = { strip = "/quick" }, query = { set = { v = "3" }, add = { w = "{request.method}" }, remove = ["utm_source"] } }
+        response = { set = { Cache-Control = "no-store" }, add = { Link = "</a>" }, append = { Vary = "Origin" }, remove = ["Server", "Via"], cookies = { secure = true, http_only = false, same_site = "lax", domain = "shop.example", path = "/quick" }, location = [{ from = "/", to = "https://{request.host}/quick/" }] }
+        security_headers = "strict"
+        [[route]]
+        path = { exact = "/regex" }
+        backend = "quick"
+        request = { host = "{upstream.server}", path = { regex = "^/r(.*)$", to = "/x$1" } }
+        [[route]]
+        path = "/prefix"
+        backend = "quick"
+        request = { path = { replace_prefix = "/x" } }
+        [[route]]
+        path = "/whole"
+        backend = "quick"
+        request = { path = { replace = "/x" } }
+        [[route]]
+        path = "/old"
+        redirect = { path = { replace_prefix = "/new" } }
+        [[route]]
+        path = "/older"
+        redirect = { path = { replace = "/new" } }
+        [[route]]
+        path = "/oldest"
+        redirect = { path = { strip = "/oldest" } }
+        [[route]]
+        path = "/ancient"
+        redirect = { path = { regex = "^/a", to = "/b" } }
         [[route]]
         path = { regex = "[.]php$" }
         compress = true
@@ -666,5 +684,24 @@ mod tests {
         assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));
         assert_eq!(split["retries"]["on"], json!(["connect", "timeout", 503]));
         assert_eq!(shown["route"][7]["sticky"], json!({ "key": { "header": "x-user" } }));
+    }
+
+    #[test]
+    fn changes_of_routes_are_shown_as_they_were_written() {
+        let shown = effective("a.toml", EVERYTHING);
+        let request = json!({
+            "set": { "X-Real-IP": "{client.ip}", "X-Brace": "{{x}}" }, "add": { "X-Server": "{upstream.server}" },
+            "append": { "X-Way": "edge" }, "remove": ["X-Debug"], "host": "app.internal:81", "path": { "strip": "/quick" },
+            "query": { "set": { "v": "3" }, "add": { "w": "{request.method}" }, "remove": ["utm_source"] }
+        });
+        assert_eq!(shown["route"][1]["request"], request);
+        let cookies = json!({
+            "secure": true, "http_only": false, "same_site": "lax", "domain": "shop.example", "path": "/quick"
+        });
+        assert_eq!(shown["route"][1]["response"]["cookies"], cookies);
+        assert_eq!(shown["route"][1]["security_headers"], "strict");
+        let location = json!([{ "from": "/", "to": "https://{request.host}/quick/" }]);
+        assert_eq!(shown["route"][1]["response"]["location"], location);
+        assert_eq!(shown["route"][2]["request"]["path"], json!({ "regex": "^/r(.*)$", "to": "/x$1" }));
     }
 }

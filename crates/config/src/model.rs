@@ -5,6 +5,7 @@ mod announce;
 mod answers;
 mod auth;
 mod backend;
+mod change;
 mod cluster;
 mod compress;
 mod conditions;
@@ -34,6 +35,7 @@ pub use announce::*;
 pub use answers::*;
 pub use auth::*;
 pub use backend::*;
+pub use change::*;
 pub use cluster::*;
 pub use compress::*;
 pub use conditions::*;
@@ -185,8 +187,8 @@ pub struct Redirect {
     pub host: Option<String>,
     /// Port, not 0.
     pub port: Option<u16>,
-    /// Path and query, in place of the request's.
-    pub path: Option<String>,
+    /// Path and query, in place of the request's, or what is done to its path.
+    pub path: Option<RedirectPath>,
 }
 
 /// A fixed answer.

@@ -1,6 +1,9 @@
 //! Checks across sections: what is right by itself, but not beside the rest.
 
 mod answers;
+mod change;
+
+pub(crate) use change::note_server_names;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -10,7 +13,8 @@ use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey, Listener,
-    ListenerId, Ordered, PathPattern, Piece, Protocol, Redirect, Route, ServerProtocol, TextTest, TlsFact, TlsProfile,
+    ListenerId, Ordered, PathChange, PathPattern, Piece, Protocol, Redirect, RedirectPath, Route, ServerProtocol,
+    TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -33,6 +37,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     hidden::check(report, routes);
     mirrors(report, config, routes);
     auth(report, config, routes);
+    change::check(report, config, routes);
     patterns_past_guards(report, routes);
     answers::check(report, config, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
@@ -208,12 +213,26 @@ fn keeps_url(route: &Route, redirect: &Redirect) -> bool {
     let path = match (&redirect.path, &route.path) {
         (None, _) => true,
         // Parts behind the path are not looked at when the request comes again.
-        (Some(to), from) => route_key(to.split(['?', '#']).next().unwrap_or_default()) == route_key(written(from)),
+        (Some(RedirectPath::Fixed(to)), from) => {
+            route_key(to.split(['?', '#']).next().unwrap_or_default()) == route_key(written(from))
+        }
+        (Some(RedirectPath::Changed(change)), from) => keeps_path(change, from),
     };
     // Without any of them it is refused already.
     let empty =
         redirect.scheme.is_none() && redirect.host.is_none() && redirect.port.is_none() && redirect.path.is_none();
     host && path && !empty
+}
+
+/// Whether a change of paths leads to the path that the route is for.
+fn keeps_path(change: &PathChange, from: &PathPattern) -> bool {
+    match change {
+        PathChange::ReplacePrefix { replace_prefix: to } | PathChange::Replace { replace: to } => {
+            route_key(to) == route_key(written(from))
+        }
+        // Other paths are not redirected.
+        PathChange::Strip { .. } | PathChange::Regex { .. } => false,
+    }
 }
 
 /// Whether the redirect leaves scheme and port as they are on this listener.

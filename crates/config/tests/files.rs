@@ -165,7 +165,9 @@ fn every_key_of_a_backend_reaches_the_model() {
 #[test]
 fn every_key_of_a_route_reaches_the_model() {
     let config = full();
-    let [api, old, quick, pattern, split, rest, fixed] = config.routes.as_slice() else { panic!("seven routes") };
+    let [api, old, quick, pattern, moved, split, rest, fixed] = config.routes.as_slice() else {
+        panic!("eight routes")
+    };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -175,7 +177,11 @@ fn every_key_of_a_route_reaches_the_model() {
     assert_eq!(old.path, PathPattern::Exact("/old".into()));
     let Action::Redirect(redirect) = &old.action else { panic!("a redirect") };
     assert_eq!((redirect.status, redirect.port), (301, Some(8443)));
-    assert_eq!((redirect.scheme.as_deref(), redirect.path.as_deref()), (Some("https"), Some("/new?x=1")));
+    let to = RedirectPath::Fixed("/new?x=1".into());
+    assert_eq!((redirect.scheme.as_deref(), redirect.path.as_ref()), (Some("https"), Some(&to)));
+    let Action::Redirect(redirect) = &moved.action else { panic!("a redirect") };
+    let changed = PathChange::ReplacePrefix { replace_prefix: "/new".into() };
+    assert_eq!(redirect.path, Some(RedirectPath::Changed(changed)));
     assert_eq!((&rest.host, &rest.path), (&HostPattern::Any, &PathPattern::Prefix("/".into())));
     let text = |name: &str, test| vec![TextCondition { name: name.into(), test }];
     let conditions = Conditions {
@@ -190,7 +196,7 @@ fn every_key_of_a_route_reaches_the_model() {
         port: vec![443],
     };
     assert_eq!((&quick.conditions, &rest.conditions), (&conditions, &Conditions::default()));
-    assert_eq!(pattern.path, PathPattern::Regex("^/quick/[0-9]+$".into()));
+    assert_eq!(pattern.path, PathPattern::Regex("^/quick/([0-9]+)$".into()));
     limits_reach_the_model(&quick.steps.limit);
     let auth = pattern.steps.auth.as_ref().expect("it asks for a token");
     let Proof::Jwt(jwt) = &auth.proof else { panic!("{auth:?}") };
@@ -252,6 +258,37 @@ fn limits_reach_the_model(limits: &[Limit]) {
     assert_eq!((bytes.amount, &bytes.key[..]), (Some(amount), &[][..]));
     let labels: Vec<&str> = limits.iter().map(|limit| limit.label.as_str()).collect();
     assert_eq!(labels, ["quick", "*/quick#1", "*/quick#2"]);
+}
+
+#[test]
+fn changes_of_a_route_reach_the_model() {
+    let config = full();
+    let (steps, pattern) = (&config.routes[2].steps, &config.routes[3].steps);
+    let line = |name: &str, value: Piece| vec![RequestHeader { name: name.into(), value: vec![value] }];
+    let text = |text: &str| Piece::Text(text.into());
+    let RequestChanges { fields, host, path, query } = &steps.request;
+    assert_eq!(fields.set, line("X-Peer", Piece::Fact(Fact::ClientIp)));
+    assert_eq!(fields.add, line("X-Server", Piece::Fact(Fact::UpstreamServer)));
+    assert_eq!((&fields.append, &fields.remove), (&line("X-Way", text("edge")), &vec!["X-Debug".to_string()]));
+    assert_eq!(*host, Some(HostChange::Name("app.internal:81".into())));
+    assert_eq!(*path, Some(PathChange::Strip { strip: "/quick".into() }));
+    assert_eq!((&query.set, &query.remove), (&line("v", text("3")), &vec!["utm_source".to_string()]));
+    assert_eq!(query.add, line("w", Piece::Fact(Fact::RequestMethod)));
+    let ResponseChanges { fields, cookies, location } = &steps.response;
+    assert_eq!((location[0].from.as_str(), &location[0].to[1]), ("/", &Piece::Fact(Fact::RequestHost)));
+    assert_eq!((&fields.set, &fields.remove), (&line("Cache-Control", text("no-store")), &vec!["Server".to_string()]));
+    assert_eq!((&fields.add, &fields.append), (&line("Link", text("</a>")), &line("Vary", text("Origin"))));
+    let wanted = CookieChanges {
+        secure: Some(true),
+        http_only: Some(true),
+        same_site: Some(SameSite::Strict),
+        domain: Some("shop.example".into()),
+        path: Some("/quick".into()),
+    };
+    assert_eq!((cookies, steps.security_headers), (&wanted, Some(SecurityHeaders::Strict)));
+    let regex = PathChange::Regex { regex: "^/quick/([0-9]+)$".into(), to: "/number?n=$1".into() };
+    assert_eq!((&pattern.request.path, &pattern.request.host), (&Some(regex), &Some(HostChange::Server)));
+    assert!(config.routes[4].steps.is_empty());
 }
 
 #[test]

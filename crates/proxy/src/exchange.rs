@@ -3,6 +3,7 @@
 
 mod answers;
 mod attempt;
+mod change;
 mod heads;
 mod identity;
 mod mirror;
@@ -14,7 +15,7 @@ mod tunnel;
 
 use std::rc::Rc;
 
-use propylon_config::{Action, BackendId, Redirect, Respond};
+use propylon_config::{Action, BackendId, PathRules, Redirect, RedirectPath, Respond};
 use propylon_http::fault::Fault;
 use propylon_http::h1::{Framing, HOST_BYTES_MAX, Method, Reject, Version};
 use propylon_observe::access_log::{Durations, Record, TlsFields};
@@ -92,6 +93,7 @@ fn begin_trace(core: &Core, request: &mut Request) {
     if let Some(tracer) = core.tracer.borrow_mut().as_mut() {
         let (started, now) = (request.started, core.timers.now());
         let (trace, decision) = tracer.begin(&mut request.head, &request.text, || Moment::past(started), now);
+        request.adds_lines = trace.is_told();
         request.trace = trace;
         core.metrics.increment(core.telemetry.traces.decisions(decision));
     }
@@ -154,7 +156,7 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         return Decision::Answered(answer_here(client, request, &answer));
     }
     if let Some(redirect) = &listener.redirect_to_https {
-        return Decision::Answered(answer_redirect(client, request, redirect));
+        return Decision::Answered(answer_redirect(client, request, redirect, listener.paths));
     }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
@@ -179,7 +181,10 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
 fn act(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, route: usize) -> Decision {
     match &snapshot.shared.config.routes[route].action {
         Action::Backend(backend) => Decision::Forward(*backend),
-        Action::Redirect(redirect) => Decision::Answered(answer_redirect(client, request, redirect)),
+        Action::Redirect(redirect) => {
+            let rules = snapshot.listener(client.listener()).paths;
+            Decision::Answered(answer_redirect(client, request, redirect, rules))
+        }
         Action::Respond(Respond { status, body, content_type, .. }) => {
             let answer = Answer { content_type, body: body.as_bytes(), ..Answer::plain(*status) };
             Decision::Answered(answer_here(client, request, &answer))
@@ -236,8 +241,14 @@ pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject
     After::Linger
 }
 
-fn answer_redirect(client: &mut ClientSide<'_>, request: &mut Request, redirect: &Redirect) -> After {
-    let location = redirect_location(client, request, redirect);
+fn answer_redirect(client: &mut ClientSide<'_>, request: &mut Request, redirect: &Redirect, rules: PathRules) -> After {
+    let head = (&request.head, &request.text[..]);
+    let path = request.steps.as_deref().map_or(Ok(None), |steps| steps.redirect_path(redirect, head, rules));
+    let path = match path {
+        Ok(path) => path,
+        Err(fault) => return answer_fault(client, request, fault),
+    };
+    let location = redirect_location(client, request, redirect, path.as_deref());
     let Some(location) = location else {
         return answer_fault(client, request, Fault::NoHost);
     };
@@ -245,8 +256,14 @@ fn answer_redirect(client: &mut ClientSide<'_>, request: &mut Request, redirect:
     answer_here(client, request, &answer)
 }
 
-/// The Location of a redirect; none if the request (HTTP/1.0) names no host and the redirect does not either.
-fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redirect) -> Option<String> {
+/// The Location of a redirect, with the target that its route has made; none if the request (HTTP/1.0) names no host
+/// and the redirect does not either.
+fn redirect_location(
+    client: &ClientSide<'_>,
+    request: &Request,
+    redirect: &Redirect,
+    changed: Option<&str>,
+) -> Option<String> {
     let received = if client.is_tls() { "https" } else { "http" };
     let scheme = redirect.scheme.as_deref().unwrap_or(received);
     let mut scratch = [0; HOST_BYTES_MAX];
@@ -266,12 +283,13 @@ fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redi
     if let Some(port) = port {
         location.push_str(&format!(":{port}"));
     }
-    match &redirect.path {
-        Some(path) => location.push_str(path),
+    match (&redirect.path, changed) {
+        (Some(RedirectPath::Fixed(path)), _) => location.push_str(path),
+        (_, Some(path)) => location.push_str(path),
         // `OPTIONS *` is about a URI without a path (RFC 9112 §3.3).
-        None if request.head.path(&request.text) == b"*" => {}
+        _ if request.head.path(&request.text) == b"*" => {}
         // Targets are visible ASCII: anything else was refused with the head.
-        None => {
+        _ => {
             request.head.target(&request.text).iter().for_each(|part| location.push_str(&String::from_utf8_lossy(part)))
         }
     }

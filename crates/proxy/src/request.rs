@@ -8,9 +8,9 @@ use propylon_config::Listener;
 use propylon_http::fault::Fault;
 use propylon_http::h1::{RequestHead, ResponseHead};
 use propylon_net::buffer::Buffer;
-use propylon_steps::Steps;
 use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
+use propylon_steps::{Changed, RequestChange, Steps};
 
 use crate::trace::Trace;
 
@@ -23,7 +23,9 @@ pub struct Request {
     pub started: Instant,
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
-    /// Whether its response may be changed: by a cookie that leads back to its server, or by its route.
+    /// Lines of the engine's own may go behind those of its head: of its trace, or of its route's changes.
+    pub adds_lines: bool,
+    /// Whether the response may be changed: by a cookie that leads back to its server, or by its route.
     pub changes_response: bool,
     pub trace: Trace,
     /// Steps of its route; none if it has none.
@@ -32,6 +34,10 @@ pub struct Request {
     id_text: [u8; ID_BYTES_MAX],
     /// Lines that are added to its response's head, where [`Request::changes_response`] says that there may be some.
     pub lines: Vec<u8>,
+    /// Whether the response does not say Via.
+    pub hides_via: bool,
+    /// Result of its route's changes, while there are any.
+    pub changed: Option<Box<Changed>>,
     pub note: Note,
 }
 
@@ -76,11 +82,14 @@ impl Default for Request {
             response: ResponseHead::default(),
             started: Instant::now(),
             body_begun: false,
+            adds_lines: false,
             changes_response: false,
             trace: Trace::Off,
             steps: None,
             id_text: [0; ID_BYTES_MAX],
             lines: Vec::new(),
+            hides_via: false,
+            changed: None,
             note: Note::default(),
         }
     }
@@ -92,7 +101,7 @@ impl Request {
         self.head.clear();
         self.text.clear();
         self.started = now;
-        (self.body_begun, self.changes_response) = (false, false);
+        (self.body_begun, self.adds_lines, self.changes_response, self.hides_via) = (false, false, false, false);
         self.trace = Trace::Off;
         self.steps = None;
         self.note = Note::default();
@@ -107,6 +116,11 @@ impl Request {
     /// Longest body that it may have, in bytes; `None` where its route sets no limit.
     pub fn body_limit(&self) -> Option<u64> {
         self.steps.as_deref()?.body_limit
+    }
+
+    /// Path that the client has asked for, in canonical form, whatever its route makes of it.
+    pub fn client_path(&self) -> &[u8] {
+        self.changed.as_ref().map_or_else(|| self.head.path(&self.text), |changed| &changed.path)
     }
 
     /// ID of the request: printable ASCII that needs no escape anywhere. `None` where its listener asks for none.
@@ -125,6 +139,12 @@ impl Request {
     pub fn identify(&mut self, listener: &Listener, peer: impl FnOnce() -> IpAddr, new: impl FnOnce() -> [u8; 36]) {
         let head = (&self.head.fields, &self.text[..]);
         self.note.id_bytes = request_id::write(listener, peer, head, new, &mut self.id_text);
+    }
+
+    /// Whether trailers stay here: a server that merges them into the head must not be led by one with a name that the
+    /// route writes or removes.
+    pub fn drops_trailers(&self) -> bool {
+        self.steps.as_ref().and_then(|steps| steps.request.as_ref()).is_some_and(RequestChange::changes_fields)
     }
 
     /// Moves the head's bytes out of the inbox: its body comes next there.

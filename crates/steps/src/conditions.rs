@@ -374,7 +374,7 @@ fn parameter<'a>(query: &'a [u8], name: &str) -> Option<Cow<'a, [u8]>> {
     })
 }
 
-fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);
     }

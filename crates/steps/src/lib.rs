@@ -1,12 +1,20 @@
 //! Conditions of a route on requests, and its steps with them and their responses: compiled from the configuration,
 //! without sockets and clocks. Whoever has the connection calls it.
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
 mod accept;
 pub mod answers;
 pub mod bodies;
+pub mod change;
 pub mod conditions;
+mod cookie;
 pub mod cors;
 pub mod errors;
+mod facts;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod limits;
 pub mod mirror;
 pub mod request_id;
@@ -14,11 +22,13 @@ pub mod response;
 pub mod retry;
 pub mod split;
 pub mod sticky;
+mod target;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use propylon_config::{Action, BackendId, Compress, Config, Errors, Respond, Route};
+use propylon_config::{Action, BackendId, Compress, Config, Errors, PathRules, Redirect, RedirectPath, Respond, Route};
+use propylon_http::fault::Fault;
 use propylon_http::h1::RequestHead;
 
 use answers::Answers;
@@ -28,8 +38,18 @@ use mirror::Mirror;
 use retry::Retries;
 use split::Split;
 
+pub use change::{RequestChange, ResponseChange, Tell};
+pub use facts::{Changed, Facts};
+pub use target::PathRewrite;
+
 /// Steps of one route, compiled. Each core has its own.
 pub struct Steps {
+    /// Changes of requests on their way to servers.
+    pub request: Option<RequestChange>,
+    /// Changes of responses on their way to clients.
+    pub response: Option<ResponseChange>,
+    /// Change of the path that a redirect leads to.
+    pub redirect: Option<PathRewrite>,
     /// Index of the route.
     pub route: usize,
     /// Answers of the configuration that the route is of.
@@ -63,9 +83,19 @@ impl Steps {
     ) -> Option<Steps> {
         let route = &config.routes[index];
         let steps = &route.steps;
+        let redirect = match &route.action {
+            Action::Redirect(Redirect { path: Some(RedirectPath::Changed(change)), .. }) => {
+                Some(PathRewrite::of(change, &route.path))
+            }
+            _ => None,
+        };
         let has_file = matches!(&route.action, Action::Respond(Respond { body_file: Some(_), .. }));
-        let has_steps = is_gated || route.require_client_certificate || has_file || !steps.is_empty();
+        let has_steps =
+            is_gated || route.require_client_certificate || has_file || redirect.is_some() || !steps.is_empty();
         (has_steps || listeners_have_steps(config, route)).then(|| Steps {
+            request: RequestChange::of(route),
+            response: ResponseChange::of(route),
+            redirect,
             route: index,
             answers: Arc::clone(answers),
             cors: steps.cors.as_ref().map(Cors::of),
@@ -82,6 +112,26 @@ impl Steps {
 }
 
 impl Steps {
+    /// Path and query that a redirect of the route leads to; `None` where it does not change the request's.
+    ///
+    /// # Errors
+    /// `NoRoute` for a redirect to where the request came from, which would never end; 400 for a path that the listener
+    /// refuses.
+    pub fn redirect_path(
+        &self,
+        redirect: &Redirect,
+        (head, text): (&RequestHead, &[u8]),
+        rules: PathRules,
+    ) -> Result<Option<String>, Fault> {
+        let Some(rewrite) = &self.redirect else { return Ok(None) };
+        let target = rewrite.target(head.path(text), head.query(text), rules).map_err(|reject| reject.fault)?;
+        let leads_elsewhere = redirect.scheme.is_some() || redirect.host.is_some() || redirect.port.is_some();
+        match target {
+            None if !leads_elsewhere => Err(Fault::NoRoute),
+            target => Ok(target.map(|target| String::from_utf8_lossy(&target).into_owned())),
+        }
+    }
+
     /// Whether a request is a browser's question what a page may do, which is answered here.
     pub fn answers_preflight(&self, head: &RequestHead, text: &[u8]) -> bool {
         self.cors.is_some() && cors::is_preflight(head, text)

@@ -82,14 +82,14 @@ impl Split {
         }
     }
 
-    /// Backend of a request; none if no side has a weight.
-    pub fn choose(&self, request: &Request<'_>) -> Option<BackendId> {
+    /// Backend of a request for this path; none if no side has a weight.
+    pub fn choose(&self, request: &Request<'_>, path: &[u8]) -> Option<BackendId> {
         let turns = self.turns.as_ref()?;
         let (fields, text) = (&request.head.fields, request.text);
         let side = match &self.sticky {
             Sticky::None => None,
             Sticky::Cookie(cookie) => self.named(&cookie.cookie, fields, text),
-            Sticky::Hash(key) => key_of_request(key, request).map(|key| turns.borrow().of_key(key)),
+            Sticky::Hash(key) => key_of_request(key, request, path).map(|key| turns.borrow().of_key(key)),
         };
         let side = side.unwrap_or_else(|| turns.borrow_mut().take_turn());
         Some(self.sides[side].backend)
@@ -131,12 +131,12 @@ pub struct SideCookies {
     pub with_server: Vec<CookieLines>,
 }
 
-/// Key of a request, the same everywhere; `None` where it lacks the header, cookie or path that the key is made of.
-pub fn key_of_request(key: &HashKey, request: &Request<'_>) -> Option<u64> {
+/// Key of a request, the same everywhere, whatever a route makes of its `path`; `None` where it lacks the header, cookie or path that the key is made of.
+pub fn key_of_request(key: &HashKey, request: &Request<'_>, path: &[u8]) -> Option<u64> {
     let (head, text) = (request.head, request.text);
     match key {
         HashKey::ClientIp => Some(key_of_address(request.source)),
-        HashKey::Path => Some(key_of(head.path(text))),
+        HashKey::Path => Some(key_of(path)),
         HashKey::Header(name) => head.fields.value(text, name).map(key_of),
         HashKey::Cookie(name) => cookies(&head.fields, text, name).next().map(key_of),
     }
@@ -206,7 +206,7 @@ mod tests {
                 source,
                 connection: crate::conditions::Connection::default(),
             };
-            if let Some(BackendId(side)) = split.choose(&request) {
+            if let Some(BackendId(side)) = split.choose(&request, head.path(text.as_bytes())) {
                 counts[side] += 1;
             }
         }

@@ -189,7 +189,7 @@ const CRATES: &[CrateRules] = &[
     CrateRules::new("e2e", &[], &[]),
     CrateRules {
         unsafe_code: UnsafeCode::Generated,
-        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity"], &[])
+        ..CrateRules::new("fuzz", &["config", "lanes", "crypto", "tls", "http", "identity", "steps"], &[])
     },
     CrateRules::new("xtask", &[], &["tokio"]),
 ];

@@ -59,6 +59,9 @@ pub struct Listener {
     /// Form of errors.
     #[serde(flatten)]
     pub errors: Errors,
+    /// Whether routes of the listener tell the name that clients' TLS has asked for, which is then kept.
+    #[serde(skip)]
+    pub tells_server_name: bool,
     /// Rules for how the paths of requests are read.
     #[serde(skip)]
     pub paths: PathRules,
@@ -290,6 +293,22 @@ pub struct RequestHeader {
     pub value: Vec<Piece>,
 }
 
+impl RequestHeader {
+    /// Value as a configuration has it, with its facts in braces.
+    pub fn template(&self) -> String {
+        template(&self.value)
+    }
+}
+
+/// Text of pieces as a configuration has it: facts in braces, braces twice.
+pub fn template(pieces: &[Piece]) -> String {
+    let text = |piece: &Piece| match piece {
+        Piece::Text(text) => text.replace('{', "{{").replace('}', "}}"),
+        Piece::Fact(fact) => format!("{{{}}}", fact.name()),
+    };
+    pieces.iter().map(text).collect()
+}
+
 /// A piece of a [`RequestHeader`]'s value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -299,7 +318,7 @@ pub enum Piece {
     Fact(Fact),
 }
 
-/// A fact about a client's connection, or its request.
+/// A fact about a client's connection, or about a request on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names in `Fact::ALL` and the manual say it
 pub enum Fact {
@@ -318,10 +337,19 @@ pub enum Fact {
     ClientSerial,
     ClientSha256,
     RequestId,
+    ClientPort,
+    RequestMethod,
+    RequestScheme,
+    RequestHost,
+    RequestPath,
+    RequestQuery,
+    RequestSource,
+    RoutePath,
+    UpstreamServer,
 }
 
 impl Fact {
-    /// Every fact, with the name that stands in braces.
+    /// Every fact about a connection, with the name that stands in braces.
     pub const ALL: &'static [(&'static str, Fact)] = &[
         ("tls.version", Fact::TlsVersion),
         ("tls.suite", Fact::TlsSuite),
@@ -340,19 +368,36 @@ impl Fact {
         ("request.id", Fact::RequestId),
     ];
 
+    /// Facts about a request, which only routes can tell, with the names that stand in braces.
+    pub const OF_REQUESTS: &'static [(&'static str, Fact)] = &[
+        ("client.port", Fact::ClientPort),
+        ("request.method", Fact::RequestMethod),
+        ("request.scheme", Fact::RequestScheme),
+        ("request.host", Fact::RequestHost),
+        ("request.path", Fact::RequestPath),
+        ("request.query", Fact::RequestQuery),
+        ("request.source", Fact::RequestSource),
+        ("route.path", Fact::RoutePath),
+        ("upstream.server", Fact::UpstreamServer),
+    ];
+
     /// Name of the fact, as it stands in braces.
     pub fn name(self) -> &'static str {
-        Fact::ALL.iter().find(|(_, fact)| *fact == self).map_or("", |(name, _)| name)
+        let mut known = Fact::ALL.iter().chain(Fact::OF_REQUESTS);
+        known.find(|(_, fact)| *fact == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether only a connection with TLS has the fact.
+    pub fn is_of_tls(self) -> bool {
+        use Fact::*;
+        let is_other = matches!(self, ClientIp | ClientPort | RequestId)
+            || Fact::OF_REQUESTS.iter().any(|(_, fact)| *fact == self);
+        !is_other
     }
 
     /// Whether the fact comes from the client's certificate.
     pub fn is_identity(self) -> bool {
         matches!(self, Fact::ClientSubject | Fact::ClientIssuer | Fact::ClientSerial | Fact::ClientSha256)
-    }
-
-    /// Whether the fact is one of the client's TLS, or comes with it.
-    pub fn is_of_tls(self) -> bool {
-        !matches!(self, Fact::ClientIp | Fact::RequestId)
     }
 }
 

@@ -2,11 +2,22 @@
 
 use serde::Serialize;
 
-use super::{Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, Retries, RouteTimeouts, Split};
+use super::{
+    Auth, BackendId, Compress, Cors, Errors, Limit, Mirror, RequestChanges, ResponseChanges, Retries, RouteTimeouts,
+    SecurityHeaders, Split,
+};
 
 /// Steps of a route. Default none: its requests cost nothing more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
+    /// Changes of requests on their way to servers. Default none.
+    #[serde(skip_serializing_if = "RequestChanges::is_empty")]
+    pub request: RequestChanges,
+    /// Changes of responses on their way to clients. Default none.
+    #[serde(skip_serializing_if = "ResponseChanges::is_empty")]
+    pub response: ResponseChanges,
+    /// Fields that make browsers careful, for responses that lack them. Default none.
+    pub security_headers: Option<SecurityHeaders>,
     /// Form of errors.
     #[serde(flatten)]
     pub errors: Errors,

@@ -86,16 +86,25 @@ pub(crate) fn request_headers(section: &mut Section<'_, '_>) -> Vec<RequestHeade
 fn header(report: &Report<'_>, entry: &Entry<'_>) -> Option<RequestHeader> {
     let name = checked_name(report, &entry.key, entry.key_span);
     let found = string(report, "request_headers", &entry.node)?;
-    let value = pieces(report, found)?;
+    let value = pieces(report, found, VALUE_BYTES_MAX, &[Fact::ALL])?;
     Some(RequestHeader { name: name?.to_string(), value })
+}
+
+/// Whether a text can be the name of a field that is written here.
+pub(super) fn is_name(report: &Report<'_>, name: &str, span: Span) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(fits);
+    if !is_name {
+        let what = format!("\"{}\" cannot be the name of a field here", shown(name));
+        // Many servers take `_` and `-` for the same, so a name with one could not be protected from forgery.
+        report.error(span, what, format!("use up to {NAME_BYTES_MAX} letters, digits and `-`"));
+    }
+    is_name
 }
 
 pub(crate) fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-        let what = format!("\"{}\" cannot be the name of a field here", shown(name));
-        // Many servers take `_` and `-` for the same, so a name with one could not be protected from forgery.
-        report.error(span, what, format!("use up to {NAME_BYTES_MAX} letters, digits and `-`"));
+    if !is_name(report, name, span) {
         return None;
     }
     if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
@@ -106,42 +115,59 @@ pub(crate) fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -
     Some(name)
 }
 
-/// Takes `text {fact} text` apart.
-fn pieces(report: &Report<'_>, found: Found<&str>) -> Option<Vec<Piece>> {
+/// Takes `text {fact} text` apart; two braces are one that stands for itself. `facts` may be told.
+pub(super) fn pieces(
+    report: &Report<'_>,
+    found: Found<&str>,
+    bytes_max: usize,
+    facts: &[&[(&'static str, Fact)]],
+) -> Option<Vec<Piece>> {
     let Found { value, span } = found;
     let printable = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
-    if value.is_empty() || value.len() > VALUE_BYTES_MAX || !printable || value.trim() != value {
+    if value.is_empty() || value.len() > bytes_max || !printable || value.trim() != value {
         let what = format!("\"{}\" cannot be the value of a field", shown(value));
-        let fix = format!("use 1 to {VALUE_BYTES_MAX} printable ASCII characters without spaces around them");
+        let fix = format!("use 1 to {bytes_max} printable ASCII characters without spaces around them");
         report.error(span, what, fix);
         return None;
     }
-    let mut pieces = Vec::new();
-    let mut rest = value;
+    let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), value);
     while let Some(open) = rest.find(['{', '}']) {
-        if open > 0 {
-            pieces.push(Piece::Text(rest[..open].to_string()));
+        text.push_str(&rest[..open]);
+        rest = &rest[open..];
+        if rest.starts_with("{{") || rest.starts_with("}}") {
+            text.push_str(&rest[..1]);
+            rest = &rest[2..];
+            continue;
         }
-        let Some((name, after)) = rest[open..].strip_prefix('{').and_then(|inner| inner.split_once('}')) else {
-            report.error(span, "a brace is without its other half", "write facts as in \"{tls.version}\"");
+        let Some((name, after)) = rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) else {
+            let fix = "write facts as in \"{tls.version}\", and a brace that stands for itself twice";
+            report.error(span, "a brace is without its other half", fix);
             return None;
         };
-        pieces.push(Piece::Fact(fact(report, Found { value: name, span })?));
+        if !text.is_empty() {
+            pieces.push(Piece::Text(std::mem::take(&mut text)));
+        }
+        pieces.push(Piece::Fact(fact(report, Found { value: name, span }, facts)?));
         rest = after;
     }
-    if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_string()));
+    text.push_str(rest);
+    if !text.is_empty() {
+        pieces.push(Piece::Text(text));
     }
     Some(pieces)
 }
 
-fn fact(report: &Report<'_>, name: Found<&str>) -> Option<Fact> {
-    if let Some((_, fact)) = Fact::ALL.iter().find(|(known, _)| *known == name.value) {
+fn fact(report: &Report<'_>, name: Found<&str>, facts: &[&[(&'static str, Fact)]]) -> Option<Fact> {
+    let known = || facts.iter().copied().flatten();
+    if let Some((_, fact)) = known().find(|(known, _)| *known == name.value) {
         return Some(*fact);
     }
-    let names = Fact::ALL.iter().map(|(name, _)| *name);
+    let names = known().map(|(name, _)| *name);
     let fix = match report.closest(name.value, names.clone()) {
         Some(close) => format!("did you mean \"{{{close}}}\"?"),
+        None if Fact::OF_REQUESTS.iter().any(|(known, _)| *known == name.value) => {
+            "write the field to `request` of the routes that it is for: a listener knows its connections only".into()
+        }
         None => format!("use {} in braces", one_of(names)),
     };
     report.error(name.span, format!("nothing is known as {{{}}}", shown(name.value)), fix);

@@ -82,6 +82,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         request_headers,
         request_id,
         errors,
+        tells_server_name: false,
         paths,
         timeouts,
         limits,

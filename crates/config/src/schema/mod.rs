@@ -8,6 +8,7 @@ mod backend;
 mod backend_tls;
 mod balance;
 mod capacity;
+mod change;
 mod client_auth;
 mod cluster;
 mod compress;
@@ -80,7 +81,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     };
     let signers =
         signers.into_iter().zip(0..).map(|(named, id)| signer::signer(&context, named, SignerId(id))).collect();
-    let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
+    let mut listeners: Vec<_> = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
     let acmes: Vec<_> = acmes.into_iter().map(|named| acme::acme(&context, named)).collect();
     let mut tls: Vec<_> = tls.into_iter().map(|named| tls::profile(&context, named)).collect();
     let certificates = tls.iter_mut().flat_map(|profile| &mut profile.certificates);
@@ -88,6 +89,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
     let mut routes = route::routes(&context, &mut top);
     limits::label(report, &mut routes);
+    resolve::note_server_names(&mut listeners, &routes);
     let include = include(&mut top, base);
     let listener_is_absent =
         top.node("listener").is_none_or(|node| matches!(&node.value, Value::Table(all) if all.is_empty()));

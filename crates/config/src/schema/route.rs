@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{answers, conditions, forwarding, steps, values};
+use super::{answers, change, conditions, forwarding, steps, values};
 use crate::context::{Context, RouteDraft};
 use crate::describe::Form;
 use crate::model::{
-    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route, Split, Steps,
+    Action, BackendId, Conditions, HostPattern, ListenerId, PathPattern, Redirect, RedirectPath, Respond, Route, Split,
+    Steps,
 };
 use crate::report::Report;
 use crate::text::Span;
@@ -162,10 +163,8 @@ fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     let scheme = section.choice("scheme", &[("http", "http"), ("https", "https")]).map(|found| found.value.to_string());
     let host = section.string("host").and_then(|found| accepted(report, found, redirect_host));
     let port = section.integer("port", 1..=65_535).map(|found| found.value);
-    let path = section.string("path").and_then(|found| {
-        accepted(report, found, path::check_target)?;
-        Some(found.value.to_string())
-    });
+    let path = section.forms("path", &[Form::String, Form::Table]);
+    let path = path.and_then(|entry| redirect_path(report, &entry.node));
     let span = section.span;
     section.close();
     if report.errors() > errors {
@@ -176,6 +175,18 @@ fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
         report.error(span, "this redirect leads to where the request came from", fix);
     }
     Some(Redirect { status, scheme, host, port, path })
+}
+
+fn redirect_path(report: &Report<'_>, node: &Node<'_>) -> Option<RedirectPath> {
+    match &node.value {
+        Value::String(text) => {
+            let found = Found { value: text.as_ref(), span: node.span };
+            accepted(report, found, path::check_target)?;
+            Some(RedirectPath::Fixed(found.value.to_string()))
+        }
+        Value::Table(_) => change::path_change(report, node).map(RedirectPath::Changed),
+        _ => mismatch(report, "path", "a string, or a table such as { strip = \"/PREFIX\" }", node),
+    }
 }
 
 pub(crate) fn redirect_status(section: &mut Section<'_, '_>) -> u16 {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{answers, auth, compress, cors, forwarding, limits};
+use super::{answers, auth, change, compress, cors, forwarding, limits};
 use crate::context::Context;
 use crate::model::{Action, BackendId, Split, Steps};
 use crate::walk::Section;
@@ -24,6 +24,9 @@ pub(crate) fn steps(
     let sides = split.iter().flat_map(|split| split.sides.iter().map(|side| side.backend));
     let own: Vec<BackendId> = backend.iter().map(|(first, _)| *first).chain(sides).collect();
     Steps {
+        request: section.table("request").map(change::request).unwrap_or_default(),
+        response: section.table("response").map(change::response).unwrap_or_default(),
+        security_headers: change::security_headers(section),
         errors: answers::errors(section, context.base),
         cors: section.table("cors").and_then(cors::cors),
         auth: auth::auth(context, section),

@@ -76,7 +76,7 @@ fn secure(table: &mut Section<'_, '_>) -> CookieSecure {
 }
 
 /// Reads the path, which is written into `Set-Cookie` as it is.
-fn path<'r>(report: &Report<'_>, found: Found<&'r str>) -> Option<&'r str> {
+pub(super) fn path<'r>(report: &Report<'_>, found: Found<&'r str>) -> Option<&'r str> {
     let Found { value, span } = found;
     let fits = value.starts_with('/') && value.len() <= PATH_BYTES_MAX;
     if !fits || !value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';') {

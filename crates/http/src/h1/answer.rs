@@ -46,6 +46,16 @@ pub fn write_response(head: &ResponseHead, buf: &[u8], context: &AnswerContext, 
     out.extend_from_slice(b"\r\n");
 }
 
+/// Takes the line of Via out of a head that [`write_response`] has just written.
+pub fn drop_via(head: &ResponseHead, out: &mut Vec<u8>) {
+    let mut line = Vec::new();
+    write_via(head.version, &mut line);
+    line.extend_from_slice(b"\r\n");
+    debug_assert!(out.ends_with(&line), "Via is written last");
+    out.truncate(out.len() - line.len());
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Writes a 1xx response that is followed by another. Must not be sent to an HTTP/1.0 client (RFC 9110 §15.2).
 pub fn write_informational(head: &ResponseHead, buf: &[u8], out: &mut Vec<u8>) {
     debug_assert!(head.is_informational());

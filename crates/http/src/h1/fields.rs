@@ -397,6 +397,10 @@ impl Fields {
             let name = field.name.bytes(buf);
             if ours.clone().any(|ours| is_same_or_lookalike(name, ours)) {
                 field.forward = false;
+                if field.kind == Name::XForwardedOther {
+                    // A trusted proxy's goes on by its kind.
+                    field.kind = Name::Other;
+                }
             }
         }
     }
@@ -410,6 +414,20 @@ impl Fields {
         let (name, value) = (Span::new(start, middle), Span::new(middle, buf.len()));
         // A kind of its own might be withheld as a client's claim.
         self.push(Field { plain: false, ..Field::of_line(name, value, Name::Other, false, false) });
+    }
+
+    /// Withholds lines that would go on.
+    pub fn withhold_where(&mut self, mut is_withheld: impl FnMut(&Field) -> bool) {
+        for field in self.iter_mut().filter(|field| field.forward) {
+            field.forward = !is_withheld(field);
+        }
+    }
+
+    /// The elements of all lines of a field that go on, as one list (RFC 9110 §5.3); empty if there is none.
+    pub fn list(&self, buf: &[u8], name: &str, goes_on: impl Fn(&Field) -> bool) -> Vec<u8> {
+        let is_named = |field: &&Field| field.name.bytes(buf).eq_ignore_ascii_case(name.as_bytes());
+        let lines = self.iter().filter(is_named).filter(|field| goes_on(field) && !field.value.is_empty());
+        lines.map(|field| field.value.bytes(buf)).collect::<Vec<&[u8]>>().join(&b", "[..])
     }
 
     /// Withholds fields of such kinds.
@@ -661,6 +679,7 @@ impl Fields {
         }
     }
 }
+
 /// The values of all cookies of a name, in the order in which they came (RFC 6265 §5.4).
 pub fn cookies<'a>(fields: &'a Fields, buf: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let lines = fields.iter().filter(|field| field.name.len() == 6);

@@ -254,6 +254,16 @@ impl RequestHead {
         }
     }
 
+    /// Gives the request another target, whose path and query (with its `?`, or empty) are in canonical form. What was
+    /// received is so from here on in `received_target` alone.
+    pub fn retarget(&mut self, path: Vec<u8>, query: Vec<u8>) {
+        debug_assert!(path.starts_with(b"/") && (query.is_empty() || query[0] == b'?'), "a target in origin-form");
+        self.path = Rewritten { canonical: path, key: Vec::new() };
+        // No received query is left to be shown in place of one that is empty.
+        self.path_end = self.target.end;
+        self.canonical_query = query;
+    }
+
     /// Facts about the request that are needed to read its response; `buf` is what it was parsed from.
     pub fn asked<'a>(&'a self, buf: &'a [u8]) -> Asked<'a> {
         Asked { method: self.method, upgrade: self.protocols(buf) }

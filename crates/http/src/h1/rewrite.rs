@@ -111,7 +111,13 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
 /// Whether a field of this kind goes on: strangers tell nothing about themselves that a server could take for a proxy's
 /// word.
 fn is_told(kind: Name, context: &ForwardContext) -> bool {
-    context.forwarded == Forwarded::Append || kind != Name::Claim
+    is_believed(kind, context.forwarded)
+}
+
+/// Whether a client's field of this kind goes on to servers.
+#[inline]
+pub fn is_believed(kind: Name, forwarded: Forwarded) -> bool {
+    forwarded == Forwarded::Append || kind != Name::Claim
 }
 
 /// Whether a client's field goes on as it is.

@@ -41,7 +41,7 @@ pub use inbound::Block;
 pub use reason::Reason;
 pub use receive::Event;
 pub use request::{Refusal, RequestReader, write_request};
-pub use response::{ResponseReader, read_trailer, write_informational, write_response};
+pub use response::{ResponseReader, read_trailer, write_changed_response, write_informational, write_response};
 pub use role::Role;
 pub use send::Sent;
 pub use stream::{Ending, Reset, Stream};

@@ -122,15 +122,39 @@ pub fn read_trailer(text: &[u8], field: Field, lines: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Writes a server's final response for a client of HTTP/2. `date` is for a response that has none; `lines` are further
-/// ones, as HTTP/1 writes them. `scratch` is for lines.
+/// Writes a server's final response for a client of HTTP/2. `date` is for a response that has none. `scratch` is for
+/// lines.
 pub fn write_response(
     (head, text): (&ResponseHead, &[u8]),
     date: &[u8],
-    lines: Option<&[u8]>,
     scratch: &mut Vec<u8>,
     out: &mut impl FieldWriter,
 ) {
+    write_response_fields((head, text), date, out);
+    scratch.clear();
+    answer_build::write_via(head.version, scratch);
+    out.lines(scratch);
+}
+
+/// As [`write_response`], with further `lines`, as HTTP/1 writes them, and with Via where it `says_via`.
+pub fn write_changed_response(
+    (head, text): (&ResponseHead, &[u8]),
+    date: &[u8],
+    (lines, says_via): (&[u8], bool),
+    scratch: &mut Vec<u8>,
+    out: &mut impl FieldWriter,
+) {
+    write_response_fields((head, text), date, out);
+    scratch.clear();
+    if says_via {
+        answer_build::write_via(head.version, scratch);
+    }
+    out.lines(scratch);
+    out.lines(lines);
+}
+
+#[inline(always)]
+fn write_response_fields((head, text): (&ResponseHead, &[u8]), date: &[u8], out: &mut impl FieldWriter) {
     let is_switch = head.status == 101;
     // RFC 8441 §5: a tunnel is open with 200, and what only the handshake of HTTP/1.1 needs is left out.
     write_status(if is_switch { 200 } else { head.status }, out);
@@ -147,10 +171,6 @@ pub fn write_response(
     if !head.has_date {
         out.field(b"date", date, false);
     }
-    scratch.clear();
-    answer_build::write_via(head.version, scratch);
-    out.lines(scratch);
-    out.lines(lines.unwrap_or_default());
 }
 
 /// Writes a 1xx response, behind which the final one is still to come.

@@ -3,6 +3,8 @@
 //! The command reads the configuration as `run` would and asks the same router and the same certificates; no engine
 //! has to run and nothing is sent to anybody.
 
+mod sent;
+
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -24,6 +26,7 @@ use propylon_control::origin;
 use propylon_control::problems::problem;
 use propylon_proxy::snapshot::{load_profiles, rule};
 use propylon_steps::conditions::{self, Conditions};
+use sent::Sent;
 
 /// Limits on a request line and its Host.
 const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 100 };
@@ -90,6 +93,8 @@ struct Explanation<'a> {
     path: Result<String, Reject>,
     /// Routes for the request's host and path, by position, the most specific first.
     routes: Vec<Candidate>,
+    /// Changes that the route makes; none where it makes none.
+    sent: Option<Sent>,
 }
 
 /// A route for a request's listener, host and path.
@@ -138,30 +143,32 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             true => Ok(()),
             false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
         };
+        let (mut found, mut sent) = (Vec::new(), None);
+        if path.is_ok() && listener.redirect_to_https.is_none() {
+            let request = conditions::Request {
+                head: &head,
+                text: asked.text.as_bytes(),
+                source: conditions::source(listener, arguments.source, &head, asked.text.as_bytes()),
+                connection: conditions::Connection {
+                    destination: port.map(|port| SocketAddr::new(arguments.source, port)),
+                    version: asked.tls.then(|| fact(TlsFact::Version).unwrap_or("TLSv1.3")),
+                    alpn: fact(TlsFact::Alpn).filter(|_| asked.tls),
+                    server_name: name.as_deref().filter(|_| asked.tls),
+                    ja4: fact(TlsFact::Ja4).filter(|_| asked.tls),
+                    identity: identity.as_ref().filter(|_| asked.tls),
+                },
+            };
+            found = routes(&config, index, &asked.host, &request);
+            sent = taken(&found).and_then(|route| Sent::of(&config, (index, route), &request));
+        }
         Explanation {
             config: &config,
             file: &file,
             listener,
             certificates: certificates(listener, profiles.as_deref(), name.clone()),
             received: asked.path().into_owned(),
-            routes: if path.is_ok() && listener.redirect_to_https.is_none() {
-                let request = conditions::Request {
-                    head: &head,
-                    text: asked.text.as_bytes(),
-                    source: conditions::source(listener, arguments.source, &head, asked.text.as_bytes()),
-                    connection: conditions::Connection {
-                        destination: port.map(|port| SocketAddr::new(arguments.source, port)),
-                        version: asked.tls.then(|| fact(TlsFact::Version).unwrap_or("TLSv1.3")),
-                        alpn: fact(TlsFact::Alpn).filter(|_| asked.tls),
-                        server_name: name.as_deref().filter(|_| asked.tls),
-                        ja4: fact(TlsFact::Ja4).filter(|_| asked.tls),
-                        identity: identity.as_ref().filter(|_| asked.tls),
-                    },
-                };
-                routes(&config, index, &asked.host, &request)
-            } else {
-                Vec::new()
-            },
+            routes: found,
+            sent,
             path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
         }
     });
@@ -381,10 +388,15 @@ fn routes(config: &Config, listener: usize, host: &str, request: &conditions::Re
     candidates.map(|index| Candidate { index, unmet: unmet(index) }).collect()
 }
 
+/// The first route whose conditions are met.
+fn taken(routes: &[Candidate]) -> Option<usize> {
+    routes.iter().find(|candidate| candidate.unmet.is_none()).map(|candidate| candidate.index)
+}
+
 impl Explanation<'_> {
     /// The route that the request takes.
     fn taken(&self) -> Option<usize> {
-        self.routes.iter().find(|candidate| candidate.unmet.is_none()).map(|candidate| candidate.index)
+        taken(&self.routes)
     }
 
     fn place(&self, at: At) -> String {
@@ -434,6 +446,8 @@ impl Explanation<'_> {
                 self.describe_split(route, &mut line);
                 self.describe_action(&route.action, &mut line);
                 self.describe_terms(&route.steps, &mut line);
+                let changes = self.sent.iter().flat_map(Sent::lines);
+                changes.for_each(|(what, text)| line(what, &text));
             }
         }
         out
@@ -590,6 +604,7 @@ impl Explanation<'_> {
         if let Some(auth) = &route.steps.auth {
             value["auth"] = json!(proof(auth));
         }
+        value["changes"] = json!(self.sent.as_ref().map(Sent::to_json));
         match &route.action {
             Action::Backend(BackendId(id)) => {
                 let backend = &self.config.backends[*id];

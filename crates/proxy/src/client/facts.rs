@@ -64,27 +64,35 @@ impl<'a> ClientFactHeaders<'a> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Printable ASCII, each of them.
     fn fact(&self, fact: Fact) -> Option<&'a str> {
-        let identity = self.hello_info.and_then(|hello_info| hello_info.identity.as_deref());
         match fact {
-            // Not of the TLS: see above.
-            Fact::ClientIp => None,
-            Fact::TlsVersion => Some(self.facts?.version.name()),
-            Fact::TlsSuite => Some(self.facts?.suite.name()),
-            Fact::TlsGroup => self.facts?.group.map(Group::name),
-            Fact::TlsSignature => self.facts?.signature.map(Scheme::name),
-            Fact::TlsCertificate => self.facts?.certificate.map(propylon_config::KeyType::name),
-            Fact::TlsServerName => self.hello_info?.server_name.as_deref(),
-            Fact::TlsAlpn => self.facts?.alpn.map(alpn_name),
-            Fact::TlsResumed => Some(if self.facts?.resumed { "true" } else { "false" }),
-            Fact::TlsJa4 => self.hello_info?.ja4.as_deref().map(propylon_tls::Ja4::as_str),
-            Fact::ClientSubject => identity.map(|identity| &*identity.subject),
-            Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
-            Fact::ClientSerial => identity.map(|identity| &*identity.serial),
             Fact::RequestId => self.request.id(),
-            Fact::ClientSha256 => identity.map(|identity| &*identity.sha256),
+            fact => tls_fact((self.facts, self.hello_info), fact),
         }
+    }
+}
+
+/// A fact about a connection's TLS, in printable ASCII; none that is not known, or of something else.
+pub fn tls_fact<'a>(
+    (facts, hello_info): (Option<&'a Facts>, Option<&'a ClientHelloInfo>),
+    fact: Fact,
+) -> Option<&'a str> {
+    let identity = hello_info.and_then(|hello_info| hello_info.identity.as_deref());
+    match fact {
+        Fact::TlsVersion => Some(facts?.version.name()),
+        Fact::TlsSuite => Some(facts?.suite.name()),
+        Fact::TlsGroup => facts?.group.map(Group::name),
+        Fact::TlsSignature => facts?.signature.map(Scheme::name),
+        Fact::TlsCertificate => facts?.certificate.map(propylon_config::KeyType::name),
+        Fact::TlsServerName => hello_info?.server_name.as_deref(),
+        Fact::TlsAlpn => facts?.alpn.map(alpn_name),
+        Fact::TlsResumed => Some(if facts?.resumed { "true" } else { "false" }),
+        Fact::TlsJa4 => hello_info?.ja4.as_deref().map(propylon_tls::Ja4::as_str),
+        Fact::ClientSubject => identity.map(|identity| &*identity.subject),
+        Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
+        Fact::ClientSerial => identity.map(|identity| &*identity.serial),
+        Fact::ClientSha256 => identity.map(|identity| &*identity.sha256),
+        _ => None,
     }
 }
 
@@ -94,7 +102,7 @@ pub fn is_told_again(hello_info: &ClientHelloInfo, listener: &Listener, asks_hel
     let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
     asks_hello
         || hello_info.identity.is_some()
-        || hello_info.server_name.is_some() && listener.strict_host == Some(true)
+        || hello_info.server_name.is_some() && (listener.strict_host == Some(true) || listener.tells_server_name)
         || hello_info.ja4.is_some()
         || pieces.any(|piece| *piece == Piece::Fact(Fact::TlsServerName))
 }

@@ -12,6 +12,7 @@ use propylon_steps::response::write_kept_lines;
 use crate::answer::Answer;
 use crate::client::connection::Connection;
 use crate::client::side::ClientSide;
+use crate::exchange::change;
 use crate::exchange::response::identify;
 use crate::request::{After, Note, Request};
 
@@ -22,7 +23,12 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
         let mut lines = answer.lines.to_vec();
         let snapshot = client.core().snapshot();
         request.asked(snapshot.listener(client.listener())).0.write_lines(None, &mut lines);
-        return answer_as_is(client, request, &Answer { lines: &lines, ..*answer });
+        let answer = Answer { lines: &lines, ..*answer };
+        let Some(own) = change::own_answer(client, request, &answer) else {
+            return answer_as_is(client, request, &answer);
+        };
+        let fields: Vec<(&str, &str)> = own.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        return answer_as_is(client, request, &Answer { fields: &fields, content_type: &own.content_type, ..answer });
     }
     answer_as_is(client, request, answer)
 }

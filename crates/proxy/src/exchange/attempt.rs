@@ -362,8 +362,8 @@ fn affinity(client: &ClientSide<'_>, request: &mut Request, backend: &Rc<Backend
     let config = backend.config();
     let (affinity, target) = Affinity::of(client.peer().ip(), request, config, sticky);
     request.note.cookie_server = affinity.server;
+    request.changes_response |= sticky.is_some();
     if let Some(metrics) = &backend.metrics.sticky {
-        request.changes_response = true;
         let reason = match target {
             CookieTarget::Absent => "none",
             CookieTarget::Server(_) => return affinity,

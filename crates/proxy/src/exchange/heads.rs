@@ -1,6 +1,6 @@
 //! Heads of requests as servers get them, and lines that engines add to responses.
 
-use propylon_config::Forwarded;
+use propylon_config::{Forwarded, Listener};
 use propylon_http::h1::{self, ClientAddress, ForwardContext, Scheme};
 use propylon_http::h2;
 use propylon_http::h2::hpack::BlockWriter;
@@ -8,6 +8,7 @@ use propylon_steps::split::Split;
 
 use crate::client::facts::ClientFactHeaders;
 use crate::client::side::ClientSide;
+use crate::exchange::change;
 use crate::request::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::upstream::backend::Backend;
@@ -22,12 +23,33 @@ pub fn write_request_head(
 ) {
     let address = ClientAddress::new(client.peer().ip());
     let context = context((client, &address), request, snapshot, last);
+    let facts = facts((client, &address), request, snapshot);
+    if request.adds_lines {
+        let host = change::host(request, snapshot);
+        let context = ForwardContext { host: host.as_deref().or(context.host), ..context };
+        h1::write_request(&request.head, &request.text, &context, out);
+        return h1::add_lines(out, |out| write_lines(client, (request, facts), snapshot, out));
+    }
     h1::write_request(&request.head, &request.text, &context, out);
-    if let Some(facts) = facts((client, &address), request, snapshot) {
+    if let Some(facts) = facts {
         h1::add_lines(out, |out| facts.write(out));
     }
+}
+
+/// Writes all lines that go behind those of the head: facts of the connection, the route's lines, and the trace.
+#[cold]
+fn write_lines(
+    client: &ClientSide<'_>,
+    (request, facts): (&Request, Option<ClientFactHeaders<'_>>),
+    snapshot: &CoreSnapshot,
+    out: &mut Vec<u8>,
+) {
+    if let Some(facts) = facts {
+        facts.write(out);
+    }
+    change::write_lines(client, request, snapshot, out);
     if request.trace.is_told() {
-        h1::add_lines(out, |out| request.trace.write(out));
+        request.trace.write(out);
     }
 }
 
@@ -45,12 +67,16 @@ pub fn write_request_fields(
     let scheme: &[u8] = if is_tls { b"https" } else { b"http" };
     let core = client.core();
     let mut scratch = core.lines.borrow_mut();
+    let facts = facts((client, &address), request, snapshot);
+    if request.adds_lines {
+        let host = change::host(request, snapshot);
+        let context = ForwardContext { host: host.as_deref().or(context.host), ..context };
+        let more = |lines: &mut Vec<u8>| write_lines(client, (request, facts), snapshot, lines);
+        return h2::write_request((&request.head, &request.text), &context, (scheme, more), &mut scratch, out);
+    }
     let more = |lines: &mut Vec<u8>| {
-        if let Some(facts) = facts((client, &address), request, snapshot) {
+        if let Some(facts) = facts {
             facts.write(lines);
-        }
-        if request.trace.is_told() {
-            request.trace.write(lines);
         }
     };
     h2::write_request((&request.head, &request.text), &context, (scheme, more), &mut scratch, out);
@@ -80,10 +106,7 @@ fn context<'a>(
     ForwardContext {
         client: address,
         scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
-        forwarded: match listener.forwarded {
-            Forwarded::Append if !listener.trusts(client.peer().ip()) => Forwarded::Replace,
-            forwarded => forwarded,
-        },
+        forwarded: forwarded(client, listener),
         host: head.host.is_empty().then(label),
         body: head.body,
         expect_continue: true,
@@ -108,5 +131,13 @@ pub fn cookie_lines<'a>(client: &ClientSide<'_>, request: &Request, backend: &'a
             let both = server.and_then(|server| side.with_server.get(server));
             Some(both.unwrap_or(&side.alone).of(client.is_tls()))
         }
+    }
+}
+
+/// How a client's word about itself is taken.
+pub fn forwarded(client: &ClientSide<'_>, listener: &Listener) -> Forwarded {
+    match listener.forwarded {
+        Forwarded::Append if !listener.trusts(client.peer().ip()) => Forwarded::Replace,
+        forwarded => forwarded,
     }
 }

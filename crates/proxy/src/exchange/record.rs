@@ -97,6 +97,7 @@ pub fn finish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     core.metrics.add(core.telemetry.traces.spans_client, attempts.len() as u64);
     core.metrics.increment(core.telemetry.traces.spans_server);
     tracer.record(attempts.into_iter().chain([span]));
+    request.changed = None;
 }
 
 fn span(
@@ -117,7 +118,8 @@ fn span(
         name = format!("{method} {route}");
         attributes.push(("http.route", Value::Text(route)));
     }
-    write_client(client, head, text, host, &mut attributes);
+    let path = request.changed.as_ref().map_or(head.path(text), |changed| &changed.path);
+    write_client(client, (head, text), (host, path), &mut attributes);
     if let Some(agent) = head.fields.value(text, "user-agent") {
         attributes.push(("user_agent.original", Value::of(agent)));
     }
@@ -151,10 +153,15 @@ fn span(
     }
 }
 
-fn write_client(client: &ClientSide<'_>, head: &RequestHead, text: &[u8], host: &str, attributes: &mut Vec<Attribute>) {
+fn write_client(
+    client: &ClientSide<'_>,
+    (head, text): (&RequestHead, &[u8]),
+    (host, path): (&str, &[u8]),
+    attributes: &mut Vec<Attribute>,
+) {
     let (scheme, port) = if client.is_tls() { ("https", 443) } else { ("http", 80) };
     attributes.push(("url.scheme", Value::Word(scheme)));
-    attributes.push(("url.path", Value::of(head.path(text))));
+    attributes.push(("url.path", Value::of(path)));
     if !host.is_empty() {
         let authority = head.host.bytes(text);
         let written = authority.iter().rposition(|byte| *byte == b':').map(|at| &authority[at + 1..]);

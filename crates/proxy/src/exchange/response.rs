@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use propylon_config::Listener;
 use propylon_steps::request_id::uuid;
 
+use super::change;
 use super::heads::cookie_lines;
 use crate::client::side::ClientSide;
 use crate::request::Request;
@@ -33,5 +34,9 @@ pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, 
         request.lines.extend_from_slice(line);
     }
     let (asked, response, lines) = request.asked(snapshot.listener(client.listener()));
-    asked.amend(response, text, lines)
+    let is_replaced = asked.amend(response, text, lines);
+    if !is_replaced {
+        change::response(client, request, text, backend);
+    }
+    is_replaced
 }

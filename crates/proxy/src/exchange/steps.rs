@@ -16,7 +16,7 @@ use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 use super::answers::{answer_fault, answer_here, word};
 use super::response::identify;
 use super::{Decision, act};
-use super::{attempt, identity, mirror};
+use super::{attempt, change, identity, mirror};
 use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -34,7 +34,9 @@ pub async fn take(
     request.steps.clone_from(&snapshot.steps[route]);
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));
+    change::note(client, request, snapshot, route);
     let after = take_one_by_one(client, request, snapshot, route).await;
+    change::end(request);
     // The log comes next, also of a request that was refused before its proof was looked at.
     if let Some(gate) = &snapshot.shared.gates.gates[route] {
         gate.cover(&mut request.head, &mut request.text);
@@ -70,6 +72,9 @@ async fn take_one_by_one(
     if request.body_limit().is_some_and(|limit| is_longer(client, request, limit)) {
         client.core().metrics.increment(client.metrics().faults.of(Fault::BodyTooLong));
         return answer_fault(client, request, Fault::BodyTooLong);
+    }
+    if let Err(reject) = change::apply(client, request, snapshot) {
+        return answer_fault(client, request, reject.fault);
     }
     if let Action::Respond(respond) = &snapshot.shared.config.routes[route].action
         && let Some(after) = respond_here(client, request, snapshot, respond)
@@ -171,7 +176,7 @@ async fn forward(
     }
     let chosen = match &steps.split {
         None => Some(first),
-        Some(split) => split.choose(&seen(client, request, snapshot)),
+        Some(split) => split.choose(&seen(client, request, snapshot), request.client_path()),
     };
     let after = match chosen {
         Some(chosen) => attempt::forward(client, request, snapshot, snapshot.backend_of(route, chosen)).await,

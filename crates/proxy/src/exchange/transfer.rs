@@ -754,7 +754,9 @@ fn begin_upload(
         Upload::Whole(length) => {
             let body = &connection.inbox.readable()[..*length];
             match request.head.body {
-                RequestBody::Chunked => write_whole_chunked(body, snapshot.listener(&connection.listener), out),
+                RequestBody::Chunked => {
+                    write_whole_chunked(body, request, snapshot.listener(&connection.listener), out);
+                }
                 _ => out.extend_from_slice(body),
             }
         }

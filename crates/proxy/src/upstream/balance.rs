@@ -95,6 +95,7 @@ impl Affinity {
                     source: peer,
                     connection: propylon_steps::conditions::Connection::default(),
                 },
+                request.client_path(),
             ),
             _ => None,
         };

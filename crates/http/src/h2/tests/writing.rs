@@ -9,7 +9,7 @@ use crate::h1::{
     parse_response,
 };
 use crate::h2::testing::Written;
-use crate::h2::{write_informational, write_request, write_response};
+use crate::h2::{write_changed_response, write_informational, write_request};
 
 const LIMITS: Limits = Limits { head_bytes: 4096, headers: 60 };
 const DATE: &[u8] = b"Sun, 06 Nov 1994 08:49:37 GMT";
@@ -82,8 +82,8 @@ fn response(text: &str, upgrade: Option<&[u8]>) -> String {
     match head.is_informational() {
         true => write_informational(&head, text.as_bytes(), &mut Vec::new(), &mut out),
         false => {
-            let ours = Some(&b"Set-Cookie: ours\r\n"[..]);
-            write_response((&head, text.as_bytes()), DATE, ours, &mut Vec::new(), &mut out);
+            let ours = b"Set-Cookie: ours\r\n";
+            write_changed_response((&head, text.as_bytes()), DATE, (ours, true), &mut Vec::new(), &mut out);
         }
     }
     out.text()

@@ -45,7 +45,10 @@ impl Upload {
                 Some(length) => Upload::Whole(length),
                 None => {
                     let limit = request.body_limit().unwrap_or(u64::MAX);
-                    Upload::Chunked { decoder: Box::new(decoder_for(listener).limited_to(limit)), begun: false }
+                    Upload::Chunked {
+                        decoder: Box::new(decoder_for(request, listener).limited_to(limit)),
+                        begun: false,
+                    }
                 }
             },
         }
@@ -139,14 +142,15 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A chunked body that is whole, framed anew.
-pub fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) {
+pub fn write_whole_chunked(body: &[u8], request: &Request, listener: &Listener, out: &mut Vec<u8>) {
     // The body was decoded once without an error when its end was looked for.
-    let _ = rechunk(&mut decoder_for(listener), body, out);
+    let _ = rechunk(&mut decoder_for(request, listener), body, out);
 }
 
-/// A server that merges trailers into the head must not be led by one with a name of ours.
-pub fn decoder_for(listener: &Listener) -> Decoder {
-    match listener.takes_trailers {
+/// A server that merges trailers into the head must not be led by one with a name of `request_headers`, or of those
+/// that the route changes.
+pub fn decoder_for(request: &Request, listener: &Listener) -> Decoder {
+    match listener.takes_trailers && !request.drops_trailers() {
         true => Decoder::new(),
         false => Decoder::new().without_trailers(),
     }

@@ -114,7 +114,7 @@ impl<'a> Downstream<'a> {
         request: &mut Request,
     ) -> Poll<Result<Piece, Stop>> {
         match &mut self.client {
-            ClientSide::Http2(stream) => poll_stream(stream, context, upload, &mut self.pieces),
+            ClientSide::Http2(stream) => poll_stream(stream, context, (upload, request), &mut self.pieces),
             ClientSide::Http1(connection) if self.tunnel => poll_bytes(connection, context),
             ClientSide::Http1(connection) => poll_connection(connection, context, upload, request, &mut self.pieces),
         }
@@ -184,9 +184,16 @@ impl<'a> Downstream<'a> {
                 request.note.bytes_sent += head.length as u64;
                 let mut scratch = core.lines.borrow_mut();
                 let lines = request.changes_response.then_some(&request.lines[..]);
+                let says_via = !request.hides_via;
                 let is_sent = core.with_date(|date| {
                     stream.send_head(!said.is_body, |fields| {
-                        h2::write_response((head, text), date.as_bytes(), lines, &mut scratch, fields);
+                        let (head, date) = ((head, text), date.as_bytes());
+                        match lines {
+                            None => h2::write_response(head, date, &mut scratch, fields),
+                            Some(lines) => {
+                                h2::write_changed_response(head, date, (lines, says_via), &mut scratch, fields)
+                            }
+                        }
                     })
                 });
                 if is_sent { Ok(()) } else { Err(Stop::Client(Fault::ClientReset)) }
@@ -202,6 +209,9 @@ impl<'a> Downstream<'a> {
                     h1::write_response(&request.response, text, &context, &mut scratch);
                 });
                 if request.changes_response {
+                    if request.hides_via {
+                        h1::drop_via(&request.response, &mut scratch);
+                    }
                     h1::add_lines(&mut scratch, |out| out.extend_from_slice(&request.lines));
                 }
                 if self.tunnel && request.response.version == Version::Http2 {
@@ -320,7 +330,7 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
 fn poll_stream(
     stream: &mut Stream,
     context: &mut Context<'_>,
-    upload: &mut Upload,
+    (upload, request): (&mut Upload, &Request),
     pieces: &mut Pieces,
 ) -> Poll<Result<Piece, Stop>> {
     if let Some(body) = upload.kept().filter(|_| !pieces.copied) {
@@ -347,7 +357,7 @@ fn poll_stream(
             Poll::Ready(Ok(Piece::Data(piece)))
         }
         None => {
-            let lines = stream.take_trailers().filter(|_| pieces.takes_trailers);
+            let lines = stream.take_trailers().filter(|_| pieces.takes_trailers && !request.drops_trailers());
             Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
         }
     }
@@ -396,7 +406,7 @@ fn poll_connection(
                 }
                 // Decoded once without an error when its end was looked for.
                 let (data, lines) = decoded(body);
-                pieces.trailers = if takes_trailers { lines } else { Vec::new() };
+                pieces.trailers = if takes_trailers && !request.drops_trailers() { lines } else { Vec::new() };
                 return Poll::Ready(Ok(Piece::Data(Buffer::exactly(&data))));
             }
             Upload::Length { remaining: 0, .. } | Upload::Stream { .. } | Upload::LimitedStream { .. } => {

@@ -1,0 +1,109 @@
+//! Changes that a route makes to its requests and to their responses: facts of the request in hand, and the places in
+//! its life where they are made. What the changes are is compiled in `propylon_steps::change`.
+
+use propylon_config::Fact;
+use propylon_http::h1::Reject;
+use propylon_steps::change::OwnFields;
+use propylon_steps::{Changed, Facts, conditions};
+
+use super::heads::forwarded;
+use crate::answer::Answer;
+use crate::client::facts::tls_fact;
+use crate::client::side::ClientSide;
+use crate::request::Request;
+use crate::snapshot::CoreSnapshot;
+use crate::trace::Trace;
+use crate::upstream::backend::Backend;
+
+/// Makes the changes of a request that are the same for all attempts.
+///
+/// # Errors
+/// 400 for a path that has become one which the listener refuses, 414 for a target that has become too long.
+pub fn apply(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Result<(), Reject> {
+    let id = request.id().map(str::to_owned);
+    let Request { head, text, steps, changed, adds_lines, .. } = request;
+    let (Some(steps), Some(changed)) = (steps, changed) else { return Ok(()) };
+    let Some(change) = &steps.request else { return Ok(()) };
+    *adds_lines = true;
+    let listener = snapshot.listener(client.listener());
+    let tls = |fact| fact_of((client, id.as_deref()), fact);
+    change.apply((head, text), changed, (listener, forwarded(client, listener)), &tls)
+}
+
+/// Notes what a request is before anything is changed of it, where its route changes it or its response.
+pub fn note(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, route: usize) {
+    if !request.steps.as_ref().is_some_and(|steps| steps.request.is_some() || steps.response.is_some()) {
+        return;
+    }
+    let listener = snapshot.listener(client.listener());
+    let (head, text) = (&request.head, &request.text[..]);
+    let (peer, route) = (client.peer(), &snapshot.shared.config.routes[route]);
+    let source = conditions::source(listener, peer.ip(), head, text);
+    let changed = Changed::of((head, text), route, (peer, source), client.is_tls());
+    request.changed = Some(Box::new(changed));
+}
+
+/// A fact of the connection, or the request's ID.
+fn fact_of<'a>((client, id): (&'a ClientSide<'_>, Option<&'a str>), fact: Fact) -> Option<&'a str> {
+    match fact {
+        Fact::RequestId => id,
+        fact => tls_fact((client.facts(), client.hello_info()), fact),
+    }
+}
+
+/// Gives memory back, but for what a span tells.
+pub fn end(request: &mut Request) {
+    match request.trace {
+        Trace::Recorded(_) => {}
+        _ => request.changed = None,
+    }
+}
+
+/// Host that the server of this attempt is asked for; none if that is the client's.
+pub fn host(request: &Request, snapshot: &CoreSnapshot) -> Option<Vec<u8>> {
+    let change = request.steps.as_ref()?.request.as_ref()?;
+    let is_tls = snapshot.shared.config.backends[request.note.backend?].tls.is_some();
+    change.host(server(request, snapshot), is_tls)
+}
+
+fn server<'a>(request: &Request, snapshot: &'a CoreSnapshot) -> Option<&'a str> {
+    let (backend, server) = (request.note.backend?, request.note.server?);
+    Some(snapshot.shared.servers[backend][server].label.as_str())
+}
+
+/// Writes the route's lines for the server of this attempt.
+pub fn write_lines(client: &ClientSide<'_>, request: &Request, snapshot: &CoreSnapshot, out: &mut Vec<u8>) {
+    let (Some(steps), Some(changed)) = (&request.steps, &request.changed) else { return };
+    out.extend_from_slice(&changed.lines);
+    if let Some(change) = &steps.request {
+        let tls = |fact| fact_of((client, request.id()), fact);
+        let facts =
+            Facts { changed, request: (&request.head, &request.text), server: server(request, snapshot), tls: &tls };
+        change.write_lines_of_server(&|fact, out| facts.write(fact, out), out);
+    }
+}
+
+/// Changes a server's response, whose text is given: what is added to it is among [`Request::lines`].
+pub fn response(client: &ClientSide<'_>, request: &mut Request, text: &[u8], backend: &Backend) {
+    let id = request.id().map(str::to_owned);
+    let Request { head, text: head_text, steps, changed, response, lines, hides_via, note, .. } = request;
+    let (Some(steps), Some(changed)) = (steps, changed) else { return };
+    let Some(change) = &steps.response else { return };
+    let server = note.server.map(|server| backend.config().servers[server].address.to_string());
+    let tls = |fact| fact_of((client, id.as_deref()), fact);
+    let facts = Facts { changed, request: (head, head_text), server: server.as_deref(), tls: &tls };
+    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
+    change.change_fields((&mut response.fields, text), client.is_tls(), &tell, lines);
+    *hides_via = change.hides_via();
+}
+
+/// Fields of an answer of our own, changed; none where the route changes none.
+#[cold]
+pub fn own_answer(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<OwnFields> {
+    let change = request.steps.as_ref()?.response.as_ref()?;
+    let changed = request.changed.as_ref()?;
+    let tls = |fact| fact_of((client, request.id()), fact);
+    let facts = Facts { changed, request: (&request.head, &request.text), server: None, tls: &tls };
+    let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
+    Some(change.change_own((answer.fields, answer.content_type), client.is_tls(), &tell))
+}

@@ -1,0 +1,78 @@
+//! Facts about a request in hand, as the values of fields and parameters tell them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use propylon_config::{Fact, PathPattern, Route};
+use propylon_http::h1::{ClientAddress, HOST_BYTES_MAX, RequestHead};
+
+/// A request of a route that changes it or its response.
+#[derive(Debug)]
+pub struct Changed {
+    /// Path that the client has asked for, in canonical form, and its query, with a `?` if there is one.
+    pub path: Vec<u8>,
+    pub query: Vec<u8>,
+    /// Lines for its servers.
+    pub lines: Vec<u8>,
+    /// Paths that the route matches, as they are written.
+    route: String,
+    /// Address of the client's connection, and the one of the client as `match` takes it.
+    peer: SocketAddr,
+    source: IpAddr,
+    is_tls: bool,
+}
+
+impl Changed {
+    /// A request that nothing has been changed of.
+    pub fn of(
+        (head, text): (&RequestHead, &[u8]),
+        route: &Route,
+        (peer, source): (SocketAddr, IpAddr),
+        is_tls: bool,
+    ) -> Changed {
+        let (path, query) = (head.path(text).to_vec(), head.query(text).to_vec());
+        let route = match &route.path {
+            PathPattern::Prefix(path) | PathPattern::Exact(path) | PathPattern::Regex(path) => path.clone(),
+        };
+        Changed { path, query, lines: Vec::new(), route, peer, source, is_tls }
+    }
+}
+
+/// Facts about a request.
+pub struct Facts<'a, 't> {
+    pub changed: &'a Changed,
+    /// The request's head, with its text.
+    pub request: (&'a RequestHead, &'a [u8]),
+    /// Address of the server, as its backend has it.
+    pub server: Option<&'a str>,
+    /// Facts about the TLS of the client's connection, in printable ASCII.
+    pub tls: &'a dyn Fn(Fact) -> Option<&'t str>,
+}
+
+impl Facts<'_, '_> {
+    /// Writes a fact; false where it is not known.
+    pub fn write(&self, fact: Fact, out: &mut Vec<u8>) -> bool {
+        let (changed, (head, text)) = (self.changed, self.request);
+        let mut host = [0; HOST_BYTES_MAX];
+        let (address, port);
+        let known: Option<&[u8]> = match fact {
+            Fact::ClientIp | Fact::RequestSource => {
+                let is_source = fact == Fact::RequestSource;
+                address = ClientAddress::new(if is_source { changed.source } else { changed.peer.ip() });
+                Some(address.as_bytes())
+            }
+            Fact::ClientPort => {
+                port = changed.peer.port().to_string();
+                Some(port.as_bytes())
+            }
+            Fact::RequestMethod => Some(head.method_text.bytes(text)),
+            Fact::RequestScheme => Some(if changed.is_tls { b"https" } else { b"http" }),
+            Fact::RequestHost => Some(head.host_name(text, &mut host).as_bytes()).filter(|host| !host.is_empty()),
+            Fact::RequestPath => Some(&changed.path),
+            Fact::RequestQuery => Some(&changed.query),
+            Fact::RoutePath => Some(changed.route.as_bytes()).filter(|path| path.iter().all(u8::is_ascii_graphic)),
+            Fact::UpstreamServer => self.server.map(str::as_bytes),
+            fact => (self.tls)(fact).map(str::as_bytes),
+        };
+        known.inspect(|known| out.extend_from_slice(known)).is_some()
+    }
+}
