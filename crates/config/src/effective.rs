@@ -433,6 +433,9 @@ mod tests {
         match = { method = ["GET", "HEAD"], header = { X-Beta = "on", X-Old = { present = false } }, query = { v = { prefix = "2" } }, cookie = { seat = { regex = "^[a-z]+$" }, other = { present = true } }, source = ["10.0.0.0/8", "::1"], client = { subject = { prefix = "CN=a" }, issuer = "CN=ca", serial = "01", sha256 = { present = true }, san = "a.example" }, tls = { version = "TLSv1.3", server_name = { regex = "^a" }, alpn = "h2", ja4 = { prefix = "t13" } }, grpc = { service = "a.B", method = { prefix = "Get" } }, port = [8443, 443] }
         backend = "quick"
         auth = { basic = { file = "users", realm = "Staff", remember = "1m" }, user_to = "X-User", hide_credentials = true }
+        request = { set = { X-Real-IP = "{client.ip}", X-Brace = "{{x}}" }, add = { X-Server = "{upstream.server}" }, append = { X-Way = "edge" }, remove = ["X-Debug"], host = "app.internal:81", path = { strip = "/quick" }, query = { set = { v = "3" }, add = { w = "{request.method}" }, remove = ["utm_source"] } }
+        response = { set = { Cache-Control = "no-store" }, add = { Link = "</a>" }, append = { Vary = "Origin" }, remove = ["Server", "Via"], cookies = { secure = true, http_only = false, same_site = "lax", domain = "shop.example", path = "/quick" }, location = [{ from = "/", to = "https://{request.host}/quick/" }] }
+        security_headers = "strict"
         [[route]]
         path = "/keys"
         auth = { api_key = { file = "keys", header = "X-Key" } }
@@ -445,9 +448,6 @@ mod tests {
         path = "/tokens"
         auth = { jwt = { issuer = "https://id.test", audience = ["a", "b"], keys_file = "jwks.json", algorithms = ["ES256"], type = "at+jwt", cookie = "session", leeway = "5s", claims_to = { X-Groups = "groups" } } }
         backend = "quick"
-        request = { set = { X-Real-IP = "{client.ip}", X-Brace = "{{x}}" }, add = { X-Server = "{upstream.server}" }, append = { X-Way = "edge" }, remove = ["X-Debug"], host = "app.internal:81", path = { strip = "/quick" }, query = { set = { v = "3" }, add = { w = "{request.method}" }, remove = ["utm_source"] } }
-        response = { set = { Cache-Control = "no-store" }, add = { Link = "</a>" }, append = { Vary = "Origin" }, remove = ["Server", "Via"], cookies = { secure = true, http_only = false, same_site = "lax", domain = "shop.example", path = "/quick" }, location = [{ from = "/", to = "https://{request.host}/quick/" }] }
-        security_headers = "strict"
         [[route]]
         path = { exact = "/regex" }
         backend = "quick"
@@ -666,24 +666,32 @@ mod tests {
         assert_eq!(limits[1], json!({ "bytes": "1048576B/s", "burst": 2 << 20, "key": "all" }));
         assert_eq!(limits[2], json!({ "requests": 5, "key": ["host", "path"], "keys": 65_536 }));
         assert_eq!(shown["route"][1]["match"]["header"], json!({ "x-beta": "on", "x-old": { "present": false } }));
-        assert_eq!(shown["route"][5]["path"], json!({ "regex": "[.]php$" }));
-        assert_eq!(shown["route"][6]["redirect"]["port"], 444);
-        assert_eq!(shown["route"][7]["respond"]["status"], 418);
-        let later = json!({ "status": 503, "body_file": "later.html", "content_type": "text/html; charset=utf-8" });
-        let shown_later = &shown["route"].as_array().unwrap().iter().find(|route| route["respond"] == later).unwrap();
-        assert_eq!(shown_later["cors"]["origins"], json!(["https://a.example", "https://*.b.example:8443"]));
+        assert_eq!(route_of(&shown, &json!({ "regex": "[.]php$" }))["backend"], "quick");
+        let routes = shown["route"].as_array().unwrap();
+        assert!(routes.iter().any(|route| route["redirect"]["port"] == 444));
+        assert!(routes.iter().any(|route| route["respond"]["status"] == 418));
+        let later = route_of(&shown, &json!("/later"));
+        let wanted = json!({ "status": 503, "body_file": "later.html", "content_type": "text/html; charset=utf-8" });
+        assert_eq!(later["respond"], wanted);
+        assert_eq!(later["cors"]["origins"], json!(["https://a.example", "https://*.b.example:8443"]));
+    }
+
+    /// The first route of this path.
+    fn route_of<'v>(shown: &'v Value, path: &Value) -> &'v Value {
+        let routes = shown["route"].as_array().expect("routes");
+        routes.iter().find(|route| route["path"] == *path).expect("a route")
     }
 
     #[test]
     fn a_split_is_shown_as_it_was_written() {
         let shown = effective("a.toml", EVERYTHING);
-        let split = &shown["route"][6];
+        let split = route_of(&shown, &json!("/split"));
         assert_eq!(split["backend"], json!([{ "name": "app", "weight": 90 }, { "name": "quick", "weight": 1 }]));
         assert_eq!((&split["sticky"]["ttl"], &split["fallback"]), (&json!("1h"), &json!("grpc")));
         assert_eq!((&split["timeouts"]["request"], &split["retries"]["backoff"]), (&json!("30s"), &json!("25ms")));
         assert_eq!(split["mirror"], json!({ "backend": "raw2", "percent": 2.5, "body": 8192, "in_flight": 9 }));
         assert_eq!(split["retries"]["on"], json!(["connect", "timeout", 503]));
-        assert_eq!(shown["route"][7]["sticky"], json!({ "key": { "header": "x-user" } }));
+        assert_eq!(route_of(&shown, &json!("/hashed"))["sticky"], json!({ "key": { "header": "x-user" } }));
     }
 
     #[test]
@@ -694,14 +702,16 @@ mod tests {
             "append": { "X-Way": "edge" }, "remove": ["X-Debug"], "host": "app.internal:81", "path": { "strip": "/quick" },
             "query": { "set": { "v": "3" }, "add": { "w": "{request.method}" }, "remove": ["utm_source"] }
         });
-        assert_eq!(shown["route"][1]["request"], request);
+        let quick = route_of(&shown, &json!("/quick"));
+        assert_eq!(quick["request"], request);
         let cookies = json!({
             "secure": true, "http_only": false, "same_site": "lax", "domain": "shop.example", "path": "/quick"
         });
-        assert_eq!(shown["route"][1]["response"]["cookies"], cookies);
-        assert_eq!(shown["route"][1]["security_headers"], "strict");
+        assert_eq!(quick["response"]["cookies"], cookies);
+        assert_eq!(quick["security_headers"], "strict");
         let location = json!([{ "from": "/", "to": "https://{request.host}/quick/" }]);
-        assert_eq!(shown["route"][1]["response"]["location"], location);
-        assert_eq!(shown["route"][2]["request"]["path"], json!({ "regex": "^/r(.*)$", "to": "/x$1" }));
+        assert_eq!(quick["response"]["location"], location);
+        let regex = route_of(&shown, &json!({ "exact": "/regex" }));
+        assert_eq!(regex["request"]["path"], json!({ "regex": "^/r(.*)$", "to": "/x$1" }));
     }
 }

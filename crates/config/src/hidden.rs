@@ -36,8 +36,7 @@ pub(crate) fn check(report: &Report<'_>, routes: &[RouteDraft]) {
             };
             let Some(earlier) = group[..index].iter().find(hides) else { continue };
             let line = report.line(earlier.span);
-            let what =
-                format!("this route can never match: the one in line {line} takes all that its conditions let in");
+            let what = format!("this route can never match: the one in {line} takes all that its conditions let in");
             report.warning(draft.span, what, "put it before that one, or remove it");
         }
     }

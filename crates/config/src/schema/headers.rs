@@ -163,11 +163,12 @@ fn fact(report: &Report<'_>, name: Found<&str>, facts: &[&[(&'static str, Fact)]
         return Some(*fact);
     }
     let names = known().map(|(name, _)| *name);
+    let is_of_requests = Fact::OF_REQUESTS.iter().any(|(known, _)| *known == name.value);
     let fix = match report.closest(name.value, names.clone()) {
-        Some(close) => format!("did you mean \"{{{close}}}\"?"),
-        None if Fact::OF_REQUESTS.iter().any(|(known, _)| *known == name.value) => {
+        _ if is_of_requests => {
             "write the field to `request` of the routes that it is for: a listener knows its connections only".into()
         }
+        Some(close) => format!("did you mean \"{{{close}}}\"?"),
         None => format!("use {} in braces", one_of(names)),
     };
     report.error(name.span, format!("nothing is known as {{{}}}", shown(name.value)), fix);

@@ -287,7 +287,7 @@ pub(crate) fn label(report: &Report<'_>, drafts: &mut [RouteDraft]) {
             limit.label.clone_from(&name);
             let first = named.entry(name).or_insert_with(|| limit.clone());
             if !first.says_the_same(limit) {
-                let what = format!("the limit \"{}\" is another in line {}", limit.label, first.at.line);
+                let what = format!("the limit \"{}\" is another in {}", limit.label, report.line_at(first.at));
                 report.error_at(limit.at, what, "limits of one name are one: write the same, or another name");
             }
         }
