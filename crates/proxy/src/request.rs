@@ -103,7 +103,7 @@ impl Request {
         self.started = now;
         (self.body_begun, self.adds_lines, self.changes_response, self.hides_via) = (false, false, false, false);
         self.trace = Trace::Off;
-        self.steps = None;
+        (self.steps, self.changed) = (None, None);
         self.note = Note::default();
     }
 
