@@ -659,6 +659,11 @@ mod tests {
         assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));
         assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
         assert_eq!(shown["tls"]["public"]["signer"], "vault");
+    }
+
+    #[test]
+    fn nothing_that_was_written_of_routes_is_lost() {
+        let shown = effective("a.toml", EVERYTHING);
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
         let limits = &shown["route"][0]["limit"];
         assert_eq!((&limits[0]["rate"], &limits[0]["burst"]), (&json!("100/m"), &json!(7)));

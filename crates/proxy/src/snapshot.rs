@@ -252,11 +252,7 @@ impl Snapshot {
         let terms = reload_terms(&config, &profiles, &sets, earlier);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let conditions = config.routes.iter().map(Conditions::of).collect();
-        // A route for any listener is one for any http listener.
-        let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
-        let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
-        let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
-        let relay_router = Arc::new(Router::new(relay_rules));
+        let (relay_routes, relay_router) = relays(&config);
         let sockets = Arc::new([]);
         let answers = Arc::new(answers::Answers::new(&config, &bodies));
         let (config, bodies) = (Arc::new(config), Arc::new(bodies));
@@ -350,6 +346,15 @@ impl Snapshot {
     pub fn addresses(&self, listener: usize) -> Vec<SocketAddr> {
         self.sockets.iter().filter(|bound| bound.listener == listener).map(|bound| bound.address).collect()
     }
+}
+
+/// Routes of relays, by index, and the router of these.
+fn relays(config: &Config) -> (Arc<[usize]>, Arc<Router>) {
+    // A route for any listener is one for any http listener.
+    let is_relays = |index: &usize| is_relay_route(config, &config.routes[*index]);
+    let routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
+    let rules = routes.iter().map(|index| rule(&config.routes[*index])).collect();
+    (routes, Arc::new(Router::new(rules)))
 }
 
 /// Keeps the profiles of before where nothing about them has changed. A profile written as before keeps its earlier

@@ -131,7 +131,8 @@ pub struct SideCookies {
     pub with_server: Vec<CookieLines>,
 }
 
-/// Key of a request, the same everywhere, whatever a route makes of its `path`; `None` where it lacks the header, cookie or path that the key is made of.
+/// Key of a request, the same everywhere, whatever a route makes of its `path`; `None` where it lacks the header or
+/// cookie that the key is made of.
 pub fn key_of_request(key: &HashKey, request: &Request<'_>, path: &[u8]) -> Option<u64> {
     let (head, text) = (request.head, request.text);
     match key {

@@ -94,7 +94,7 @@ const CRATES: &[CrateRules] = &[
     ),
     CrateRules::new(
         "steps",
-        &["http", "policy", "tls", "config"],
+        &["http", "policy", "tls", "crypto", "config"],
         &["tokio", "mio", "h2", "hyper", "rustls", "rustix", "libc", "socket2"],
     ),
     // Proofs of whom a request is from: bytes in, a verdict out, and threads for verdicts that take long.

@@ -30,12 +30,8 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     }
     let tls = tls_key.and_then(|found| context.tls.resolve(report, found)).map(TlsId);
     if let (Protocol::Passthrough, Some(found)) = (protocol, tls_key) {
-        let fix = "remove it, or use protocol = \"tcp\" to end TLS here";
-        report.error(
-            found.span,
-            "with protocol = \"passthrough\" TLS ends at the servers, and `tls` has no meaning",
-            fix,
-        );
+        let what = "with protocol = \"passthrough\" TLS ends at the servers, and `tls` has no meaning";
+        report.error(found.span, what, "remove it, or use protocol = \"tcp\" to end TLS here");
     }
     let alpn = alpn(&mut section, protocol, tls_key.is_some());
     let prefer = tls::prefer(&mut section);

@@ -591,20 +591,7 @@ impl Explanation<'_> {
             return value;
         };
         let route = &self.config.routes[taken];
-        value["client_certificate"] = json!(route.require_client_certificate);
-        let shown = effective::route(self.config, route);
-        if route.steps.split.is_some() {
-            value["split"] = shown["backend"].clone();
-        }
-        for key in ["sticky", "fallback", "timeouts", "retries", "body_limit", "mirror"] {
-            if let Some(step) = shown.get(key) {
-                value[key] = step.clone();
-            }
-        }
-        if let Some(auth) = &route.steps.auth {
-            value["auth"] = json!(proof(auth));
-        }
-        value["changes"] = json!(self.sent.as_ref().map(Sent::to_json));
+        self.add_steps(route, &mut value);
         match &route.action {
             Action::Backend(BackendId(id)) => {
                 let backend = &self.config.backends[*id];
@@ -629,6 +616,26 @@ impl Explanation<'_> {
             Action::Respond(respond) => value["status"] = json!(respond.status),
         }
         value
+    }
+}
+
+impl Explanation<'_> {
+    /// Adds the steps of the route that is taken.
+    fn add_steps(&self, route: &Route, value: &mut Value) {
+        value["client_certificate"] = json!(route.require_client_certificate);
+        let shown = effective::route(self.config, route);
+        if route.steps.split.is_some() {
+            value["split"] = shown["backend"].clone();
+        }
+        for key in ["sticky", "fallback", "timeouts", "retries", "body_limit", "mirror"] {
+            if let Some(step) = shown.get(key) {
+                value[key] = step.clone();
+            }
+        }
+        if let Some(auth) = &route.steps.auth {
+            value["auth"] = json!(proof(auth));
+        }
+        value["changes"] = json!(self.sent.as_ref().map(Sent::to_json));
     }
 }
 

@@ -396,7 +396,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Relays a response whose head is complete, as the route's steps change it. Inlined, as what it calls: few have any.
+    /// Relays a response whose head is complete, as the route's steps change it. Inlined: few have any.
     #[inline(always)]
     async fn relay_changed(&mut self) -> Ended {
         if self.progress.request.changes_response && self.amend() {
