@@ -269,7 +269,9 @@ fn keys_are_known_by_their_hashes_and_are_in_no_log() {
     let origin = Origin::mirror();
     let routes = "[[route]]\npath = \"/field\"\nbackend = \"app\"\n\
                   auth = { api_key = { file = \"keys\" }, user_to = \"X-Program\", hide_credentials = true }\n\
-                  [[route]]\npath = \"/query\"\nbackend = \"app\"\nauth = { api_key = { file = \"keys\", query = \"key\" } }\n";
+                  [[route]]\npath = \"/query\"\nbackend = \"app\"\nauth = { api_key = { file = \"keys\", query = \"key\" } }\n\
+                  [[route]]\npath = \"/changed\"\nbackend = \"app\"\nauth = { api_key = { file = \"keys\", query = \"key\" } }\n\
+                  request = { path = { strip = \"/changed\" }, query = { set = { v = \"1\" } } }\n";
     let engine = engine(&[("keys", &keys)], &origin, routes);
     let mut client = engine.client("web");
     let response = ask(&mut client, "/field", &format!("x-api-key: {key}\r\nX-Program: root\r\n"));
@@ -286,8 +288,32 @@ fn keys_are_known_by_their_hashes_and_are_in_no_log() {
     assert_eq!(response.status, 200);
     assert_eq!(ask(&mut client, &format!("/query?key={key}&key={key}"), "").status, 401);
     engine.logged_path("/query?a=1&key=*************&b=2");
+    let response = ask(&mut client, &format!("/changed/x?key={key}&b=2"), "");
+    assert!(response.text().starts_with(&format!("GET /x?key={key}&b=2&v=1 HTTP/1.1\r\n")), "{}", response.text());
+    engine.logged_path("/changed/x?key=*************&b=2");
     holds("all are logged", || engine.log().len() >= 7);
     assert!(!engine.log().iter().any(|line| line.to_string().contains("4711")), "{:?}", engine.log());
+}
+
+#[test]
+fn nobody_is_told_of_by_a_client_however_its_request_comes_to_the_backend() {
+    let origin = Origin::mirror();
+    let app = origin.address();
+    let routes = format!(
+        "[backend.dead]\nservers = [\"127.0.0.1:9\"]\n[backend.other]\nservers = [\"{app}\"]\n\
+         [[route]]\npath = \"/own\"\nbackend = [{{ name = \"other\" }}, {{ name = \"app\" }}]\n\
+         auth = {{ api_key = {{ file = \"keys\" }}, user_to = \"X-Program\" }}\n\
+         [[route]]\npath = \"/fallback\"\nbackend = \"dead\"\nfallback = \"app\"\n\
+         [[route]]\npath = \"/split\"\nbackend = [{{ name = \"dead\", weight = 0 }}, {{ name = \"app\" }}]\n\
+         [[route]]\npath = \"/other\"\nbackend = \"other\"\n"
+    );
+    let engine = engine(&[("keys", &format!("ci:{}\n", "a".repeat(64)))], &origin, &routes);
+    let mut client = engine.client("web");
+    for path in ["/fallback", "/split", "/other"] {
+        let response = ask(&mut client, path, "X-Program: root\r\nx_program: root\r\n");
+        assert_eq!(response.status, 200, "{path}");
+        assert!(!response.text().contains("root"), "{path}: {}", response.text());
+    }
 }
 
 #[test]

@@ -233,6 +233,23 @@ fn a_fallback_takes_what_the_backend_has_no_server_for() {
 }
 
 #[test]
+fn a_fallback_without_a_server_is_told_as_what_it_is() {
+    let backends = [
+        backend("a", &[dead(), dead(), dead()], "retries = 2"),
+        "[backend.spare]\nservers = [{ address = \"127.0.0.1:9\", drain = true }]\n".into(),
+    ];
+    let engine = Engine::start(&config(&backends, "backend = \"a\"\nfallback = \"spare\""));
+    let mut client = engine.client("plain");
+    // Which of the first backend's servers was asked last is chance.
+    for number in 0..12 {
+        let response = client.get(&format!("/{number}"));
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: no-server\n"));
+        let line = engine.logged_path(&format!("/{number}"));
+        assert_eq!((&line["backend"], &line["server"]), (&"spare".into(), &serde_json::Value::Null), "{line}");
+    }
+}
+
+#[test]
 fn what_may_have_been_seen_does_not_go_to_the_fallback() {
     let (rude, spare) = (closing(), named("spare"));
     let backends = [backend("a", &[rude.address()], "retries = 0"), backend("spare", &[spare.address()], "")];

@@ -49,7 +49,9 @@ impl Rewrite {
             lines.push(("Content-Encoding", encoding.name().as_bytes().to_vec()));
         }
         // A value that is no tag at all is left out, since nothing can be said of it.
-        let tag = response.fields.value(text, "ETag").filter(|_| self.weakens);
+        let is_tag = |name: &[u8]| name.eq_ignore_ascii_case(b"etag");
+        let mut tags = response.fields.iter().filter(|field| field.forward && is_tag(field.name.bytes(text)));
+        let tag = tags.next().filter(|_| self.weakens).map(|field| field.value.bytes(text));
         match tag {
             Some(strong) if strong.starts_with(b"\"") => lines.push(("ETag", [b"W/", strong].concat())),
             Some(weak) if weak.starts_with(b"W/\"") => lines.push(("ETag", weak.to_vec())),

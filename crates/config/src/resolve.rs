@@ -13,8 +13,8 @@ use crate::context::{Context, RouteDraft};
 use crate::hidden;
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Conditions, Config, Fact, Forwarded, HostPattern, LimitKey, Listener,
-    ListenerId, Ordered, PathChange, PathPattern, Piece, Protocol, Redirect, RedirectPath, Route, ServerProtocol,
-    TextTest, TlsFact, TlsProfile,
+    ListenerId, LogField, Ordered, PathChange, PathPattern, Piece, Proof, Protocol, Redirect, RedirectPath, Route,
+    ServerProtocol, TextTest, TlsFact, TlsProfile,
 };
 use crate::report::Report;
 use crate::wording::shown;
@@ -38,6 +38,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     mirrors(report, config, routes);
     auth(report, config, routes);
     change::check(report, config, routes);
+    logged_keys(report, config, routes);
     patterns_past_guards(report, routes);
     answers::check(report, config, routes);
     // Sections that are absent from the tree may only be missing because of an error elsewhere in the text.
@@ -455,6 +456,19 @@ pub(crate) fn keep_trailers_away(config: &mut Config) {
     let reached = |route: &Route| reached(config, route).map(|(id, _)| id.0).collect::<Vec<_>>();
     let all: Vec<usize> = config.routes.iter().filter(tells).flat_map(reached).collect();
     all.into_iter().for_each(|id| config.listeners[id].takes_trailers = false);
+}
+
+/// A field that lets its sender in is not logged.
+fn logged_keys(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes {
+        let Some(Proof::ApiKey(key)) = draft.route.steps.auth.as_ref().map(|auth| &auth.proof) else { continue };
+        let is_logged = |field: &LogField| matches!((field, &key.header), (LogField::Header(name), Some(own)) if name.eq_ignore_ascii_case(own));
+        if config.log.fields.iter().any(is_logged) {
+            let what =
+                "the access log has the field that this route's keys come in, and whoever reads it could come in";
+            report.error(draft.span, what, "take the field out of `log.fields`");
+        }
+    }
 }
 
 /// Proofs that routes ask clients for, and the listeners that these come by.

@@ -107,6 +107,14 @@ impl include::Files for Disk {
             true => ("with it the configuration is larger than 4 MiB".to_owned(), failure.1),
             false => failure,
         };
+        // A pipe has nobody at its other end, perhaps, and would be waited for.
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            let what = format!("`include`: {} is not a file", path.display());
+            return Err((
+                what,
+                "take it out of the folder, or name the files by a pattern that it does not fit".into(),
+            ));
+        }
         read_bytes(path, bytes_max).map_err(too_many)
     }
 

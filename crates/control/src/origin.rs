@@ -360,7 +360,7 @@ mod tests {
             "state = 't'\nworkers = 3\nuser = 'root'\ndispatch = false\nmax_connections = 7\nconnections_per_source = 8\n\
              memory_limit = '1GiB'\nshare_address = true\nbatch = 'off'\nhandshakes = { in_progress = 9 }\nimmutable = true\n\
              upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
-            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\nstore = '/k'\n",
+            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\nformat = 'logfmt'\nfields = ['time']\n[keys]\nisolate = true\nstore = '/k'\n",
         );
         // A cluster excludes isolated keys.
         let shared = with(

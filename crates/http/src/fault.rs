@@ -180,7 +180,7 @@ faults! {
     NoHealthyServer = "no-healthy-server", Server, Engine, 503;
     OutOfFiles = "out-of-files", Server, Engine, 503;
     OutOfPorts = "out-of-ports", Server, Engine, 503;
-    EncoderFailed = "encoder-failed", Server, Engine, 502;
+    EncoderFailed = "encoder-failed", Server, Engine, 503;
     // TLS with a server: the labels of `propylon_tls::UpstreamFailureReason`.
     CertificateBad = "certificate-bad", ServerTls, Server, 502;
     CertificateExpired = "certificate-expired", ServerTls, Server, 502;

@@ -131,8 +131,8 @@ impl Loaded {
 fn told_by_backend(config: &Config) -> HashMap<BackendId, Vec<String>> {
     let mut told: HashMap<BackendId, Vec<String>> = HashMap::new();
     for route in &config.routes {
-        if let (Action::Backend(backend), Some(auth)) = (&route.action, &route.steps.auth) {
-            told.entry(*backend).or_default().extend(auth.fields().map(str::to_string));
+        for (backend, auth) in backends(route).filter_map(|backend| Some((backend, route.steps.auth.as_ref()?))) {
+            told.entry(backend).or_default().extend(auth.fields().map(str::to_string));
         }
     }
     told
@@ -141,10 +141,16 @@ fn told_by_backend(config: &Config) -> HashMap<BackendId, Vec<String>> {
 /// Fields that a client could pass for another by: servers cannot tell which route a request has taken, so they are
 /// kept from every route to the same ones.
 fn told_names(route: &Route, told: &HashMap<BackendId, Vec<String>>) -> Vec<String> {
-    match &route.action {
-        Action::Backend(backend) => told.get(backend).cloned().unwrap_or_default(),
-        _ => Vec::new(),
-    }
+    let mut names: Vec<String> = backends(route).filter_map(|backend| told.get(&backend)).flatten().cloned().collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// All backends that requests of a route, or copies of them, may go to.
+fn backends(route: &Route) -> impl Iterator<Item = BackendId> {
+    let first = if let Action::Backend(first) = &route.action { Some(*first) } else { None };
+    first.into_iter().chain(route.steps.named_backends())
 }
 
 /// The field that has the credentials.

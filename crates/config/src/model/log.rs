@@ -170,6 +170,8 @@ facts! {
     Reused "reused",
     /// Fault.
     Fault "fault",
+    /// ID of the request.
+    RequestId "request_id",
     /// ID of the trace.
     TraceId "trace_id",
     /// Version of TLS.

@@ -30,6 +30,7 @@ pub(super) fn check(report: &Report<'_>, config: &Config, routes: &[RouteDraft])
             Action::Redirect(_) | Action::Respond(_) => without_servers(report, draft),
         }
         own_fields(report, config, draft);
+        steps_fields(report, config, draft);
         unknown(report, config, draft);
     }
 }
@@ -105,6 +106,39 @@ fn own_fields(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
             report.error(draft.span, what, "change it in one of the two places");
             break;
         }
+    }
+}
+
+/// A field that another step of the route writes is not changed by the route.
+fn steps_fields(report: &Report<'_>, config: &Config, draft: &RouteDraft) {
+    let steps = &draft.route.steps;
+    let changes = |fields: &FieldChanges, name: &str| fields.names().any(|changed| changed.eq_ignore_ascii_case(name));
+    let told = steps.auth.iter().flat_map(|auth| auth.fields());
+    if let Some(field) = told.into_iter().find(|field| changes(&steps.request.fields, field)) {
+        let what =
+            format!("`auth` tells servers in the field \"{}\" who it is, and `request` changes it", shown(field));
+        report.error(draft.span, what, "give one of the two another name");
+    }
+    let of_cors = |name: &str| name.to_ascii_lowercase().starts_with("access-control-");
+    if steps.cors.is_some()
+        && let Some(field) = steps.response.fields.names().find(|name| of_cors(name))
+    {
+        let what = format!("`cors` writes \"{}\", and `response` changes it: browsers refuse two", shown(field));
+        report.error(draft.span, what, "say it in `cors`, or do without one of the two");
+    }
+    if steps.compress.is_some() && changes(&steps.response.fields, "etag") {
+        let what = "`compress` makes weak tags of servers' tags, and `response` changes \"ETag\"";
+        report.error(draft.span, what, "do without one of the two: a tag that was set would be one of two bodies");
+    }
+    let returned = |listener: &Listener| {
+        listener.request_id.as_ref().is_some_and(|ids| ids.returned && changes(&steps.response.fields, &ids.header))
+    };
+    if let Some((_, listener)) = reached(config, &draft.route).find(|(_, listener)| returned(listener)) {
+        let what = format!(
+            "`request_id` of [listener.{}] writes the request's ID to responses, and `response` changes that field",
+            shown(&listener.name)
+        );
+        report.error(draft.span, what, "do without one of the two, or have `return = false` in `request_id`");
     }
 }
 

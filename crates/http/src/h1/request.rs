@@ -189,8 +189,10 @@ impl RequestHead {
 
     /// Writes `*` over the values of a parameter of the query, as the target was received and as it is forwarded.
     pub fn cover_parameter(&mut self, buf: &mut [u8], name: &[u8]) {
-        let received = Span { start: self.path_end, ..self.target };
-        for query in [&mut buf[received.start as usize..received.end as usize], &mut self.canonical_query[..]] {
+        // The path's end is not looked at: a target that was changed has none of what was received.
+        let received = &mut buf[self.target.start as usize..self.target.end as usize];
+        let query = received.iter().position(|byte| *byte == b'?').unwrap_or(received.len());
+        for query in [&mut received[query..], &mut self.canonical_query[..]] {
             // The first has the `?` before its name.
             for pair in query.split_mut(|byte| matches!(byte, b'&' | b'?')) {
                 let is_it = pair.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&b'='));

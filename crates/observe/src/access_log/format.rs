@@ -25,6 +25,7 @@ const LOGFMT: &[LogFact] = &[
     LogFact::Attempts,
     LogFact::TlsVersion,
     LogFact::Fault,
+    LogFact::RequestId,
     LogFact::TraceId,
 ];
 
@@ -219,6 +220,7 @@ fn request_value<'a>(record: &'a Record<'_>, fact: LogFact) -> Value<'a> {
         LogFact::Attempts => Value::Number(record.attempts.into()),
         LogFact::Reused => Value::Is(record.reused),
         LogFact::Fault => word(record.fault.map(|fault| fault.label())),
+        LogFact::RequestId => word(record.request_id),
         LogFact::TraceId => match &record.trace {
             Some(trace) => Value::Owned(String::from_utf8_lossy(&trace.hex()).into_owned()),
             None => Value::Nothing,

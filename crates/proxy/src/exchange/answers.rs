@@ -24,9 +24,15 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
         let snapshot = client.core().snapshot();
         request.asked(snapshot.listener(client.listener())).0.write_lines(None, &mut lines);
         let answer = Answer { lines: &lines, ..*answer };
-        let Some(own) = change::own_answer(client, request, &answer) else {
+        // The route's changes are of all that goes out, whoever has written it.
+        let text = String::from_utf8_lossy(&lines);
+        let ours = text.split("\r\n").filter_map(|line| line.split_once(": "));
+        let all: Vec<(&str, &str)> = answer.fields.iter().copied().chain(ours).collect();
+        let whole = Answer { fields: &all, lines: &[], ..answer };
+        let Some(own) = change::own_answer(client, request, &whole) else {
             return answer_as_is(client, request, &answer);
         };
+        let answer = whole;
         let fields: Vec<(&str, &str)> = own.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
         return answer_as_is(client, request, &Answer { fields: &fields, content_type: &own.content_type, ..answer });
     }

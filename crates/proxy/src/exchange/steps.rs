@@ -184,6 +184,8 @@ async fn forward(
         None => answer_fault(client, request, Fault::NoServer),
     };
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
+    // Servers are numbered by backend, and so are those that cookies name.
+    (request.note.server, request.note.cookie_server) = (None, None);
     attempt::forward(client, request, snapshot, snapshot.backend_of(route, fallback)).await
 }
 
