@@ -82,7 +82,6 @@ fn changes_that_cannot_have_an_effect_are_refused_with_a_cure() {
         ("response={location=[{from='/',to='/x'}]}\nrespond={}", "`location` changes where servers' redirects lead"),
         ("path={exact='/a'}\nredirect={path={replace_prefix='/b'}}", "`replace_prefix` is for the prefix that a route matches"),
         ("path='/a'\nredirect={path={replace='/a'}}", "leads to where the request came from"),
-        ("request={set={X-User='a'}}\nauth={basic={file='u'},user_to='x-user'}\nbackend='app'", "`auth` tells servers in the field \"x-user\" who it is, and `request` changes it"),
         ("response={remove=['Access-Control-Allow-Origin']}\ncors={origins=['https://a']}\nbackend='app'", "`cors` writes \"Access-Control-Allow-Origin\", and `response` changes it"),
         ("response={set={ETag='x'}}\ncompress=true\nbackend='app'", "`compress` makes weak tags of servers' tags"),
         ("redirect={path=['/a']}", "expected a string, or a table such as"),
@@ -98,6 +97,8 @@ fn changes_that_cannot_have_an_effect_are_refused_with_a_cure() {
     assert!(service.len() == 1 && service[0].contains("is a service, and no host"), "{service:?}");
     let twice = of("[listener.web]\nbind='[::]:1'\nrequest_headers={X-Who='{client.ip}'}\n[backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\nrequest={remove=['x-who']}\n");
     assert!(twice.len() == 1 && twice[0].contains("[listener.web] writes the field \"X-Who\" to all requests"), "{twice:?}");
+    let told = of("[listener.web]\nbind='127.0.0.1:1'\n[backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\nrequest={set={X-User='a'}}\nauth={basic={file='u'},user_to='x-user'}\n");
+    assert!(told.len() == 1 && told[0].contains("`auth` tells servers in the field \"x-user\" who it is"), "{told:?}");
     let ids = of("[listener.web]\nbind='[::]:1'\nrequest_id={return=true}\n[[route]]\nrespond={}\nresponse={remove=['x-request-id']}\n");
     assert!(ids.len() == 1 && ids[0].contains("`request_id` of [listener.web] writes the request's ID"), "{ids:?}");
     let logged = of("[log]\nfields=['header.x-key']\n[listener.web]\nbind='[::1]:1'\n[backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\nauth={api_key={file='k',header='X-Key'}}\n");
