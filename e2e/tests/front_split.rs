@@ -243,7 +243,7 @@ fn a_fallback_without_a_server_is_told_as_what_it_is() {
     // Which of the first backend's servers was asked last is chance.
     for number in 0..12 {
         let response = client.get(&format!("/{number}"));
-        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: no-server\n"));
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: no-healthy-server\n"));
         let line = engine.logged_path(&format!("/{number}"));
         assert_eq!((&line["backend"], &line["server"]), (&"spare".into(), &serde_json::Value::Null), "{line}");
     }
