@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::guards::{Guard, Guarded};
 use crate::plan::{
     ALTERNATIVES_MAX, Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, name_of, quoted, redirect,
     respond,
@@ -193,7 +194,10 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         Backends { plan, defaults }.read(section);
     }
     for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind != "backend") {
-        Frontend { plan, defaults, section, acls: BTreeMap::new(), listeners: Vec::new() }.read();
+        Frontend::new(plan, defaults, section).read();
+    }
+    for (section, defaults) in resolved.iter().filter(|(section, _)| section.kind == "backend") {
+        Frontend::new(plan, defaults, section).guard_backend();
     }
     match plan.listeners.is_empty() {
         true => Err(Note::new(1, "the file", "no `bind` is in it; is it a configuration of haproxy?")),
@@ -600,18 +604,24 @@ struct Frontend<'f> {
     acls: BTreeMap<String, Vec<Result<Vec<Term>, String>>>,
     /// Names of its listeners, and whether they have TLS.
     listeners: Vec<(String, bool)>,
+    guards: Vec<Guard>,
+    /// Requests that an `allow` lets past the rules behind it.
+    allowed: Vec<Term>,
 }
 
-impl Frontend<'_> {
+impl<'f> Frontend<'f> {
+    fn new(plan: &'f mut Plan, defaults: &'f [Line], section: &'f Section) -> Frontend<'f> {
+        let acls = BTreeMap::new();
+        Frontend { plan, defaults, section, acls, listeners: Vec::new(), guards: Vec::new(), allowed: Vec::new() }
+    }
+
     fn read(&mut self) {
         let section = self.section;
+        let first_route = self.plan.routes.len();
         let is_http = holding(section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http");
         self.binds(is_http);
         self.times();
-        for line in section.of("acl") {
-            let alternatives = terms(&line.words[2.min(line.words.len())..]);
-            self.acls.entry(line.word(1).to_owned()).or_default().push(alternatives);
-        }
+        self.read_acls();
         if section.lines.iter().any(|line| line.word(0) == "stats" && ["enable", "uri"].contains(&line.word(1))) {
             let line = section.of("stats").next().map_or(section.number, |line| line.number);
             self.plan.note(
@@ -620,6 +630,7 @@ impl Frontend<'_> {
                 "the dashboard and /metrics are at the admin address: add [admin] with bind = \"127.0.0.1:9900\"",
             );
         }
+        self.read_guards();
         for line in &section.lines {
             self.rule(line);
         }
@@ -629,6 +640,8 @@ impl Frontend<'_> {
         if section.kind == "listen" && section.of("server").next().is_some() {
             self.add(section.number, &[Term::default()], &Action::Backend(name_of(&section.name)));
         }
+        let routes = self.plan.routes.split_off(first_route);
+        self.guard(routes, is_http);
         // Listeners that only answer statistics have nothing to do here.
         let served = |name: &str| self.plan.routes.iter().any(|route| route.listener == name);
         let idle: Vec<String> =
@@ -733,23 +746,8 @@ impl Frontend<'_> {
             ),
             ("redirect", _) => self.redirect(line, 1),
             ("http-request", "redirect") => self.redirect(line, 2),
-            ("http-request", "deny" | "tarpit" | "reject") => {
-                let status = line
-                    .after("deny_status")
-                    .or(line.after("status"))
-                    .and_then(|status| status.parse().ok())
-                    .unwrap_or(403);
-                self.deny(line, &respond(status, ""));
-            }
-            ("tcp-request", "connection" | "content") if line.word(2) == "reject" && self.is_http() => {
-                self.deny(line, &respond(403, ""));
-            }
-            ("block", _) if self.is_http() => self.deny(line, &respond(403, "")),
-            ("http-request", "auth") => {
-                let fix = format!("nobody is asked here: have the servers ask, and lead the route to them; {CLOSED}");
-                self.plan.note(line.number, line.text(), fix);
-                self.deny(line, &respond(403, ""));
-            }
+            _ if is_guard(line) => {}
+            ("http-request", "allow") => {}
             ("http-request", "return") => {
                 let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
                 match line.after("string") {
@@ -780,10 +778,6 @@ impl Frontend<'_> {
         }
     }
 
-    fn is_http(&self) -> bool {
-        holding(self.section, self.defaults, &["mode"]).is_some_and(|line| line.word(1) == "http")
-    }
-
     /// `redirect scheme https code 301 if !{ ssl_fc }`, `redirect prefix URL`, `redirect location URL`.
     fn redirect(&mut self, line: &Line, from: usize) {
         let status = line.after("code").and_then(|code| code.parse().ok()).unwrap_or(302);
@@ -800,44 +794,190 @@ impl Frontend<'_> {
         }
     }
 
-    /// As `when`, for what keeps requests out: of a condition that is not carried over the rest holds, so that nobody
-    /// gets in who did not before.
-    fn deny(&mut self, line: &Line, action: &Action) {
-        let notes = self.plan.notes.len();
-        self.when(line, 2, action);
-        if self.plan.notes.len() == notes {
+    fn read_acls(&mut self) {
+        let section = self.section;
+        for line in self.defaults.iter().filter(|line| line.word(0) == "acl").chain(section.of("acl")) {
+            let alternatives = terms(&line.words[2.min(line.words.len())..]);
+            self.acls.entry(line.word(1).to_owned()).or_default().push(alternatives);
+        }
+    }
+
+    fn read_guards(&mut self) {
+        let section = self.section;
+        for line in self.defaults.iter().chain(&section.lines) {
+            match (line.word(0), line.word(1)) {
+                ("http-request", "allow") => self.allow(line),
+                _ if is_guard(line) => self.read_guard(line),
+                _ => {}
+            }
+        }
+    }
+
+    /// Guards of a backend hold on all routes to it.
+    fn guard_backend(&mut self) {
+        self.read_acls();
+        self.read_guards();
+        if self.guards.is_empty() {
             return;
         }
-        let Some(index) = line.words.iter().position(|word| word == "if") else { return };
-        let words = &line.words[index + 1..];
-        let mut kept: Vec<Vec<String>> = Vec::new();
-        for part in words.split(|word| word == "or" || word == "||") {
-            let mut left = Vec::new();
-            let mut rest = part;
-            while let Some(word) = rest.first() {
-                let length = match word.ends_with('{') {
-                    true => rest.iter().position(|word| word == "}").map_or(rest.len(), |end| end + 1),
-                    false => 1,
-                };
-                let (one, after) = rest.split_at(length);
-                rest = after;
-                if self.condition(one, false).is_ok() {
-                    left.extend(one.to_vec());
-                } else if !word.starts_with('!') && length == part.len() {
-                    // A list of those to keep out, of which nothing is known.
-                    return;
-                }
-            }
-            kept.push(left);
+        let name = name_of(&self.section.name);
+        let to = Action::Backend(name);
+        let (own, others): (Vec<Route>, Vec<Route>) =
+            std::mem::take(&mut self.plan.routes).into_iter().partition(|route| route.action == to);
+        self.plan.routes = others;
+        self.listeners = self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
+        self.guards.iter_mut().for_each(|guard| guard.is_whole = false);
+        let relays: Vec<String> = self
+            .plan
+            .listeners
+            .iter()
+            .filter(|each| each.keys.contains_key("protocol"))
+            .map(|each| each.name.clone())
+            .collect();
+        let (relayed, own): (Vec<Route>, Vec<Route>) =
+            own.into_iter().partition(|route| relays.contains(&route.listener));
+        if !relayed.is_empty() {
+            self.guard(relayed, false);
         }
+        if !own.is_empty() {
+            self.guard(own, true);
+        }
+    }
+
+    /// Puts routes into the plan, with what the guards keep out.
+    fn guard(&mut self, routes: Vec<Route>, is_http: bool) {
+        let guards = std::mem::take(&mut self.guards);
+        if let (Some(guard), false) = (guards.first(), is_http) {
+            let fix = "a relay answers nobody and does not ask who comes: it has no route until you have decided";
+            self.plan.note(guard.line, "a rule that keeps connections out", fix);
+            return;
+        }
+        if routes.is_empty() {
+            guards.iter().for_each(|guard| self.add(guard.line, std::slice::from_ref(&guard.of), &guard.action));
+        }
+        let tls: BTreeMap<String, bool> = self.listeners.iter().cloned().collect();
+        let all: Vec<usize> = (0..guards.len()).collect();
+        let mut guarded = Guarded { guards: &guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
+        for route in routes {
+            match route.action {
+                Action::Redirect(_) => guarded.routes.push(route),
+                _ => guarded.add(route, &all),
+            }
+        }
+        let Guarded { routes, mut wider, .. } = guarded;
+        wider.dedup();
+        for line in wider {
+            if !self.plan.notes.iter().any(|note| note.line == line) {
+                self.plan.note(line, "a rule that keeps requests out", WIDER);
+            }
+        }
+        // Whom a guard excepts may have a route by now.
+        let notes = self.plan.notes.len();
+        routes.into_iter().for_each(|route| self.plan.route(route));
         self.plan.notes.truncate(notes);
-        let fix = "it holds for more requests than before: add routes for those that it is not for, with `match`";
-        self.plan.note(line.number, line.text(), fix);
-        for part in kept {
-            if let Ok(terms) = self.condition(&part, false) {
-                self.add(line.number, &terms, action);
+    }
+
+    /// Requests that an `allow` is for; of a condition that is not carried over none.
+    fn allow(&mut self, line: &Line) {
+        let found = match line.words.iter().position(|word| word == "if" || word == "unless") {
+            None => Ok(vec![Term::default()]),
+            Some(index) => self.condition(&line.words[index + 1..], line.word(index) == "unless"),
+        };
+        match found {
+            Ok(terms) => self.allowed.extend(terms),
+            Err(what) => {
+                let fix = format!("{what} is not carried over: the rules behind it hold for these requests as well");
+                self.plan.note(line.number, line.text(), fix);
             }
         }
+    }
+
+    /// Reads a rule that keeps requests out. Of a condition that is not carried over the rest holds, so that nobody
+    /// gets in who did not before.
+    fn read_guard(&mut self, line: &Line) {
+        let is_auth = line.word(1) == "auth";
+        let status = line.after("deny_status").or(line.after("status")).and_then(|status| status.parse().ok());
+        let action = respond(status.filter(|status| (400..600).contains(status) && !is_auth).unwrap_or(403), "");
+        let mut is_wider = false;
+        let place = line.words.iter().position(|word| word == "if" || word == "unless");
+        let parts: Vec<(Vec<Term>, Vec<Term>)> = match place {
+            None => vec![(vec![Term::default()], Vec::new())],
+            Some(index) if line.word(index) == "unless" => {
+                let mut except = Vec::new();
+                for part in line.words[index + 1..].split(|word| word == "or" || word == "||") {
+                    match self.condition(part, false) {
+                        Ok(terms) => except.extend(terms),
+                        Err(_) => is_wider = true,
+                    }
+                }
+                vec![(vec![Term::default()], except)]
+            }
+            Some(index) => {
+                let parts = line.words[index + 1..].split(|word| word == "or" || word == "||");
+                parts.filter_map(|part| self.kept_out(part, line, &mut is_wider)).collect()
+            }
+        };
+        if is_auth {
+            let fix =
+                format!("its users are not carried over: write `auth = {{ basic = ... }}` in the routes; {CLOSED}");
+            self.plan.note(line.number, line.text(), fix);
+        } else if is_wider {
+            self.plan.note(line.number, line.text(), WIDER);
+        }
+        for (of, mut except) in parts {
+            except.extend(self.allowed.iter().cloned());
+            for of in of {
+                let (line, action, except) = (line.number, action.clone(), except.clone());
+                self.guards.push(Guard { line, of, except, action, is_whole: true });
+            }
+        }
+    }
+
+    /// Requests that one alternative of a guard's condition keeps out, and whom it excepts of these; none of a list
+    /// of which nothing is known.
+    fn kept_out(&mut self, part: &[String], line: &Line, is_wider: &mut bool) -> Option<(Vec<Term>, Vec<Term>)> {
+        let (mut all, mut except, mut is_more) = (vec![Term::default()], Vec::new(), false);
+        let mut rest = part;
+        let mut is_known = line.word(1) == "auth" || rest.is_empty();
+        while let Some(first) = rest.first() {
+            let length = match first.ends_with('{') {
+                true => rest.iter().position(|word| word == "}").map_or(rest.len(), |end| end + 1),
+                false => 1,
+            };
+            let (one, after) = rest.split_at(length);
+            rest = after;
+            match first.strip_prefix('!') {
+                Some(word) => {
+                    let mut asked = one.to_vec();
+                    asked[0] = word.to_owned();
+                    is_known = true;
+                    match self.condition(&asked, false) {
+                        Ok(terms) => except.extend(terms),
+                        Err(_) => is_more = true,
+                    }
+                }
+                None => match self.condition(one, false) {
+                    Ok(terms) => {
+                        is_known = true;
+                        let both: Vec<Term> =
+                            all.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
+                        // Of two conditions that cannot be said together the first alone holds for more.
+                        let is_said = !both.is_empty() && both.len() <= ALTERNATIVES_MAX;
+                        is_more |= !is_said;
+                        all = if is_said { both } else { all };
+                    }
+                    Err(_) => is_more = true,
+                },
+            }
+        }
+        if !is_known {
+            let fix = "a list or a test of those to keep out, which is not carried over: write a route with `match`, \
+                       or a `limit` with `deny_files`";
+            self.plan.note(line.number, line.text(), fix);
+            return None;
+        }
+        *is_wider |= is_more;
+        Some((all, except))
     }
 
     /// Adds routes for what a line does `if` or `unless` its condition holds.
@@ -951,8 +1091,25 @@ impl Frontend<'_> {
     }
 }
 
+/// Words for a guard that holds for more than it did.
+const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for, with `match`";
+
+/// Whether a line keeps requests out.
+fn is_guard(line: &Line) -> bool {
+    // Relays by name take nothing but TLS.
+    let is_of_protocol = ["ssl_hello_type", "proto_http", "WAIT_END"].iter().any(|word| line.text().contains(word));
+    match (line.word(0), line.word(1)) {
+        ("http-request", "deny" | "tarpit" | "reject" | "auth" | "silent-drop") | ("block", _) => true,
+        ("tcp-request", _) => ["reject", "silent-drop"].contains(&line.word(2)) && !is_of_protocol,
+        _ => false,
+    }
+}
+
 /// Rules about requests and responses that have no counterpart, and lines that need none.
 fn request_rule(plan: &mut Plan, line: &Line) {
+    if is_guard(line) || line.word(1) == "allow" {
+        return;
+    }
     let name = line.word(2).to_ascii_lowercase();
     match (line.word(0), line.word(1)) {
         ("http-request", "set-header" | "add-header") if name.starts_with("x-forwarded-") => {}

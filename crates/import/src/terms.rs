@@ -11,6 +11,8 @@ pub struct Term {
     pub path: Option<Path>,
     /// Whether over TLS.
     pub is_tls: Option<bool>,
+    /// Whether the path is compared without case.
+    pub ignores_case: bool,
     pub conditions: BTreeMap<(String, String), String>,
 }
 
@@ -33,6 +35,7 @@ impl Term {
             host: one(&self.host, &other.host).ok()?,
             path: one(&self.path, &other.path).ok()?,
             is_tls: one(&self.is_tls, &other.is_tls).ok()?,
+            ignores_case: self.ignores_case || other.ignores_case,
             conditions,
         })
     }
@@ -41,7 +44,7 @@ impl Term {
 /// The opposite of a condition, where that can be said.
 pub fn negated(terms: &[Term]) -> Result<Vec<Term>, String> {
     match terms {
-        [Term { host: None, path: None, is_tls: Some(is_tls), conditions }] if conditions.is_empty() => {
+        [Term { host: None, path: None, is_tls: Some(is_tls), conditions, .. }] if conditions.is_empty() => {
             Ok(vec![Term { is_tls: Some(!is_tls), ..Term::default() }])
         }
         _ => Err("a condition with `!` or `unless`".into()),
@@ -54,16 +57,17 @@ pub fn terms(words: &[String]) -> Result<Vec<Term>, String> {
     let mut values = rest.iter().filter(|word| !word.starts_with("--"));
     let mut texts: Vec<String> = Vec::new();
     let mut how = "";
+    let mut ignores_case = false;
     while let Some(word) = values.next() {
         match word.as_str() {
-            "-i" => {}
+            "-i" => ignores_case = true,
             "-m" => how = values.next().map_or("", String::as_str),
             "-f" => return Err("a file of values".into()),
             _ => texts.push(word.clone()),
         }
     }
     let name = test.split('(').next().unwrap_or_default();
-    let path = |path: Path| Term { path: Some(path), ..Term::default() };
+    let path = |path: Path| Term { path: Some(path), ignores_case, ..Term::default() };
     let each = |make: &dyn Fn(&String) -> Option<Term>| -> Result<Vec<Term>, String> {
         texts.iter().map(make).collect::<Option<Vec<Term>>>().ok_or_else(|| format!("\"{}\"", words.join(" ")))
     };

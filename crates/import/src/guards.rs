@@ -1,0 +1,303 @@
+//! Rules of haproxy that keep requests out, laid over the routes of those whom they are for.
+//!
+//! A rule of haproxy holds for all of its section, while a route of Propylon goes by what it matches alone, and the
+//! most specific wins. So each route gets one beside it that answers in its place where a guard holds, and one more
+//! for whom the guard excepts. Where both together cannot be said, the route answers nobody.
+
+use std::collections::BTreeMap;
+
+use regex::bytes::Regex;
+
+use crate::plan::{Action, Path, Route, escaped};
+use crate::terms::Term;
+
+/// Routes that come of one section at most; those beyond answer nobody.
+const ROUTES_MAX: usize = 2000;
+
+/// A rule that keeps requests out.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    pub line: usize,
+    /// Requests that it is for ...
+    pub of: Term,
+    /// ... but for these.
+    pub except: Vec<Term>,
+    /// The answer.
+    pub action: Action,
+    /// Whether it is for all routes of a listener, so that it may stand at paths beside its route's own.
+    pub is_whole: bool,
+}
+
+enum Meet {
+    /// No request is in both.
+    Apart,
+    Both(Box<Route>),
+    Unknown,
+}
+
+/// Routes with their guards.
+pub struct Guarded<'g> {
+    pub guards: &'g [Guard],
+    /// Listeners with TLS.
+    pub tls: &'g BTreeMap<String, bool>,
+    pub routes: Vec<Route>,
+    /// Lines of the guards that hold for more than they did.
+    pub wider: Vec<usize>,
+}
+
+impl Guarded<'_> {
+    /// Adds a route, with what these guards, by their numbers, keep out of it.
+    pub fn add(&mut self, route: Route, left: &[usize]) {
+        for (place, index) in left.iter().enumerate() {
+            let guard = &self.guards[*index];
+            if matches!(route.action, Action::Respond(_)) && route.line < guard.line {
+                continue;
+            }
+            let out = match self.meet(&route, &guard.of, guard.is_whole) {
+                Meet::Apart => continue,
+                Meet::Both(out) if self.routes.len() < ROUTES_MAX => *out,
+                _ => {
+                    self.wider.push(guard.line);
+                    self.routes.push(Route { action: guard.action.clone(), ..route });
+                    return;
+                }
+            };
+            if guard.except.iter().any(|except| self.is_within(&route, except)) {
+                continue;
+            }
+            let others: Vec<usize> = [&left[..place], &left[place + 1..]].concat();
+            // A pattern in place of two paths holds for those of other routes too: nobody is excepted there.
+            let is_said = is_said(&route.path, &out.path, guard.of.path.as_ref());
+            if !is_said && !guard.except.is_empty() {
+                self.wider.push(guard.line);
+            }
+            for except in guard.except.iter().filter(|_| is_said) {
+                match self.meet(&out, except, false) {
+                    Meet::Both(passed) => self.add(Route { action: route.action.clone(), ..*passed }, &others),
+                    Meet::Apart => {}
+                    Meet::Unknown => self.wider.push(guard.line),
+                }
+            }
+            let is_all = is_same(&out, &route);
+            if let (Some(pattern), false) = (beside(&guard.of, &out), out.path == route.path) {
+                if guard.of.ignores_case && !guard.except.is_empty() {
+                    self.wider.push(guard.line);
+                }
+                self.routes.push(Route { path: pattern, action: guard.action.clone(), ..out.clone() });
+            }
+            self.routes.push(Route { action: guard.action.clone(), ..out });
+            if is_all {
+                return;
+            }
+        }
+        self.routes.push(route);
+    }
+
+    fn is_within(&self, route: &Route, term: &Term) -> bool {
+        matches!(self.meet(route, term, false), Meet::Both(both) if is_same(&both, route))
+    }
+
+    /// Requests of a route that a condition asks for.
+    fn meet(&self, route: &Route, term: &Term, is_whole: bool) -> Meet {
+        if term.is_tls.is_some_and(|wanted| self.tls.get(&route.listener) != Some(&wanted)) {
+            return Meet::Apart;
+        }
+        let host = match (&route.host, &term.host) {
+            (Some(own), Some(asked)) if is_in(own, asked) => Some(own.clone()),
+            (Some(own), Some(asked)) if is_in(asked, own) => Some(asked.clone()),
+            (Some(_), Some(_)) => return Meet::Apart,
+            (own, asked) => own.clone().or_else(|| asked.clone()),
+        };
+        let path = match &term.path {
+            None => Ok(Some(route.path.clone())),
+            Some(asked) => paths(&route.path, asked, term.ignores_case, is_whole),
+        };
+        let path = match path {
+            Ok(Some(path)) => path,
+            Ok(None) => return Meet::Apart,
+            Err(()) => return Meet::Unknown,
+        };
+        let mut conditions = route.conditions.clone();
+        for (key, asked) in &term.conditions {
+            let own = conditions.get(key).cloned();
+            match own.map_or(Ok(Some(asked.clone())), |own| values(&key.0, &own, asked)) {
+                Ok(Some(value)) => drop(conditions.insert(key.clone(), value)),
+                Ok(None) => return Meet::Apart,
+                Err(()) => return Meet::Unknown,
+            }
+        }
+        Meet::Both(Box::new(Route { host, path, conditions, ..route.clone() }))
+    }
+}
+
+fn is_same(one: &Route, two: &Route) -> bool {
+    (&one.host, &one.path, &one.conditions) == (&two.host, &two.path, &two.conditions)
+}
+
+fn is_in(host: &str, pattern: &str) -> bool {
+    host == pattern || pattern.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix))
+}
+
+/// Whether the path in which a route and a guard meet is of both of them, and of nothing else.
+fn is_said(own: &Path, both: &Path, asked: Option<&Path>) -> bool {
+    match (own, asked) {
+        _ if own == both => true,
+        (Path::Regex(own), Some(Path::Prefix(_))) => ending(own).is_some(),
+        (Path::Prefix(own), Some(Path::Regex(asked))) => own == "/" || ending(asked).is_some(),
+        (Path::Regex(_), _) => false,
+        _ => true,
+    }
+}
+
+/// The text that a pattern asks a path to end with, if that is all of it.
+fn ending(pattern: &str) -> Option<String> {
+    let body = pattern.strip_suffix('$').filter(|body| !body.ends_with('\\'))?;
+    let text: String = {
+        let mut characters = body.chars();
+        let mut text = String::new();
+        while let Some(character) = characters.next() {
+            text.push(if character == '\\' { characters.next()? } else { character });
+        }
+        text
+    };
+    (!text.is_empty() && escaped(&text) == body).then_some(text)
+}
+
+/// A pattern of paths that begin and end so.
+fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
+    let mut all = vec![format!("{}.*{}", escaped(prefix), escaped(ending))];
+    // Both may share what is between them.
+    let shared = |index: &usize| prefix.ends_with(&ending[..*index]);
+    all.extend(
+        (1..=ending.len().min(prefix.len()))
+            .filter(|index| ending.is_char_boundary(*index))
+            .filter(shared)
+            .map(|index| escaped(&format!("{prefix}{}", &ending[index..]))),
+    );
+    Path::Regex(format!("{}^(?:{})$", if ignores_case { "(?i)" } else { "" }, all.join("|")))
+}
+
+/// A pattern for paths that a guard names and a route's prefix does not: haproxy's prefixes end anywhere in a segment.
+fn beside(of: &Term, out: &Route) -> Option<Path> {
+    match &of.path {
+        Some(Path::Prefix(prefix) | Path::Exact(prefix)) if of.ignores_case => {
+            let end = if matches!(out.path, Path::Exact(_)) { "$" } else { "" };
+            Some(Path::Regex(format!("(?i)^{}{end}", escaped(prefix))))
+        }
+        Some(Path::Prefix(prefix)) if !prefix.ends_with('/') && out.path == Path::Prefix(prefix.clone()) => {
+            Some(Path::Regex(format!("^{}[^/]", escaped(prefix))))
+        }
+        _ => None,
+    }
+}
+
+/// Paths that are both a route's and a condition's of haproxy; an error where no one path or pattern says that.
+fn paths(own: &Path, asked: &Path, ignores_case: bool, is_whole: bool) -> Result<Option<Path>, ()> {
+    let folded = |text: &str| if ignores_case { text.to_ascii_lowercase() } else { text.to_owned() };
+    let begins = |text: &str, prefix: &str| folded(text).starts_with(&folded(prefix));
+    let both = match (own, asked) {
+        _ if own == asked => Some(own.clone()),
+        (Path::Prefix(own_text), Path::Prefix(asked_text)) => {
+            if begins(own_text, asked_text) {
+                Some(own.clone())
+            } else {
+                is_below(&folded(asked_text), &folded(own_text)).then(|| asked.clone())
+            }
+        }
+        (Path::Prefix(own), Path::Exact(text)) => is_below(&folded(text), &folded(own)).then(|| asked.clone()),
+        (Path::Exact(text), Path::Prefix(prefix)) => begins(text, prefix).then(|| own.clone()),
+        (Path::Exact(one), Path::Exact(two)) => (folded(one) == folded(two)).then(|| own.clone()),
+        (Path::Exact(text), Path::Regex(pattern)) => {
+            let pattern = Regex::new(&if ignores_case { format!("(?i){pattern}") } else { pattern.clone() });
+            pattern.map_err(drop)?.is_match(text.as_bytes()).then(|| own.clone())
+        }
+        (Path::Prefix(prefix), Path::Regex(pattern)) if prefix != "/" && ending(pattern).is_some() => {
+            let prefix = format!("{}/", prefix.trim_end_matches('/'));
+            Some(between(&prefix, &ending(pattern).unwrap_or_default(), ignores_case))
+        }
+        (Path::Regex(own), Path::Prefix(prefix)) if ending(own).is_some() => {
+            Some(between(prefix, &ending(own).unwrap_or_default(), ignores_case))
+        }
+        (Path::Regex(own), Path::Regex(asked)) if ends_apart(own, asked) && !ignores_case => None,
+        (Path::Prefix(prefix), Path::Regex(pattern)) if is_whole || prefix == "/" => {
+            Some(Path::Regex(if ignores_case { format!("(?i){pattern}") } else { pattern.clone() }))
+        }
+        (Path::Regex(_), Path::Regex(pattern)) if is_whole => {
+            Some(Path::Regex(if ignores_case { format!("(?i){pattern}") } else { pattern.clone() }))
+        }
+        (Path::Regex(_), Path::Prefix(text)) if is_whole => {
+            let case = if ignores_case { "(?i)" } else { "" };
+            Some(Path::Regex(format!("{case}^{}", escaped(text))))
+        }
+        (Path::Regex(_), Path::Exact(text)) if is_whole => {
+            let case = if ignores_case { "(?i)" } else { "" };
+            Some(Path::Regex(format!("{case}^{}$", escaped(text))))
+        }
+        _ => return Err(()),
+    };
+    Ok(both)
+}
+
+/// Whether no path ends as both patterns ask.
+fn ends_apart(one: &str, two: &str) -> bool {
+    ending(one).zip(ending(two)).is_some_and(|(one, two)| !one.ends_with(&two) && !two.ends_with(&one))
+}
+
+/// Whether a path is below a prefix of whole segments.
+fn is_below(path: &str, prefix: &str) -> bool {
+    let rest = path.strip_prefix(prefix);
+    rest.is_some_and(|rest| prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Values that are in both of two conditions on the same thing, as TOML has them.
+fn values(kind: &str, own: &str, asked: &str) -> Result<Option<String>, ()> {
+    if own == asked || asked == "{ present = true }" && own != "{ present = false }" {
+        return Ok(Some(own.to_owned()));
+    }
+    let is_text = |value: &str| value.starts_with('"');
+    if ["header", "cookie", "query"].contains(&kind) {
+        return if is_text(own) && is_text(asked) { Ok(None) } else { Err(()) };
+    }
+    fn items(value: &str) -> Vec<&str> {
+        value.split('"').skip(1).step_by(2).collect()
+    }
+    let (own_items, asked_items) = (items(own), items(asked));
+    let is_all = own_items.iter().all(|item| asked_items.contains(item));
+    let is_none = own_items.iter().all(|item| !asked_items.contains(item));
+    match kind {
+        _ if is_all => Ok(Some(own.to_owned())),
+        "method" if is_none => Ok(None),
+        _ => Err(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_and_an_ending_make_one_pattern_with_what_they_share() {
+        assert_eq!(ending(r"\.css$"), Some(".css".into()));
+        assert_eq!((ending("[.]css$"), ending(r"\.css"), ending(r"a\$"), ending("$")), (None, None, None, None));
+        assert_eq!(between("/a.c", ".css", false), Path::Regex(r"^(?:/a\.c.*\.css|/a\.css)$".into()));
+        assert!(ends_apart(r"\.css$", r"\.js$"));
+        assert!(!ends_apart(r"\.css$", r"n\.css$"));
+    }
+
+    #[test]
+    fn paths_of_routes_and_guards_meet_where_both_are() {
+        let prefix = |text: &str| Path::Prefix(text.into());
+        let exact = |text: &str| Path::Exact(text.into());
+        let regex = |text: &str| Path::Regex(text.into());
+        let both = |own: &Path, asked: &Path| paths(own, asked, false, false);
+        assert_eq!(both(&prefix("/"), &prefix("/admin")), Ok(Some(prefix("/admin"))));
+        assert_eq!(both(&prefix("/administrator"), &prefix("/admin")), Ok(Some(prefix("/administrator"))));
+        assert_eq!(both(&prefix("/api"), &prefix("/admin")), Ok(None));
+        assert_eq!(both(&exact("/x.bak"), &regex(r"\.bak$")), Ok(Some(exact("/x.bak"))));
+        assert_eq!(both(&exact("/x"), &regex(r"\.bak$")), Ok(None));
+        assert_eq!(both(&prefix("/api"), &regex("^/a[0-9]")), Err(()));
+        assert_eq!(paths(&prefix("/API"), &prefix("/api"), true, false), Ok(Some(prefix("/API"))));
+        assert_eq!(values("source", "\"10.1.0.0/16\"", "\"10.0.0.0/8\""), Err(()));
+        assert_eq!(values("method", "[\"GET\", \"POST\"]", "\"PUT\""), Ok(None));
+    }
+}
