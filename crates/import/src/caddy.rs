@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::changes::Changes;
 use crate::plan::{
     Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, escaped, name_of, one_or_list, quoted,
     redirect, respond,
@@ -53,7 +54,8 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         let rest = sites.split_off(1);
         sites = vec![Directive { line, words, block: Some(rest) }];
     }
-    let mut reader = Reader { plan, snippets, is_https: true, matchers: BTreeMap::new(), count: 0 };
+    let mut reader =
+        Reader { plan, snippets, is_https: true, matchers: BTreeMap::new(), count: 0, changes: Changes::default() };
     options.iter().for_each(|options| reader.options(options));
     for mut site in sites {
         if site.name() == "import" {
@@ -78,6 +80,8 @@ struct Reader<'p> {
     /// Named matchers of the site at hand.
     matchers: BTreeMap<String, Vec<Directive>>,
     count: usize,
+    /// Of the block at hand.
+    changes: Changes,
 }
 
 /// Requests that a matcher asks for.
@@ -234,7 +238,8 @@ impl Reader<'_> {
         let action = Action::Redirect(vec![("status".into(), "308".into()), ("scheme".into(), quoted("https"))]);
         let host = host.map(str::to_owned);
         let (path, conditions) = (Path::Prefix("/".into()), BTreeMap::new());
-        self.plan.route(Route { line, listener, host, path, conditions, requires_certificate: false, action });
+        let changes = Changes::default();
+        self.plan.route(Route { line, listener, host, path, conditions, requires_certificate: false, action, changes });
     }
 
     fn certificate(&mut self, place: &Site, tls: Option<&Directive>) {
@@ -562,6 +567,7 @@ impl Reader<'_> {
                     conditions: each.conditions.clone(),
                     requires_certificate: false,
                     action: action.clone(),
+                    changes: self.changes.clone(),
                 });
             }
         }

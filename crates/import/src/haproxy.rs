@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::changes::Changes;
 use crate::guards::{Guard, Guarded};
 use crate::plan::{
     ALTERNATIVES_MAX, Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, name_of, quoted, redirect,
@@ -1074,7 +1075,16 @@ impl<'f> Frontend<'f> {
                 }
                 let (host, path) = (term.host.clone(), term.path.clone().unwrap_or(Path::Prefix("/".into())));
                 let (conditions, action) = (term.conditions.clone(), action.clone());
-                self.plan.route(Route { line, listener, host, path, conditions, requires_certificate: false, action });
+                self.plan.route(Route {
+                    line,
+                    listener,
+                    host,
+                    path,
+                    conditions,
+                    requires_certificate: false,
+                    action,
+                    changes: Changes::default(),
+                });
             }
         }
     }

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod caddy;
+mod changes;
 mod guards;
 mod haproxy;
 mod nginx;

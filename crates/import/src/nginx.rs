@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
 use crate::plan::{
-    Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, name_of, one_or_list, quoted, redirect, respond,
+    Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, escaped, name_of, one_or_list, quoted,
+    redirect, respond,
 };
 use crate::words::{Directive, End, directives, duration, with_port};
 
@@ -122,6 +124,13 @@ const NEEDLESS: &[&str] = &[
     "auth_basic_user_file",
     "auth_basic",
     "auth_request",
+    "add_header",
+    "proxy_hide_header",
+    "gzip",
+    "gzip_types",
+    "brotli",
+    "brotli_types",
+    "client_max_body_size",
     "auth_request_set",
     "satisfy",
     "fastcgi_intercept_errors",
@@ -134,19 +143,9 @@ const NEEDLESS: &[&str] = &[
 
 /// Directives that have no counterpart, and what to do.
 const WITHOUT: &[(&str, &str)] = &[
-    ("add_header", "fields of responses are left to the servers: set it there"),
-    ("more_set_headers", "fields of responses are left to the servers: set it there"),
-    ("proxy_hide_header", "fields of responses are left to the servers: drop it there"),
-    ("gzip", "responses are compressed by the servers, or not at all"),
-    ("gzip_types", "responses are compressed by the servers, or not at all"),
-    ("brotli", "responses are compressed by the servers, or not at all"),
-    ("client_max_body_size", "bodies have no limit of their size here: set it at the servers"),
-    (
-        "rewrite",
-        "paths are not rewritten: have the servers answer at the path that clients ask for, or write a redirect",
-    ),
-    ("limit_req", "rates are not limited per client here; [process] connections_per_source limits connections"),
-    ("limit_req_zone", "rates are not limited per client here; [process] connections_per_source limits connections"),
+    ("more_set_headers", "write it as `response` of its routes"),
+    ("limit_req", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
+    ("limit_req_zone", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
     ("limit_conn", "write connections_per_source in [process], which is for all listeners"),
     ("limit_conn_zone", "write connections_per_source in [process], which is for all listeners"),
     ("proxy_cache", "nothing is cached here: put a cache behind it"),
@@ -156,9 +155,9 @@ const WITHOUT: &[(&str, &str)] = &[
     ("if", "conditions are not carried over but for redirects by host: write a route with `match`"),
     ("set", "variables are not carried over: write what they stand for"),
     ("ssl_ciphers", "the policy \"intermediate\" has its own; a table of your own is `policy` in [tls.NAME]"),
-    ("mirror", "requests are not mirrored"),
-    ("error_page", "Propylon's own answers have no pages"),
-    ("expires", "fields of responses are left to the servers: set it there"),
+    ("mirror", "copies are not carried over: write `mirror` in its route"),
+    ("error_page", "pages are not carried over: write `error_pages` in the listener or in its routes"),
+    ("expires", "write it as `response = { set = { Cache-Control = ... } }` of its routes"),
 ];
 
 pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
@@ -222,8 +221,15 @@ impl Reader<'_> {
                 }
                 continue;
             }
+            if each.name() == "rewrite" {
+                if block.find("proxy_pass").is_none() {
+                    let fix = "write a route with `redirect`, or with `request.path` for what servers are asked for";
+                    self.plan.note(each.line, each.text(), fix);
+                }
+                continue;
+            }
             let known = WITHOUT.iter().find(|(name, _)| *name == each.name());
-            let is_off = each.word(1) == "off" || each.name() == "gzip_types";
+            let is_off = each.word(1) == "off";
             match known {
                 Some(_) if is_off => {}
                 Some((_, fix)) => self.plan.note(each.line, each.text(), *fix),
@@ -264,7 +270,8 @@ impl Reader<'_> {
             self.fields(http, server, &listen.listener);
         }
         let access = Access::of(server, &Access::of(http, &Access::default()));
-        let place = Place { http, server, listens: &listens, hosts: &hosts, access: &access };
+        let changes = self.changes(http, server, &Directive::default());
+        let place = Place { http, server, listens: &listens, hosts: &hosts, access: &access, changes: &changes };
         self.if_redirects(&place);
         let redirected: Vec<String> = server.inner().iter().filter_map(if_redirect).map(|(host, _)| host).collect();
         let rest: Vec<Option<String>> =
@@ -364,26 +371,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Fields of requests that are set at this server or one of its locations, and timeouts of its clients.
+    /// Proxies in front of this server, and timeouts of its clients.
     fn fields(&mut self, http: &Directive, server: &Directive, listener: &str) {
         let locations = server.inner().iter().filter(|each| each.name() == "location");
         let blocks: Vec<&Directive> = [http, server].into_iter().chain(locations).collect();
         let mut notes = Vec::new();
         let Some(listener) = self.plan.listeners.iter_mut().find(|each| each.name == listener) else { return };
-        for each in blocks.iter().flat_map(|block| block.inner()).filter(|each| each.name() == "proxy_set_header") {
-            match (each.word(1).to_ascii_lowercase().as_str(), each.word(2)) {
-                ("host", "$host" | "$http_host") => {}
-                ("connection" | "upgrade" | "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host", _) => {}
-                ("accept-encoding", _) => {}
-                (_, "$remote_addr") => {
-                    listener.request_headers.insert(each.word(1).to_owned(), quoted("{client.ip}"));
-                }
-                (_, "$ssl_protocol") => {
-                    listener.request_headers.insert(each.word(1).to_owned(), quoted("{tls.version}"));
-                }
-                _ => notes.push((each.line, each.text())),
-            }
-        }
         let from = blocks.iter().flat_map(|block| block.inner()).filter(|each| each.name() == "set_real_ip_from");
         let from: Vec<String> =
             from.map(|each| each.word(1).to_owned()).filter(|from| !from.starts_with("unix")).collect();
@@ -412,7 +405,7 @@ impl Reader<'_> {
             self.plan.note(
                 line,
                 text,
-                "fields of requests are carried over from facts about the client alone: set it at the server",
+                "write `forwarded` and `trusted_proxies` in the listener, or accept_proxy_protocol",
             );
         }
     }
@@ -437,7 +430,7 @@ impl Reader<'_> {
         let action = match is_redirect {
             true => redirect(target, &hosts, &["$request_uri", "$uri", "$uri$is_args$args", "$1", "/$1"], status)
                 .map(Action::Redirect),
-            false if (200..600).contains(&status) && !target.contains('$') => Some(respond(status, target)),
+            false if (200..600).contains(&status) && !target.contains('$') => Some(respond(status, &unescaped(target))),
             // 444 closes the connection.
             false => None,
         };
@@ -459,13 +452,20 @@ impl Reader<'_> {
         self.notes(location);
         let access = Access::of(location, place.access);
         let denies = access.denies_rest && access.allowed.is_empty();
-        let place = &Place { access: &access, ..*place };
+        let mut changes = self.changes(place.http, place.server, location);
+        if location.find("proxy_pass").is_some() {
+            self.path_changes(location, &mut changes);
+            changes.timeouts = self.own_timeouts(place, location);
+        }
+        let place = &Place { access: &access, changes: &changes, ..*place };
         let guard = [location, place.server, place.http].into_iter().find_map(|block| {
             let beside = ["auth_basic_user_file", "auth_request_set"];
             block.inner().iter().find(|each| each.name().starts_with("auth_") && !beside.contains(&each.name()))
         });
         if let Some(each) = guard.filter(|each| each.word(1) != "off" && !denies) {
-            let fix = format!("nobody is asked here: have the servers ask, and lead the route to them; {CLOSED}");
+            let fix = format!(
+                "who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}"
+            );
             self.plan.note(each.line, each.text(), fix);
             self.add(place, location.line, path, &respond(403, ""));
             return;
@@ -510,13 +510,7 @@ impl Reader<'_> {
             );
             return None;
         }
-        let (authority, uri) = rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
-        let prefix = location.arguments().last().map_or("/", String::as_str);
-        if uri.is_some_and(|uri| format!("/{uri}") != prefix) {
-            let fix =
-                format!("servers get the path as clients ask for it, with {prefix} in it: have them answer there");
-            self.plan.note(pass.line, pass.text(), fix);
-        }
+        let authority = rest.split('/').next().unwrap_or_default();
         let is_tls = scheme == "https";
         let name = name_of(authority);
         let upstream = self.upstreams.get(authority).cloned();
@@ -534,7 +528,7 @@ impl Reader<'_> {
                 self.towards(place, location, &name);
             }
         }
-        self.timeouts(place, location, &name, pass.line);
+        self.timeouts(place, &name, pass.line);
         Some(Action::Backend(name))
     }
 
@@ -560,27 +554,116 @@ impl Reader<'_> {
         self.plan.backend(name, location.line).tls = Some(keys);
     }
 
-    fn timeouts(&mut self, place: &Place<'_>, location: &Directive, name: &str, line: usize) {
-        let mut differing = Vec::new();
-        for (key, ours) in
-            [("proxy_connect_timeout", &["connect"][..]), ("proxy_read_timeout", &["first_byte", "body"])]
-        {
-            let found = [location, place.server, place.http].into_iter().find_map(|block| block.find(key));
-            let Some((each, time)) = found.and_then(|each| Some((each, duration(each.word(1), 1000)?))) else {
-                continue;
-            };
-            for ours in ours {
-                let timeouts = &mut self.plan.backend(name, line).timeouts;
-                if timeouts.get(*ours).is_some_and(|known| *known != time) {
-                    differing.push((each.line, each.text()));
+    /// Timeouts of the server's block, which are the backend's; other ones of it are those of its routes.
+    fn timeouts(&mut self, place: &Place<'_>, name: &str, line: usize) {
+        for (key, ours) in TIMEOUTS {
+            let found = [place.server, place.http].into_iter().find_map(|block| block.find(key));
+            let Some(time) = found.and_then(|each| duration(each.word(1), 1000)) else { continue };
+            let timeouts = &mut self.plan.backend(name, line).timeouts;
+            ours.iter().for_each(|ours| _ = timeouts.entry((*ours).to_owned()).or_insert(time.clone()));
+        }
+    }
+
+    /// Timeouts that are a route's: of its location, or of a server whose backend has others.
+    fn own_timeouts(&self, place: &Place<'_>, location: &Directive) -> BTreeMap<String, String> {
+        let mut own = BTreeMap::new();
+        let pass = location.find("proxy_pass").map_or("", |pass| pass.word(1));
+        let authority = pass.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+        let backend = self.plan.backends.iter().find(|each| each.name == name_of(authority));
+        for (key, ours) in TIMEOUTS {
+            let time = |block: &Directive| block.find(key).and_then(|each| duration(each.word(1), 1000));
+            let outer = time(place.server).or_else(|| time(place.http));
+            for ours in *ours {
+                let known = backend.map_or(outer.clone(), |each| each.timeouts.get(*ours).cloned());
+                let wanted = time(location).or_else(|| outer.clone());
+                if let Some(wanted) = wanted.filter(|wanted| known.as_ref() != Some(wanted)) {
+                    own.insert((*ours).to_owned(), wanted);
                 }
-                timeouts.entry((*ours).to_owned()).or_insert(time.clone());
             }
         }
-        differing.dedup();
-        for (line, text) in differing {
-            let fix = format!("[backend.{name}] has another time by now: timeouts are of a backend; make a second one");
-            self.plan.note(line, text, fix);
+        own
+    }
+
+    /// Fields, longest body and compression: those of the innermost block that has any of that name.
+    fn changes(&mut self, http: &Directive, server: &Directive, location: &Directive) -> Changes {
+        let mut changes = Changes::default();
+        let blocks = [location, server, http];
+        for name in ["proxy_set_header", "add_header", "proxy_hide_header"] {
+            let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
+            for each in block.inner().iter().filter(|each| each.name() == name) {
+                if name == "add_header" && each.word(3) != "always" && !each.word(2).is_empty() {
+                    self.plan.note(each.line, each.text(), "errors have it as well here, as with `always`");
+                }
+                if let Err(what) = field(each, &mut changes) {
+                    let kind = if name == "proxy_set_header" { "request" } else { "response" };
+                    let fix = format!("{what}; write what it should be in `{kind}` of its routes");
+                    self.plan.note(each.line, each.text(), fix);
+                }
+            }
+        }
+        let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+        if let Some(each) = find("client_max_body_size") {
+            match bytes(each.word(1)) {
+                Some(0) => {}
+                Some(bytes) if changes.body_limit(bytes).is_ok() => {}
+                _ => self.plan.note(each.line, each.text(), "write it as `body_limit` of its routes"),
+            }
+        }
+        let is_on = |name: &str| find(name).is_some_and(|each| each.word(1) == "on");
+        let mut compress = Compress::default();
+        for (name, coding) in [("brotli", "br"), ("gzip", "gzip")] {
+            if is_on(name) {
+                compress.encodings.push(coding.to_owned());
+            }
+        }
+        if let Some(each) = find("gzip").or_else(|| find("brotli")).filter(|_| !compress.encodings.is_empty()) {
+            let types = find("gzip_types").or_else(|| find("brotli_types")).map_or(&[][..], Directive::arguments);
+            if !types.iter().any(|word| word == "*") {
+                compress.types.push("text/html".into());
+                types.iter().for_each(|word| {
+                    if !compress.types.contains(word) {
+                        compress.types.push(word.clone());
+                    }
+                });
+            }
+            compress.minimum = Some(find("gzip_min_length").and_then(|each| bytes(each.word(1))).unwrap_or(20));
+            compress.level =
+                find("gzip_comp_level").and_then(|each| each.word(1).parse().ok()).filter(|_| is_on("gzip"));
+            if let Err(what) = changes.compress(&compress) {
+                self.plan.note(each.line, each.text(), format!("{what}; write `compress` in its routes"));
+            }
+        }
+        changes
+    }
+
+    /// What a location makes of the path: a URI in `proxy_pass`, or one `rewrite`.
+    fn path_changes(&mut self, location: &Directive, changes: &mut Changes) {
+        const FIX: &str = "write what becomes of the path as `request.path` of its route";
+        for each in location.inner().iter().filter(|each| each.name() == "rewrite") {
+            let is_path = ["break", ""].contains(&each.word(3)) && each.word(2).starts_with('/');
+            let to = groups(each.word(2), '$').filter(|_| is_path);
+            if to.is_none_or(|to| changes.path_regex(&whole(each.word(1)), &to).is_err()) {
+                self.plan.note(each.line, each.text(), FIX);
+            }
+        }
+        let Some(pass) = location.find("proxy_pass") else { return };
+        let Some((_, rest)) = pass.word(1).split_once("://") else { return };
+        let Some((_, uri)) = rest.split_once('/').filter(|_| !rest.starts_with("unix:") && !rest.contains('$')) else {
+            return;
+        };
+        let uri = format!("/{uri}");
+        let done = match location_path(location.arguments()) {
+            _ if changes.path.is_some() => Ok(()),
+            Some(Path::Prefix(prefix) | Path::Exact(prefix)) if prefix == uri => Ok(()),
+            Some(Path::Exact(_)) => changes.path("replace", &uri),
+            Some(Path::Prefix(prefix)) if uri == "/" => changes.path("strip", prefix.trim_end_matches('/')),
+            Some(Path::Prefix(prefix)) => {
+                changes.path_regex(&format!("^{}", escaped(&prefix)), &uri.replace('$', "$$"))
+            }
+            _ => Err("a pattern".into()),
+        };
+        if done.is_err() {
+            self.plan.note(pass.line, pass.text(), FIX);
         }
     }
 
@@ -669,6 +752,7 @@ impl Reader<'_> {
                         .find("ssl_verify_client")
                         .is_some_and(|each| each.word(1) == "on"),
                     action: action.clone(),
+                    changes: place.changes.clone(),
                 });
             }
         }
@@ -682,6 +766,7 @@ struct Place<'p> {
     listens: &'p [Listen],
     hosts: &'p [Option<String>],
     access: &'p Access,
+    changes: &'p Changes,
 }
 
 /// Clients that are let in, by address and method.
@@ -721,6 +806,93 @@ impl Access {
         }
         access
     }
+}
+
+/// Timeouts, and what they are here.
+const TIMEOUTS: &[(&str, &[&str])] =
+    &[("proxy_connect_timeout", &["connect"]), ("proxy_read_timeout", &["first_byte", "body"])];
+
+/// A change of a field, as `proxy_set_header`, `add_header` and `proxy_hide_header` make it.
+fn field(each: &Directive, changes: &mut Changes) -> Result<(), String> {
+    let (name, lower) = (each.word(1), each.word(1).to_ascii_lowercase());
+    let value = || value(&unescaped(each.word(2))).ok_or("its value is made of what is no fact here".to_owned());
+    match (each.name(), lower.as_str()) {
+        ("proxy_hide_header", _) => changes.field((Side::Response, Kind::Remove), name, ""),
+        ("proxy_set_header", "host") => match each.word(2) {
+            "$host" | "$http_host" | "$host:$server_port" => Ok(()),
+            "$proxy_host" => changes.host("{upstream.server}"),
+            host => changes.host(host),
+        },
+        (
+            "proxy_set_header",
+            "connection" | "upgrade" | "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host",
+        ) => Ok(()),
+        ("proxy_set_header", _) if each.word(2).is_empty() => changes.field((Side::Request, Kind::Remove), name, ""),
+        ("proxy_set_header", _) => changes.field((Side::Request, Kind::Set), name, &value()?),
+        _ if each.word(2).is_empty() => Ok(()),
+        _ => changes.line(Side::Response, name, &value()?),
+    }
+}
+
+/// A value with nginx's variables, where there are facts for them.
+fn value(text: &str) -> Option<String> {
+    const FACTS: &[(&str, &str)] = &[
+        ("$remote_addr", "{client.ip}"),
+        ("$remote_port", "{client.port}"),
+        ("$scheme", "{request.scheme}"),
+        ("$host", "{request.host}"),
+        ("$request_method", "{request.method}"),
+        ("$request_uri", "{request.path}{request.query}"),
+        ("$ssl_protocol", "{tls.version}"),
+        ("$ssl_server_name", "{tls.server_name}"),
+        ("$upstream_addr", "{upstream.server}"),
+    ];
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&plain(&rest[..at]));
+        let variable = &rest[at..];
+        let end =
+            variable[1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(variable.len(), |end| end + 1);
+        out.push_str(FACTS.iter().find(|(name, _)| *name == &variable[..end])?.1);
+        rest = &variable[end..];
+    }
+    out.push_str(&plain(rest));
+    Some(out)
+}
+
+/// A text whose escapes are nginx's: a line feed, a carriage return, a tab.
+fn unescaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match (character, characters.clone().next()) {
+            ('\\', Some(next @ ('n' | 'r' | 't' | '\\'))) => {
+                out.push(match next {
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    other => other,
+                });
+                characters.next();
+            }
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+/// Bytes, with nginx's k, m and g.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 fn is_handled(name: &str) -> bool {
@@ -842,6 +1014,7 @@ fn stream(stream: &Directive, plan: &mut Plan) {
             conditions: BTreeMap::new(),
             requires_certificate: false,
             action: Action::Backend(backend_name),
+            changes: Changes::default(),
         });
         notes.into_iter().for_each(|(line, text, fix)| plan.note(line, text, fix));
     }

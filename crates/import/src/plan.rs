@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::changes::Changes;
+
 /// Alternatives of one condition at most: what is combined of several may be many.
 pub const ALTERNATIVES_MAX: usize = 64;
 /// The address at which whatever served files before goes on to do so.
@@ -114,6 +116,7 @@ pub struct Route {
     pub conditions: BTreeMap<(String, String), String>,
     pub requires_certificate: bool,
     pub action: Action,
+    pub changes: Changes,
 }
 
 impl Plan {

@@ -31,7 +31,10 @@ pub fn text(plan: &Plan, name: &str) -> String {
         out.push('\n');
     }
     plan.backends.iter().for_each(|each| backend(&mut out, each));
-    plan.routes.iter().for_each(|each| route(&mut out, each));
+    for each in &plan.routes {
+        let is_tls = plan.listeners.iter().any(|listener| listener.name == each.listener && listener.is_tls);
+        route(&mut out, each, is_tls);
+    }
     let source = Source { name: "import.toml".into(), base: "".into(), text: out };
     format(&source).unwrap_or(source.text)
 }
@@ -61,7 +64,7 @@ fn pairs(keys: &Keys) -> impl Iterator<Item = (&String, &String)> {
     keys.iter().map(|(key, value)| (key, value))
 }
 
-fn key_text(key: &str) -> String {
+pub fn key_text(key: &str) -> String {
     let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_bare { key.to_owned() } else { quoted(key) }
 }
@@ -136,7 +139,7 @@ fn backend(out: &mut String, backend: &Backend) {
     out.push('\n');
 }
 
-fn route(out: &mut String, route: &Route) {
+fn route(out: &mut String, route: &Route, is_tls: bool) {
     let _ = writeln!(out, "[[route]]\nlistener = {}", quoted(&route.listener));
     if let Some(host) = &route.host {
         let _ = writeln!(out, "host = {}", quoted(host));
@@ -167,5 +170,6 @@ fn route(out: &mut String, route: &Route) {
         Action::Redirect(keys) => _ = writeln!(out, "redirect = {}", table(pairs(keys))),
         Action::Respond(keys) => _ = writeln!(out, "respond = {}", table(pairs(keys))),
     }
+    out.push_str(&route.changes.text(matches!(route.action, Action::Backend(_)), is_tls));
     out.push('\n');
 }
