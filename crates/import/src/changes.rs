@@ -69,6 +69,14 @@ impl Changes {
         self.take(trial)
     }
 
+    /// Takes a field from clients whose value is not carried over: they could send it in its place. Words for that.
+    pub fn withhold(&mut self, name: &str) -> &'static str {
+        match self.field((Side::Request, Kind::Remove), name, "") {
+            Ok(()) => ", until then the field does not go on",
+            Err(_) => "",
+        }
+    }
+
     /// As `field`, and where the field can have one line alone it has this one.
     pub fn line(&mut self, side: Side, name: &str, value: &str) -> Result<(), String> {
         self.field((side, Kind::Add), name, value).or_else(|_| self.field((side, Kind::Set), name, value))
@@ -190,8 +198,11 @@ impl Fields {
                 all.push(format!("{key} = {{ {} }}", lines.join(", ")));
             }
         }
-        if !self.remove.is_empty() {
-            let names: Vec<String> = self.remove.iter().map(|name| quoted(name)).collect();
+        // A client in plaintext cannot send in its place what was made of its TLS.
+        let unknown = self.set.iter().filter(|(_, value)| !is_tls && value.contains("{tls.")).map(|(name, _)| name);
+        let names: BTreeSet<&String> = self.remove.iter().chain(unknown).collect();
+        if !names.is_empty() {
+            let names: Vec<String> = names.into_iter().map(|name| quoted(name)).collect();
             all.push(format!("remove = [{}]", names.join(", ")));
         }
         all

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use regex::bytes::Regex;
 
+use crate::changes::Changes;
 use crate::plan::{Action, Path, Route, escaped};
 use crate::terms::Term;
 
@@ -58,7 +59,7 @@ impl Guarded<'_> {
                 Meet::Both(out) if self.routes.len() < ROUTES_MAX => *out,
                 _ => {
                     self.wider.push(guard.line);
-                    self.routes.push(Route { action: guard.action.clone(), ..route });
+                    self.routes.push(closed(route, guard));
                     return;
                 }
             };
@@ -83,9 +84,9 @@ impl Guarded<'_> {
                 if guard.of.ignores_case && !guard.except.is_empty() {
                     self.wider.push(guard.line);
                 }
-                self.routes.push(Route { path: pattern, action: guard.action.clone(), ..out.clone() });
+                self.routes.push(closed(Route { path: pattern, ..out.clone() }, guard));
             }
-            self.routes.push(Route { action: guard.action.clone(), ..out });
+            self.routes.push(closed(out, guard));
             if is_all {
                 return;
             }
@@ -128,6 +129,11 @@ impl Guarded<'_> {
         }
         Meet::Both(Box::new(Route { host, path, conditions, ..route.clone() }))
     }
+}
+
+/// A route that answers for a guard.
+fn closed(route: Route, guard: &Guard) -> Route {
+    Route { action: guard.action.clone(), changes: Changes::default(), ..route }
 }
 
 fn is_same(one: &Route, two: &Route) -> bool {

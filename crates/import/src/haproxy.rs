@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::changes::Changes;
+use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{
     ALTERNATIVES_MAX, Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, name_of, quoted, redirect,
@@ -137,6 +137,7 @@ const NEEDLESS: &[&str] = &[
     "tcp-request",
     "http-request",
     "http-response",
+    "compression",
 ];
 const NEEDLESS_OPTIONS: &[&str] = &[
     "httplog",
@@ -240,7 +241,14 @@ fn words(line: &str) -> Vec<String> {
         match (quote, character) {
             (Some(open), close) if open == close => quote = None,
             (None | Some('"'), '\\') => {
-                word.extend(characters.next());
+                match characters.next() {
+                    Some('n') => word.push('\n'),
+                    Some('r') => word.push('\r'),
+                    Some('t') => word.push('\t'),
+                    Some(next @ (' ' | '#' | '\\' | '"' | '\'')) => word.push(next),
+                    // Others are of a regular expression.
+                    other => word.extend(['\\'].into_iter().chain(other)),
+                }
                 is_word = true;
             }
             (Some(_), _) => word.push(character),
@@ -474,10 +482,7 @@ impl Backends<'_> {
                 line.text(),
                 "cookies bring clients back: `sticky`; or balance = \"consistent-hash\" by client-ip",
             ),
-            "errorfile" => self.plan.note(line.number, line.text(), "Propylon's own answers have no pages"),
-            "compression" | "filter" => {
-                self.plan.note(line.number, line.text(), "responses are compressed by the servers, or not at all")
-            }
+            "errorfile" => self.plan.note(line.number, line.text(), PAGES),
             _ if section.kind == "backend" => request_rule(self.plan, line),
             _ => {}
         }
@@ -641,7 +646,8 @@ impl<'f> Frontend<'f> {
         if section.kind == "listen" && section.of("server").next().is_some() {
             self.add(section.number, &[Term::default()], &Action::Backend(name_of(&section.name)));
         }
-        let routes = self.plan.routes.split_off(first_route);
+        let mut routes = self.plan.routes.split_off(first_route);
+        self.change(&mut routes);
         self.guard(routes, is_http);
         // Listeners that only answer statistics have nothing to do here.
         let served = |name: &str| self.plan.routes.iter().any(|route| route.listener == name);
@@ -747,7 +753,7 @@ impl<'f> Frontend<'f> {
             ),
             ("redirect", _) => self.redirect(line, 1),
             ("http-request", "redirect") => self.redirect(line, 2),
-            _ if is_guard(line) => {}
+            _ if is_guard(line) || is_change(line) => {}
             ("http-request", "allow") => {}
             ("http-request", "return") => {
                 let status = line.after("status").and_then(|status| status.parse().ok()).unwrap_or(200);
@@ -757,23 +763,10 @@ impl<'f> Frontend<'f> {
                     None => self.plan.note(line.number, line.text(), "write `respond` with a body in a route"),
                 }
             }
-            ("http-request", "set-header" | "add-header") if line.word(3) == "%[src]" => {
-                let names: Vec<String> = self.listeners.iter().map(|(name, _)| name.clone()).collect();
-                for listener in self.plan.listeners.iter_mut().filter(|each| names.contains(&each.name)) {
-                    listener.request_headers.insert(line.word(2).to_owned(), quoted("{client.ip}"));
-                }
-            }
             ("tcp-request", "inspect-delay") => {}
             ("tcp-request", "content") if line.word(2) == "accept" => {}
-            ("errorfile", _) => self.plan.note(line.number, line.text(), "Propylon's own answers have no pages"),
-            ("compression" | "filter", _) => {
-                self.plan.note(line.number, line.text(), "responses are compressed by the servers, or not at all")
-            }
-            ("stick-table" | "stick", _) => self.plan.note(
-                line.number,
-                line.text(),
-                "rates are not limited per client here; [process] connections_per_source limits connections",
-            ),
+            ("errorfile", _) => self.plan.note(line.number, line.text(), PAGES),
+            ("stick-table" | "stick", _) => self.plan.note(line.number, line.text(), RATES),
             _ if self.section.kind == "listen" && ["cookie"].contains(&line.word(0)) => {}
             _ => request_rule(self.plan, line),
         }
@@ -818,11 +811,14 @@ impl<'f> Frontend<'f> {
     fn guard_backend(&mut self) {
         self.read_acls();
         self.read_guards();
+        let to = Action::Backend(name_of(&self.section.name));
+        let mut routes = std::mem::take(&mut self.plan.routes);
+        let mut own: Vec<&mut Route> = routes.iter_mut().filter(|route| route.action == to).collect();
+        self.change_all(&mut own);
+        self.plan.routes = routes;
         if self.guards.is_empty() {
             return;
         }
-        let name = name_of(&self.section.name);
-        let to = Action::Backend(name);
         let (own, others): (Vec<Route>, Vec<Route>) =
             std::mem::take(&mut self.plan.routes).into_iter().partition(|route| route.action == to);
         self.plan.routes = others;
@@ -876,6 +872,68 @@ impl<'f> Frontend<'f> {
         let notes = self.plan.notes.len();
         routes.into_iter().for_each(|route| self.plan.route(route));
         self.plan.notes.truncate(notes);
+    }
+
+    fn change(&mut self, routes: &mut [Route]) {
+        let mut led: Vec<&mut Route> =
+            routes.iter_mut().filter(|route| matches!(route.action, Action::Backend(_))).collect();
+        self.change_all(&mut led);
+    }
+
+    /// Gives routes what this section changes and compresses.
+    fn change_all(&mut self, routes: &mut [&mut Route]) {
+        let section = self.section;
+        let mut changes = Changes::default();
+        let all: Vec<&Line> = self.defaults.iter().chain(&section.lines).filter(|line| is_change(line)).collect();
+        let mut compress = Compress::default();
+        let mut compression = None;
+        for line in all {
+            let name = line.word(2).to_ascii_lowercase();
+            let done = match (line.word(0), line.word(1)) {
+                ("compression", "algo" | "algo-res") => {
+                    compression = Some(line);
+                    compress.encodings.clear();
+                    if line.words[2..].iter().any(|word| ["gzip", "deflate", "raw-deflate"].contains(&word.as_str())) {
+                        compress.encodings.push("gzip".into());
+                    }
+                    Ok(())
+                }
+                ("compression", "type" | "type-res") => {
+                    compress.types.clone_from(&line.words[2..].to_vec());
+                    Ok(())
+                }
+                ("compression", _) => Err("this is not carried over".into()),
+                ("http-request", "set-header" | "add-header")
+                    if ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].contains(&name.as_str()) =>
+                {
+                    Ok(())
+                }
+                _ => change(line, &mut changes),
+            };
+            if let Err(what) = done {
+                let key = match line.word(0) {
+                    "compression" => "compress",
+                    "http-request" => "request",
+                    _ => "response",
+                };
+                let is_set = key == "request" && line.word(1) == "set-header" && line.words.len() == 4;
+                let rest = if is_set { changes.withhold(line.word(2)) } else { "" };
+                let fix = format!("{what}; write `{key}` in the routes that it is for{rest}");
+                self.plan.note(line.number, line.text(), fix);
+            }
+        }
+        if let Some(line) = compression.filter(|_| !compress.encodings.is_empty())
+            && let Err(what) = changes.compress(&compress)
+        {
+            self.plan.note(line.number, line.text(), format!("{what}; write `compress` in its routes"));
+        }
+        for route in routes.iter_mut() {
+            if let Err(what) = route.changes.then(&changes) {
+                let name = format!("{} {}", section.kind, section.name);
+                let fix = format!("what it changes is not carried over to all of its routes ({what}): write it there");
+                self.plan.note(section.number, name, fix);
+            }
+        }
     }
 
     /// Requests that an `allow` is for; of a condition that is not carried over none.
@@ -1104,6 +1162,92 @@ impl<'f> Frontend<'f> {
 /// Words for a guard that holds for more than it did.
 const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for, with `match`";
 
+const PAGES: &str = "pages are not carried over: write `error_pages` in the listener or in its routes";
+const RATES: &str = "rates are not carried over: write `limit = { rate = ... }` in its routes";
+
+/// Whether a line changes requests or responses on their way.
+fn is_change(line: &Line) -> bool {
+    const CHANGES: &[&str] = &[
+        "set-header",
+        "add-header",
+        "del-header",
+        "replace-header",
+        "replace-value",
+        "set-path",
+        "replace-path",
+        "replace-pathq",
+        "set-pathq",
+        "set-uri",
+        "replace-uri",
+        "set-query",
+    ];
+    match line.word(0) {
+        "http-request" | "http-response" | "http-after-response" => CHANGES.contains(&line.word(1)),
+        "compression" => true,
+        _ => false,
+    }
+}
+
+/// Makes the change of a line.
+fn change(line: &Line, changes: &mut Changes) -> Result<(), String> {
+    let side = if line.word(0) == "http-request" { Side::Request } else { Side::Response };
+    let (name, lower) = (line.word(2), line.word(2).to_ascii_lowercase());
+    if line.has("if") || line.has("unless") {
+        return Err("a change under a condition is not carried over".into());
+    }
+    let count = line.words.len();
+    let value = || value(line.word(3)).ok_or("its value is made of what is no fact here".to_owned());
+    match (line.word(1), side) {
+        ("set-header", Side::Request) if lower == "host" && count == 4 => changes.host(&value()?),
+        ("set-header", _) if count == 4 => changes.field((side, Kind::Set), name, &value()?),
+        ("add-header", _) if count == 4 => changes.line(side, name, &value()?),
+        ("del-header", _) if count == 3 => changes.field((side, Kind::Remove), name, ""),
+        ("replace-path", Side::Request) if count == 4 => {
+            let to = groups(line.word(3), '\\').ok_or("it is made of what is no group")?;
+            changes.path_regex(&whole(name), &to)
+        }
+        ("set-path", Side::Request) if count == 3 && !name.contains('%') => changes.path("replace", name),
+        ("set-path", Side::Request) if count == 3 => match name.split_once("%[path") {
+            Some((prefix, "]")) if !prefix.contains('%') => changes.path_regex("^", &prefix.replace('$', "$$")),
+            Some(("", rest)) => {
+                let inside = rest.strip_prefix(",regsub(").and_then(|rest| rest.strip_suffix(")]"));
+                let (pattern, to) =
+                    inside.and_then(|inside| inside.split_once(',')).ok_or("it is not made of a pattern alone")?;
+                let is_plain = !to.contains([',', '\'', '"']) && !pattern.contains(['\'', '"']);
+                let to = groups(to, '\\').filter(|_| is_plain).ok_or("it is made of what is no group")?;
+                changes.path_regex(pattern, &to)
+            }
+            _ => Err("it is not made of the path alone".into()),
+        },
+        _ => Err("a change of this kind is not carried over".into()),
+    }
+}
+
+/// A value with haproxy's expressions, where there are facts for them.
+fn value(text: &str) -> Option<String> {
+    const FACTS: &[(&str, &str)] = &[
+        ("%[src]", "{client.ip}"),
+        ("%[src_port]", "{client.port}"),
+        ("%[method]", "{request.method}"),
+        ("%[ssl_fc_sni]", "{tls.server_name}"),
+        ("%[ssl_fc_protocol]", "{tls.version}"),
+        ("%[ssl_fc_alpn]", "{tls.alpn}"),
+        ("%ci", "{client.ip}"),
+        ("%cp", "{client.port}"),
+        ("%%", "%"),
+    ];
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&plain(&rest[..at]));
+        let (sign, fact) = FACTS.iter().find(|(sign, _)| rest[at..].starts_with(sign))?;
+        out.push_str(fact);
+        rest = &rest[at + sign.len()..];
+    }
+    out.push_str(&plain(rest));
+    Some(out)
+}
+
 /// Whether a line keeps requests out.
 fn is_guard(line: &Line) -> bool {
     // Relays by name take nothing but TLS.
@@ -1117,35 +1261,16 @@ fn is_guard(line: &Line) -> bool {
 
 /// Rules about requests and responses that have no counterpart, and lines that need none.
 fn request_rule(plan: &mut Plan, line: &Line) {
-    if is_guard(line) || line.word(1) == "allow" {
+    if is_guard(line) || line.word(1) == "allow" || line.text() == "filter compression" {
         return;
     }
-    let name = line.word(2).to_ascii_lowercase();
     match (line.word(0), line.word(1)) {
-        ("http-request", "set-header" | "add-header") if name.starts_with("x-forwarded-") => {}
-        ("http-request", "set-header" | "add-header" | "del-header" | "replace-header") => {
-            plan.note(
-                line.number,
-                line.text(),
-                "fields of requests are made of facts about the client alone (`request_headers`): set it at the server",
-            );
-        }
-        ("http-response", _) | ("http-after-response", _) | ("rspadd" | "rspidel", _) => {
-            plan.note(line.number, line.text(), "fields of responses are left to the servers: set it there");
-        }
-        ("http-request", "set-path" | "replace-path" | "set-uri" | "replace-uri" | "set-query") => {
-            plan.note(
-                line.number,
-                line.text(),
-                "paths are not rewritten: have the servers answer at the path that clients ask for",
-            );
+        _ if is_change(line) => {}
+        ("http-response" | "http-after-response" | "rspadd" | "rspidel", _) => {
+            plan.note(line.number, line.text(), "write what becomes of it as `response` of its routes");
         }
         ("http-request", "track-sc0" | "track-sc1" | "track-sc2") | ("tcp-request", "connection") => {
-            plan.note(
-                line.number,
-                line.text(),
-                "rates are not limited per client here; [process] connections_per_source limits connections",
-            );
+            plan.note(line.number, line.text(), RATES);
         }
         ("http-request" | "tcp-request", _) => {
             plan.note(line.number, line.text(), "this rule has no counterpart: see whether a route with `match` does")

@@ -596,7 +596,8 @@ impl Reader<'_> {
                 }
                 if let Err(what) = field(each, &mut changes) {
                     let kind = if name == "proxy_set_header" { "request" } else { "response" };
-                    let fix = format!("{what}; write what it should be in `{kind}` of its routes");
+                    let rest = if kind == "request" { changes.withhold(each.word(1)) } else { "" };
+                    let fix = format!("{what}; write what it should be in `{kind}` of its routes{rest}");
                     self.plan.note(each.line, each.text(), fix);
                 }
             }
