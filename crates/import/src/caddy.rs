@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::changes::Changes;
+use crate::changes::{Changes, Compress, Kind, Side, plain};
+use crate::guards::{Guard, Guarded};
 use crate::plan::{
     Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, escaped, name_of, one_or_list, quoted,
     redirect, respond,
 };
+use crate::terms::Term;
 use crate::words::{Directive, End, directives, duration, with_port};
 
 /// Snippets inside each other.
@@ -16,18 +18,9 @@ const DIRECTIVES_MAX: usize = 20_000;
 
 /// Directives that have no counterpart, and what to do.
 const WITHOUT: &[(&str, &str)] = &[
-    ("encode", "responses are compressed by the servers, or not at all"),
-    ("header", "fields of responses are left to the servers: set it there"),
-    ("rewrite", "paths are not rewritten: have the servers answer at the path that clients ask for"),
-    ("uri", "paths are not rewritten: have the servers answer at the path that clients ask for"),
-    ("request_body", "bodies have no limit of their size here: set it at the servers"),
-    ("rate_limit", "rates are not limited per client here; [process] connections_per_source limits connections"),
-    ("handle_errors", "Propylon's own answers have no pages"),
+    ("rate_limit", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
     ("error", "write `respond` in a route"),
-    (
-        "request_header",
-        "fields of requests are made of facts about the client alone (`request_headers`): set it at the server",
-    ),
+    ("handle_errors", "pages are not carried over: write `error_pages` in the listener or in its routes"),
     ("templates", "files are not served here"),
     ("push", "nothing is pushed"),
     ("metrics", "metrics are at /metrics of the admin address: add [admin]"),
@@ -304,10 +297,25 @@ impl Reader<'_> {
 
     /// Directives of a site, or of a `handle` in it, which are for what matches.
     fn block(&mut self, sites: &[Site], block: &[Directive], outer: &[Matched]) {
-        // Guards go before the directives that they guard.
-        let guards = |each: &&Directive| ["basic_auth", "basicauth", "forward_auth"].contains(&each.name());
-        let (first, rest): (Vec<&Directive>, Vec<&Directive>) = block.iter().partition(guards);
-        for each in first.into_iter().chain(rest) {
+        let changes = self.changes.clone();
+        block.iter().for_each(|each| self.change(each));
+        let is_auth = |each: &&Directive| ["basic_auth", "basicauth", "forward_auth"].contains(&each.name());
+        let auths: Vec<Guard> = block.iter().filter(is_auth).flat_map(|each| self.guards(each, outer)).collect();
+        let denials: Vec<Guard> =
+            block.iter().filter(|each| denies(each)).flat_map(|each| self.guards(each, outer)).collect();
+        // The order of Caddy: who may come in, then blocks, then what keeps out, then the rest.
+        let is_block = |each: &&Directive| ["handle", "handle_path", "route"].contains(&each.name());
+        let first = self.plan.routes.len();
+        self.directives(sites, block.iter().filter(is_block), outer);
+        let behind = self.plan.routes.len();
+        self.directives(sites, block.iter().filter(|each| !is_block(each) && !denies(each)), outer);
+        self.guard(sites, behind, &denials);
+        self.guard(sites, first, &auths);
+        self.changes = changes;
+    }
+
+    fn directives<'d>(&mut self, sites: &[Site], all: impl Iterator<Item = &'d Directive>, outer: &[Matched]) {
+        for each in all {
             let known = WITHOUT.iter().find(|(name, _)| *name == each.name());
             match each.name() {
                 name if name.starts_with('@') => {}
@@ -316,12 +324,8 @@ impl Reader<'_> {
                 "reverse_proxy" => self.proxied(sites, each, outer),
                 "redir" => self.redirect(sites, each, outer),
                 "respond" => self.respond(sites, each, outer),
-                "basic_auth" | "basicauth" | "forward_auth" => self.guard(sites, each, outer),
-                "abort" => {
-                    if let Some((matched, _)) = self.matched_at_least(each, outer) {
-                        self.add(sites, each.line, &matched, &respond(403, ""));
-                    }
-                }
+                "basic_auth" | "basicauth" | "forward_auth" => {}
+                name if CHANGES.contains(&name) => {}
                 "file_server" | "php_fastcgi" => {
                     let why = if each.name() == "php_fastcgi" {
                         "this protocol is not spoken to servers"
@@ -344,40 +348,142 @@ impl Reader<'_> {
         }
     }
 
+    /// What a directive without a matcher changes, for its block.
+    fn change(&mut self, each: &Directive) {
+        if !CHANGES.contains(&each.name()) {
+            return;
+        }
+        let is_of_fields = ["header", "request_header"].contains(&each.name());
+        if let (true, Some(inner)) = (is_of_fields && each.words.len() == 1, &each.block) {
+            for line in inner.iter().filter(|line| line.name() != "defer") {
+                let words = [&each.words[..1], &line.words].concat();
+                self.change(&Directive { line: line.line, words, block: None });
+            }
+            return;
+        }
+        let key = match each.name() {
+            "header" => "response",
+            "encode" => "compress",
+            "request_body" => "body_limit",
+            _ => "request",
+        };
+        let is_of_some = each.word(1).starts_with(['/', '@']) && each.name() != "request_body";
+        let from = if each.word(1) == "*" { 2 } else { 1 };
+        let words = each.words.get(from..).unwrap_or_default();
+        let mut trial = self.changes.clone();
+        let done = if is_of_some {
+            Err("a change for some requests is not carried over".into())
+        } else {
+            changed(each, words, &mut trial)
+        };
+        if done.is_ok() {
+            self.changes = trial;
+            return;
+        }
+        let what = done.err().unwrap_or_default();
+        let is_set = each.name() == "request_header" && words.len() == 2 && !is_of_some;
+        let rest = if is_set { self.changes.withhold(&words[0]) } else { "" };
+        self.plan.note(each.line, each.text(), format!("{what}; write `{key}` in the routes that it is for{rest}"));
+    }
+
     fn handle(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
         let Some((matched, _)) = self.matched(each, outer) else { return };
+        let changes = self.changes.clone();
         if each.name() == "handle_path" {
-            let fix = "servers get the path as clients ask for it, with this prefix in it: have them answer there";
-            self.plan.note(each.line, each.text(), fix);
+            let prefix = each.word(1).trim_end_matches('*').trim_end_matches('/');
+            if !prefix.starts_with('/') || self.changes.path("strip", prefix).is_err() {
+                self.plan.note(
+                    each.line,
+                    each.text(),
+                    "write what becomes of the path as `request.path` of its routes",
+                );
+            }
         }
         self.block(sites, each.inner(), &matched);
+        self.changes = changes;
     }
 
-    /// Something that lets only some in: nobody, since who they are is not asked here.
-    fn guard(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
-        let Some((matched, _)) = self.matched_at_least(each, outer) else { return };
-        let fix = format!("nobody is asked here: have the servers ask, and lead the route to them; {CLOSED}");
-        self.plan.note(each.line, each.text(), fix);
-        self.add(sites, each.line, &matched, &respond(403, ""));
-    }
-
-    /// As `matched`, and where a test is not carried over what is left of the tests, which match more.
-    fn matched_at_least(&mut self, each: &Directive, outer: &[Matched]) -> Option<(Vec<Matched>, usize)> {
-        let notes = self.plan.notes.len();
-        if let Some(found) = self.matched(each, outer) {
-            return Some(found);
+    /// Lays guards over the routes from the given one on; without any they have routes of their own.
+    fn guard(&mut self, sites: &[Site], first: usize, guards: &[Guard]) {
+        let routes = self.plan.routes.split_off(first);
+        let tls: BTreeMap<String, bool> =
+            self.plan.listeners.iter().map(|each| (each.name.clone(), each.is_tls)).collect();
+        let mut guarded = Guarded { guards, tls: &tls, routes: Vec::new(), wider: Vec::new() };
+        let all: Vec<usize> = (0..guards.len()).collect();
+        for route in routes {
+            match route.action {
+                Action::Redirect(_) => guarded.routes.push(route),
+                _ => guarded.add(route, &all),
+            }
         }
-        let tests = self.matchers.get(each.word(1)).cloned().unwrap_or_default();
-        let tests: Vec<Directive> =
-            tests.into_iter().filter(|test| tested(std::slice::from_ref(test)).is_ok()).collect();
-        let own = tested(&tests).ok().filter(|_| !tests.is_empty())?;
+        let Guarded { routes, mut wider, .. } = guarded;
+        wider.dedup();
+        for line in wider {
+            self.plan.note(line, "a rule that keeps requests out", WIDER);
+        }
+        let notes = self.plan.notes.len();
+        routes.into_iter().for_each(|route| self.plan.route(route));
+        // What nothing else is for is kept out as well.
+        for guard in guards.iter().filter(|guard| guard.except.is_empty()) {
+            let path = guard.of.path.clone().unwrap_or(Path::Prefix("/".into()));
+            let matched = Matched { host: guard.of.host.clone(), path, conditions: guard.of.conditions.clone() };
+            self.add(sites, guard.line, &[matched], &guard.action);
+        }
         self.plan.notes.truncate(notes);
-        self.plan.note(
-            each.line,
-            each.text(),
-            "it holds for more requests than before: add routes for those that it is not for",
-        );
-        Some((outer.iter().flat_map(|one| own.iter().map(move |two| joined(one, two))).collect(), 2))
+    }
+
+    /// What a directive keeps out. Of tests that are not carried over the rest holds, so that nobody gets in who did
+    /// not before.
+    fn guards(&mut self, each: &Directive, outer: &[Matched]) -> Vec<Guard> {
+        let is_auth = !denies(each);
+        let (mut own, mut except, mut is_wider) = (vec![Matched::all()], Vec::new(), false);
+        let word = each.word(1);
+        let mut is_known = is_auth || !word.starts_with('@');
+        if word.starts_with('/') {
+            own = vec![Matched { path: path(word), ..Matched::all() }];
+        }
+        for test in self.matchers.get(word).cloned().unwrap_or_default() {
+            if test.name() == "not" {
+                is_known = true;
+                let inline = [Directive { line: test.line, words: test.arguments().to_vec(), block: None }];
+                match tested(test.block.as_deref().unwrap_or(&inline)) {
+                    Ok(found) => except.extend(found),
+                    Err(_) => is_wider = true,
+                }
+                continue;
+            }
+            match tested(std::slice::from_ref(&test)) {
+                Ok(found) => {
+                    is_known = true;
+                    own = own.iter().flat_map(|one| found.iter().map(move |two| joined(one, two))).collect();
+                }
+                Err(_) => is_wider = true,
+            }
+        }
+        if is_auth {
+            let fix = format!(
+                "who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}"
+            );
+            self.plan.note(each.line, each.text(), fix);
+        } else if !is_known {
+            let fix = format!("{word} is not carried over: write a route with host, path and `match`");
+            self.plan.note(each.line, each.text(), fix);
+            return Vec::new();
+        } else if is_wider {
+            self.plan.note(each.line, each.text(), WIDER);
+        }
+        let action = if is_auth { respond(403, "") } else { denial(each) };
+        let both = outer.iter().flat_map(|one| own.iter().map(move |two| joined(one, two)));
+        let except: Vec<Term> = except.iter().map(|one| term(one, false)).collect();
+        let guard = |matched: Matched| Guard {
+            line: each.line,
+            from: if is_auth { 0 } else { each.line },
+            of: term(&matched, true),
+            except: except.clone(),
+            action: action.clone(),
+            is_whole: true,
+        };
+        both.map(guard).collect()
     }
 
     /// Requests that a directive is for, and how many of its words say so; none where that cannot be said.
@@ -428,9 +534,7 @@ impl Reader<'_> {
     }
 
     fn respond(&mut self, sites: &[Site], each: &Directive, outer: &[Matched]) {
-        let denies = each.words.iter().any(|word| ["401", "403", "404"].contains(&word.as_str()));
-        let found = if denies { self.matched_at_least(each, outer) } else { self.matched(each, outer) };
-        let Some((matched, from)) = found else { return };
+        let Some((matched, from)) = self.matched(each, outer) else { return };
         let (body, status) = match (each.word(from), each.word(from + 1)) {
             (word, "") if word.parse::<u16>().is_ok() => ("", word.parse().unwrap_or(200)),
             (body, "") => (body, 200),
@@ -479,7 +583,28 @@ impl Reader<'_> {
             }
             self.options_of_proxy(&name, each);
         }
+        let changes = self.changes.clone();
+        for inner in each.inner() {
+            let (side, key) = match inner.name() {
+                "header_up" => (Side::Request, "request"),
+                "header_down" => (Side::Response, "response"),
+                _ => continue,
+            };
+            let lower = inner.word(1).to_ascii_lowercase();
+            if side == Side::Request
+                && ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].contains(&lower.as_str())
+            {
+                continue;
+            }
+            if let Err(what) = field(inner.arguments(), side, &mut self.changes) {
+                let is_set = side == Side::Request && inner.words.len() == 3;
+                let rest = if is_set { self.changes.withhold(inner.word(1)) } else { "" };
+                let fix = format!("{what}; write `{key}` in the routes that it is for{rest}");
+                self.plan.note(inner.line, inner.text(), fix);
+            }
+        }
         self.add(sites, each.line, &matched, &Action::Backend(name));
+        self.changes = changes;
     }
 
     /// A backend's name: of its server, or of that and the line if there is another one with that server.
@@ -509,8 +634,12 @@ impl Reader<'_> {
                     "round_robin" => {}
                     "random" => drop(backend.keys.insert("balance".into(), quoted("random"))),
                     "first" => drop(backend.keys.insert("balance".into(), quoted("first"))),
-                    "least_conn" | "random_choose" => drop(backend.keys.insert("balance".into(), quoted("least-connections"))),
-                    "ip_hash" | "client_ip_hash" => drop(backend.keys.insert("balance".into(), quoted("consistent-hash"))),
+                    "least_conn" | "random_choose" => {
+                        drop(backend.keys.insert("balance".into(), quoted("least-connections")))
+                    }
+                    "ip_hash" | "client_ip_hash" => {
+                        drop(backend.keys.insert("balance".into(), quoted("consistent-hash")))
+                    }
                     "uri_hash" => hash(backend, quoted("path")),
                     "header" => hash(backend, format!("{{ header = {} }}", quoted(each.word(2)))),
                     "cookie" => {
@@ -520,27 +649,21 @@ impl Reader<'_> {
                     _ => notes.push((each.line, each.text(), "see `balance` of a backend")),
                 },
                 "health_uri" | "health_path" => drop(backend.health.insert("path".into(), quoted(each.word(1)))),
-                "health_interval" => time().into_iter().for_each(|time| drop(backend.health.insert("interval".into(), time))),
-                "health_timeout" => time().into_iter().for_each(|time| drop(backend.health.insert("timeout".into(), time))),
+                "health_interval" => {
+                    time().into_iter().for_each(|time| drop(backend.health.insert("interval".into(), time)))
+                }
+                "health_timeout" => {
+                    time().into_iter().for_each(|time| drop(backend.health.insert("timeout".into(), time)))
+                }
                 "health_port" => drop(backend.health.insert("port".into(), each.word(1).to_owned())),
                 "health_status" => {
                     let status = each.word(1);
-                    let status = status.strip_suffix("xx").map_or(status.to_owned(), |class| format!("{class}00-{class}99"));
+                    let status =
+                        status.strip_suffix("xx").map_or(status.to_owned(), |class| format!("{class}00-{class}99"));
                     backend.health.insert("status".into(), quoted(&status));
                 }
                 "health_body" => drop(backend.health.insert("body".into(), quoted(each.word(1)))),
-                "header_up" => match (each.word(1).to_ascii_lowercase().as_str(), each.word(2)) {
-                    ("host", "{host}" | "{http.request.host}") => {}
-                    ("host", "{upstream_hostport}" | "{http.reverse_proxy.upstream.hostport}") => {
-                        notes.push((each.line, each.text(), "servers get the Host that clients send"));
-                    }
-                    (field, "{remote_host}" | "{remote}" | "{client_ip}" | "{http.request.remote.host}") if !field.starts_with("x-forwarded") => {
-                        notes.push((each.line, each.text(), "write request_headers = { \"X-Real-IP\" = \"{client.ip}\" } in the listener"));
-                    }
-                    (field, _) if field.starts_with("x-forwarded") => {}
-                    _ => notes.push((each.line, each.text(), "fields of requests are made of facts about the client alone (`request_headers`): set it at the server")),
-                },
-                "header_down" => notes.push((each.line, each.text(), "fields of responses are left to the servers: set it there")),
+                "header_up" | "header_down" => {}
                 "transport" => transport(backend, each, &mut notes),
                 _ => notes.push((each.line, each.text(), "it is not known to this command: see whether it matters")),
             }
@@ -571,6 +694,141 @@ impl Reader<'_> {
                 });
             }
         }
+    }
+}
+
+/// Words for a guard that holds for more than it did.
+const WIDER: &str = "it holds for more requests than before: add routes for those that it is not for";
+
+/// Whether a directive keeps requests out.
+fn denies(each: &Directive) -> bool {
+    let has_status = || each.words.iter().any(|word| ["401", "403", "404"].contains(&word.as_str()));
+    match each.name() {
+        "abort" => true,
+        "error" | "respond" => has_status(),
+        _ => false,
+    }
+}
+
+/// The answer of a directive that keeps requests out.
+fn denial(each: &Directive) -> Action {
+    let from = if each.word(1).starts_with(['/', '@', '*']) { 2 } else { 1 };
+    let status = each.words.iter().rev().find_map(|word| word.parse().ok()).unwrap_or(403);
+    let body = each.word(from);
+    let has_body = each.name() == "respond" && body.parse::<u16>().is_err() && !body.contains('{');
+    respond(status, if has_body { body } else { "" })
+}
+
+fn term(matched: &Matched, ignores_case: bool) -> Term {
+    let path = Some(matched.path.clone()).filter(|path| *path != Path::Prefix("/".into()));
+    let (host, conditions) = (matched.host.clone(), matched.conditions.clone());
+    // Caddy compares paths without case.
+    Term { host, path, is_tls: None, ignores_case, conditions }
+}
+
+/// Directives that change, limit or compress what goes through.
+const CHANGES: &[&str] = &["header", "request_header", "encode", "request_body", "uri", "rewrite"];
+
+/// A value with Caddy's placeholders, where there are facts for them.
+fn value(text: &str) -> Option<String> {
+    const FACTS: &[(&str, &str)] = &[
+        ("{remote_host}", "{client.ip}"),
+        ("{http.request.remote.host}", "{client.ip}"),
+        ("{client_ip}", "{request.source}"),
+        ("{remote_port}", "{client.port}"),
+        ("{host}", "{request.host}"),
+        ("{method}", "{request.method}"),
+        ("{scheme}", "{request.scheme}"),
+        ("{path}", "{request.path}"),
+        ("{uri}", "{request.path}{request.query}"),
+        ("{upstream_hostport}", "{upstream.server}"),
+        ("{http.reverse_proxy.upstream.hostport}", "{upstream.server}"),
+    ];
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        out.push_str(&plain(&rest[..at]));
+        let (sign, fact) = FACTS.iter().find(|(sign, _)| rest[at..].starts_with(sign))?;
+        out.push_str(fact);
+        rest = &rest[at + sign.len()..];
+    }
+    out.push_str(&plain(rest));
+    Some(out)
+}
+
+/// A change of a field: `NAME VALUE`, `+NAME VALUE`, `-NAME`.
+fn field(words: &[String], side: Side, changes: &mut Changes) -> Result<(), String> {
+    let name = words.first().map_or("", String::as_str);
+    let value = || {
+        let text = words.get(1).map_or("", String::as_str);
+        value(text).ok_or("its value is made of what is no fact here".to_owned())
+    };
+    match (name.chars().next(), words.len()) {
+        (Some('-'), 1) => changes.field((side, Kind::Remove), &name[1..], ""),
+        (Some('+'), 2) => changes.line(side, &name[1..], &value()?),
+        (Some('>'), 2) => changes.field((side, Kind::Set), &name[1..], &value()?),
+        (Some('?'), _) | (_, 0 | 1) => Err("a change of this kind is not carried over".into()),
+        (Some(_), 2) if name.eq_ignore_ascii_case("host") && side == Side::Request => match words[1].as_str() {
+            "{host}" | "{http.request.host}" => Ok(()),
+            host => changes.host(&value().unwrap_or(host.to_owned())),
+        },
+        (Some(_), 2) => changes.field((side, Kind::Set), name, &value()?),
+        _ => Err("a change of this kind is not carried over".into()),
+    }
+}
+
+/// Bytes, with the units of Caddy.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "kib" => 1 << 10,
+        "m" | "mb" => 1_000_000,
+        "mib" => 1 << 20,
+        "g" | "gb" => 1_000_000_000,
+        "gib" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Makes the change of a directive, of which these words are behind its matcher.
+fn changed(each: &Directive, words: &[String], changes: &mut Changes) -> Result<(), String> {
+    let word = |index: usize| words.get(index).map_or("", String::as_str);
+    match (each.name(), word(0)) {
+        ("header" | "request_header", _) => {
+            let side = if each.name() == "header" { Side::Response } else { Side::Request };
+            field(words, side, changes)
+        }
+        ("encode", _) => {
+            let mut compress = Compress { encodings: words.to_vec(), minimum: Some(512), ..Compress::default() };
+            for inner in each.inner() {
+                match inner.name() {
+                    "gzip" | "zstd" | "br" => compress.encodings.push(inner.name().to_owned()),
+                    "minimum_length" => compress.minimum = inner.word(1).parse().ok(),
+                    _ => return Err("what it asks of responses is not carried over".into()),
+                }
+            }
+            if compress.encodings.is_empty() {
+                compress.encodings.extend(["zstd".to_owned(), "gzip".to_owned()]);
+            }
+            changes.compress(&compress)
+        }
+        ("request_body", _) => {
+            let size = each.find("max_size").and_then(|size| bytes(size.word(1)));
+            changes.body_limit(size.filter(|_| each.inner().len() == 1).ok_or("it is no size alone")?)
+        }
+        ("uri", "strip_prefix") => changes.path("strip", word(1).trim_end_matches('/')),
+        ("uri", "path_regexp") => changes.path_regex(word(1), word(2)),
+        ("rewrite", target) => match target.strip_suffix("{uri}") {
+            Some(prefix) if prefix.starts_with('/') && !prefix.contains('{') => {
+                changes.path_regex("^", &prefix.replace('$', "$$"))
+            }
+            None if target.starts_with('/') && !target.contains(['{', '?']) => changes.path("replace", target),
+            _ => Err("it is made of what is no path".into()),
+        },
+        _ => Err("a change of this kind is not carried over".into()),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use regex::bytes::Regex;
+use propylon_config::pattern;
 
 use crate::changes::Changes;
 use crate::plan::{Action, Path, Route, escaped};
@@ -19,6 +19,8 @@ const ROUTES_MAX: usize = 2000;
 #[derive(Clone, Debug)]
 pub struct Guard {
     pub line: usize,
+    /// Fixed answers of lines before this one are not behind it.
+    pub from: usize,
     /// Requests that it is for ...
     pub of: Term,
     /// ... but for these.
@@ -51,7 +53,7 @@ impl Guarded<'_> {
     pub fn add(&mut self, route: Route, left: &[usize]) {
         for (place, index) in left.iter().enumerate() {
             let guard = &self.guards[*index];
-            if matches!(route.action, Action::Respond(_)) && route.line < guard.line {
+            if matches!(route.action, Action::Respond(_)) && route.line < guard.from {
                 continue;
             }
             let out = match self.meet(&route, &guard.of, guard.is_whole) {
@@ -81,9 +83,6 @@ impl Guarded<'_> {
             }
             let is_all = is_same(&out, &route);
             if let (Some(pattern), false) = (beside(&guard.of, &out), out.path == route.path) {
-                if guard.of.ignores_case && !guard.except.is_empty() {
-                    self.wider.push(guard.line);
-                }
                 self.routes.push(closed(Route { path: pattern, ..out.clone() }, guard));
             }
             self.routes.push(closed(out, guard));
@@ -183,18 +182,39 @@ fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
     Path::Regex(format!("{}^(?:{})$", if ignores_case { "(?i)" } else { "" }, all.join("|")))
 }
 
-/// A pattern for paths that a guard names and a route's prefix does not: haproxy's prefixes end anywhere in a segment.
+/// A pattern for paths that a guard names and a route's path does not: prefixes of haproxy end anywhere in a segment,
+/// and some are compared without case.
 fn beside(of: &Term, out: &Route) -> Option<Path> {
-    match &of.path {
-        Some(Path::Prefix(prefix) | Path::Exact(prefix)) if of.ignores_case => {
-            let end = if matches!(out.path, Path::Exact(_)) { "$" } else { "" };
-            Some(Path::Regex(format!("(?i)^{}{end}", escaped(prefix))))
-        }
-        Some(Path::Prefix(prefix)) if !prefix.ends_with('/') && out.path == Path::Prefix(prefix.clone()) => {
-            Some(Path::Regex(format!("^{}[^/]", escaped(prefix))))
-        }
-        _ => None,
+    let (Path::Prefix(text) | Path::Exact(text)) = of.path.as_ref()? else { return None };
+    let is_exact = matches!(out.path, Path::Exact(_));
+    let end = if is_exact { "$" } else { "" };
+    let mut all = Vec::new();
+    if of.ignores_case {
+        all.extend(cases(text).into_iter().map(|pattern| format!("{pattern}{end}")));
     }
+    if !text.ends_with('/') && out.path == Path::Prefix(text.clone()) {
+        all.push(format!("{}[^/]", escaped(text)));
+    }
+    match all.as_slice() {
+        [] => None,
+        [one] => Some(Path::Regex(format!("^{one}"))),
+        all => Some(Path::Regex(format!("^(?:{})", all.join("|")))),
+    }
+}
+
+/// Patterns of a text in other cases than its own.
+fn cases(text: &str) -> Vec<String> {
+    const LETTERS_MAX: usize = 24;
+    let letters: Vec<(usize, char)> = text.char_indices().filter(|(_, c)| c.is_ascii_alphabetic()).collect();
+    if letters.len() > LETTERS_MAX {
+        return vec![format!("(?i:{})", escaped(text))];
+    }
+    let other = |c: char| if c.is_ascii_uppercase() { c.to_ascii_lowercase() } else { c.to_ascii_uppercase() };
+    let pattern = |(at, letter): &(usize, char)| match &text[at + 1..] {
+        "" => format!("{}{}", escaped(&text[..*at]), other(*letter)),
+        rest => format!("{}{}(?i:{})", escaped(&text[..*at]), other(*letter), escaped(rest)),
+    };
+    letters.iter().map(pattern).collect()
 }
 
 /// Paths that are both a route's and a condition's of haproxy; an error where no one path or pattern says that.
@@ -213,9 +233,9 @@ fn paths(own: &Path, asked: &Path, ignores_case: bool, is_whole: bool) -> Result
         (Path::Prefix(own), Path::Exact(text)) => is_below(&folded(text), &folded(own)).then(|| asked.clone()),
         (Path::Exact(text), Path::Prefix(prefix)) => begins(text, prefix).then(|| own.clone()),
         (Path::Exact(one), Path::Exact(two)) => (folded(one) == folded(two)).then(|| own.clone()),
-        (Path::Exact(text), Path::Regex(pattern)) => {
-            let pattern = Regex::new(&if ignores_case { format!("(?i){pattern}") } else { pattern.clone() });
-            pattern.map_err(drop)?.is_match(text.as_bytes()).then(|| own.clone())
+        (Path::Exact(text), Path::Regex(asked)) => {
+            let compiled = pattern::compile(&if ignores_case { format!("(?i){asked}") } else { asked.clone() });
+            compiled.map_err(drop)?.is_match(text.as_bytes()).then(|| own.clone())
         }
         (Path::Prefix(prefix), Path::Regex(pattern)) if prefix != "/" && ending(pattern).is_some() => {
             let prefix = format!("{}/", prefix.trim_end_matches('/'));
@@ -288,6 +308,14 @@ mod tests {
         assert_eq!(between("/a.c", ".css", false), Path::Regex(r"^(?:/a\.c.*\.css|/a\.css)$".into()));
         assert!(ends_apart(r"\.css$", r"\.js$"));
         assert!(!ends_apart(r"\.css$", r"n\.css$"));
+    }
+
+    #[test]
+    fn a_text_in_other_cases_is_not_the_text_itself() {
+        assert_eq!(cases("/a.b"), [r"/A(?i:\.b)", r"/a\.B"]);
+        let pattern = pattern::compile(&format!("^(?:{})$", cases("/admin/").join("|"))).unwrap();
+        assert!(["/Admin/", "/ADMIN/", "/admiN/"].iter().all(|path| pattern.is_match(path.as_bytes())));
+        assert!(!pattern.is_match(b"/admin/"));
     }
 
     #[test]

@@ -987,7 +987,7 @@ impl<'f> Frontend<'f> {
             except.extend(self.allowed.iter().cloned());
             for of in of {
                 let (line, action, except) = (line.number, action.clone(), except.clone());
-                self.guards.push(Guard { line, of, except, action, is_whole: true });
+                self.guards.push(Guard { line, from: line, of, except, action, is_whole: true });
             }
         }
     }

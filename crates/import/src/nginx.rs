@@ -290,7 +290,10 @@ impl Reader<'_> {
                 }
                 let has_root = server.inner().iter().any(|each| each.name() == "location" && each.word(1) == "/");
                 if let (false, Some(root)) = (has_root, server.find("root")) {
-                    let action = self.plan.files(root.line, &root.text(), "nginx", "files are not served here");
+                    let action = match guard(&[server, http]) {
+                        Some(each) => self.asks(each),
+                        None => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
+                    };
                     self.add(&place, root.line, Path::Prefix("/".into()), &action);
                 }
             }
@@ -444,6 +447,14 @@ impl Reader<'_> {
         action
     }
 
+    /// The answer in place of one who asks who comes.
+    fn asks(&mut self, each: &Directive) -> Action {
+        let fix =
+            format!("who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}");
+        self.plan.note(each.line, each.text(), fix);
+        respond(403, "")
+    }
+
     fn location(&mut self, place: &Place<'_>, location: &Directive) {
         let Some(path) = location_path(location.arguments()) else {
             self.plan.note(location.line, location.text(), "named locations are not carried over");
@@ -458,16 +469,9 @@ impl Reader<'_> {
             changes.timeouts = self.own_timeouts(place, location);
         }
         let place = &Place { access: &access, changes: &changes, ..*place };
-        let guard = [location, place.server, place.http].into_iter().find_map(|block| {
-            let beside = ["auth_basic_user_file", "auth_request_set"];
-            block.inner().iter().find(|each| each.name().starts_with("auth_") && !beside.contains(&each.name()))
-        });
-        if let Some(each) = guard.filter(|each| each.word(1) != "off" && !denies) {
-            let fix = format!(
-                "who may come in is not carried over: write `auth` in the route, with `basic` or `jwt`; {CLOSED}"
-            );
-            self.plan.note(each.line, each.text(), fix);
-            self.add(place, location.line, path, &respond(403, ""));
+        if let Some(each) = guard(&[location, place.server, place.http]).filter(|_| !denies) {
+            let action = self.asks(each);
+            self.add(place, location.line, path, &action);
             return;
         }
         let action = if location.find("internal").is_some() {
@@ -807,6 +811,22 @@ impl Access {
         }
         access
     }
+}
+
+/// A directive that asks who comes: of each kind the innermost holds.
+fn guard<'d>(blocks: &[&'d Directive]) -> Option<&'d Directive> {
+    let is_guard = |each: &&Directive| {
+        each.name().starts_with("auth_") && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())
+    };
+    let mut seen: Vec<&str> = Vec::new();
+    for block in blocks {
+        let own: Vec<&Directive> = block.inner().iter().filter(is_guard).collect();
+        if let Some(found) = own.iter().find(|each| each.word(1) != "off" && !seen.contains(&each.name())) {
+            return Some(found);
+        }
+        seen.extend(own.iter().map(|each| each.name()));
+    }
+    None
 }
 
 /// Timeouts, and what they are here.
