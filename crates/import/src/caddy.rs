@@ -73,7 +73,7 @@ struct Reader<'p> {
     /// Named matchers of the site at hand.
     matchers: BTreeMap<String, Vec<Directive>>,
     count: usize,
-    /// Of the block at hand.
+    /// Changes of the block at hand.
     changes: Changes,
 }
 
@@ -348,7 +348,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What a directive without a matcher changes, for its block.
+    /// Changes that a directive without a matcher makes for its block.
     fn change(&mut self, each: &Directive) {
         if !CHANGES.contains(&each.name()) {
             return;
@@ -423,7 +423,7 @@ impl Reader<'_> {
         }
         let notes = self.plan.notes.len();
         routes.into_iter().for_each(|route| self.plan.route(route));
-        // What nothing else is for is kept out as well.
+        // Requests that no other route is for are kept out as well.
         for guard in guards.iter().filter(|guard| guard.except.is_empty()) {
             let path = guard.of.path.clone().unwrap_or(Path::Prefix("/".into()));
             let matched = Matched { host: guard.of.host.clone(), path, conditions: guard.of.conditions.clone() };
@@ -432,7 +432,7 @@ impl Reader<'_> {
         self.plan.notes.truncate(notes);
     }
 
-    /// What a directive keeps out. Of tests that are not carried over the rest holds, so that nobody gets in who did
+    /// Requests that a directive keeps out. Of tests that are not carried over the rest holds, so that nobody gets in who did
     /// not before.
     fn guards(&mut self, each: &Directive, outer: &[Matched]) -> Vec<Guard> {
         let is_auth = !denies(each);

@@ -1,4 +1,4 @@
-//! What a route changes, limits and compresses on the way.
+//! Changes, limits and compression of a route.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +77,7 @@ impl Changes {
         }
     }
 
-    /// As `field`, and where the field can have one line alone it has this one.
+    /// Like `field`, and where the field can have one line alone it has this one.
     pub fn line(&mut self, side: Side, name: &str, value: &str) -> Result<(), String> {
         self.field((side, Kind::Add), name, value).or_else(|_| self.field((side, Kind::Set), name, value))
     }
@@ -87,7 +87,7 @@ impl Changes {
         self.path_table(format!("{{ {key} = {} }}", quoted(value)))
     }
 
-    /// What a pattern finds in a path becomes a text.
+    /// Text in place of a pattern that is found in a path.
     pub fn path_regex(&mut self, pattern: &str, to: &str) -> Result<(), String> {
         self.path_table(format!("{{ regex = {}, to = {} }}", quoted(pattern), quoted(to)))
     }
@@ -117,7 +117,7 @@ impl Changes {
         self.take(Changes { compress: Some(compress.text()), ..self.clone() })
     }
 
-    /// Both, those of another after these.
+    /// Joins the changes of another, which are made after these.
     pub fn then(&mut self, other: &Changes) -> Result<(), String> {
         let mut trial = self.clone();
         for (side, fields) in [(Side::Request, &other.request), (Side::Response, &other.response)] {
@@ -144,7 +144,7 @@ impl Changes {
         self.take(trial)
     }
 
-    /// These changes, if the configuration's own check has nothing to say.
+    /// Takes changes, if the configuration's own check has nothing to say.
     fn take(&mut self, trial: Changes) -> Result<(), String> {
         const FRAME: &str = "[listener.a]\nbind = \"127.0.0.1:443\"\ntls = \"a\"\n\n[tls.a]\ncertificates = [\"a\"]\n\n\
                              [backend.a]\nservers = [\"127.0.0.1:80\"]\n\n[[route]]\nbackend = \"a\"\n";

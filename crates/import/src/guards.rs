@@ -171,7 +171,7 @@ fn ending(pattern: &str) -> Option<String> {
 /// A pattern of paths that begin and end so.
 fn between(prefix: &str, ending: &str, ignores_case: bool) -> Path {
     let mut all = vec![format!("{}.*{}", escaped(prefix), escaped(ending))];
-    // Both may share what is between them.
+    // Prefix and ending may share what is between them.
     let shared = |index: &usize| prefix.ends_with(&ending[..*index]);
     all.extend(
         (1..=ending.len().min(prefix.len()))

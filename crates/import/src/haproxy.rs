@@ -868,7 +868,7 @@ impl<'f> Frontend<'f> {
                 self.plan.note(line, "a rule that keeps requests out", WIDER);
             }
         }
-        // Whom a guard excepts may have a route by now.
+        // Clients that a guard excepts may have a route by now.
         let notes = self.plan.notes.len();
         routes.into_iter().for_each(|route| self.plan.route(route));
         self.plan.notes.truncate(notes);
@@ -1020,7 +1020,7 @@ impl<'f> Frontend<'f> {
                         is_known = true;
                         let both: Vec<Term> =
                             all.iter().flat_map(|one| terms.iter().filter_map(|two| one.and(two))).collect();
-                        // Of two conditions that cannot be said together the first alone holds for more.
+                        // One of two conditions that cannot be said together holds for more.
                         let is_said = !both.is_empty() && both.len() <= ALTERNATIVES_MAX;
                         is_more |= !is_said;
                         all = if is_said { both } else { all };

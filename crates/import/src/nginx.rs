@@ -641,7 +641,7 @@ impl Reader<'_> {
         changes
     }
 
-    /// What a location makes of the path: a URI in `proxy_pass`, or one `rewrite`.
+    /// Changes of the path by a location: a URI in `proxy_pass`, or one `rewrite`.
     fn path_changes(&mut self, location: &Directive, changes: &mut Changes) {
         const FIX: &str = "write what becomes of the path as `request.path` of its route";
         for each in location.inner().iter().filter(|each| each.name() == "rewrite") {
