@@ -188,7 +188,11 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
             _ => plan.note(
                 section.number,
                 format!("{} {}", section.kind, section.name),
-                "this section has no counterpart",
+                match section.kind.as_str() {
+                    "userlist" => "write its users into a file, and `auth = { basic = { file = ... } }` in the routes",
+                    "http-errors" => PAGES,
+                    _ => "this section has no counterpart",
+                },
             ),
         }
     }
