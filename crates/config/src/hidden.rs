@@ -32,7 +32,7 @@ pub(crate) fn check(report: &Report<'_>, routes: &[RouteDraft]) {
             // Routes with the very same conditions are told of elsewhere.
             let hides = |earlier: &&&RouteDraft| {
                 let other = &earlier.route.conditions;
-                other != conditions && count(other) == count(conditions) && implies(conditions, other)
+                other != conditions && other.counts() == conditions.counts() && implies(conditions, other)
             };
             let Some(earlier) = group[..index].iter().find(hides) else { continue };
             let line = report.line(earlier.span);
@@ -40,16 +40,6 @@ pub(crate) fn check(report: &Report<'_>, routes: &[RouteDraft]) {
             report.warning(draft.span, what, "put it before that one, or remove it");
         }
     }
-}
-
-/// Numbers of conditions by kind, in the order in which they rank.
-fn count(conditions: &Conditions) -> [usize; 4] {
-    let Conditions { method, header, query, cookie, source, client, tls, grpc, port } = conditions;
-    let grpc =
-        grpc.as_ref().map_or(0, |grpc| 1 + usize::from(grpc.service.is_some()) + usize::from(grpc.method.is_some()));
-    let lists = usize::from(!source.is_empty()) + usize::from(!port.is_empty());
-    let others = cookie.len() + client.len() + tls.len() + lists + grpc;
-    [usize::from(!method.is_empty()), header.len(), query.len(), others]
 }
 
 /// Whether a request that meets `own` meets `other` as well, as far as it can be told.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::changes::{Changes, Compress, Kind, Side, plain};
+use crate::changes::{Changes, Compress, Kind, Side, with_facts};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{
     Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, escaped, name_of, one_or_list, quoted,
@@ -744,16 +744,7 @@ fn value(text: &str) -> Option<String> {
         ("{upstream_hostport}", "{upstream.server}"),
         ("{http.reverse_proxy.upstream.hostport}", "{upstream.server}"),
     ];
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('{') {
-        out.push_str(&plain(&rest[..at]));
-        let (sign, fact) = FACTS.iter().find(|(sign, _)| rest[at..].starts_with(sign))?;
-        out.push_str(fact);
-        rest = &rest[at + sign.len()..];
-    }
-    out.push_str(&plain(rest));
-    Some(out)
+    with_facts(text, '{', FACTS)
 }
 
 /// A change of a field: `NAME VALUE`, `+NAME VALUE`, `-NAME`.

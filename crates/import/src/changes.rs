@@ -237,6 +237,21 @@ pub fn plain(text: &str) -> String {
     text.replace('{', "{{").replace('}', "}}")
 }
 
+/// A text with facts in place of what stands for them in another language, each of which begins with `first`; `None`
+/// where there is one that no fact is known for.
+pub fn with_facts(text: &str, first: char, facts: &[(&str, &str)]) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(first) {
+        out.push_str(&plain(&rest[..at]));
+        let (sign, fact) = facts.iter().find(|(sign, _)| rest[at..].starts_with(sign))?;
+        out.push_str(fact);
+        rest = &rest[at + sign.len()..];
+    }
+    out.push_str(&plain(rest));
+    Some(out)
+}
+
 /// A pattern of all of a path, where a language has one that is found in it and replaces the whole.
 pub fn whole(pattern: &str) -> String {
     let begin = if pattern.starts_with(['^']) || pattern.starts_with("(.*)") { "" } else { "^.*?" };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
+use crate::changes::{Changes, Compress, Kind, Side, groups, whole, with_facts};
 use crate::guards::{Guard, Guarded};
 use crate::plan::{
     ALTERNATIVES_MAX, Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, name_of, quoted, redirect,
@@ -1240,16 +1240,7 @@ fn value(text: &str) -> Option<String> {
         ("%cp", "{client.port}"),
         ("%%", "%"),
     ];
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        out.push_str(&plain(&rest[..at]));
-        let (sign, fact) = FACTS.iter().find(|(sign, _)| rest[at..].starts_with(sign))?;
-        out.push_str(fact);
-        rest = &rest[at + sign.len()..];
-    }
-    out.push_str(&plain(rest));
-    Some(out)
+    with_facts(text, '%', FACTS)
 }
 
 /// Whether a line keeps requests out.

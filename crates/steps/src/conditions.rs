@@ -125,24 +125,12 @@ enum Test {
 /// How a route's conditions rank among those of others; none: it has no conditions.
 pub fn rank(route: &Route) -> Option<Rank> {
     let conditions = &route.conditions;
-    let count = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
     let is_pattern = matches!(route.path, PathPattern::Regex(_));
-    (is_pattern || !conditions.is_empty()).then(|| Rank {
-        has_method: !conditions.method.is_empty(),
-        header_fields: count(conditions.header.len()),
-        query_parameters: count(conditions.query.len()),
-        others: count(others(conditions)),
+    (is_pattern || !conditions.is_empty()).then(|| {
+        let [method, header_fields, query_parameters, others] =
+            conditions.counts().map(|count| u16::try_from(count).unwrap_or(u16::MAX));
+        Rank { has_method: method > 0, header_fields, query_parameters, others }
     })
-}
-
-/// Number of conditions that the Gateway API has no rank for.
-fn others(conditions: &propylon_config::Conditions) -> usize {
-    let grpc = conditions.grpc.as_ref().map_or(0, |grpc| {
-        // A condition without either asks for gRPC.
-        1 + usize::from(grpc.service.is_some()) + usize::from(grpc.method.is_some())
-    });
-    let lists = usize::from(!conditions.source.is_empty()) + usize::from(!conditions.port.is_empty());
-    conditions.cookie.len() + conditions.client.len() + conditions.tls.len() + lists + grpc
 }
 
 /// Whether routes ask for what a client's hello has said, so that connections keep it for later requests.

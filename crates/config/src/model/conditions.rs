@@ -134,6 +134,18 @@ impl Conditions {
     pub fn is_empty(&self) -> bool {
         *self == Conditions::default()
     }
+
+    /// Numbers of conditions by kind, in the order in which they rank: on the method (0 or 1), on fields, on parameters
+    /// of the query, and others, which the Gateway API has no rank for.
+    pub fn counts(&self) -> [usize; 4] {
+        let Conditions { method, header, query, cookie, source, client, tls, grpc, port } = self;
+        // A condition on gRPC without either asks for a call.
+        let of_grpc =
+            |grpc: &GrpcCondition| 1 + usize::from(grpc.service.is_some()) + usize::from(grpc.method.is_some());
+        let lists = usize::from(!source.is_empty()) + usize::from(!port.is_empty());
+        let others = cookie.len() + client.len() + tls.len() + lists + grpc.as_ref().map_or(0, of_grpc);
+        [usize::from(!method.is_empty()), header.len(), query.len(), others]
+    }
 }
 
 /// Conditions on texts as a table.
