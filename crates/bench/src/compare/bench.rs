@@ -1,6 +1,7 @@
 //! One measurement of one kind of work: a fresh proxy, a warm-up, the load, and what it cost.
 
 use super::arguments::Arguments;
+use super::front::Front;
 use super::peers::Program;
 use super::rows::{Row, Sample, Unit};
 use super::running::Running;
@@ -80,7 +81,7 @@ impl Bench<'_> {
             Needs::Http2Origin | Needs::Http2Throughout => {
                 self.http2_origin.ok_or_else(|| Failure::new("no origin with HTTP/2 was started"))
             }
-            Needs::Nothing | Needs::Mlkem | Needs::Relay | Needs::Http2 => Ok(self.plain_origin),
+            Needs::Nothing | Needs::Mlkem | Needs::Relay | Needs::Http2 | Needs::Front(_) => Ok(self.plain_origin),
         }
     }
 
@@ -97,6 +98,11 @@ impl Bench<'_> {
     /// Whether the program does this kind of work at all: its own check of the configuration, then a few requests.
     /// Returns what stands against it.
     pub fn try_out(&self, program: &Program, row: Row) -> Outcome<Option<String>> {
+        if let Needs::Front(front) = row.needs()
+            && let Some(why) = front.objection(program.peer)
+        {
+            return Ok(Some(why.to_owned()));
+        }
         if row.needs() != Needs::Nothing {
             let objection = program.objection(&self.site(row.needs())?, self.arguments.proxy_core, self.interrupt)?;
             if objection.is_some() || !row.wants_trial() {
@@ -116,7 +122,10 @@ impl Bench<'_> {
         if !site.is_relay {
             proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
         }
-        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
+        // An answer of the origin takes a token there.
+        if site.front != Some(Front::Token) {
+            proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
+        }
         let offer = row.offer();
         let address = if offer.is_some() { site.tls } else { site.plain };
         Ok((proxy, Target::new(address, SITE_NAME, offer.as_ref())?))
@@ -129,7 +138,11 @@ impl Bench<'_> {
         row: Row,
         work: impl FnOnce(&mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let plan = plan(row, self.arguments.in_flight, self.arguments.connections);
+        let fields = match row.needs() {
+            Needs::Front(front) => front.request_fields(self.scratch.path())?,
+            _ => String::new(),
+        };
+        let plan = plan(row, self.arguments.in_flight, self.arguments.connections, &fields);
         let Some(streams) = row.streams() else {
             let mut load = Load::new(&target, plan, self.interrupt)?;
             return work(&mut |until| load.run(until, ""));
@@ -158,7 +171,7 @@ impl Bench<'_> {
         let seconds = stats.elapsed.as_secs_f64();
         let cpu = usage.cpu.as_secs_f64();
         let value = match row.unit() {
-            Unit::SecondsPerGigabyte => cpu / (stats.body_bytes as f64 / 1e9),
+            Unit::SecondsPerGigabyte => cpu / (row.origin_bytes(stats.done).unwrap_or(stats.body_bytes) as f64 / 1e9),
             _ => cpu * 1e6 / stats.done as f64,
         };
         Ok(Sample {
@@ -201,12 +214,12 @@ impl Bench<'_> {
     }
 }
 
-/// The plan of a row's load, with so many new connections in flight, or as many that are kept.
-pub fn plan(row: Row, in_flight: usize, kept: usize) -> Plan {
+/// Plan of the load of a row, with so many new connections in flight, or as many that are kept. `fields` are lines.
+pub fn plan(row: Row, in_flight: usize, kept: usize, fields: &str) -> Plan {
     let (kind, connections, headers) = match row.unit() {
         _ if row.is_new_connections() => (Kind::NewConnections, in_flight, "Connection: close\r\n"),
-        Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
-        _ => (Kind::KeepAlive, kept, ""),
+        Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, fields),
+        _ => (Kind::KeepAlive, kept, fields),
     };
     let (method, body_bytes) = row.method();
     let request = Request::new(method, row.path(), SITE_NAME, headers, body_bytes);

@@ -40,6 +40,7 @@ pub fn propylon(site: &Site) -> String {
         (false, true) => format!("max_idle = {CONNECTIONS_MAX}\n"),
         (false, false) => String::new(),
     };
+    let front = site.front.map(|front| front.propylon(site).inner).unwrap_or_default();
     let text = format!(
         r#"[process]
 workers = {workers}
@@ -71,7 +72,7 @@ respond = {{ status = 200, body = "ok" }}
 [[route]]
 path = "/"
 backend = "origin"
-"#
+{front}"#
     );
     setting::apply(&site.settings, text)
 }
@@ -118,6 +119,7 @@ pub fn haproxy(site: &Site) -> String {
     };
     let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
     let origin_proto = if site.is_origin_http2 { " proto h2" } else { "" };
+    let front = site.front.map(|front| front.haproxy(site).outer).unwrap_or_default();
     format!(
         "global
     nbthread {workers}
@@ -140,7 +142,7 @@ frontend site
     bind {plain} backlog 4096
     bind {tls} backlog 4096 ssl {crt} curves {curves} alpn {alpn}
     http-request return status 200 content-type text/plain string ok if {{ path {OWN_PATH} }}
-    default_backend origin
+{front}    default_backend origin
 
 backend origin
     server origin {origin} pool-purge-delay 10m{origin_proto}{origin_tls}
@@ -226,6 +228,7 @@ fn nginx_http(site: &Site, with_commands: bool) -> String {
     let server = nginx_server(site, with_commands);
     // As many as there may be requests at once: each stream has a connection to the origin while it is answered.
     let idle_max = if site.is_http2 { CONNECTIONS_MAX } else { 128 };
+    let front = site.front.map(|front| front.nginx().outer).unwrap_or_default();
     format!(
         "http {{
     access_log off;
@@ -245,7 +248,7 @@ fn nginx_http(site: &Site, with_commands: bool) -> String {
         keepalive_timeout 600s;
         keepalive_time 24h;
     }}
-{server}}}
+{front}{server}}}
 "
     )
 }
@@ -260,6 +263,7 @@ fn nginx_server(site: &Site, with_commands: bool) -> String {
     let http2 = if site.is_http2 { "http2 " } else { "" };
     let scheme = if site.origin_ca.is_some() { "https" } else { "http" };
     let origin_tls = nginx_origin_tls(site);
+    let front = site.front.map(|front| front.nginx().inner).unwrap_or_default();
     // Taken from 1.29.4 on.
     let origin_http = if site.is_origin_http2 { "2" } else { "1.1" };
     let pair = |path: &PathBuf| format!("ssl_certificate {0};\n        ssl_certificate_key {0};", path.display());
@@ -284,7 +288,7 @@ fn nginx_server(site: &Site, with_commands: bool) -> String {
             proxy_http_version {origin_http};
             proxy_set_header Connection \"\";
             proxy_set_header Host $host;
-            proxy_max_temp_file_size 0;{origin_tls}
+            proxy_max_temp_file_size 0;{origin_tls}{front}
         }}
     }}
 "
@@ -461,6 +465,7 @@ fn envoy_origin_tls(ca: &Path) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::front::Front;
     use super::super::peers::{Peer, Program};
     use super::*;
 
@@ -545,5 +550,23 @@ mod tests {
             assert!(written(peer, |site| site.origin_ca = Some("/x/ca.pem".into())).contains(part), "{part}");
             assert!(!written(peer, |_| {}).contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn everyone_does_the_same_to_a_request_where_the_row_is_about_it() {
+        let parts = [
+            (Front::Changes, ["remove = [\"X-Origin\"]", "del-header X-Origin", "proxy_hide_header X-Origin;"]),
+            (Front::Rewrite, ["regex = '^/api/v", "replace-uri ^/api/v", "rewrite ^/api/v"]),
+            (Front::Limit, ["1000000/s", "gt 1000000 ", "1000000r/s"]),
+            (Front::Gzip, ["gzip = 5", "compression algo gzip", "gzip_comp_level 5;"]),
+        ];
+        for (front, parts) in parts {
+            for (peer, part) in [Peer::Propylon, Peer::Haproxy, Peer::Nginx].into_iter().zip(parts) {
+                assert!(written(peer, |site| site.front = Some(front)).contains(part), "{part}");
+                assert!(!written(peer, |_| {}).contains(part), "{part}");
+            }
+        }
+        assert!(written(Peer::Haproxy, |site| site.front = Some(Front::Token)).contains("jwt_verify"));
+        assert!(Front::Token.objection(Peer::Nginx).is_some() && Front::Token.objection(Peer::Haproxy).is_none());
     }
 }

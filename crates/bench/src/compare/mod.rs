@@ -7,6 +7,7 @@
 mod arguments;
 pub mod bench;
 mod configs;
+pub mod front;
 mod markdown;
 pub mod peers;
 pub mod rows;
@@ -22,6 +23,7 @@ use crate::scratch::ScratchDir;
 use crate::{machine, report};
 pub use arguments::Arguments;
 use bench::{Bench, Matrix, Origin, OriginProcess};
+use front::{Front, write_issuer};
 pub use peers::Peer;
 use peers::Program;
 use rows::Sample;
@@ -52,6 +54,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Verdict>
 
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
+    write_issuer(&scratch)?;
     // Declared after the directory: ended before it goes.
     let start = |kind| OriginProcess::start(arguments.load_core, &scratch, interrupt, kind);
     let wants = |need: fn(Needs) -> bool| arguments.candidates().iter().any(|row| need(row.needs()));
@@ -161,6 +164,8 @@ fn keep_configs(bench: &Bench, programs: &[Program], directory: &PathBuf) -> Out
     if bench.http2_origin.is_some() {
         kinds.extend([(Needs::Http2Origin, "h1-h2-"), (Needs::Http2Throughout, "h2-h2-")]);
     }
+    let fronts = Front::ALL.map(|front| (front, format!("{front:?}-").to_lowercase()));
+    kinds.extend(fronts.iter().map(|(front, prefix)| (Needs::Front(*front), &**prefix)));
     for program in programs {
         for (needs, prefix) in &kinds {
             let site = bench.site(*needs)?;

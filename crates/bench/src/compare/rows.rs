@@ -1,5 +1,6 @@
 //! The kinds of work that are compared, and the sample of a measurement.
 
+use super::front::{Front, GZIP_BYTES};
 use super::site::{Needs, OWN_PATH};
 use crate::cpu;
 use crate::requests::Http;
@@ -53,6 +54,16 @@ pub enum Row {
     RequestsPlain,
     /// Proxied keep-alive requests over TLS, 1 KiB answers, from an origin behind TLS
     RequestsReencrypt,
+    /// Proxied requests without TLS, with three changes of header fields
+    Changes,
+    /// Proxied requests without TLS, whose path a regular expression rewrites
+    Rewrite,
+    /// Proxied requests without TLS, below a rate limit for each source
+    Limit,
+    /// Text of 64 KiB in gzip, without TLS; per gigabyte of what the origin sends
+    Gzip,
+    /// Proxied requests without TLS, with a token signed by ES256
+    Token,
     /// Downloads of 1 MiB over TLS
     BulkTls,
     /// Downloads of 1 MiB over HTTP/2 and TLS
@@ -191,6 +202,11 @@ impl Row {
             Self::RequestsH2H2 => Needs::Http2Throughout,
             Self::RequestsH1H2 => Needs::Http2Origin,
             Self::BulkReencrypt | Self::RequestsReencrypt => Needs::TlsOrigin,
+            Self::Changes => Needs::Front(Front::Changes),
+            Self::Rewrite => Needs::Front(Front::Rewrite),
+            Self::Limit => Needs::Front(Front::Limit),
+            Self::Gzip => Needs::Front(Front::Gzip),
+            Self::Token => Needs::Front(Front::Token),
             _ => Needs::Nothing,
         }
     }
@@ -212,6 +228,11 @@ impl Row {
             Self::RequestsH1H2 => "proxied HTTPS request, HTTP/1.1 to HTTP/2",
             Self::RequestsPlain => "proxied plain HTTP request",
             Self::RequestsReencrypt => "proxied HTTPS request, re-encrypted to a TLS origin",
+            Self::Changes => "proxied plain HTTP request, three header changes",
+            Self::Rewrite => "proxied plain HTTP request, path rewritten by a regular expression",
+            Self::Limit => "proxied plain HTTP request, rate limit",
+            Self::Gzip => "text of 64 KiB in gzip",
+            Self::Token => "proxied plain HTTP request, JWT with ES256",
             Self::BulkTls => "bulk TLS download, 1 MiB bodies",
             Self::BulkH2 => "bulk over HTTP/2",
             Self::BulkReencrypt => "bulk re-encrypted to a TLS origin",
@@ -226,7 +247,7 @@ impl Row {
 
     pub fn unit(self) -> Unit {
         match self {
-            Self::BulkTls | Self::BulkH2 | Self::BulkReencrypt | Self::BulkPlain | Self::TcpBulk => {
+            Self::BulkTls | Self::BulkH2 | Self::BulkReencrypt | Self::BulkPlain | Self::TcpBulk | Self::Gzip => {
                 Unit::SecondsPerGigabyte
             }
             Self::IdleTls | Self::IdleH2 | Self::IdlePlain => Unit::Kibibytes,
@@ -247,12 +268,20 @@ impl Row {
         if self == Self::PostH2 { ("POST", POST_BYTES) } else { ("GET", 0) }
     }
 
+    /// Bytes of the origin's bodies, where they are not those that the client gets.
+    pub fn origin_bytes(self, answers: u64) -> Option<u64> {
+        (self == Self::Gzip).then_some(answers * GZIP_BYTES)
+    }
+
     /// The version of HTTP of its clients.
     pub fn http(self) -> Http {
         if self.streams().is_some() { Http::V2 } else { Http::V11 }
     }
 
     pub fn path(self) -> &'static str {
+        if let Needs::Front(front) = self.needs() {
+            return front.path();
+        }
         match self.unit() {
             Unit::SecondsPerGigabyte => BULK_PATH,
             // A relay answers nothing itself.
@@ -266,6 +295,7 @@ impl Row {
         let (version, key) = match self {
             Self::PlainNew | Self::RequestsPlain | Self::BulkPlain | Self::IdlePlain => return None,
             Self::TcpNew | Self::TcpBulk => return None,
+            Self::Changes | Self::Rewrite | Self::Limit | Self::Gzip | Self::Token => return None,
             Self::Ec12 | Self::Resumed12 => (Version::V12, Key::Ec),
             Self::Rsa13 => (Version::V13, Key::Rsa),
             _ => (Version::V13, Key::Ec),
@@ -348,6 +378,11 @@ mod tests {
             assert_eq!(row.http() == Http::V2, row.streams().is_some());
             assert!(row.wants_trial() && row.offer().is_some() && !Row::DEFAULT.contains(&row));
         }
+        for front in Front::ALL {
+            let row = *Row::value_variants().iter().find(|row| row.needs() == Needs::Front(front)).unwrap();
+            assert!(row.wants_trial() && row.offer().is_none() && row.path() == front.path());
+        }
+        assert_eq!((Row::Gzip.origin_bytes(2), Row::Gzip.unit()), (Some(2 * GZIP_BYTES), Unit::SecondsPerGigabyte));
         assert_eq!((Row::TcpNew.path(), Row::Ec13.path(), Row::RequestsTls.path()), ("/", OWN_PATH, "/"));
         assert_eq!((Row::PostH2.method(), Row::RequestsH2.method()), (("POST", 100), ("GET", 0)));
     }

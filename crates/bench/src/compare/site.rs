@@ -1,5 +1,6 @@
 //! The site that a program serves in a measurement: its files and addresses, and what its configuration must have.
 
+use super::front::Front;
 use super::setting::Setting;
 use crate::failure::Outcome;
 use crate::scratch::ScratchDir;
@@ -31,6 +32,8 @@ pub enum Needs {
     Http2Origin,
     /// HTTP/2 for clients and to the origin.
     Http2Throughout,
+    /// Work on requests and responses.
+    Front(Front),
 }
 
 /// The files and addresses for one run of one proxy, and what the work needs of it.
@@ -55,6 +58,8 @@ pub struct Site {
     pub is_origin_http2: bool,
     /// The origin speaks TLS, with a certificate for `SITE_NAME` that this CA signed.
     pub origin_ca: Option<PathBuf>,
+    /// Done to requests and responses that are handed on.
+    pub front: Option<Front>,
 }
 
 impl Needs {
@@ -72,6 +77,7 @@ impl Site {
             is_http2: matches!(needs, Needs::Http2 | Needs::Http2Throughout),
             is_origin_http2: needs.has_http2_origin(),
             origin_ca: (needs == Needs::TlsOrigin).then(|| directory.join("ca.pem")),
+            front: if let Needs::Front(front) = needs { Some(front) } else { None },
             ..Self::at(directory, origin)?
         })
     }
@@ -100,6 +106,7 @@ impl Site {
             is_http2: false,
             is_origin_http2: false,
             origin_ca: None,
+            front: None,
         })
     }
 

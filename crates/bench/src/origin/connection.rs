@@ -1,11 +1,12 @@
 //! A client's connection to the origin: requests one after the other, answers without waiting.
 
-use super::request::{Request, RequestedAnswer};
+use super::request::{Request, RequestedAnswer, TEXT_BYTES_MAX};
 use super::settings::Settings;
 use crate::body::{BadFraming, Body};
 use crate::stream::Stream;
 use memchr::memmem;
 use std::io::{self, Read};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// Longest request head taken.
@@ -18,6 +19,8 @@ const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 const CHUNK_BYTES: u64 = 16 * 1024;
 /// The bytes that `/bytes` sends.
 pub static FILLER: [u8; 256 * 1024] = [b'x'; 256 * 1024];
+/// The bytes that `/text` sends: the same at each start.
+pub static TEXT: LazyLock<Vec<u8>> = LazyLock::new(make_text);
 
 pub struct Connection {
     stream: Stream,
@@ -239,6 +242,7 @@ impl Connection {
                 settings.write_head(&mut self.output, 200, None, self.close_after);
                 self.streaming = Streaming::Chunks(length);
             }
+            RequestedAnswer::Text(length) => self.say(settings, 200, &TEXT[..length]),
             RequestedAnswer::Status(status) => self.say(settings, status, b""),
             RequestedAnswer::Echo if self.echo.len() > ECHO_BYTES_MAX => {
                 self.echo = Vec::new();
@@ -315,4 +319,26 @@ impl Connection {
         }
         self.streaming = Streaming::Chunks(left);
     }
+}
+
+/// Words of a made-up language between tags, common ones more often than rare ones, as Zipf's law has it.
+fn make_text() -> Vec<u8> {
+    const WORDS: usize = 4000;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut word = |_| -> String {
+        let length = random.usize(2..10);
+        std::iter::repeat_with(|| random.lowercase()).take(length).collect()
+    };
+    let words: Vec<String> = (0..WORDS).map(&mut word).collect();
+    let mut text = Vec::with_capacity(TEXT_BYTES_MAX + 32);
+    while text.len() < TEXT_BYTES_MAX {
+        text.extend_from_slice(b"<p class=\"line\">");
+        for _ in 0..random.usize(4..20) {
+            let rank = (WORDS as f64).powf(random.f64()) as usize - 1;
+            text.extend_from_slice(words[rank.min(WORDS - 1)].as_bytes());
+            text.push(b' ');
+        }
+        text.extend_from_slice(b"</p>\n");
+    }
+    text
 }

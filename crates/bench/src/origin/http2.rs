@@ -1,6 +1,6 @@
 //! The origin over HTTP/2: the answers that it gives over HTTP/1.1, by the `h2` library, on one thread as well.
 
-use super::connection::{ECHO_BYTES_MAX, FILLER};
+use super::connection::{ECHO_BYTES_MAX, FILLER, TEXT};
 use super::cork::{Cork, CorkedWire};
 use super::request::RequestedAnswer;
 use super::settings::Settings;
@@ -234,6 +234,7 @@ impl Exchange {
             RequestedAnswer::Fixed | RequestedAnswer::Slow(_) => (200, Answer::Whole(fixed.clone())),
             RequestedAnswer::Bytes(length) => (200, Answer::Filler(length, Announced::Yes)),
             RequestedAnswer::Chunked(length) => (200, Answer::Filler(length, Announced::No)),
+            RequestedAnswer::Text(length) => (200, Answer::Whole(Bytes::from_static(&TEXT[..length]))),
             RequestedAnswer::Status(status) => (status, Answer::Whole(Bytes::new())),
             RequestedAnswer::Echo if received.echo.len() > ECHO_BYTES_MAX => (413, Answer::Whole(Bytes::new())),
             RequestedAnswer::Echo => (200, Answer::Whole(received.echo.into())),

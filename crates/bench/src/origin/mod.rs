@@ -43,7 +43,8 @@ const LISTENER_TOKEN: u64 = 1 << 62;
 Paths:
   /bytes/N      N bytes               /chunked/N   N bytes in chunks
   /status/NNN   that status           /slow[/MS]   answers after MS (1000) milliseconds
-  /echo         the request's body    any other    the fixed body; to POST, PUT and PATCH the length of their body
+  /text/N       N bytes of words      /echo        the request's body
+  any other     the fixed body; to POST, PUT and PATCH the length of their body
 
 The first line on stdout is \"listening ADDRESS\" (one line per address). Ends on SIGTERM and SIGINT.
 

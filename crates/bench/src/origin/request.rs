@@ -7,6 +7,8 @@ use std::time::Duration;
 const HEADERS_MAX: usize = 100;
 /// Largest body that `/bytes` and `/chunked` make.
 const BODY_BYTES_MAX: u64 = 1 << 40;
+/// Largest body that `/text` makes.
+pub const TEXT_BYTES_MAX: usize = 256 * 1024;
 /// `/slow` without a time.
 const SLOW_DEFAULT: Duration = Duration::from_secs(1);
 /// `/slow/MS` at most.
@@ -18,6 +20,8 @@ pub enum RequestedAnswer {
     Fixed,
     Bytes(u64),
     Chunked(u64),
+    /// Words, as a page has them.
+    Text(usize),
     Slow(Duration),
     Status(u16),
     Echo,
@@ -78,6 +82,7 @@ impl RequestedAnswer {
         match (first, number) {
             ("bytes", Some(bytes)) => Self::Bytes(bytes.min(BODY_BYTES_MAX)),
             ("chunked", Some(bytes)) => Self::Chunked(bytes.min(BODY_BYTES_MAX)),
+            ("text", Some(bytes)) => Self::Text(bytes.min(TEXT_BYTES_MAX as u64) as usize),
             ("slow", Some(milliseconds)) => Self::Slow(Duration::from_millis(milliseconds.min(SLOW_MAX_MILLISECONDS))),
             ("slow", None) => Self::Slow(SLOW_DEFAULT),
             ("status", Some(status @ 200..=999)) => Self::Status(status as u16),
@@ -118,6 +123,8 @@ mod tests {
     fn paths_are_wishes() {
         assert_eq!(RequestedAnswer::of_path("/bytes/12?x=y"), RequestedAnswer::Bytes(12));
         assert_eq!(RequestedAnswer::of_path("/bytes/many"), RequestedAnswer::Fixed);
+        assert_eq!(RequestedAnswer::of_path("/text/70"), RequestedAnswer::Text(70));
+        assert_eq!(RequestedAnswer::of_path("/text/1000000"), RequestedAnswer::Text(TEXT_BYTES_MAX));
         assert_eq!(RequestedAnswer::of_path("/slow/20"), RequestedAnswer::Slow(Duration::from_millis(20)));
         assert_eq!(RequestedAnswer::of_path("/status/99"), RequestedAnswer::Fixed);
         assert_eq!(RequestedAnswer::of_path("/status/503"), RequestedAnswer::Status(503));

@@ -129,7 +129,7 @@ impl Survey<'_> {
         let mut target_spec = self.testbed.target_spec(served.address, offer);
         let (method, body_bytes) = row.method();
         target_spec.http2 = row.streams().map(|streams| Http2Work { streams, method, path: row.path(), body_bytes });
-        let mut plan = plan(row, IN_FLIGHT, KEPT);
+        let mut plan = plan(row, IN_FLIGHT, KEPT, "");
         plan.connections *= workers;
         let length = Length { warmup: self.arguments.warmup, duration: self.arguments.duration };
         let result = served.load_threads(self.testbed.interrupt).run(&target_spec, &plan, length, "")?;
