@@ -5,6 +5,7 @@ mod circles;
 mod conditions;
 mod dependencies;
 mod documents;
+mod features;
 mod figures;
 mod finding;
 mod functions;
@@ -94,6 +95,7 @@ struct Repository {
     ratchets: ratchets::Ratchets,
     dependencies: dependencies::Dependencies,
     manual: manual::Manual,
+    features: features::Features,
     architecture: String,
 }
 
@@ -107,6 +109,7 @@ impl Repository {
             ratchets: ratchets::Ratchets::default(),
             dependencies: dependencies::Dependencies::default(),
             manual: manual::Manual::default(),
+            features: features::Features::default(),
             architecture: String::new(),
         };
         for file in files(root)? {
@@ -131,10 +134,12 @@ impl Repository {
                 self.ratchets.read(file, &source);
                 self.dependencies.read(file, &source);
                 self.manual.read(file, &source);
+                self.features.read(&source);
                 self.findings.extend(sources::check(file, &source));
             }
             Some("md") => {
                 self.manual.read_document(file, text);
+                self.features.read_document(file, text);
                 self.findings.extend(documents::check(root, file, text));
             }
             Some("toml") if name == "Cargo.toml" && file != Path::new("Cargo.toml") => {
@@ -154,6 +159,7 @@ impl Repository {
         findings.extend(self.workspace.check_arrows());
         findings.extend(self.dependencies.check());
         findings.extend(self.manual.check());
+        findings.extend(self.features.check());
         findings.extend(packages::check(root));
         findings.extend(picture::check(&self.architecture, &self.workspace.arrows()));
         for needed in ["STYLE.md", "ARCHITECTURE.md"] {
