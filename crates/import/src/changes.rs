@@ -20,6 +20,10 @@ pub struct Changes {
     pub body_limit: Option<String>,
     /// `compress` as TOML has it.
     pub compress: Option<String>,
+    /// `limit` as TOML has it, a table each.
+    pub limits: Vec<String>,
+    /// `auth` as TOML has it.
+    pub auth: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,6 +117,19 @@ impl Changes {
         self.take(Changes { body_limit: Some(text), ..self.clone() })
     }
 
+    /// Adds a limit, a table of TOML.
+    pub fn limit(&mut self, table: &str) -> Result<(), String> {
+        let mut trial = self.clone();
+        trial.limits.push(table.to_owned());
+        self.take(trial)
+    }
+
+    /// Passwords by a file of users, which browsers ask for with the name of a realm.
+    pub fn basic(&mut self, file: &str, realm: &str) -> Result<(), String> {
+        let table = format!("{{ basic = {{ file = {}, realm = {} }} }}", quoted(file), quoted(realm));
+        self.take(Changes { auth: Some(table), ..self.clone() })
+    }
+
     pub fn compress(&mut self, compress: &Compress) -> Result<(), String> {
         self.take(Changes { compress: Some(compress.text()), ..self.clone() })
     }
@@ -141,6 +158,8 @@ impl Changes {
         trial.body_limit = other.body_limit.clone().or(trial.body_limit);
         trial.compress = other.compress.clone().or(trial.compress);
         trial.timeouts.extend(other.timeouts.clone());
+        trial.limits.extend(other.limits.clone());
+        trial.auth = other.auth.clone().or(trial.auth);
         self.take(trial)
     }
 
@@ -161,6 +180,12 @@ impl Changes {
     /// Keys of the route, for one to servers and for one that answers by itself.
     pub fn text(&self, has_servers: bool, is_tls: bool) -> String {
         let mut out = String::new();
+        self.auth.iter().for_each(|auth| out.push_str(&format!("auth = {auth}\n")));
+        match self.limits.as_slice() {
+            [] => {}
+            [limit] => out.push_str(&format!("limit = {limit}\n")),
+            limits => out.push_str(&format!("limit = [\n  {},\n]\n", limits.join(",\n  "))),
+        }
         let mut request = if has_servers { self.request.text(is_tls) } else { Vec::new() };
         if has_servers {
             request.extend(self.host.iter().map(|host| format!("host = {host}")));

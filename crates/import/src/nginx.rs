@@ -1,5 +1,8 @@
 //! `nginx.conf`, or one file of its sites.
 
+mod limits;
+
+use limits::Zones;
 use std::collections::BTreeMap;
 
 use crate::changes::{Changes, Compress, Kind, Side, groups, plain, whole};
@@ -139,15 +142,19 @@ const NEEDLESS: &[&str] = &[
     "set_real_ip_from",
     "real_ip_header",
     "real_ip_recursive",
+    "limit_req",
+    "limit_req_zone",
+    "limit_req_status",
+    "limit_req_log_level",
+    "limit_conn",
+    "limit_conn_zone",
+    "limit_conn_status",
+    "limit_conn_log_level",
 ];
 
 /// Directives that have no counterpart, and what to do.
 const WITHOUT: &[(&str, &str)] = &[
     ("more_set_headers", "write it as `response` of its routes"),
-    ("limit_req", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
-    ("limit_req_zone", "rates are not carried over: write `limit = { rate = ... }` in its routes"),
-    ("limit_conn", "write `limit = { requests = ... }` in its routes, or connections_per_source in [process]"),
-    ("limit_conn_zone", "write `limit = { requests = ... }` in its routes, or connections_per_source in [process]"),
     ("proxy_cache", "nothing is cached here: put a cache behind it"),
     ("proxy_cache_path", "nothing is cached here: put a cache behind it"),
     ("proxy_cache_valid", "nothing is cached here: put a cache behind it"),
@@ -174,7 +181,7 @@ pub fn read(text: &str, plan: &mut Plan) -> Result<(), Note> {
         }
     }
     let http = Directive { block: Some(top), ..Directive::default() };
-    let mut reader = Reader { upstreams: upstreams(&http), plan };
+    let mut reader = Reader { upstreams: upstreams(&http), zones: Zones::of(&http), plan };
     reader.notes(&http);
     for server in http.inner().iter().filter(|each| each.name() == "server") {
         reader.server(&http, server);
@@ -195,6 +202,7 @@ fn workers(directive: &Directive, plan: &mut Plan) {
 struct Reader<'p> {
     plan: &'p mut Plan,
     upstreams: BTreeMap<String, Directive>,
+    zones: Zones,
 }
 
 fn upstreams(block: &Directive) -> BTreeMap<String, Directive> {
@@ -290,10 +298,13 @@ impl Reader<'_> {
                 }
                 let has_root = server.inner().iter().any(|each| each.name() == "location" && each.word(1) == "/");
                 if let (false, Some(root)) = (has_root, server.find("root")) {
-                    let action = match guard(&[server, http]) {
-                        Some(each) => self.asks(each),
-                        None => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
+                    let mut changes = changes.clone();
+                    let is_open = Self::passwords(&[server, http], &mut changes);
+                    let action = match guards(&[server, http]).first() {
+                        Some(each) if !is_open => self.asks(each),
+                        _ => self.plan.files(root.line, &root.text(), "nginx", "files are not served here"),
                     };
+                    let place = Place { changes: &changes, ..place };
                     self.add(&place, root.line, Path::Prefix("/".into()), &action);
                 }
             }
@@ -447,6 +458,33 @@ impl Reader<'_> {
         action
     }
 
+    /// Rates and requests at once: those of the innermost block that has any.
+    fn limits(&mut self, blocks: &[&Directive], changes: &mut Changes) {
+        const FIX: &str = "its zone is not in this file, or counts by what is no key here: write `limit` in its routes";
+        for name in ["limit_req", "limit_conn"] {
+            let Some(block) = blocks.iter().find(|block| block.find(name).is_some()) else { continue };
+            for each in block.inner().iter().filter(|each| each.name() == name) {
+                match self.zones.limit(each).map(|limit| (changes.limit(&limit.table), limit.differs)) {
+                    Some((Ok(()), None)) => {}
+                    Some((Ok(()), Some(differs))) => self.plan.note(each.line, each.text(), differs),
+                    _ => self.plan.note(each.line, each.text(), FIX),
+                }
+            }
+        }
+    }
+
+    /// Passwords, where these are all that is asked for.
+    fn passwords(blocks: &[&Directive], changes: &mut Changes) -> bool {
+        let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
+        let is_any = find("satisfy").is_some_and(|each| each.word(1) == "any");
+        match (guards(blocks).as_slice(), find("auth_basic_user_file")) {
+            ([each], Some(file)) if each.name() == "auth_basic" && !is_any => {
+                !file.word(1).contains('$') && changes.basic(file.word(1), each.word(1)).is_ok()
+            }
+            _ => false,
+        }
+    }
+
     /// The answer in place of one who asks who comes.
     fn asks(&mut self, each: &Directive) -> Action {
         let fix =
@@ -463,17 +501,21 @@ impl Reader<'_> {
         self.notes(location);
         let access = Access::of(location, place.access);
         let denies = access.denies_rest && access.allowed.is_empty();
+        let blocks = [location, place.server, place.http];
         let mut changes = self.changes(place.http, place.server, location);
+        if !denies
+            && !Self::passwords(&blocks, &mut changes)
+            && let Some(each) = guards(&blocks).first()
+        {
+            let action = self.asks(each);
+            self.add(&Place { access: &access, changes: &changes, ..*place }, location.line, path, &action);
+            return;
+        }
         if location.find("proxy_pass").is_some() {
             self.path_changes(location, &mut changes);
             changes.timeouts = self.own_timeouts(place, location);
         }
         let place = &Place { access: &access, changes: &changes, ..*place };
-        if let Some(each) = guard(&[location, place.server, place.http]).filter(|_| !denies) {
-            let action = self.asks(each);
-            self.add(place, location.line, path, &action);
-            return;
-        }
         let action = if location.find("internal").is_some() {
             Some(respond(404, ""))
         } else if denies {
@@ -606,6 +648,7 @@ impl Reader<'_> {
                 }
             }
         }
+        self.limits(&blocks, &mut changes);
         let find = |name: &str| blocks.iter().find_map(|block| block.find(name));
         if let Some(each) = find("client_max_body_size") {
             match bytes(each.word(1)) {
@@ -813,20 +856,19 @@ impl Access {
     }
 }
 
-/// A directive that asks who comes: of each kind the innermost holds.
-fn guard<'d>(blocks: &[&'d Directive]) -> Option<&'d Directive> {
+/// Directives that ask who comes: of each kind the innermost holds.
+fn guards<'d>(blocks: &[&'d Directive]) -> Vec<&'d Directive> {
     let is_guard = |each: &&Directive| {
         each.name().starts_with("auth_") && !["auth_basic_user_file", "auth_request_set"].contains(&each.name())
     };
     let mut seen: Vec<&str> = Vec::new();
+    let mut found = Vec::new();
     for block in blocks {
         let own: Vec<&Directive> = block.inner().iter().filter(is_guard).collect();
-        if let Some(found) = own.iter().find(|each| each.word(1) != "off" && !seen.contains(&each.name())) {
-            return Some(found);
-        }
+        found.extend(own.iter().filter(|each| each.word(1) != "off" && !seen.contains(&each.name())));
         seen.extend(own.iter().map(|each| each.name()));
     }
-    None
+    found
 }
 
 /// Timeouts, and what they are here.
