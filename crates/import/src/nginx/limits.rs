@@ -84,7 +84,7 @@ fn rate(text: &str) -> Option<String> {
     is_known.then(|| format!("{count}/{unit}"))
 }
 
-/// What a zone counts by, as TOML has it; none for variables that no key stands for.
+/// Key that a zone counts by, as TOML has it; none for variables that no key stands for.
 fn key(text: &str) -> Option<String> {
     let mut keys = Vec::new();
     let variables = text.strip_prefix('$')?.split('$');
