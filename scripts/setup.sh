@@ -24,6 +24,10 @@ PEERS=(
     "pebble pebble"
     "pebble-challtestsrv pebble"
     "go golang-go"
+    # Packages of releases.
+    "strip binutils"
+    "xz xz-utils"
+    "dpkg-deb dpkg"
     # Passwords as others hash them.
     "htpasswd apache2-utils"
     "argon2 argon2"

@@ -1,0 +1,162 @@
+//! Packages: the same bytes each time, an image that wants nothing but itself, and a Debian package from its installation to its
+//! purge.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use propylon_e2e::program::{Said, run};
+use propylon_e2e::{Scratch, binaries};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const PROGRAMS: [&str; 4] = ["propylon", "propylonctl", "propylon-keyserver", "propylon-bench"];
+
+/// Packages of these kinds, by the script that releases are packed with. `engine` stands for the program that is in the
+/// story, the others are small ones.
+fn pack(scratch: &Scratch, out: &str, engine: &Path, version: &str, kinds: &[&str]) -> PathBuf {
+    let programs = scratch.join("programs");
+    fs::create_dir_all(&programs).expect("a folder");
+    for program in PROGRAMS {
+        let source = if program == "propylon" { engine } else { Path::new("/usr/bin/true") };
+        fs::copy(source, programs.join(program)).expect("a program");
+    }
+    let out = scratch.join(out);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the top");
+    let mut command = Command::new(root.join("scripts/packages.sh"));
+    command.args(kinds).env("PROGRAMS", &programs).env("OUT", &out).env("VERSION", version).env("XZ_LEVEL", "0");
+    command.env("PROGRAM_BYTES_MAX", "0").env("SOURCE_DATE_EPOCH", "1764000000");
+    run(command, b"", LIMIT).ok();
+    out
+}
+
+/// A shell of root in a mount namespace of its own. `$1` is the scratch folder.
+fn in_namespace(scratch: &Scratch, script: &str) -> Option<Said> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: roots of other folders are root's to enter");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", script, "sh"]).arg(scratch.path());
+    Some(run(command, b"", LIMIT))
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number").port()
+}
+
+#[test]
+fn two_builds_of_one_commit_have_the_same_bytes() {
+    let scratch = Scratch::new();
+    let sums = |out: &str| {
+        let out = pack(&scratch, out, Path::new("/usr/bin/true"), "1.2.3", &["debian", "tarball", "image"]);
+        fs::read_to_string(out.join("SHA256SUMS")).expect("the sums")
+    };
+    let (first, second) = (sums("first"), sums("second"));
+    assert_eq!(first, second);
+    let names: Vec<&str> = first.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("propylon_1.2.3-1_")), "{names:?}");
+}
+
+#[test]
+fn the_image_serves_as_nobody_from_a_root_that_has_nothing_else_and_cannot_be_written() {
+    let scratch = Scratch::new();
+    let out = pack(&scratch, "out", &binaries::propylon(), "1.2.3", &["image"]);
+    let archive = fs::read_dir(&out).expect("packages").map(|entry| entry.expect("one").path());
+    let archive = archive.into_iter().find(|path| path.to_string_lossy().ends_with(".oci.tar")).expect("an image");
+    let layout = scratch.join("layout");
+    fs::create_dir(&layout).expect("a folder");
+    run(tar(&archive, &layout), b"", LIMIT).ok();
+    let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("JSON");
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().and_then(|text| text.strip_prefix("sha256:")).expect("a digest");
+        let path = layout.join("blobs/sha256").join(digest);
+        assert_eq!(fs::metadata(&path).expect("a blob").len(), descriptor["size"], "its size");
+        let mut command = Command::new("sha256sum");
+        command.arg(&path);
+        assert!(run(command, b"", LIMIT).ok().text().starts_with(digest), "its digest");
+        path
+    };
+    assert_eq!(json(&read(layout.join("oci-layout")))["imageLayoutVersion"], "1.0.0");
+    let manifest = json(&read(blob(&json(&read(layout.join("index.json")))["manifests"][0])));
+    let config = json(&read(blob(&manifest["config"])));
+    assert_eq!(config["config"]["User"], "65534:65534");
+    assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/usr/bin/propylon"]));
+    let root = scratch.join("root");
+    fs::create_dir(&root).expect("a folder");
+    run(tar(&blob(&manifest["layers"][0]), &root), b"", LIMIT).ok();
+
+    let port = free_port();
+    let file = root.join("etc/propylon/propylon.toml");
+    let text =
+        fs::read_to_string(&file).expect("its configuration").replace("0.0.0.0:8080", &format!("127.0.0.1:{port}"));
+    fs::write(&file, text).expect("its configuration");
+    let script = "mount --bind \"$1/root\" \"$1/root\"; mount -o remount,ro,bind \"$1/root\"\n\
+        chroot --userspec=65534:65534 \"$1/root\" /usr/bin/propylon run -c /etc/propylon/propylon.toml & engine=$!\n\
+        for _ in $(seq 100); do curl -sf --max-time 2 http://127.0.0.1:PORT/ && break; sleep 0.1; done\n\
+        kill $engine; wait $engine";
+    if let Some(said) = in_namespace(&scratch, &script.replace("PORT", &port.to_string())) {
+        let text = said.ok().text();
+        assert!(text.contains("<h1>Propylon is running</h1>") && text.contains("\"status\":200"), "{text}");
+    }
+}
+
+fn tar(archive: &Path, folder: &Path) -> Command {
+    let mut command = Command::new("tar");
+    command.arg("xf").arg(archive).arg("-C").arg(folder);
+    command
+}
+
+/// The machine's own files below a layer in memory stand for another machine: nothing of the package is left on this one.
+const MACHINE: &str = "mkdir -p \"$1/machine\" \"$1/memory\"; mount -t tmpfs none \"$1/memory\"; mkdir \"$1/memory/upper\" \"$1/memory/work\"\n\
+    mount -t overlay overlay -o lowerdir=/,upperdir=\"$1/memory/upper\",workdir=\"$1/memory/work\" \"$1/machine\"\n\
+    mount --bind /dev \"$1/machine/dev\"; mount -t proc proc \"$1/machine/proc\"; mount -t tmpfs none \"$1/machine/run\"\n\
+    mkdir -p \"$1/machine/packages\"; mount --bind \"$1\" \"$1/machine/packages\"\n\
+    cd \"$1/machine\"; inside() { chroot . \"$@\"; }\n\
+    install() { inside env DEBIAN_FRONTEND=noninteractive sh -c \"dpkg -i /packages/$1/propylon_$2-1_*.deb\" > /dev/null; }\n";
+
+#[test]
+fn the_debian_package_is_installed_upgraded_downgraded_removed_and_purged() {
+    let scratch = Scratch::new();
+    let engine = binaries::propylon();
+    pack(&scratch, "old", &engine, "1.2.3", &["debian"]);
+    pack(&scratch, "new", &engine, "1.2.4", &["debian"]);
+    let port = free_port();
+    let script = format!(
+        "{MACHINE}\
+         install old 1.2.3\n\
+         inside getent passwd propylon; inside stat -c '%n %U:%G %a' /etc/propylon /etc/propylon/propylon.toml /var/lib/propylon\n\
+         inside propylon check -c /etc/propylon/propylon.toml\n\
+         sed -i 's/0.0.0.0:80\"/127.0.0.1:{port}\"/; s/^bind = \"127.0.0.1:9900\".*/bind = \"127.0.0.1:0\"/' etc/propylon/propylon.toml\n\
+         mkdir -p run/propylon; inside chown propylon run/propylon\n\
+         inside setpriv --reuid=propylon --regid=propylon --init-groups propylon run -c /etc/propylon/propylon.toml 2> engine.log &\n\
+         ask() {{ curl -sf --max-time 5 -o /dev/null -w '%{{http_code}}\\n' http://127.0.0.1:{port}/; }}\n\
+         for _ in $(seq 100); do ask && break; sleep 0.1; done\n\
+         (for _ in $(seq 400); do ask || echo LOST; sleep 0.01; done > asked) & load=$!\n\
+         install new 1.2.4; inside setpriv --reuid=propylon --regid=propylon --init-groups propylon upgrade -c /etc/propylon/propylon.toml\n\
+         inside dpkg-query -W -f '${{Version}}\\n' propylon; grep -c {port} etc/propylon/propylon.toml\n\
+         wait $load; sort asked | uniq -c\n\
+         install old 1.2.3 2> /dev/null; inside dpkg-query -W -f '${{Version}}\\n' propylon\n\
+         inside dpkg -r propylon > /dev/null; ls usr/bin/propylon 2> /dev/null || echo no program; ls etc/propylon/propylon.toml\n\
+         inside dpkg -P propylon > /dev/null; ls -d etc/propylon var/lib/propylon var/log/propylon 2> /dev/null || echo nothing left\n"
+    );
+    let Some(said) = in_namespace(&scratch, &script) else { return };
+    let text = said.ok().text();
+    for line in [
+        "/etc/propylon root:propylon 750",
+        "/etc/propylon/propylon.toml root:propylon 640",
+        "/var/lib/propylon propylon:propylon 700",
+        "1.2.4-1",
+        "400 200",
+        "1.2.3-1",
+        "no program",
+        "etc/propylon/propylon.toml",
+        "nothing left",
+    ] {
+        assert!(text.lines().any(|each| each.trim() == line), "no {line:?} in:\n{text}");
+    }
+    assert!(text.contains("/nonexistent:/usr/sbin/nologin"), "{text}");
+}

@@ -1,0 +1,285 @@
+#!/usr/bin/env bash
+# Makes packages of the programs in TARGET/dist (or PROGRAMS), in TARGET/packages: Debian packages, a tarball, and an OCI
+# image without a daemon. Two builds of one commit with one compiler have the same bytes: all times are the commit's.
+#
+#   scripts/packages.sh [debian] [tarball] [image]        without arguments all of them
+#
+# Wants dpkg-deb, GNU tar, gzip, xz, strip and objdump; says which package has what is missing.
+set -euo pipefail
+ROOT="$(cd "$(dirname "$0")/.." && pwd)"
+cd "$ROOT"
+TARGET="${CARGO_TARGET_DIR:-$ROOT/target}"
+PROGRAMS="${PROGRAMS:-$TARGET/dist}"
+OUT="${OUT:-$TARGET/packages}"
+ALL=(propylon propylonctl propylon-keyserver propylon-bench)
+# The largest that a stripped program may be, in bytes; 0 for programs of a debug build.
+PROGRAM_BYTES_MAX="${PROGRAM_BYTES_MAX:-27262976}"
+MAINTAINER="Propylon maintainers <maintainers@propylon.invalid>"
+
+fail() {
+    echo "packages: $*" >&2
+    exit 1
+}
+
+need() {
+    command -v "$1" > /dev/null || fail "$1 is missing: apt-get install -y $2"
+}
+
+main() {
+    [ $# -gt 0 ] || set -- debian tarball image
+    need strip binutils
+    need xz xz-utils
+    for program in "${ALL[@]}"; do
+        [ -x "$PROGRAMS/$program" ] || fail "$PROGRAMS/$program is not there: \`make release\` builds it"
+    done
+    VERSION="${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -1)}"
+    SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
+    export SOURCE_DATE_EPOCH
+    case "$(uname -m)" in
+        x86_64) DEBIAN_ARCHITECTURE=amd64 OCI_ARCHITECTURE=amd64 ;;
+        aarch64) DEBIAN_ARCHITECTURE=arm64 OCI_ARCHITECTURE=arm64 ;;
+        *) fail "machines of the kind $(uname -m) have no packages" ;;
+    esac
+    WORK="$(mktemp -d)"
+    trap 'rm -rf "$WORK"' EXIT
+    mkdir -p "$OUT" "$WORK/bin" "$WORK/debug"
+    for program in "${ALL[@]}"; do
+        stripped "$program"
+    done
+    for kind in "$@"; do
+        case "$kind" in
+            debian) debian ;;
+            tarball) tarball ;;
+            image) image ;;
+            *) fail "there is no kind of package \"$kind\": debian, tarball, image" ;;
+        esac
+    done
+    (cd "$OUT" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum > SHA256SUMS)
+    echo "packages in $OUT:"
+    (cd "$OUT" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f %s bytes\n' | sort)
+}
+
+# A program without its debug symbols, which lie apart.
+stripped() {
+    objcopy --only-keep-debug "$PROGRAMS/$1" "$WORK/debug/$1.debug"
+    strip --strip-unneeded -o "$WORK/bin/$1" "$PROGRAMS/$1"
+    (cd "$WORK/debug" && objcopy --add-gnu-debuglink="$1.debug" "$WORK/bin/$1")
+    local bytes
+    bytes="$(stat -c %s "$WORK/bin/$1")"
+    if [ "$PROGRAM_BYTES_MAX" -gt 0 ] && [ "$bytes" -gt "$PROGRAM_BYTES_MAX" ]; then
+        fail "$1 has $bytes bytes without its symbols, and may have $PROGRAM_BYTES_MAX"
+    fi
+}
+
+# Gives all files below a folder the commit's time and plain modes.
+settle() {
+    find "$1" -type d -exec chmod 755 {} +
+    find "$1" -depth -print0 | xargs -0 touch --no-dereference --date="@$SOURCE_DATE_EPOCH"
+}
+
+# The lowest version of the C library that has all functions of a program.
+glibc() {
+    objdump -T "$WORK/bin/$1" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -1 | cut -d _ -f 2
+}
+
+# FILE MODE DESTINATION, relative to the root of a package.
+put() {
+    install -D -m "$2" "$1" "$TREE/$3"
+}
+
+# An example unit with the path of packages, without the guide at its top.
+unit() {
+    mkdir -p "$TREE/usr/lib/systemd/system"
+    sed -n '/^\[Unit\]/,$p' "$1" | sed 's#/usr/local/bin/#/usr/bin/#g' > "$TREE/usr/lib/systemd/system/$(basename "$1")"
+    chmod 644 "$TREE/usr/lib/systemd/system/$(basename "$1")"
+}
+
+documents() {
+    local folder="usr/share/doc/$1"
+    mkdir -p "$TREE/$folder"
+    {
+        echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
+        echo "Upstream-Name: Propylon"
+        echo
+        echo "Files: *"
+        echo "Copyright: the authors of Propylon"
+        echo "License: Apache-2.0"
+        echo " The text is in /usr/share/common-licenses/Apache-2.0."
+    } > "$TREE/$folder/copyright"
+    gzip -9nc CHANGELOG.md > "$TREE/$folder/changelog.gz"
+    chmod 644 "$TREE/$folder"/*
+}
+
+fill_propylon() {
+    put "$WORK/bin/propylon" 755 usr/bin/propylon
+    put packaging/propylon.toml 644 etc/propylon/propylon.toml
+    put packaging/welcome.html 644 usr/share/propylon/welcome.html
+    put packaging/propylon.logrotate 644 etc/logrotate.d/propylon
+    put packaging/propylon.sysusers 644 usr/lib/sysusers.d/propylon.conf
+    put packaging/propylon.tmpfiles 644 usr/lib/tmpfiles.d/propylon.conf
+    put docs/manual.md 644 usr/share/doc/propylon/manual.md
+    put examples/propylon.toml 644 usr/share/doc/propylon/examples/propylon.toml
+    put examples/systemd/propylon.socket 644 usr/share/doc/propylon/examples/propylon.socket
+    unit examples/systemd/propylon.service
+    printf '/etc/propylon/propylon.toml\n/etc/logrotate.d/propylon\n' > "$TREE/DEBIAN/conffiles"
+}
+
+fill_propylonctl() {
+    put "$WORK/bin/propylonctl" 755 usr/bin/propylonctl
+}
+
+fill_propylon-keyserver() {
+    put "$WORK/bin/propylon-keyserver" 755 usr/bin/propylon-keyserver
+    put packaging/propylon-keyserver.sysusers 644 usr/lib/sysusers.d/propylon-keyserver.conf
+    put packaging/propylon-keyserver.tmpfiles 644 usr/lib/tmpfiles.d/propylon-keyserver.conf
+    put docs/keyserver.md 644 usr/share/doc/propylon-keyserver/keyserver.md
+    put examples/keyserver.toml 644 usr/share/doc/propylon-keyserver/examples/keyserver.toml
+    unit examples/propylon-keyserver.service
+}
+
+fill_propylon-bench() {
+    put "$WORK/bin/propylon-bench" 755 usr/bin/propylon-bench
+    put docs/bench.md 644 usr/share/doc/propylon-bench/bench.md
+}
+
+about() {
+    case "$1" in
+        propylon) echo "TLS-offload load balancer" ;;
+        propylonctl) echo "command line of the load balancer Propylon" ;;
+        propylon-keyserver) echo "private keys for load balancers that have none" ;;
+        propylon-bench) echo "load, origin and comparison for load balancers" ;;
+    esac
+}
+
+accounts() {
+    case "$1" in
+        propylon | propylon-keyserver) echo ", systemd | systemd-standalone-sysusers | adduser, init-system-helpers" ;;
+    esac
+}
+
+debian() {
+    need dpkg-deb dpkg
+    for program in "${ALL[@]}"; do
+        TREE="$WORK/debian/$program"
+        mkdir -p "$TREE/DEBIAN"
+        "fill_$program"
+        documents "$program"
+        control "$program" "$(about "$program")" "libc6 (>= $(glibc "$program")), libgcc-s1$(accounts "$program")"
+        for script in postinst prerm postrm; do
+            [ ! -f "packaging/debian/$program.$script" ] || install -m 755 "packaging/debian/$program.$script" "$TREE/DEBIAN/$script"
+        done
+        built "$program"
+    done
+    # Symbols for all of them, found by their names in .gnu_debuglink.
+    TREE="$WORK/debian/propylon-dbgsym"
+    mkdir -p "$TREE/DEBIAN"
+    for program in "${ALL[@]}"; do
+        put "$WORK/debug/$program.debug" 644 "usr/lib/debug/usr/bin/$program.debug"
+    done
+    documents propylon-dbgsym
+    control propylon-dbgsym "debug symbols of Propylon's programs" ""
+    built propylon-dbgsym
+}
+
+# NAME, DESCRIPTION, DEPENDENCIES
+control() {
+    local size
+    size="$(du -k --apparent-size -s "$TREE" | cut -f 1)"
+    {
+        echo "Package: $1"
+        echo "Version: $VERSION-1"
+        echo "Architecture: $DEBIAN_ARCHITECTURE"
+        echo "Maintainer: $MAINTAINER"
+        echo "Installed-Size: $size"
+        [ -z "$3" ] || echo "Depends: $3"
+        [ "$1" != propylon ] || echo "Recommends: propylonctl, ca-certificates, logrotate"
+        echo "Section: $([ "$1" = propylon-dbgsym ] && echo debug || echo net)"
+        echo "Priority: optional"
+        echo "Description: $2"
+        echo " Propylon terminates TLS in software on many cores, in front of servers that"
+        echo " are spared it, and balances their load."
+    } > "$TREE/DEBIAN/control"
+}
+
+built() {
+    (cd "$TREE" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | sort | xargs md5sum > DEBIAN/md5sums)
+    settle "$TREE"
+    dpkg-deb --root-owner-group -Zxz -z"${XZ_LEVEL:-6}" --build "$TREE" "$OUT/${1}_$VERSION-1_$DEBIAN_ARCHITECTURE.deb" > /dev/null
+}
+
+# Archives of a folder, the same for the same files.
+archive() {
+    tar --create --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$1" .
+}
+
+tarball() {
+    local name
+    name="propylon-$VERSION-linux-$(uname -m)"
+    TREE="$WORK/tarball"
+    for program in "${ALL[@]}"; do
+        put "$WORK/bin/$program" 755 "$name/bin/$program"
+    done
+    for file in docs/manual.md docs/keyserver.md docs/bench.md LICENSE README.md CHANGELOG.md; do
+        put "$file" 644 "$name/$(basename "$file")"
+    done
+    for file in examples/propylon.toml examples/keyserver.toml examples/propylon-keyserver.service \
+        examples/systemd/propylon.service examples/systemd/propylon.socket; do
+        put "$file" 644 "$name/examples/$(basename "$file")"
+    done
+    settle "$TREE"
+    archive "$TREE" | xz -"${XZ_LEVEL:-9}" > "$OUT/$name.tar.xz"
+}
+
+# An image layout of the OCI, as an archive that `podman load`, `skopeo copy oci-archive:` and `crane push` take: the engine
+# and the libraries that it is linked to, and nothing else. It runs as nobody, and writes nowhere.
+image() {
+    TREE="$WORK/image"
+    put "$WORK/bin/propylon" 755 usr/bin/propylon
+    put packaging/propylon.image.toml 644 etc/propylon/propylon.toml
+    put packaging/welcome.html 644 usr/share/propylon/welcome.html
+    local library
+    ldd "$WORK/bin/propylon" | grep -o '/[^ ]*' | sort -u | while read -r library; do
+        put "$(readlink -f "$library")" 755 "${library#/}"
+    done
+    printf 'root:x:0:0:root:/:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n' > "$WORK/passwd"
+    printf 'root:x:0:\nnogroup:x:65534:\n' > "$WORK/group"
+    printf 'hosts: files dns\n' > "$WORK/nsswitch.conf"
+    for file in passwd group nsswitch.conf; do
+        put "$WORK/$file" 644 "etc/$file"
+    done
+    # Authorities that servers' certificates are verified by, where the machine has them.
+    [ ! -f /etc/ssl/certs/ca-certificates.crt ] || put /etc/ssl/certs/ca-certificates.crt 644 etc/ssl/certs/ca-certificates.crt
+    mkdir -p "$TREE/tmp" "$TREE/run"
+    settle "$TREE"
+
+    local layout="$WORK/layout" created
+    mkdir -p "$layout/blobs/sha256"
+    created="$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"
+    archive "$TREE" > "$WORK/layer.tar"
+    local plain
+    plain="$(sha256sum "$WORK/layer.tar" | cut -d ' ' -f 1)"
+    gzip -9n "$WORK/layer.tar"
+    local layer config manifest
+    layer="$(blob "$WORK/layer.tar.gz")"
+    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"User":"65534:65534","ExposedPorts":{"8080/tcp":{}},"Env":["PATH=/usr/bin"],"Entrypoint":["/usr/bin/propylon"],"Cmd":["run","-c","/etc/propylon/propylon.toml"],"WorkingDir":"/","StopSignal":"SIGTERM","Labels":{"org.opencontainers.image.title":"propylon","org.opencontainers.image.version":"%s","org.opencontainers.image.licenses":"Apache-2.0"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"scripts/packages.sh image"}]}' \
+        "$created" "$OCI_ARCHITECTURE" "$VERSION" "$plain" "$created" > "$WORK/config.json"
+    config="$(blob "$WORK/config.json")"
+    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip",%s}]}' \
+        "$config" "$layer" > "$WORK/manifest.json"
+    manifest="$(blob "$WORK/manifest.json")"
+    printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"org.opencontainers.image.ref.name":"%s"}}]}' \
+        "$manifest" "$OCI_ARCHITECTURE" "$VERSION" > "$layout/index.json"
+    printf '{"imageLayoutVersion":"1.0.0"}' > "$layout/oci-layout"
+    settle "$layout"
+    archive "$layout" > "$OUT/propylon-$VERSION-$OCI_ARCHITECTURE.oci.tar"
+}
+
+# Puts a file into the layout; prints its digest and size as a descriptor has them.
+blob() {
+    local digest
+    digest="$(sha256sum "$1" | cut -d ' ' -f 1)"
+    cp "$1" "$WORK/layout/blobs/sha256/$digest"
+    printf '"digest":"sha256:%s","size":%s' "$digest" "$(stat -c %s "$1")"
+}
+
+main "$@"
