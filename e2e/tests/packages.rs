@@ -1,5 +1,5 @@
-//! Packages: the same bytes each time, an image that wants nothing but itself, and a Debian package from its installation to its
-//! purge.
+//! Packages: the same bytes each time, an image that wants nothing but itself, and a Debian package from its installation
+//! to its purge.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn tar(archive: &Path, folder: &Path) -> Command {
     command
 }
 
-/// The machine's own files below a layer in memory stand for another machine: nothing of the package is left on this one.
+/// Another machine: this one's files below a layer in memory, so that nothing of the package is left here.
 const MACHINE: &str = "mkdir -p \"$1/machine\" \"$1/memory\"; mount -t tmpfs none \"$1/memory\"; mkdir \"$1/memory/upper\" \"$1/memory/work\"\n\
     mount -t overlay overlay -o lowerdir=/,upperdir=\"$1/memory/upper\",workdir=\"$1/memory/work\" \"$1/machine\"\n\
     mount --bind /dev \"$1/machine/dev\"; mount -t proc proc \"$1/machine/proc\"; mount -t tmpfs none \"$1/machine/run\"\n\
