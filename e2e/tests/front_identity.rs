@@ -296,6 +296,48 @@ fn keys_are_known_by_their_hashes_and_are_in_no_log() {
 }
 
 #[test]
+fn a_key_is_in_no_log_however_it_is_spelled_and_wherever_its_request_ends() {
+    let origin = Origin::mirror();
+    let keys = format!("ci:{}\n", "a".repeat(64));
+    let engine = Engine::start_beside(
+        &[("keys", &keys)],
+        &format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\nmonitor_path = \"/up\"\n[listener.tls]\nbind = \"127.0.0.1:0\"\n\
+             tls = \"public\"\nstrict_host = true\n[listener.led]\nbind = \"127.0.0.1:0\"\nredirect_to_https = true\n\
+             [backend.app]\nservers = [\"{}\"]\n[[route]]\npath = \"/query\"\nbackend = \"app\"\n\
+             auth = {{ api_key = {{ file = \"keys\", query = \"api_key\" }} }}\n\
+             [[route]]\npath = \"/other\"\nbackend = \"app\"\nbody_limit = 9\n",
+            origin.address()
+        ),
+    );
+    let requests = [
+        ("web", "/query?%61pi%5f%6bey=", 401),
+        ("web", "/query?api%5Fkey=", 401),
+        ("web", "/query?a=1&API_key=x&%61pi_key=", 401),
+        ("web", "/%zz?api_key=", 400),
+        ("web", "/../..?api_key=", 400),
+        ("web", "/up?api_key=", 200),
+        ("web", "/nowhere?api_key=", 404),
+        ("web", "/other?api_key=", 200),
+        ("led", "/query?api_key=", 308),
+    ];
+    for (listener, target, status) in requests {
+        let response = ask(&mut engine.client(listener), &format!("{target}k-4711"), "");
+        assert_eq!(response.status, status, "{target}");
+    }
+    let url = engine.url("tls");
+    for path in ["query?%61pi%5fkey=k-4711", "nowhere?api_key=k-4711", "../x?api_key=k-4711"] {
+        curl(&["--http2", "--path-as-is", &format!("{url}/{path}")]).ok();
+    }
+    let misdirected = curl(&["--header", "Host: other.example", &format!("{url}/query?api_key=k-4711")]).ok();
+    assert!(misdirected.text().contains("misdirected"), "{}", misdirected.text());
+    holds("all are logged", || engine.log().len() >= requests.len() + 4);
+    assert!(!engine.log().iter().any(|line| line.to_string().contains("4711")), "{:?}", engine.log());
+    engine.logged_path("/query?%61pi%5f%6bey=******");
+    engine.logged_path("/query?a=1&API_key=x&%61pi_key=******");
+}
+
+#[test]
 fn nobody_is_told_of_by_a_client_however_its_request_comes_to_the_backend() {
     let origin = Origin::mirror();
     let app = origin.address();

@@ -116,13 +116,6 @@ impl Gate {
         }
     }
 
-    /// Covers a key in the query, which is in logs otherwise. Nothing may read the target's key after that.
-    pub fn cover(&self, head: &mut RequestHead, text: &mut [u8]) {
-        if let Some(Asked::KeyInQuery { parameter, .. }) = &self.proof {
-            head.cover_parameter(text, parameter.as_bytes());
-        }
-    }
-
     fn basic(&self, users: &Users, credentials: Credentials<'_>) -> Look {
         let token = match credentials {
             Credentials::Missing => return self.missing(),

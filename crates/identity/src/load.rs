@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use propylon_config::{Action, At, Auth, BackendId, Config, Proof, Route};
 use propylon_crypto::{is_open_to_all, sha256};
+use propylon_http::h1::RequestHead;
 
 use zeroize::Zeroizing;
 
@@ -46,6 +47,8 @@ pub struct Loaded {
     api_keys: HashMap<PathBuf, Arc<ApiKeys>>,
     /// Sets by their algorithms as well, which decide on the keys that are of use.
     key_sets: HashMap<(PathBuf, Vec<String>), Arc<KeySet>>,
+    /// Parameters of queries that keys are in, each once.
+    parameters: Vec<String>,
     /// Hashes of what was read.
     contents: BTreeMap<PathBuf, [u8; 32]>,
 }
@@ -82,6 +85,14 @@ impl Loaded {
         if problems.iter().any(|problem| !problem.is_warning) { Err(problems) } else { Ok((loaded, problems)) }
     }
 
+    /// Covers keys in the query, which are in logs otherwise: those of any route, since a request need not have reached
+    /// the one that it was meant for. Nothing may read the target's keys after that.
+    pub fn cover(&self, head: &mut RequestHead, text: &mut [u8]) {
+        for parameter in &self.parameters {
+            head.cover_parameter(text, parameter.as_bytes());
+        }
+    }
+
     /// Whether any gate asks for passwords.
     pub fn asks_for_passwords(&self) -> bool {
         !self.users.is_empty()
@@ -110,7 +121,12 @@ impl Loaded {
                     read(auth, (problems, &mut self.contents), Secrecy::Secret, ApiKeys::parse)
                 })?;
                 match (&key.query, &key.header) {
-                    (Some(parameter), _) => Asked::KeyInQuery { parameter: parameter.clone(), keys },
+                    (Some(parameter), _) => {
+                        if !self.parameters.contains(parameter) {
+                            self.parameters.push(parameter.clone());
+                        }
+                        Asked::KeyInQuery { parameter: parameter.clone(), keys }
+                    }
                     (None, header) => Asked::KeyIn { field: header.clone()?, keys },
                 }
             }

@@ -187,7 +187,8 @@ impl RequestHead {
         Ok(())
     }
 
-    /// Writes `*` over the values of a parameter of the query, as the target was received and as it is forwarded.
+    /// Writes `*` over the values of a parameter of the query, however its name is spelled, as the target was received
+    /// and as it is forwarded.
     pub fn cover_parameter(&mut self, buf: &mut [u8], name: &[u8]) {
         // The path's end is not looked at: a target that was changed has none of what was received.
         let received = &mut buf[self.target.start as usize..self.target.end as usize];
@@ -195,9 +196,9 @@ impl RequestHead {
         for query in [&mut received[query..], &mut self.canonical_query[..]] {
             // The first has the `?` before its name.
             for pair in query.split_mut(|byte| matches!(byte, b'&' | b'?')) {
-                let is_it = pair.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&b'='));
-                if is_it {
-                    pair[name.len() + 1..].fill(b'*');
+                let equals = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+                if is_spelling(&pair[..equals], name) {
+                    pair.iter_mut().skip(equals + 1).for_each(|byte| *byte = b'*');
                 }
             }
         }
@@ -445,6 +446,27 @@ fn check_line_so_far(line: &[u8]) -> Result<(), Reject> {
         None if known.len() > METHOD_BYTES_MAX => Err(Reject::of(Fault::MethodTooLong)),
         None => Ok(()),
     }
+}
+
+/// Whether a name in a query is this one, with or without escapes (WHATWG URL §5.1).
+fn is_spelling(mut text: &[u8], name: &[u8]) -> bool {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    for byte in name {
+        let (spelled, rest) = match text {
+            [b'%', high, low, rest @ ..] => match digit(*high).zip(digit(*low)) {
+                Some((high, low)) => (high << 4 | low, rest),
+                None => (b'%', &text[1..]),
+            },
+            [b'+', rest @ ..] => (b' ', rest),
+            [byte, rest @ ..] => (*byte, rest),
+            [] => return false,
+        };
+        if spelled != *byte {
+            return false;
+        }
+        text = rest;
+    }
+    text.is_empty()
 }
 
 fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(), Reject> {

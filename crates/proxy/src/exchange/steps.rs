@@ -38,9 +38,7 @@ pub async fn take(
     let after = take_one_by_one(client, request, snapshot, route).await;
     change::end(request);
     // The log comes next, also of a request that was refused before its proof was looked at.
-    if let Some(gate) = &snapshot.shared.gates.gates[route] {
-        gate.cover(&mut request.head, &mut request.text);
-    }
+    snapshot.shared.gates.cover(&mut request.head, &mut request.text);
     after
 }
 
@@ -84,7 +82,7 @@ async fn take_one_by_one(
     match act(client, request, snapshot, route) {
         Decision::Forward(first) => forward(client, request, snapshot, (route, first)).await,
         Decision::Answered(after) => after,
-        Decision::Steps(_) => unreachable!("an action has no steps"),
+        Decision::Unrouted(_) | Decision::Steps(_) => unreachable!("an action has a route, and no steps"),
     }
 }
 
