@@ -104,6 +104,7 @@ fn weights_that_a_reload_changes_hold_at_once_and_no_weight_gets_nothing() {
     engine.reload();
     let response = engine.client("plain").get("/nowhere");
     assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: no-server\n"));
+    assert_eq!(response.field("Retry-After"), Some("1"));
     assert_eq!(engine.logged_path("/nowhere")["fault"], "no-server");
     let first = [backends[0].clone(), backends[1].clone(), backends[2].clone()];
     engine.rewrite(&config(

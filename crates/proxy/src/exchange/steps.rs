@@ -13,7 +13,7 @@ use propylon_steps::conditions;
 use propylon_steps::errors::Error;
 use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
 
-use super::answers::{answer_fault, answer_here, word};
+use super::answers::{answer_busy, answer_fault, answer_here, word};
 use super::response::identify;
 use super::{Decision, act};
 use super::{attempt, change, identity, mirror};
@@ -179,7 +179,7 @@ async fn forward(
     let after = match chosen {
         Some(chosen) => attempt::forward(client, request, snapshot, snapshot.backend_of(route, chosen)).await,
         None if steps.fallback.is_some() => After::Fallback,
-        None => answer_fault(client, request, Fault::NoServer),
+        None => answer_busy(client, request, Fault::NoServer, 1),
     };
     let Some(fallback) = steps.fallback.filter(|_| after == After::Fallback) else { return after };
     // Servers are numbered by backend, and so are those that cookies name.
