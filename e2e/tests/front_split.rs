@@ -167,6 +167,27 @@ fn a_side_and_a_server_of_it_have_a_cookie_each() {
 }
 
 #[test]
+fn a_page_in_place_of_a_response_has_the_clients_cookies() {
+    let origins = [named("a"), Origin::answering(|_| b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n".to_vec())];
+    let sticky = "sticky = { cookie = \"at\" }";
+    let backends = [backend("a", &[origins[0].address()], ""), backend("b", &[origins[1].address()], sticky)];
+    let route = "backend = [{ name = \"a\", weight = 0 }, { name = \"b\" }]\nsticky = { cookie = \"side\" }\n\
+                 intercept_errors = true\nerror_pages = { 404 = \"404.txt\" }";
+    for changes in ["", "response = { remove = [\"Set-Cookie\"], set = { X-Set = \"1\" } }"] {
+        let engine = Engine::start_beside(&[("404.txt", "gone")], &config(&backends, &format!("{route}\n{changes}")));
+        let mut client = engine.client("plain");
+        let first = client.get("/");
+        assert_eq!((first.status, first.text().as_str()), (404, "gone"));
+        assert_eq!(first.field("X-Set").is_some(), !changes.is_empty());
+        let (side, at) = (cookie(&first.head, "side").expect("a side"), cookie(&first.head, "at").expect("a server"));
+        let again = client.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {side}; {at}\r\n\r\n"));
+        assert!(!again.head.contains("Set-Cookie"), "{}", again.head);
+        let said = curl(&["-sk", "-D-", "--http2", &engine.url("web")]).ok().text();
+        assert!(said.contains("set-cookie: side=") && said.contains("set-cookie: at="), "{said}");
+    }
+}
+
+#[test]
 fn a_hash_keeps_a_client_at_its_side_on_every_worker() {
     let origins = [named("a"), named("b")];
     let backends = [backend("a", &[origins[0].address()], ""), backend("b", &[origins[1].address()], "")];

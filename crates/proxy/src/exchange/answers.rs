@@ -19,6 +19,11 @@ use crate::request::{After, Note, Request};
 /// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
 /// the connection ends, since reading on only to throw it away would cost more than a new connection.
 pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
+    answer_beside(client, request, answer, b"")
+}
+
+/// As [`answer_here`], with lines that the route's changes are not of.
+fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>, beside: &[u8]) -> After {
     if request.steps.is_some() {
         let mut lines = answer.lines.to_vec();
         let snapshot = client.core().snapshot();
@@ -30,9 +35,10 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
         let all: Vec<(&str, &str)> = answer.fields.iter().copied().chain(ours).collect();
         let whole = Answer { fields: &all, lines: &[], ..answer };
         let Some(own) = change::own_answer(client, request, &whole) else {
-            return answer_as_is(client, request, &answer);
+            let lines = [answer.lines, beside].concat();
+            return answer_as_is(client, request, &Answer { lines: &lines, ..answer });
         };
-        let answer = whole;
+        let answer = Answer { lines: beside, ..whole };
         let fields: Vec<(&str, &str)> = own.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
         return answer_as_is(client, request, &Answer { fields: &fields, content_type: &own.content_type, ..answer });
     }
@@ -117,11 +123,13 @@ pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, fault: Fa
     answer_here(client, request, &Answer { fields: &[("Retry-After", &seconds)], ..error.answer() })
 }
 
-/// Answers with the page that takes the place of a server's response, whose text this is.
+/// Answers with the page that takes the place of a server's response, whose text this is. The cookies that the client is
+/// to be given go with it, as they would with the response.
 pub fn answer_page(client: &mut ClientSide<'_>, request: &mut Request, text: &[u8]) -> After {
     let mut error = word(client, request, &Error::of(request.response.status, ""));
     write_kept_lines(&request.response, text, &mut error.lines);
-    answer_here(client, request, &error.answer())
+    let cookies = std::mem::take(&mut request.lines);
+    answer_beside(client, request, &error.answer(), &cookies)
 }
 
 /// An error in the form that the route, or the listener, has for it.
