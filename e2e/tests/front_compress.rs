@@ -304,6 +304,7 @@ fn trailers_follow_but_for_digests_of_the_other_bytes() {
     let response = engine.client("plain").ask(get("/", "TE: trailers\r\n"));
     assert_eq!(gunzip(&response.body), body);
     assert_eq!(response.trailers, ["X-Time: 3"]);
+    assert_eq!(response.fields("Trailer"), ["X-Time"], "what does not come is not announced");
     let mut http2 = Http2::start(&engine);
     let fields = [request("GET", "/").as_slice(), &[("accept-encoding", "gzip")]].concat();
     http2.headers(1, END_HEADERS | END_STREAM, &fields);

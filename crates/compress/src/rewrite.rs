@@ -38,7 +38,7 @@ impl Rewrite {
     /// Whether a field goes on as it is.
     fn keeps(&self, name: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        let is_stale = self.weakens && is("etag") || self.encoding.is_some() && is_of_bytes(name);
+        let is_stale = self.weakens && is("etag") || self.encoding.is_some() && (is_of_bytes(name) || is("trailer"));
         !is_stale
     }
 
@@ -47,6 +47,10 @@ impl Rewrite {
         let mut lines = Vec::new();
         if let Some(encoding) = self.encoding {
             lines.push(("Content-Encoding", encoding.name().as_bytes().to_vec()));
+            let announced = announced_trailers(response, text);
+            if !announced.is_empty() {
+                lines.push(("Trailer", announced));
+            }
         }
         // A value that is no tag at all is left out, since nothing can be said of it.
         let is_tag = |name: &[u8]| name.eq_ignore_ascii_case(b"etag");
@@ -62,6 +66,14 @@ impl Rewrite {
         }
         lines
     }
+}
+
+/// Names of the trailers that are announced and that go on behind a body of other bytes, as a list.
+fn announced_trailers(response: &ResponseHead, text: &[u8]) -> Vec<u8> {
+    let is_it = |name: &[u8]| name.eq_ignore_ascii_case(b"trailer");
+    let fields = response.fields.iter().filter(|field| field.forward && is_it(field.name.bytes(text)));
+    let names = fields.flat_map(|field| elements(field.value.bytes(text))).filter(|name| !is_of_bytes(name));
+    names.collect::<Vec<_>>().join(&b", "[..])
 }
 
 /// Whether a response says already that it depends on Accept-Encoding.
@@ -113,6 +125,20 @@ mod tests {
         assert_eq!(rewritten("ETag: x\r\n", CODED), format!("Content-Encoding: gzip\r\n{tail}"));
         let not_modified = Rewrite { encoding: None, weakens: true, varies: false };
         assert_eq!(rewritten("ETag: \"x\"\r\n", not_modified), format!("ETag: W/\"x\"\r\n{tail}"));
+    }
+
+    #[test]
+    fn trailers_that_do_not_come_are_not_announced() {
+        let (begin, end) = ("Content-Encoding: gzip\r\n", "Vary: Accept-Encoding\r\n");
+        for (trailers, wanted) in [
+            ("Trailer: X-Time, Content-Digest\r\ntrailer: repr-digest,X-Last\r\n", "Trailer: X-Time, X-Last\r\n"),
+            ("Trailer: Digest\r\n", ""),
+            ("Trailer: X-Time\r\n", "Trailer: X-Time\r\n"),
+        ] {
+            assert_eq!(rewritten(trailers, CODED), format!("{begin}{wanted}{end}"));
+            let plain = Rewrite { encoding: None, weakens: false, varies: false };
+            assert_eq!(rewritten(trailers, plain), format!("{trailers}{end}"));
+        }
     }
 
     #[test]
