@@ -149,6 +149,11 @@ fn paths_are_changed_and_stay_canonical() {
             "/u/7/a&b=c?q=1",
             "/users/7?rest=a%26b%3Dc&x&q=1",
         ),
+        (
+            "request = { path = { regex = '^/(.*)$', to = '/$1?z=$1&y' }, query = { set = { z = \"1\" } } }",
+            "/a?z=b&x",
+            "/a?y&x&z=1",
+        ),
         ("request = { path = { regex = '^/old', to = '/new' } }", "/older/old", "/newer/old"),
         ("request = { path = { regex = '^/a(.*)$', to = '/b/.$1' } }", "/a./c", "/c"),
         ("request = { query = { remove = [\"a\"] } }", "/x?a=1&a", "/x"),

@@ -146,27 +146,21 @@ fn canonical(path: Vec<u8>, rules: PathRules) -> Result<Vec<u8>, Reject> {
 }
 
 /// A query with its parameters changed, with its `?` if it is not empty. `made` are parameters that a change of the
-/// path has made, `query` the one that came, with its `?`.
+/// path has made, `query` the one that came, with its `?`: both are changed.
 pub(crate) fn change_query(changes: &QueryChanges, made: &[u8], query: &[u8], tell: &Tell<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(query.len() + made.len() + 16);
     let mut add = |parameter: &[u8]| {
         out.push(if out.is_empty() { b'?' } else { b'&' });
         out.extend_from_slice(parameter);
     };
-    if !made.is_empty() {
-        add(made);
-    }
     let is_gone = |parameter: &[u8]| {
         let name = decoded(parameter.split(|byte| *byte == b'=').next().unwrap_or_default());
         let gone = changes.set.iter().map(|line| &line.name).chain(&changes.remove);
         gone.into_iter().any(|gone| gone.as_bytes() == &*name)
     };
     let received = query.strip_prefix(b"?").unwrap_or_default();
-    for parameter in received.split(|byte| *byte == b'&').filter(|parameter| !parameter.is_empty()) {
-        if !is_gone(parameter) {
-            add(parameter);
-        }
-    }
+    let there = [made, received].into_iter().flat_map(|query| query.split(|byte| *byte == b'&'));
+    there.filter(|parameter| !parameter.is_empty() && !is_gone(parameter)).for_each(&mut add);
     for line in changes.set.iter().chain(&changes.add) {
         if let Some(parameter) = written(line, tell) {
             add(&parameter);
@@ -301,6 +295,7 @@ mod tests {
         };
         assert_eq!(of("", ""), "?a%20b=1%262%20%25&c=3");
         assert_eq!(of("m=1", "?x=%zz&utm=1&a+b=0&%61%20b&utm&%C3%A9=1&c"), "?m=1&x=%zz&c&a%20b=1%262%20%25&c=3");
+        assert_eq!(of("a+b=7&m=1&%75tm=2&m=3", "?a%20b=0"), "?m=1&m=3&a%20b=1%262%20%25&c=3");
         let none = QueryChanges { remove: vec!["x".into()], ..QueryChanges::default() };
         assert_eq!(change_query(&none, b"", b"?x=1", &|_, _| false), b"");
         assert_eq!(change_query(&none, b"", b"?x1=1&&y", &|_, _| false), b"?x1=1&y");
