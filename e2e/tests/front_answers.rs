@@ -181,6 +181,25 @@ fn a_fixed_answer_has_its_body_from_a_file() {
 }
 
 #[test]
+fn a_file_is_known_by_the_tag_that_its_route_gives_it() {
+    let routes = "[listener.plain]\nbind = \"127.0.0.1:0\"\n[[route]]\npath = \"/set\"\n\
+                  respond = { body_file = \"a.txt\" }\nresponse = { set = { ETag = 'W/\"v2\"' } }\n[[route]]\n\
+                  path = \"/gone\"\nrespond = { body_file = \"a.txt\" }\nresponse = { remove = [\"etag\"] }\n[[route]]\n\
+                  path = \"/own\"\nrespond = { body_file = \"a.txt\" }\nresponse = { set = { X-A = \"1\" } }\n";
+    let engine = Engine::start_beside(&[("a.txt", "hello\n")], routes);
+    let tag = "\"f572d396fae9206628714fb2\"";
+    for (path, known, wanted) in [
+        ("/set", "\"v2\"", (304, Some("W/\"v2\""))),
+        ("/set", tag, (200, Some("W/\"v2\""))),
+        ("/gone", tag, (200, None)),
+        ("/own", tag, (304, Some(tag))),
+    ] {
+        let response = engine.client("plain").ask(get(path, &format!("If-None-Match: {known}\r\n")));
+        assert_eq!((response.status, response.field("ETag")), wanted, "{path} {known}");
+    }
+}
+
+#[test]
 fn files_of_answers_are_read_again_at_a_reload_and_stay_where_they_are_lost() {
     let files = [("later.html", "<p>later</p>\n"), ("robots.txt", "hello\n"), ("blob", "b")];
     let engine = Engine::start_beside(&files, FIXED);

@@ -107,3 +107,12 @@ pub fn own_answer(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_
     let tell = |fact, out: &mut Vec<u8>| facts.write(fact, out);
     Some(change.change_own((answer.fields, answer.content_type), client.is_tls(), &tell))
 }
+
+/// Entity tag that an answer of our own has with its client.
+pub fn own_tag(client: &ClientSide<'_>, request: &Request, answer: &Answer<'_>) -> Option<String> {
+    let is_tag = |name: &str| name.eq_ignore_ascii_case("etag");
+    match own_answer(client, request, answer) {
+        None => answer.fields.iter().find(|(name, _)| is_tag(name)).map(|(_, tag)| (*tag).to_owned()),
+        Some(own) => own.fields.into_iter().find(|(name, _)| is_tag(name)).map(|(_, tag)| tag),
+    }
+}

@@ -9,9 +9,9 @@ use propylon_http::h1::{RequestBody, is_chunked_longer};
 use propylon_metrics::Counter;
 use propylon_observe::telemetry::LimitMetrics;
 use propylon_steps::answers::Place;
-use propylon_steps::conditions;
 use propylon_steps::errors::Error;
 use propylon_steps::limits::{Asked, Event, Held, Refusal, admit};
+use propylon_steps::{bodies, conditions};
 
 use super::answers::{answer_busy, answer_fault, answer_here, word};
 use super::response::identify;
@@ -197,11 +197,15 @@ fn respond_here(
 ) -> Option<After> {
     let steps = Rc::clone(request.steps.as_ref()?);
     if let Some(body) = steps.answers.fixed(steps.route) {
-        let is_known = respond.status == 200 && body.is_known(&request.head, &request.text);
-        let (etag, plain) = ([("ETag", &*body.etag)], Answer::plain(if is_known { 304 } else { respond.status }));
+        let etag = [("ETag", &*body.etag)];
         let fields: &[_] = if respond.status == 200 { &etag } else { &[] };
+        let plain = Answer::plain(respond.status);
         let answer = Answer { fields, content_type: &respond.content_type, body: &body.bytes, ..plain };
-        return Some(answer_here(client, request, &answer));
+        let is_known = respond.status == 200
+            && change::own_tag(client, request, &answer)
+                .is_some_and(|tag| bodies::is_known(&tag, &request.head, &request.text));
+        let status = if is_known { 304 } else { respond.status };
+        return Some(answer_here(client, request, &Answer { status, ..answer }));
     }
     let place = Place { listener: &snapshot.listener(client.listener()).name, route: Some(steps.route) };
     let has_form = steps.answers.has_form(place, respond.status);
