@@ -231,6 +231,41 @@ fn what_must_not_be_changed_goes_as_it_is() {
 }
 
 #[test]
+fn what_a_route_makes_of_a_head_decides_and_not_what_came() {
+    let body = text(4000);
+    let sent = body.clone();
+    let origin = Origin::answering(move |request| match request.starts_with(b"GET /typed") {
+        true => ok(&format!("{TEXT}Cache-Control: no-transform\r\nETag: \"x\"\r\nVary: Accept-Encoding\r\n"), &sent),
+        false => ok("", &sent),
+    });
+    for (changes, path, is_coded, tag) in [
+        ("set = { Content-Type = \"text/css\" }", "/", true, None),
+        ("set = { Content-Type = \"image/png\", Cache-Control = \"public\" }", "/typed", false, Some("\"x\"")),
+        ("set = { Content-Type = \"text/css\", Cache-Control = \"no-transform\" }", "/", false, None),
+        ("set = { Cache-Control = \"public\", Accept-Ranges = \"bytes\" }", "/typed", true, Some("W/\"x\"")),
+        ("remove = [\"Cache-Control\"]", "/typed", true, Some("W/\"x\"")),
+        ("remove = [\"Cache-Control\", \"Content-Type\"]", "/typed", false, Some("\"x\"")),
+    ] {
+        let engine = Engine::start(&config(&[origin.address()], "", &format!("{STEP}\nresponse = {{ {changes} }}")));
+        let response = asked(&mut engine.client("plain"), path, "");
+        assert_eq!(
+            (response.field("Content-Encoding").is_some(), response.field("ETag")),
+            (is_coded, tag),
+            "{changes}"
+        );
+        let vary = if is_coded { &["Accept-Encoding"][..] } else { &[] };
+        assert!(path == "/typed" && !is_coded || response.fields("Vary") == vary, "{changes}: {}", response.head);
+        assert_eq!(response.field("Accept-Ranges"), None, "{changes}");
+        assert!(if is_coded { gunzip(&response.body) } else { response.body.clone() } == body, "{changes}");
+        let mut http2 = Http2::start(&engine);
+        let fields = [request("GET", path).as_slice(), &[("accept-encoding", "gzip")]].concat();
+        http2.headers(1, END_HEADERS | END_STREAM, &fields);
+        let (_, data) = http2.response(1);
+        assert!(if is_coded { gunzip(&data) } else { data } == body, "{changes} over HTTP/2");
+    }
+}
+
+#[test]
 fn a_cookie_of_the_engine_and_vary_go_on_together() {
     let scratch = Scratch::new();
     let key = scratch.write("sticky.key", [7; 32]);

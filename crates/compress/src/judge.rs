@@ -17,6 +17,39 @@ pub struct Asked<'a> {
     pub is_identified: bool,
 }
 
+/// Head of a response as its client is to get it.
+#[derive(Clone, Copy)]
+pub struct Answered<'a> {
+    pub head: &'a ResponseHead,
+    /// Text that the head refers to.
+    pub text: &'a [u8],
+    /// Lines that are added, by the route's steps: what they stand for is withheld in the head.
+    pub lines: &'a [u8],
+}
+
+impl<'a> Answered<'a> {
+    /// Values of all fields of a name that go out.
+    pub(crate) fn values(self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let Answered { head, text, lines } = self;
+        let is_it = move |other: &[u8]| other.eq_ignore_ascii_case(name.as_bytes());
+        let fields = head.fields.iter().filter(move |field| field.forward && is_it(field.name.bytes(text)));
+        let added = fields_of(lines).filter(move |(other, _)| is_it(other)).map(|(_, value)| value);
+        fields.map(move |field| field.value.bytes(text)).chain(added)
+    }
+
+    fn value(self, name: &'a str) -> Option<&'a [u8]> {
+        self.values(name).next()
+    }
+}
+
+/// Names and values of whole lines.
+pub(crate) fn fields_of(lines: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    lines.split(|byte| *byte == b'\n').filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    })
+}
+
 /// Verdict on a response that a route with compression hands on. What is in none of these goes on as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -58,17 +91,19 @@ impl Skip {
 }
 
 /// Judges a response of a route whose compression is `rules`. `None`: it is left as it is.
-pub fn judge(rules: &Compress, asked: &Asked<'_>, (response, text): (&ResponseHead, &[u8])) -> Option<Verdict> {
-    if response.status == 304 {
-        return is_about_compressed(asked, (response, text)).then_some(Verdict::NotModified);
+pub fn judge(rules: &Compress, asked: &Asked<'_>, response: Answered<'_>) -> Option<Verdict> {
+    if response.head.status == 304 {
+        return is_about_compressed(asked, response).then_some(Verdict::NotModified);
     }
-    let length = suitable_length(rules, asked.head.method, (response, text))?;
+    let length = suitable_length(rules, asked.head.method, response)?;
     let fields = &asked.head.fields;
     let accepted = Accepted::of(values(fields, asked.text, "Accept-Encoding"));
     if length.is_some_and(|length| length < rules.minimum) && !accepted.refuses_identity() {
         return None;
     }
-    let Some(encoding) = accepted.choose(&rules.encodings).filter(|_| !forbids_transforms(fields, asked.text)) else {
+    let Some(encoding) =
+        accepted.choose(&rules.encodings).filter(|_| !forbids_transforms(values(fields, asked.text, "Cache-Control")))
+    else {
         return Some(Verdict::Plain(Skip::NotAccepted));
     };
     if fields.value(asked.text, "Range").is_some() {
@@ -83,8 +118,8 @@ pub fn judge(rules: &Compress, asked: &Asked<'_>, (response, text): (&ResponseHe
 }
 
 /// The length of a body that could be compressed, if that is known; `None` for all others.
-fn suitable_length(rules: &Compress, method: Method, (response, text): (&ResponseHead, &[u8])) -> Option<Option<u64>> {
-    let fields = &response.fields;
+fn suitable_length(rules: &Compress, method: Method, answered: Answered<'_>) -> Option<Option<u64>> {
+    let response = answered.head;
     // Without content, with a part of it, or with differences from another (RFC 3229).
     if matches!(response.status, ..200 | 204 | 205 | 206 | 226 | 304) || response.upgrade.is_some() {
         return None;
@@ -95,7 +130,7 @@ fn suitable_length(rules: &Compress, method: Method, (response, text): (&Respons
         (_, Framing::Length(length)) => Some(length),
         _ => None,
     };
-    let media_type = fields.value(text, "Content-Type")?;
+    let media_type = answered.value("Content-Type")?;
     let media_type = media_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // Messages of gRPC are compressed by themselves, or not, as their two ends have agreed.
     let is_grpc = media_type.get(..16).is_some_and(|begin| begin.eq_ignore_ascii_case(b"application/grpc"));
@@ -103,24 +138,24 @@ fn suitable_length(rules: &Compress, method: Method, (response, text): (&Respons
         return None;
     }
     // A body that is coded, or a part; and one whose signature is of the body as it is (RFC 9421).
-    let has = |name: &str| fields.value(text, name).is_some();
+    let has = |name| answered.value(name).is_some();
     let is_fixed = has("Content-Encoding") || has("Content-Range") || has("Signature-Input");
-    if is_fixed || forbids_transforms(fields, text) {
+    if is_fixed || forbids_transforms(answered.values("Cache-Control")) {
         return None;
     }
     Some(length)
 }
 
 /// Whether Cache-Control forbids to change the body (RFC 9111 §5.2.1.6, §5.2.2.6).
-fn forbids_transforms(fields: &Fields, text: &[u8]) -> bool {
-    let mut directives = values(fields, text, "Cache-Control").flat_map(elements);
+fn forbids_transforms<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut directives = values.flat_map(elements);
     directives.any(|directive| directive.eq_ignore_ascii_case(b"no-transform"))
 }
 
 /// Whether a request that was answered with 304 is about a copy that was compressed here, going by the tag that we gave
 /// it.
-fn is_about_compressed(asked: &Asked<'_>, (response, text): (&ResponseHead, &[u8])) -> bool {
-    let Some(tag) = response.fields.value(text, "ETag").filter(|tag| tag.starts_with(b"\"")) else { return false };
+fn is_about_compressed(asked: &Asked<'_>, response: Answered<'_>) -> bool {
+    let Some(tag) = response.value("ETag").filter(|tag| tag.starts_with(b"\"")) else { return false };
     let mut known = values(&asked.head.fields, asked.text, "If-None-Match").flat_map(elements);
     known.any(|known| known.strip_prefix(b"W/") == Some(tag))
 }
@@ -157,8 +192,8 @@ fn is_of_same_origin(asked: &Asked<'_>) -> bool {
     !host.is_empty() && bare(origin).eq_ignore_ascii_case(bare(host))
 }
 
-/// Values of all fields of a name.
-pub(crate) fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+/// Values of all fields of a name that have come.
+fn values<'a>(fields: &'a Fields, text: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let named = fields.iter().filter(move |field| {
         field.name.len() == name.len() && field.name.bytes(text).eq_ignore_ascii_case(name.as_bytes())
     });
@@ -182,7 +217,7 @@ mod tests {
         let is_tls = request.contains("X-Tls");
         let is_identified = request.contains("X-Certificate");
         let asked = Asked { head: &head, text: request.as_bytes(), is_tls, is_identified };
-        judge(rules, &asked, (&answer, response.as_bytes()))
+        judge(rules, &asked, Answered { head: &answer, text: response.as_bytes(), lines: b"" })
     }
 
     /// Verdict on a response with these fields, to a request with those.

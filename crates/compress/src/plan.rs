@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use propylon_config::Compress;
-use propylon_http::h1::{ResponseBody, ResponseHead};
+use propylon_http::h1::ResponseBody;
 
 use crate::encoder::Kind;
 use crate::encoders::{Encoders, Lease};
-use crate::judge::{Asked, Skip, Verdict, judge};
+use crate::judge::{Answered, Asked, Skip, Verdict, judge};
 use crate::rewrite::{Rewrite, varies};
 
 /// Plan for a response.
@@ -21,23 +21,18 @@ pub struct Plan {
 
 impl Plan {
     /// The plan for a response with this head; `None`: nothing is changed.
-    pub fn of(
-        rules: &Compress,
-        asked: &Asked<'_>,
-        (response, text): (&ResponseHead, &[u8]),
-        encoders: &Rc<Encoders>,
-    ) -> Option<Plan> {
-        let encoding = match judge(rules, asked, (response, text))? {
+    pub fn of(rules: &Compress, asked: &Asked<'_>, answered: Answered<'_>, encoders: &Rc<Encoders>) -> Option<Plan> {
+        let encoding = match judge(rules, asked, answered)? {
             Verdict::NotModified => {
-                let rewrite = Rewrite { encoding: None, weakens: true, varies: varies(response, text) };
+                let rewrite = Rewrite { encoding: None, weakens: true, varies: varies(answered) };
                 return Some(Plan { rewrite, lease: None, skip: None });
             }
             Verdict::Plain(skip) => Err(skip),
             Verdict::Compressed(encoding) => Ok(encoding),
         };
-        let length = if let ResponseBody::Length(length) = response.body { Some(length) } else { None };
+        let length = if let ResponseBody::Length(length) = answered.head.body { Some(length) } else { None };
         let taken = encoding.and_then(|encoding| encoders.take(Kind::of(encoding, rules), rules, length));
-        let varies = varies(response, text);
+        let varies = varies(answered);
         Some(match taken {
             Err(skip) => {
                 let rewrite = Rewrite { encoding: None, weakens: false, varies };
@@ -46,7 +41,7 @@ impl Plan {
             Ok(lease) => {
                 let rewrite = Rewrite { encoding: Some(lease.kind.encoding), weakens: true, varies };
                 // HEAD needs none.
-                let lease = Some(lease).filter(|_| response.body != ResponseBody::None);
+                let lease = Some(lease).filter(|_| answered.head.body != ResponseBody::None);
                 Plan { rewrite, lease, skip: None }
             }
         })

@@ -3,7 +3,7 @@
 use propylon_config::Encoding;
 use propylon_http::h1::{ResponseHead, elements};
 
-use crate::judge::values;
+use crate::judge::Answered;
 
 /// Line by which caches keep copies for clients of each kind apart (RFC 9110 §12.5.5).
 pub const VARY_LINE: &[u8] = b"Vary: Accept-Encoding\r\n";
@@ -25,10 +25,12 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    /// Changes the head, whose text is `text` so far; returns its text from here on.
-    pub fn apply(&self, response: &mut ResponseHead, text: &[u8]) -> Vec<u8> {
-        let (lines, mut out) = (self.lines(response, text), Vec::new());
+    /// Changes the head, whose text is `text` so far, and the lines that are added to it; returns its text from here on.
+    pub fn apply(&self, response: &mut ResponseHead, text: &[u8], added: &mut Vec<u8>) -> Vec<u8> {
+        let (lines, mut out) = (self.lines(Answered { head: response, text, lines: added }), Vec::new());
         response.restate(text, |name| self.keeps(name), &lines, &mut out);
+        let is_kept = |line: &&[u8]| self.keeps(line.split(|byte| *byte == b':').next().unwrap_or_default());
+        *added = added.split_inclusive(|byte| *byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat();
         if self.encoding.is_some() {
             response.forget_length();
         }
@@ -43,20 +45,17 @@ impl Rewrite {
     }
 
     /// Names and values of the fields that are added.
-    fn lines(&self, response: &ResponseHead, text: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    fn lines(&self, answered: Answered<'_>) -> Vec<(&'static str, Vec<u8>)> {
         let mut lines = Vec::new();
         if let Some(encoding) = self.encoding {
             lines.push(("Content-Encoding", encoding.name().as_bytes().to_vec()));
-            let announced = announced_trailers(response, text);
+            let announced = announced_trailers(answered);
             if !announced.is_empty() {
                 lines.push(("Trailer", announced));
             }
         }
         // A value that is no tag at all is left out, since nothing can be said of it.
-        let is_tag = |name: &[u8]| name.eq_ignore_ascii_case(b"etag");
-        let mut tags = response.fields.iter().filter(|field| field.forward && is_tag(field.name.bytes(text)));
-        let tag = tags.next().filter(|_| self.weakens).map(|field| field.value.bytes(text));
-        match tag {
+        match answered.values("ETag").next().filter(|_| self.weakens) {
             Some(strong) if strong.starts_with(b"\"") => lines.push(("ETag", [b"W/", strong].concat())),
             Some(weak) if weak.starts_with(b"W/\"") => lines.push(("ETag", weak.to_vec())),
             _ => {}
@@ -69,16 +68,14 @@ impl Rewrite {
 }
 
 /// Names of the trailers that are announced and that go on behind a body of other bytes, as a list.
-fn announced_trailers(response: &ResponseHead, text: &[u8]) -> Vec<u8> {
-    let is_it = |name: &[u8]| name.eq_ignore_ascii_case(b"trailer");
-    let fields = response.fields.iter().filter(|field| field.forward && is_it(field.name.bytes(text)));
-    let names = fields.flat_map(|field| elements(field.value.bytes(text))).filter(|name| !is_of_bytes(name));
+fn announced_trailers(answered: Answered<'_>) -> Vec<u8> {
+    let names = answered.values("Trailer").flat_map(elements).filter(|name| !is_of_bytes(name));
     names.collect::<Vec<_>>().join(&b", "[..])
 }
 
 /// Whether a response says already that it depends on Accept-Encoding.
-pub fn varies(response: &ResponseHead, text: &[u8]) -> bool {
-    let mut names = values(&response.fields, text, "Vary").flat_map(elements);
+pub fn varies(answered: Answered<'_>) -> bool {
+    let mut names = answered.values("Vary").flat_map(elements);
     names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding"))
 }
 
@@ -94,15 +91,22 @@ mod tests {
     use super::*;
 
     fn rewritten(fields: &str, rewrite: Rewrite) -> String {
+        rewritten_with(fields, "", rewrite)
+    }
+
+    /// The same with lines that steps have added.
+    fn rewritten_with(fields: &str, lines: &str, rewrite: Rewrite) -> String {
         let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
         let mut head = ResponseHead::default();
         let limits = Limits { head_bytes: 4096, headers: 20 };
         parse_response(text.as_bytes(), Asked { method: Method::Get, upgrade: None }, &limits, &mut head).unwrap();
-        let rewrite = Rewrite { varies: varies(&head, text.as_bytes()), ..rewrite };
-        let out = rewrite.apply(&mut head, text.as_bytes());
+        let mut added = lines.as_bytes().to_vec();
+        let answered = Answered { head: &head, text: text.as_bytes(), lines: &added };
+        let rewrite = Rewrite { varies: varies(answered), ..rewrite };
+        let out = rewrite.apply(&mut head, text.as_bytes(), &mut added);
         let mut written = Vec::new();
         head.fields.write_forwarded(&out, &mut written);
-        String::from_utf8(written).unwrap()
+        String::from_utf8([written, added].concat()).unwrap()
     }
 
     const CODED: Rewrite = Rewrite { encoding: Some(Encoding::Gzip), weakens: true, varies: false };
@@ -139,6 +143,16 @@ mod tests {
             let plain = Rewrite { encoding: None, weakens: false, varies: false };
             assert_eq!(rewritten(trailers, plain), format!("{trailers}{end}"));
         }
+    }
+
+    #[test]
+    fn lines_that_steps_have_added_are_of_the_head_too() {
+        let lines = "X-A: 1\r\nETag: \"v1\"\r\nAccept-Ranges: bytes\r\nVary: Accept-Encoding\r\nSet-Cookie:a=b\r\n";
+        let wanted =
+            "Content-Encoding: gzip\r\nETag: W/\"v1\"\r\nX-A: 1\r\nVary: Accept-Encoding\r\nSet-Cookie:a=b\r\n";
+        assert_eq!(rewritten_with("", lines, CODED), wanted);
+        let plain = Rewrite { encoding: None, weakens: false, varies: false };
+        assert_eq!(rewritten_with("", lines, plain), lines);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use propylon_compress::encoder::Failed;
 use propylon_compress::encoders::Lease;
-use propylon_compress::judge::Asked;
+use propylon_compress::judge::{Answered, Asked};
 use propylon_compress::plan::Plan;
 use propylon_compress::rewrite::{Rewrite, VARY_LINE};
 use propylon_compress::trailers;
@@ -21,6 +21,7 @@ use super::progress::{PIECE_BYTES, Progress};
 use super::stop::{Stop, server_fault};
 use super::upstream::part::Part;
 use super::{Ended, FIRST_FLIGHT_BYTES, Transfer};
+use crate::request::Request;
 
 /// Bytes of a body that are encoded before others have their turn: a millisecond of work or so.
 const BYTES_PER_POLL_MAX: usize = 64 * 1024;
@@ -59,10 +60,10 @@ impl Compression {
         let is_leaving = transfer.is_leaving();
         let Transfer { client, server, progress } = transfer;
         client.commit(progress.upload, progress.request);
-        let response = &mut progress.request.response;
+        let Request { response, lines, .. } = &mut *progress.request;
         let is_body = server.begin_body(response);
         let length = response.length;
-        let text = self.rewrite.apply(response, server.head_text());
+        let text = self.rewrite.apply(response, server.head_text(), lines);
         server.skip_head(length);
         self.is_ended = !is_body;
         progress.keeps = progress.request.head.keep_alive && progress.upload.is_read() && !is_leaving;
@@ -182,7 +183,8 @@ fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let (request, core) = (&*progress.request, &progress.core);
     let (is_tls, is_identified) = (client.client.is_tls(), client.client.is_identified());
     let asked = Asked { head: &request.head, text: &request.text, is_tls, is_identified };
-    let plan = Plan::of(rules, &asked, (&request.response, server.head_text()), &core.encoders)?;
+    let answered = Answered { head: &request.response, text: server.head_text(), lines: &request.lines };
+    let plan = Plan::of(rules, &asked, answered, &core.encoders)?;
     let metrics = &core.telemetry.compression;
     if let Some(skip) = plan.skip {
         core.metrics.increment(metrics.skipped.of(skip.label()));
