@@ -51,7 +51,15 @@ fn a_small_body_is_sent_again_where_its_stream_was_passed_over() {
 /// To a server of HTTP/1.1 the second attempt has the framing of the first.
 #[test]
 fn a_small_body_is_sent_again_where_a_connection_was_closed_and_that_is_safe() {
-    for (method, length, status) in [("PUT", true, 200), ("PUT", false, 200), ("POST", true, 502)] {
+    for (method, length, status, limit) in [
+        ("PUT", true, 200, ""),
+        ("PUT", false, 200, ""),
+        ("POST", true, 502, ""),
+        ("PUT", true, 200, "body_limit = 14\n"),
+        ("PUT", false, 200, "body_limit = 14\n"),
+        ("POST", false, 502, "body_limit = 14\n"),
+        ("PUT", false, 413, "body_limit = 13\n"),
+    ] {
         let origin = Origin::scripted(|peer| {
             let number = peer.number;
             while let Some(asked) = peer.read_request() {
@@ -63,11 +71,12 @@ fn a_small_body_is_sent_again_where_a_connection_was_closed_and_that_is_safe() {
                 peer.send(body);
             }
         });
-        let engine = Engine::start(&with(&[origin.address()], "", ""));
+        let engine = Engine::start(&format!("{}{limit}", with(&[origin.address()], "", "")));
         let mut client = Http2::start(&engine);
         client.client.send(whole(method, length, b"once and again"));
         let (head, body) = client.response(1);
-        assert_eq!(head.status().or(head.spelled_status()), Some(status), "{method} {length}: {head:?} {body:?}");
+        let said = head.status().or(head.spelled_status());
+        assert_eq!(said, Some(status), "{method} {length} {limit}: {head:?} {body:?}");
         if status == 200 {
             assert_eq!(body, b"once and again");
             assert_eq!(

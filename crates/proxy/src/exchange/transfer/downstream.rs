@@ -327,6 +327,11 @@ fn pass_connection(connection: &mut Connection, request: &mut Request, framing: 
     }
 }
 
+/// Whether a stream's first piece is all of its body, and small enough for a copy to be kept.
+fn is_kept(piece: &Buffer, stream: &Stream) -> bool {
+    piece.len() <= KEPT_BYTES_MAX && stream.is_exhausted()
+}
+
 fn poll_stream(
     stream: &mut Stream,
     context: &mut Context<'_>,
@@ -341,16 +346,21 @@ fn poll_stream(
         Some(piece) => {
             match upload {
                 Upload::Stream { begun, kept, .. } => {
-                    if !*begun && piece.len() <= KEPT_BYTES_MAX && stream.is_exhausted() {
+                    if !*begun && is_kept(&piece, stream) {
                         *kept = Some(piece.readable().into());
                         pieces.copied = true;
                     }
                     *begun = true;
                 }
                 Upload::LimitedStream { begun, left } => {
-                    *begun = true;
-                    let rest = left.checked_sub(piece.len() as u64);
-                    *left = rest.ok_or(Stop::Client(Fault::BodyTooLong))?;
+                    let rest = left.checked_sub(piece.len() as u64).ok_or(Stop::Client(Fault::BodyTooLong))?;
+                    if !*begun && is_kept(&piece, stream) {
+                        // Nothing more comes that the limit could be for.
+                        *upload = Upload::Stream { empty: false, begun: true, kept: Some(piece.readable().into()) };
+                        pieces.copied = true;
+                        return Poll::Ready(Ok(Piece::Data(piece)));
+                    }
+                    (*begun, *left) = (true, rest);
                 }
                 _ => {}
             }
