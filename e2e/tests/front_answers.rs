@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use propylon_e2e::devtools::{Page, Screen};
 use propylon_e2e::engine::{complete, with};
+use propylon_e2e::frames::Http2;
 use propylon_e2e::http::values;
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run};
@@ -89,6 +92,44 @@ fn a_request_has_one_id_with_servers_clients_and_the_log() {
     // IDs sort by the time they were made at.
     seen.dedup();
     assert!(seen.is_sorted() && seen.len() == 3, "{seen:?}");
+}
+
+#[test]
+fn a_request_that_waits_while_a_reload_renames_its_id_keeps_the_name() {
+    let (go, gone) = channel();
+    let gone = Mutex::new(gone);
+    let origin = Origin::answering(move |_| {
+        gone.lock().expect("no panic").recv().expect("the word to go on");
+        b"HTTP/1.1 404 X\r\nX-Old: theirs\r\nX-New: theirs\r\nContent-Length: 0\r\n\r\n".to_vec()
+    });
+    let text = |name: &str, page: &str| {
+        let ids =
+            format!("request_id = {{ header = \"{name}\", return = true }}\nerror_pages = {{ 404 = \"{page}\" }}");
+        format!(
+            "{}[[route]]\npath = \"/page\"\nbackend = \"app\"\nintercept_errors = true\n",
+            with(&[origin.address()], &ids, "")
+        )
+    };
+    let engine = Engine::start_beside(&[("old.txt", "old"), ("new.txt", "new")], &text("X-Old", "old.txt"));
+    for (path, body, theirs) in [("/", "", true), ("/page", "old", false)] {
+        let mut client = engine.client("plain");
+        client.send(get(path, ""));
+        let mut other = Http2::start(&engine);
+        other.get(1, path);
+        engine.metric_reaches("propylon_server_requests_in_flight", &[], 2.0);
+        engine.rewrite(&text("X-New", "new.txt"));
+        engine.reload();
+        go.send(()).expect("a server");
+        go.send(()).expect("a server");
+        let response = client.read_response();
+        let ids = response.fields("X-Old");
+        assert!(ids.len() == 1 && is_uuid(ids[0]) && response.text() == body, "{}", response.head);
+        assert_eq!(response.fields("X-New"), if theirs { vec!["theirs"] } else { vec![] });
+        let (_, data) = other.response(1);
+        assert_eq!(data, body.as_bytes());
+        engine.rewrite(&text("X-Old", "old.txt"));
+        engine.reload();
+    }
 }
 
 #[test]

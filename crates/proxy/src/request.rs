@@ -1,6 +1,7 @@
 //! A request in progress, and what is noted of it for the log and the metrics.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -12,6 +13,8 @@ use propylon_steps::request_id::{self, ID_BYTES_MAX};
 use propylon_steps::response::Asked;
 use propylon_steps::{Changed, RequestChange, Steps};
 
+use crate::core::Core;
+use crate::snapshot::CoreSnapshot;
 use crate::trace::Trace;
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
@@ -28,8 +31,8 @@ pub struct Request {
     /// Whether the response may be changed: by a cookie that leads back to its server, or by its route.
     pub changes_response: bool,
     pub trace: Trace,
-    /// Steps of its route; none if it has none.
-    pub steps: Option<Rc<Steps>>,
+    /// Steps of its route, while they are taken; none if it has none.
+    pub steps: Option<Taken>,
     /// Text of the request's ID, as far as [`Note::id_bytes`] says.
     id_text: [u8; ID_BYTES_MAX],
     /// Lines that are added to its response's head, where [`Request::changes_response`] says that there may be some.
@@ -39,6 +42,20 @@ pub struct Request {
     /// Result of its route's changes, while there are any.
     pub changed: Option<Box<Changed>>,
     pub note: Note,
+}
+
+/// Steps of a request's route, of the configuration that the request has begun with.
+pub struct Taken {
+    pub steps: Rc<Steps>,
+    pub snapshot: Rc<CoreSnapshot>,
+}
+
+impl Deref for Taken {
+    type Target = Steps;
+
+    fn deref(&self) -> &Steps {
+        &self.steps
+    }
 }
 
 /// Facts of a request for the log and the metrics.
@@ -105,6 +122,11 @@ impl Request {
         self.trace = Trace::Off;
         (self.steps, self.changed) = (None, None);
         self.note = Note::default();
+    }
+
+    /// The configuration that the request has begun with, where its route has steps; the core's otherwise.
+    pub fn snapshot(&self, core: &Core) -> Rc<CoreSnapshot> {
+        self.steps.as_ref().map_or_else(|| core.snapshot(), |taken| Rc::clone(&taken.snapshot))
     }
 
     /// Milliseconds that are left to the whole request, rounded up; `None` where its route sets no limit.

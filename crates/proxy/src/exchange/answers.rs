@@ -26,7 +26,7 @@ pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &
 fn answer_beside(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>, beside: &[u8]) -> After {
     if request.steps.is_some() {
         let mut lines = answer.lines.to_vec();
-        let snapshot = client.core().snapshot();
+        let snapshot = request.snapshot(client.core());
         request.asked(snapshot.listener(client.listener())).0.write_lines(None, &mut lines);
         let answer = Answer { lines: &lines, ..*answer };
         // The route's changes are of all that goes out, whoever has written it.
@@ -148,15 +148,11 @@ impl OwnError {
 
 /// Words an error. Its request has an ID from here on, where its listener wants one: also one that no route takes.
 pub fn word(client: &ClientSide<'_>, request: &mut Request, error: &Error<'_>) -> OwnError {
-    let snapshot = client.core().snapshot();
+    let snapshot = request.snapshot(client.core());
     let listener = snapshot.listener(client.listener());
     identify(client, request, listener);
     let (asked, ..) = request.asked(listener);
-    // Steps know the configuration that their request has begun with.
-    let (answers, route) = match asked.steps {
-        Some(steps) => (&steps.answers, Some(steps.route)),
-        None => (&snapshot.shared.answers, None),
-    };
+    let (answers, route) = (&snapshot.shared.answers, asked.steps.map(|steps| steps.route));
     let mut lines = Vec::new();
     let error = Error { id: asked.id, ..*error };
     let body = answers.tell(Place { listener: &listener.name, route }, &error, &asked.accept());

@@ -102,7 +102,7 @@ pub async fn forward(
         if let Some(after) = forwarding.give_up(client, request, Failure { failed, permit, may_be_silent }) {
             return after;
         }
-        if let Some(steps) = request.steps.clone() {
+        if let Some(steps) = request.steps.as_ref().map(|taken| Rc::clone(&taken.steps)) {
             Box::pin(pause(client, request, &steps)).await;
         }
     }

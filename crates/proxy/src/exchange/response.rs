@@ -28,7 +28,7 @@ pub fn identify(client: &ClientSide<'_>, request: &mut Request, listener: &Liste
 /// Changes the head of a server's response, whose text this is: lines of ours are in [`Request::lines`], and what they
 /// stand for does not go on. True: a page takes the response's place, and the lines are the client's cookies alone.
 pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, text: &[u8]) -> bool {
-    let snapshot = client.core().snapshot();
+    let snapshot = request.snapshot(client.core());
     request.lines.clear();
     if let Some(line) = cookie_lines(client, request, backend) {
         request.lines.extend_from_slice(line);

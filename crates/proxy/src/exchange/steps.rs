@@ -21,7 +21,7 @@ use crate::answer::Answer;
 use crate::client::side::ClientSide;
 use crate::core::Core;
 use crate::limits::now;
-use crate::request::{After, Request};
+use crate::request::{After, Request, Taken};
 use crate::snapshot::CoreSnapshot;
 
 /// Serves a request whose route has steps. `route` is its index.
@@ -31,12 +31,15 @@ pub async fn take(
     snapshot: &Rc<CoreSnapshot>,
     route: usize,
 ) -> After {
-    request.steps.clone_from(&snapshot.steps[route]);
+    request.steps =
+        snapshot.steps[route].as_ref().map(|steps| Taken { steps: Rc::clone(steps), snapshot: Rc::clone(snapshot) });
     request.changes_response = true;
     identify(client, request, snapshot.listener(client.listener()));
     change::note(client, request, snapshot, route);
     let after = take_one_by_one(client, request, snapshot, route).await;
     change::end(request);
+    // A connection that is idle does not hold a configuration.
+    request.steps = None;
     // The log comes next, also of a request that was refused before its proof was looked at.
     snapshot.shared.gates.cover(&mut request.head, &mut request.text);
     after
@@ -168,7 +171,7 @@ async fn forward(
     snapshot: &Rc<CoreSnapshot>,
     (route, first): (usize, BackendId),
 ) -> After {
-    let Some(steps) = request.steps.clone() else { return After::Abort };
+    let Some(steps) = request.steps.as_ref().map(|taken| Rc::clone(&taken.steps)) else { return After::Abort };
     if let Some(mirror) = &steps.mirror {
         mirror::send_copy(client, request, snapshot, mirror);
     }
@@ -195,7 +198,7 @@ fn respond_here(
     snapshot: &CoreSnapshot,
     respond: &Respond,
 ) -> Option<After> {
-    let steps = Rc::clone(request.steps.as_ref()?);
+    let steps = Rc::clone(&request.steps.as_ref()?.steps);
     if let Some(body) = steps.answers.fixed(steps.route) {
         let etag = [("ETag", &*body.etag)];
         let fields: &[_] = if respond.status == 200 { &etag } else { &[] };

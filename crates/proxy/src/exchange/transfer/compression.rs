@@ -177,7 +177,7 @@ impl Compression {
 #[cold]
 fn decide(transfer: &mut Transfer<'_>) -> Option<Compression> {
     let Transfer { client, server, progress } = transfer;
-    let steps = progress.request.steps.as_ref().map(Rc::clone)?;
+    let steps = Rc::clone(&progress.request.steps.as_ref()?.steps);
     // A response that begins before its request has been sent goes on beside it, and as it is.
     let rules = steps.compress.as_ref().filter(|_| progress.sent)?;
     let (request, core) = (&*progress.request, &progress.core);
