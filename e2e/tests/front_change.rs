@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::external::External;
+use propylon_e2e::frames::{END_HEADERS, HEADERS, Http2Server, block};
 use propylon_e2e::http::values;
 use propylon_e2e::origin::dead;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -78,6 +79,54 @@ fn every_change_of_a_response_in_exact_bytes() {
              X-Scheme: http"
         )
     );
+}
+
+#[test]
+fn an_interim_response_has_nothing_that_the_route_removes_and_nothing_of_its_own() {
+    let fields = [
+        ("link", "</a.css>"),
+        ("server", "x"),
+        ("x-powered-by", "y"),
+        ("set-cookie", "a=b"),
+        ("vary", "Accept"),
+        ("cache-control", "public"),
+        ("access-control-allow-origin", "*"),
+        ("x-request-id", "theirs"),
+    ];
+    let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let final_one = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let framing = "Content-Length: 3\r\nConnection: X-Hop\r\nX-Hop: 1\r\n";
+    let old = Origin::always(format!(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n{lines}{framing}\r\n{final_one}"
+    ));
+    let new = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                server.send(HEADERS, END_HEADERS, frame.stream, &block(&[(":status", "100")]));
+                let hints = [&[(":status", "103")][..], &fields].concat();
+                server.send(HEADERS, END_HEADERS, frame.stream, &block(&hints));
+                server.answer(frame.stream, b"ok");
+            }
+        }
+    });
+    for (origin, protocol) in [(&old, ""), (&new, "protocol = \"h2\"")] {
+        let ids = "request_id = { return = true }";
+        let text = with(&[origin.address()], ids, protocol);
+        let engine = Engine::start(&format!("{text}cors = {{ origins = [\"https://a.test\"] }}\n{RESPONSE}"));
+        let mut client = engine.client("plain");
+        assert!(client.get("/").head.starts_with("HTTP/1.1 100 "), "{protocol}");
+        let hints = client.read_response().head.to_lowercase();
+        let (status, hints) = hints.split_once("\r\n").expect("fields");
+        assert!(status.starts_with("http/1.1 103 "), "{status}");
+        assert_eq!(hints, "link: </a.css>\r\nvary: accept", "{protocol}");
+        let last = client.read_response();
+        assert_eq!((last.status, last.field("X-Scheme"), last.text().as_str()), (200, Some("http"), "ok"));
+        let said = curl(&["-sk", "-D-", "--http2", &engine.url("web")]).ok().text();
+        let interim = said.split("\r\n\r\n").find(|head| head.contains(" 103")).expect("hints");
+        assert_eq!(interim.trim_end(), "HTTP/2 103 \r\nlink: </a.css>\r\nvary: Accept", "{protocol}");
+        assert!(said.contains("\r\nx-scheme: https\r\n") && said.ends_with("ok"), "{said}");
+    }
 }
 
 #[test]

@@ -304,6 +304,17 @@ impl ResponseChange {
         self.fields.withholds(b"via")
     }
 
+    /// Withholds the fields that are replaced or removed, and cookies that are changed. Lists go on as they came.
+    pub fn withhold(&self, fields: &mut Fields, text: &[u8]) {
+        let is_list =
+            |name: &[u8]| self.fields.append.iter().any(|line| name.eq_ignore_ascii_case(line.name.as_bytes()));
+        fields.withhold_where(|field| {
+            let name = field.name.bytes(text);
+            let is_cookie = !self.cookies.is_empty() && name.eq_ignore_ascii_case(b"set-cookie");
+            is_cookie || self.fields.withholds(name) && !is_list(name)
+        });
+    }
+
     /// Withholds the server's fields that are changed, and writes the lines that take their places.
     pub fn change_fields(
         &self,

@@ -40,16 +40,31 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Changes a server's response, whose text this is: what is not to go on is withheld, and lines of ours are written
-    /// to `out`. True: a page takes its place, and nothing is written.
-    pub fn amend(&self, response: &mut ResponseHead, text: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(steps) = self.steps else { return false };
+    /// Keeps what the listener and the route write or remove of responses out of a server's, whose text this is.
+    fn withhold(&self, steps: &Steps, response: &mut ResponseHead, text: &[u8]) {
         if steps.cors.is_some() {
             response.fields.withhold(text, cors::FIELDS.into_iter());
         }
         if let Some(ids) = self.listener.request_id.as_ref().filter(|ids| ids.returned) {
             response.fields.withhold(text, [ids.header.as_str()].into_iter());
         }
+    }
+
+    /// Changes an interim response of a server (1xx): what the final one would be kept from does not go on here either.
+    /// What is added comes with that.
+    pub fn amend_interim(&self, response: &mut ResponseHead, text: &[u8]) {
+        let Some(steps) = self.steps else { return };
+        self.withhold(steps, response, text);
+        if let Some(change) = &steps.response {
+            change.withhold(&mut response.fields, text);
+        }
+    }
+
+    /// Changes a server's response, whose text this is: what is not to go on is withheld, and lines of ours are written
+    /// to `out`. True: a page takes its place, and nothing is written.
+    pub fn amend(&self, response: &mut ResponseHead, text: &[u8], out: &mut Vec<u8>) -> bool {
+        let Some(steps) = self.steps else { return false };
+        self.withhold(steps, response, text);
         let place = Place { listener: &self.listener.name, route: Some(steps.route) };
         let is_replaced = steps.answers.intercepts(place, response.status);
         if !is_replaced {

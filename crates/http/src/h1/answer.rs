@@ -56,12 +56,12 @@ pub fn drop_via(head: &ResponseHead, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a 1xx response that is followed by another. Must not be sent to an HTTP/1.0 client (RFC 9110 §15.2).
+/// Writes a 1xx response that is followed by another. Must not be sent to an HTTP/1.0 client (RFC 9110 §15.2). It does
+/// not say Via, which a gateway may leave out of responses (RFC 9110 §7.6.3): the final one does.
 pub fn write_informational(head: &ResponseHead, buf: &[u8], out: &mut Vec<u8>) {
     debug_assert!(head.is_informational());
     write_status_line(head.status, head.reason.bytes(buf), out);
     head.fields.write_forwarded(buf, out);
-    write_via(head.version, out);
     out.extend_from_slice(b"\r\n");
 }
 

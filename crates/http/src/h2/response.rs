@@ -173,15 +173,12 @@ fn write_response_fields((head, text): (&ResponseHead, &[u8]), date: &[u8], out:
     }
 }
 
-/// Writes a 1xx response, behind which the final one is still to come.
-pub fn write_informational(head: &ResponseHead, text: &[u8], scratch: &mut Vec<u8>, out: &mut impl FieldWriter) {
+/// Writes a 1xx response, behind which the final one is still to come; without Via, as over HTTP/1.
+pub fn write_informational(head: &ResponseHead, text: &[u8], out: &mut impl FieldWriter) {
     write_status(head.status, out);
     for field in head.fields.iter().filter(|field| field.forward) {
         out.field(field.name.bytes(text), field.value.bytes(text), field.secret);
     }
-    scratch.clear();
-    answer_build::write_via(head.version, scratch);
-    out.lines(scratch);
 }
 
 fn write_status(status: u16, out: &mut impl FieldWriter) {

@@ -131,10 +131,7 @@ impl Stream {
     }
 
     pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
-        let mut scratch = self.link.core.lines.borrow_mut();
-        self.link.link.send_head(self.id, (false, false), |fields| {
-            h2::write_informational(head, text, &mut scratch, fields);
-        });
+        self.link.link.send_head(self.id, (false, false), |fields| h2::write_informational(head, text, fields));
     }
 
     /// Sends the response's head, of which `write` writes the fields. False where the client is gone.

@@ -25,6 +25,13 @@ pub fn identify(client: &ClientSide<'_>, request: &mut Request, listener: &Liste
     }
 }
 
+/// Changes the head of an interim response, whose text this is.
+pub fn amend_interim(client: &ClientSide<'_>, request: &mut Request, text: &[u8]) {
+    let snapshot = request.snapshot(client.core());
+    let (asked, response, _) = request.asked(snapshot.listener(client.listener()));
+    asked.amend_interim(response, text);
+}
+
 /// Changes the head of a server's response, whose text this is: lines of ours are in [`Request::lines`], and what they
 /// stand for does not go on. True: a page takes the response's place, and the lines are the client's cookies alone.
 pub fn amend(client: &ClientSide<'_>, request: &mut Request, backend: &Backend, text: &[u8]) -> bool {

@@ -390,6 +390,9 @@ impl<'a> Transfer<'a> {
             return Err(server_fault(Fault::BadResponse));
         }
         let length = progress.request.response.length;
+        if progress.request.changes_response {
+            response::amend_interim(&client.client, progress.request, server.head_text());
+        }
         client.send_informational(progress.request, server.head_text());
         server.skip_head(length);
         progress.request.response.clear();

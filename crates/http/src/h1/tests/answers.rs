@@ -74,7 +74,7 @@ fn an_interim_response_goes_on_without_framing() {
     assert!(head.is_informational());
     let mut out = Vec::new();
     write_informational(&head, text.as_bytes(), &mut out);
-    assert_eq!(out, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nVia: 1.1 propylon\r\n\r\n");
+    assert_eq!(out, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
 }
 
 #[test]
