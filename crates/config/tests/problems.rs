@@ -150,6 +150,7 @@ fn conditions_of_routes_are_checked() {
         ("[[route]]\nmatch={query={a=1}}\nbackend='app'", 2, 17, "expected a string, or one of { exact"),
         ("[[route]]\nmatch={query={a={prefix='1',regex='2'}}}\nbackend='app'", 2, 17, "a condition is one thing"),
         ("[[route]]\nmatch={query={a={}}}\nbackend='app'", 2, 17, "a condition is one thing"),
+        ("[[route]]\nmatch={query={a={present='yes'}}}\nbackend='app'", 2, 26, "`present`: expected a boolean"),
         ("[[route]]\nmatch={query={a={regexp='2'}}}\nbackend='app'", 2, 18, "did you mean `regex`?"),
         ("[[route]]\nmatch={query={a={regex='('}}}\nbackend='app'", 2, 24, "\"(\" is not a pattern: unclosed group"),
         ("[[route]]\nmatch={cookie={a=\"\\u0001\"}}\nbackend='app'", 2, 18, "cannot be compared with"),

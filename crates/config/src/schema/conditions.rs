@@ -188,7 +188,7 @@ fn test(report: &Report<'_>, key: &str, node: &Node<'_>) -> Option<TextTest> {
     if let Value::String(text) = &node.value {
         return bounded(report, Found { value: text.as_ref(), span: node.span }).map(TextTest::Exact);
     }
-    let Value::Table(_) = &node.value else { return mismatch(report, key, TEXT_FORMS, node) };
+    let Value::Table(entries) = &node.value else { return mismatch(report, key, TEXT_FORMS, node) };
     let mut section = Section::of(report, node, &format!("`{key}`"), node.span)?;
     section.one_of(&["exact", "prefix", "regex", "present"]);
     let exact = section.string("exact").map(|found| bounded(report, found).map(TextTest::Exact));
@@ -200,7 +200,8 @@ fn test(report: &Report<'_>, key: &str, node: &Node<'_>) -> Option<TextTest> {
     let mut given = [exact, prefix, regex, present].into_iter().flatten();
     match (given.next(), given.next()) {
         (Some(test), None) => test,
-        (None, _) if misspelt || !report.is_whole() => None,
+        // What is wrong with the only one was said where it was read.
+        (None, _) if misspelt || entries.len() == 1 || !report.is_whole() => None,
         _ => {
             report.error(node.span, "a condition is one thing", format!("write {TEXT_FORMS}"));
             None
