@@ -48,6 +48,59 @@ fn line_of(text: &str) -> usize {
 }
 
 #[test]
+fn what_a_route_does_with_a_request_is_told() {
+    let scratch = Scratch::new();
+    for page in ["404.txt", "5.txt"] {
+        scratch.write(page, "page");
+    }
+    let text = "[listener.a]\nbind = \"127.0.0.1:81\"\nmonitor_path = \"/up\"\nerror_pages = { 404 = \"404.txt\" }\n\
+                intercept_errors = true\n[listener.led]\nbind = \"127.0.0.1:82\"\nmonitor_path = \"/up\"\n\
+                redirect_to_https = true\n[backend.b]\nservers = [\"127.0.0.1:1\"]\n[[route]]\nbackend = \"b\"\n\
+                limit = [{ rate = \"10/s\", burst = 20 }, { requests = 5, key = [\"source\", \"path\"] }]\n\
+                cors = { origins = [\"https://a.test\"] }\ncompress = { minimum = \"2KiB\" }\nerror_pages = { 5xx = \"5.txt\" }\n\
+                [[route]]\nhost = \"bare.test\"\nbackend = \"b\"\nintercept_errors = false\n";
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let explained = |arguments: &[&str]| {
+        let said = propylon(&[&["explain", "-c", &path], arguments].concat());
+        assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
+        said.text()
+    };
+    let told = explained(&["http://a.test:81/x"]);
+    for expected in [
+        "\nlimit        {\"burst\":20",
+        "\"requests\":5",
+        "\ncors         {",
+        "https://a.test",
+        "\ncompress     {",
+        "\"minimum\":2048",
+        "\nerrors       pages in place of servers' responses with 404, 5xx\n",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    let json: Value = serde_json::from_str(&explained(&["--json", "http://a.test:81/x"])).expect("JSON");
+    let told = &json["listeners"][0];
+    assert_eq!((&told["limit"][0]["burst"], &told["intercept_errors"]), (&json!(20), &json!(["404", "5xx"])));
+    assert!(told["cors"].is_object() && told["compress"].is_object() && told["error_pages"].is_object(), "{told}");
+    // A field Host stands in place of the URL's.
+    let bare = explained(&["-H", "Host: bare.test", "http://127.0.0.1:81/x"]);
+    assert!(bare.starts_with("http://127.0.0.1:81/x (Host bare.test, path /x)\n"), "{bare}");
+    assert!(
+        bare.contains("host bare.test, path from /") && !bare.contains("\nlimit") && !bare.contains("\nerrors"),
+        "{bare}"
+    );
+    for port in [81, 82] {
+        let monitor = explained(&[&format!("http://a.test:{port}/%75p")]);
+        assert!(monitor.contains("200, or 503 while it drains: monitor_path goes before all routes"), "{monitor}");
+        assert!(!monitor.contains("\nroute") && !monitor.contains("redirect_to_https"), "{monitor}");
+    }
+    let json: Value = serde_json::from_str(&explained(&["--json", "http://a.test:82/up"])).expect("JSON");
+    assert_eq!(
+        (&json["listeners"][0]["status"], &json["listeners"][0]["reason"]),
+        (&json!(200), &json!("monitor_path"))
+    );
+}
+
+#[test]
 fn a_request_is_followed_from_its_listener_to_its_servers() {
     let scratch = Scratch::new();
     let path = config(&scratch);

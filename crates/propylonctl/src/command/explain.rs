@@ -72,8 +72,10 @@ struct ParsedUrl {
     port: Option<u16>,
     /// As Host would have it.
     authority: String,
-    /// In canonical form, as routes spell it.
+    /// In canonical form, as routes spell it: of the URL, or of a field Host that was given in its place.
     host: String,
+    /// Name that the client's greeting has; none where the URL has an address.
+    server_name: Option<String>,
     /// The request as it would be received.
     text: String,
     head: RequestHead,
@@ -91,6 +93,8 @@ struct Explanation<'a> {
     received: String,
     /// Path that servers are asked for, or the reason why the listener refuses it.
     path: Result<String, Reject>,
+    /// The path is the listener's for monitors.
+    is_monitor: bool,
     /// Routes for the request's host and path, by position, the most specific first.
     routes: Vec<Candidate>,
     /// Changes that the route makes; none where it makes none.
@@ -129,8 +133,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
     let name = match arguments.sni.as_deref() {
         Some("") => None,
         Some(name) => Some(name.to_ascii_lowercase()),
-        // An address is no server name (RFC 6066 §3).
-        None => is_name(&asked.host).then(|| asked.host.clone()),
+        None => asked.server_name.clone(),
     };
     let identity = identity(&arguments.client);
     let explanations = listeners.into_iter().map(|index| {
@@ -144,7 +147,9 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
         };
         let (mut found, mut sent) = (Vec::new(), None);
-        if path.is_ok() && listener.redirect_to_https.is_none() {
+        let monitored = listener.monitor_path.as_deref().map(str::as_bytes);
+        let is_monitor = path.is_ok() && monitored == Some(head.path_key(asked.text.as_bytes()));
+        if path.is_ok() && !is_monitor && listener.redirect_to_https.is_none() {
             let request = conditions::Request {
                 head: &head,
                 text: asked.text.as_bytes(),
@@ -167,6 +172,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             listener,
             certificates: certificates(listener, profiles.as_deref(), name.clone()),
             received: asked.path().into_owned(),
+            is_monitor,
             routes: found,
             sent,
             path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
@@ -263,8 +269,10 @@ impl ParsedUrl {
         let (authority, target) = rest.split_at(split);
         let target = target.split('#').next().unwrap_or_default();
         let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
+        let is_host = |line: &str| line.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("host"));
+        let own = if headers.iter().any(|line| is_host(line)) { "" } else { &format!("Host: {authority}\r\n") };
         let fields: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        let text = format!("{} {target} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n", method);
+        let text = format!("{method} {target} HTTP/1.1\r\n{own}{fields}\r\n");
         let mut head = RequestHead::default();
         match h1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
             Ok(Parsed::Complete) if !authority.is_empty() => {}
@@ -275,7 +283,11 @@ impl ParsedUrl {
         let mut scratch = [0; HOST_BYTES_MAX];
         let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
         let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        Ok(ParsedUrl { tls, port, authority: authority.to_string(), host, text, head })
+        // An address is no server name (RFC 6066 §3).
+        let name = authority.split(':').next().unwrap_or_default().trim_end_matches('.').to_ascii_lowercase();
+        let server_name = is_name(&name).then_some(name);
+        let authority = String::from_utf8_lossy(head.host.bytes(text.as_bytes())).into_owned();
+        Ok(ParsedUrl { tls, port, authority, host, server_name, text, head })
     }
 
     /// As it is written.
@@ -425,6 +437,9 @@ impl Explanation<'_> {
                 line("answer", &format!("{} ({})", reject.status, reject.fault));
                 line("", &way_out(reject.fault, &listener.name));
             }
+            None if self.is_monitor => {
+                line("answer", "200, or 503 while it drains: monitor_path goes before all routes");
+            }
             None if let Some(redirect) = &listener.redirect_to_https => {
                 line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
             }
@@ -443,6 +458,7 @@ impl Explanation<'_> {
                 if let Some(auth) = &route.steps.auth {
                     line("", &format!("asks for {}; without one 401 (credentials-missing)", proof(auth)));
                 }
+                self.describe_guards(route, &mut line);
                 self.describe_split(route, &mut line);
                 self.describe_action(&route.action, &mut line);
                 self.describe_terms(&route.steps, &mut line);
@@ -478,6 +494,33 @@ impl Explanation<'_> {
             Some(SideSticky::Hash(_)) => line("", "a client keeps its side by a hash"),
             None => {}
         }
+    }
+
+    /// What a route asks of requests before they go on, and does to responses, as its keys have it.
+    fn describe_guards(&self, route: &Route, line: &mut impl FnMut(&str, &str)) {
+        let shown = effective::route(self.config, route);
+        for limit in shown["limit"].as_array().into_iter().flatten() {
+            line("limit", &limit.to_string());
+        }
+        for key in ["cors", "compress"] {
+            if let Some(step) = shown.get(key).filter(|step| !step.is_null()) {
+                line(key, &step.to_string());
+            }
+        }
+        if let Some(statuses) = self.intercepted(route) {
+            line("errors", &format!("pages in place of servers' responses with {}", statuses.join(", ")));
+        }
+    }
+
+    /// Statuses for which a page takes the place of a server's response; `None` where servers' responses stay.
+    fn intercepted(&self, route: &Route) -> Option<Vec<String>> {
+        let (own, theirs) = (&route.steps.errors, &self.listener.errors);
+        let is_on = own.intercept_errors.or(theirs.intercept_errors).unwrap_or(false);
+        let pages = own.error_pages.iter().chain(&theirs.error_pages);
+        let mut statuses: Vec<String> = pages.map(|page| page.statuses.to_string()).collect();
+        statuses.sort_unstable();
+        statuses.dedup();
+        (is_on && !statuses.is_empty() && matches!(route.action, Action::Backend(_))).then_some(statuses)
     }
 
     /// Terms of a route in place of its backends'.
@@ -585,6 +628,9 @@ impl Explanation<'_> {
         let Some(taken) = taken else {
             let unmatched = self.listener.redirect_to_https.as_ref().map_or(404, |redirect| redirect.status);
             value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| unmatched));
+            if self.is_monitor {
+                (value["status"], value["reason"]) = (json!(200), json!("monitor_path"));
+            }
             if let Err(reject) = &self.path {
                 value["reason"] = json!(reject.fault.label());
             }
@@ -627,11 +673,25 @@ impl Explanation<'_> {
         if route.steps.split.is_some() {
             value["split"] = shown["backend"].clone();
         }
-        for key in ["sticky", "fallback", "timeouts", "retries", "body_limit", "mirror"] {
+        let keys = [
+            "limit",
+            "cors",
+            "compress",
+            "sticky",
+            "fallback",
+            "timeouts",
+            "retries",
+            "body_limit",
+            "mirror",
+            "error_pages",
+            "error_format",
+        ];
+        for key in keys {
             if let Some(step) = shown.get(key) {
                 value[key] = step.clone();
             }
         }
+        value["intercept_errors"] = json!(self.intercepted(route));
         if let Some(auth) = &route.steps.auth {
             value["auth"] = json!(proof(auth));
         }
