@@ -313,6 +313,38 @@ fn a_relay_in_which_nothing_moves_is_ended() {
     engine.metric_reaches("propylon_timeouts_total", &[("wait", "tunnel-idle"), ("listener", "web")], 1.0);
 }
 
+#[test]
+fn a_relay_whose_reader_is_slow_goes_on_as_long_as_it_takes_anything() {
+    const BYTES: usize = 400_000;
+    let origin = Origin::scripted(|peer| {
+        peer.read_some();
+        peer.send(noise(BYTES));
+        while peer.read_some().is_some() {}
+    });
+    let engine = Engine::start(&relay(&[origin.address()], "timeouts = { tunnel_idle = \"1s\" }", ""));
+    let read = |socket: &mut socket2::Socket, into: &mut [u8]| socket.read(into).expect("no reset");
+    let connected = || {
+        let mut socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_recv_buffer_size(8192).expect("a size");
+        socket.connect(&engine.address("plain").into()).expect("a connection");
+        socket.write_all(b"x").expect("room");
+        socket
+    };
+    let (mut slow, stuck, mut got) = (connected(), connected(), 0);
+    let mut piece = [0; 8192];
+    while got < BYTES {
+        got += read(&mut slow, &mut piece);
+        // The reader's pace, and nothing that is waited for.
+        std::thread::sleep(Duration::from_millis(if got < BYTES / 2 { 60 } else { 0 }));
+    }
+    assert_eq!(got, BYTES);
+    // One that takes nothing at all is idle.
+    engine.metric_reaches("propylon_relays_total", &[("reason", "idle")], 2.0);
+    drop((slow, stuck));
+    let line = engine.logged("the slow one", |line| line["bytes_sent"] == BYTES);
+    assert_eq!(line["fault"], "idle");
+}
+
 /// How much goes each way; on a machine where a gigabyte takes minutes PROPYLON_E2E_BYTES says less.
 fn amount() -> u64 {
     std::env::var("PROPYLON_E2E_BYTES").map_or(1 << 30, |text| text.parse().expect("a number of bytes"))

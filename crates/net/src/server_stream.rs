@@ -157,6 +157,11 @@ impl ServerStream {
     }
 
     /// See [`Socket::reset_on_close`].
+    /// As [`Socket::unacknowledged`].
+    pub fn unacknowledged(&self) -> u32 {
+        self.socket.unacknowledged()
+    }
+
     pub fn reset_on_close(&self) -> io::Result<()> {
         self.socket.reset_on_close()
     }

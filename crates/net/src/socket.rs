@@ -372,6 +372,11 @@ impl Socket {
         propylon_sys::set_nodelay(self.fd()?)
     }
 
+    /// Bytes that were written and the peer has not acknowledged; none where that cannot be told.
+    pub fn unacknowledged(&self) -> u32 {
+        self.fd().and_then(propylon_sys::unacknowledged).unwrap_or(0)
+    }
+
     /// Makes the close a reset: the peer learns that what it got is not all.
     pub fn reset_on_close(&self) -> io::Result<()> {
         propylon_sys::reset_on_close(self.fd()?)

@@ -52,6 +52,8 @@ pub struct Duplex {
     down: Direction,
     /// When something has moved last, in milliseconds on the core's clock.
     since: u64,
+    /// Bytes that had been written and were still on their way when that was last looked at; 0 before a first look.
+    on_the_way: u32,
     /// Nothing has moved since everything that can be remade was given up.
     is_resting: bool,
     /// Resting, it needs no task.
@@ -70,6 +72,7 @@ impl Duplex {
             up: Direction::default(),
             down: Direction::default(),
             since: connection.core.timers.now(),
+            on_the_way: 0,
             leaves: false,
             down_first: false,
         }
@@ -109,7 +112,7 @@ impl Duplex {
             if moved != before {
                 on_moved(connection, (moved.0 - before.0, moved.1 - before.1));
                 self.since = now;
-                self.is_resting = false;
+                (self.is_resting, self.on_the_way) = (false, 0);
             }
             if let Poll::Ready(ended) = polled {
                 return Poll::Ready(Left::Ended(ended.err()));
@@ -126,6 +129,9 @@ impl Duplex {
         limit: IdleLimit,
         now: u64,
     ) -> Poll<Left> {
+        if now >= self.since + u64::from(limit.millis) && self.trickles(connection) {
+            self.since = now;
+        }
         let due = self.since + u64::from(limit.millis);
         if now >= due {
             connection.count_timeout(Wait::TunnelIdle);
@@ -133,6 +139,7 @@ impl Duplex {
         }
         let rest_at = self.since + REST_AFTER_MILLIS;
         if !self.is_resting && now >= rest_at {
+            self.trickles(connection);
             self.rest(context, connection);
         }
         if self.leaves && self.is_at_rest(connection) {
@@ -141,6 +148,14 @@ impl Duplex {
         }
         connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
         Poll::Pending
+    }
+
+    /// Whether one of the sides still takes what it was written, however slowly: the kernel holds megabytes, and says that
+    /// there is room when a third of it is free. Where nobody has looked before, what is on its way counts as taken.
+    fn trickles(&mut self, connection: &Connection) -> bool {
+        let all = connection.stream.socket.unacknowledged().saturating_add(self.server.stream.unacknowledged());
+        let before = std::mem::replace(&mut self.on_the_way, all);
+        all > 0 && (before == 0 || all < before)
     }
 
     fn rest(&mut self, context: &mut Context<'_>, connection: &mut Connection) {

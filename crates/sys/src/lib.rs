@@ -40,7 +40,7 @@ pub use process::{
 pub use socket::{
     ListenOptions, accept, bind_advice, check_free, connect, connect_result, connect_to_write_once, listen,
     listen_unix, local_address, peek, peek_closed, peek_ended, peek_readable, peek_reset, reset_on_close, send_more,
-    set_defer_accept, set_nodelay,
+    set_defer_accept, set_nodelay, unacknowledged,
 };
 pub use version::version;
 pub use whole_file::read_whole_file;

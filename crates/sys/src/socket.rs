@@ -215,6 +215,17 @@ pub fn reset_on_close(stream: impl AsFd) -> io::Result<()> {
     SockRef::from(&stream.as_fd()).set_linger(Some(Duration::ZERO))
 }
 
+/// Bytes that a socket's peer has not acknowledged: they are still to be sent, or on their way (SIOCOUTQ, tcp(7)).
+#[allow(unsafe_code)]
+pub fn unacknowledged(socket: impl AsFd) -> io::Result<u32> {
+    use std::os::fd::AsRawFd;
+
+    let mut count: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one int to where `count` is.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if result == 0 { Ok(count.unsigned_abs()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     // Close-on-exec is socket2's default.
     Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
