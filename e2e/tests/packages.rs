@@ -1,5 +1,5 @@
-//! Packages: the same bytes each time, an image that wants nothing but itself, and a Debian package from its installation
-//! to its purge.
+//! Packages: the same bytes each time, an image that wants nothing but itself, and a Debian package from its
+//! installation to its purge.
 
 use std::fs;
 use std::path::{Path, PathBuf};
