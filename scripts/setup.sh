@@ -16,6 +16,7 @@ PEERS=(
     "nginx nginx"
     "haproxy haproxy"
     "python3 python3"
+    "gunicorn gunicorn"
     "chromium chromium"
     "h2load nghttp2-client"
     "nghttpd nghttp2-server"

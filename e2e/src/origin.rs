@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -15,6 +18,8 @@ use crate::wait::WAIT_MAX;
 
 pub struct Origin {
     address: SocketAddr,
+    /// Connects to it, so that its acceptor looks up.
+    wake: Box<dyn Fn() + Send + Sync>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -48,11 +53,36 @@ impl Origin {
     /// The same on a listener made before: a port can be known, and refuse, before its origin serves it.
     pub fn on(listener: TcpListener, script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
         let address = listener.local_addr().expect("a bound listener");
+        let wake = move || drop(TcpStream::connect(address));
+        Origin::accepting(address, Box::new(wake), move || listener.accept().map(|(socket, _)| socket), script)
+    }
+
+    /// The same at a Unix socket with this path, or behind `@` with this name. It has no address of the network.
+    pub fn at_socket(name: &str, script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
+        let address = match name.strip_prefix('@') {
+            Some(name) => UnixAddress::from_abstract_name(name),
+            None => UnixAddress::from_pathname(name),
+        };
+        let address = address.expect("a name of a socket");
+        let listener = UnixListener::bind_addr(&address).expect("a free name");
+        let wake = move || drop(UnixStream::connect_addr(&address));
+        // Streams of TCP read and write any socket.
+        let accept = move || listener.accept().map(|(socket, _)| TcpStream::from(OwnedFd::from(socket)));
+        Origin::accepting(SocketAddr::from(([0, 0, 0, 0], 0)), Box::new(wake), accept, script)
+    }
+
+    fn accepting(
+        address: SocketAddr,
+        wake: Box<dyn Fn() + Send + Sync>,
+        accept: impl Fn() -> io::Result<TcpStream> + Send + 'static,
+        script: impl Fn(&mut Peer) + Send + Sync + 'static,
+    ) -> Origin {
         let shared = Arc::new(Shared::default());
         let script = Arc::new(script);
         let for_acceptor = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || {
-            for socket in listener.incoming() {
+            loop {
+                let socket = accept();
                 if for_acceptor.stopped.load(Ordering::SeqCst) {
                     return;
                 }
@@ -63,7 +93,7 @@ impl Origin {
                 }
             }
         });
-        Origin { address, shared, acceptor: Some(acceptor) }
+        Origin { address, wake, shared, acceptor: Some(acceptor) }
     }
 
     /// Answers every request, body included, with the bytes that `answer` makes of it.
@@ -111,8 +141,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
-        // Wakes the acceptor.
-        let _ = TcpStream::connect(self.address);
+        (self.wake)();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }

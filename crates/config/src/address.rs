@@ -1,5 +1,6 @@
 //! Addresses and host names as people write them.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::model::{HostPattern, Network, ServerAddress};
@@ -127,6 +128,66 @@ pub(crate) fn server(text: &str) -> Result<ServerAddress, TextProblem> {
     Ok(ServerAddress::Name { host, port: number })
 }
 
+/// A server of a backend: as [`server`], a service (`srv+_http._tcp.app.internal`), or a Unix socket
+/// (`unix:/run/app.sock`, or as other programs write one).
+pub(crate) fn backend_server(text: &str) -> Result<ServerAddress, TextProblem> {
+    if let Some(name) = text.strip_prefix("srv+") {
+        return service(name);
+    }
+    match unix_name(text) {
+        Some(name) => unix(text, name),
+        None => server(text),
+    }
+}
+
+/// Name of the socket that a text is about, if it is one: nginx has `unix:PATH`, haproxy `unix@PATH`, `abns@NAME` or a bare
+/// path, Caddy `unix/PATH`, gRPC `unix://PATH`.
+fn unix_name(text: &str) -> Option<Cow<'_, str>> {
+    if text.starts_with('/') {
+        return Some(text.into());
+    }
+    if let Some(name) = text.strip_prefix("abns@") {
+        return Some(format!("@{name}").into());
+    }
+    let rest = text.strip_prefix("unix")?;
+    if let Some(path) = rest.strip_prefix("://") {
+        return Some(path.into());
+    }
+    rest.strip_prefix([':', '@', '/']).map(Cow::from)
+}
+
+fn unix(text: &str, name: Cow<'_, str>) -> Result<ServerAddress, TextProblem> {
+    // As the kernel has it (unix(7)): a path has a zero byte behind it, an abstract name one in front.
+    const NAME_BYTES_MAX: usize = 107;
+    const EXAMPLE: &str = "write \"unix:PATH\", such as \"unix:/run/app.sock\"";
+    let what = |what: &str| format!("\"{}\": {what}", shown(text));
+    let (is_abstract, bare) = match name.strip_prefix('@') {
+        Some(bare) => (true, bare),
+        None => (false, &*name),
+    };
+    if bare.is_empty() {
+        return Err((what("the Unix socket has no name"), EXAMPLE.into()));
+    }
+    if !is_abstract && !bare.starts_with('/') {
+        return Err((what("the path of a Unix socket is not absolute"), EXAMPLE.into()));
+    }
+    if bare.len() > NAME_BYTES_MAX {
+        let fix = format!("use a path of at most {NAME_BYTES_MAX} bytes, or a link to its folder");
+        return Err((what("the kernel takes no name of a Unix socket that is so long"), fix));
+    }
+    if bare.chars().any(|character| character.is_whitespace() || character.is_control()) {
+        return Err((what("there is white space or a control character in it"), "use a path without".into()));
+    }
+    if !is_abstract && bare.ends_with([':', '/']) {
+        let fix = match bare.trim_end_matches([':', '/']) {
+            "" => EXAMPLE.to_owned(),
+            path => format!("write \"unix:{}\"", shown(path)),
+        };
+        return Err((what("this is no path of a socket"), fix));
+    }
+    Ok(ServerAddress::Unix { name: name.into_owned() })
+}
+
 /// A name that has SRV records: `_service._proto.name` (RFC 2782).
 pub(crate) fn service(name: &str) -> Result<ServerAddress, TextProblem> {
     let name = host_name(name.strip_suffix('.').unwrap_or(name))?;
@@ -156,6 +217,12 @@ fn not_an_address(text: &str) -> Option<TextProblem> {
     if text.is_empty() {
         return Some(("the address is empty".into(), "write ADDRESS:PORT".into()));
     }
+    if let Some((_, rest)) = text.split_once("://")
+        && let Some(path) = rest.strip_prefix("unix:")
+    {
+        let path = path.split(':').next().unwrap_or_default();
+        return Some((format!("\"{}\" is a URL", shown(text)), format!("write \"unix:{}\"", shown(path))));
+    }
     if let Some((scheme, rest)) = text.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let host = match (split_port(host), scheme) {
@@ -167,7 +234,7 @@ fn not_an_address(text: &str) -> Option<TextProblem> {
         return Some((what, format!("write \"{}\"", shown(&host))));
     }
     if text.starts_with('/') || text.starts_with("unix:") {
-        let what = format!("\"{}\": Unix sockets are not supported", shown(text));
+        let what = format!("\"{}\": Unix sockets are not supported here", shown(text));
         return Some((what, "write ADDRESS:PORT".into()));
     }
     if let Some((host, _)) = text.split_once('/') {
@@ -361,6 +428,38 @@ mod tests {
             let (_, fix) = server(text).expect_err(text);
             assert!(fix.contains(part), "{text}: {fix}");
         }
+    }
+
+    #[test]
+    fn a_unix_socket_is_one_server_however_it_is_written() {
+        for text in
+            ["unix:/run/app.sock", "unix@/run/app.sock", "/run/app.sock", "unix//run/app.sock", "unix:///run/app.sock"]
+        {
+            let address = backend_server(text).expect(text);
+            assert_eq!(address, ServerAddress::Unix { name: "/run/app.sock".into() });
+            assert_eq!(address.to_string(), "unix:/run/app.sock");
+        }
+        for text in ["unix:@app", "abns@app", "unix/@app"] {
+            assert_eq!(backend_server(text).expect(text).to_string(), "unix:@app");
+        }
+        assert_eq!(backend_server("unix.internal:80").expect("a name").to_string(), "unix.internal:80");
+        let long = format!("/{}", "a".repeat(107));
+        for (text, part) in [
+            ("unix:", "such as \"unix:/run/app.sock\""),
+            ("unix:@", "such as \"unix:/run/app.sock\""),
+            ("/", "such as \"unix:/run/app.sock\""),
+            ("unix:run/app.sock", "such as \"unix:/run/app.sock\""),
+            ("unix:/run/app.sock:/uri:", "write \"unix:/run/app.sock:/uri\""),
+            ("unix:/run/app.sock:", "write \"unix:/run/app.sock\""),
+            ("http://unix:/run/app.sock:/uri", "write \"unix:/run/app.sock\""),
+            ("unix:/run/my app.sock", "a path without"),
+            ("unix:/run/\0app.sock", "a path without"),
+            (&long, "at most 107 bytes"),
+        ] {
+            let (_, fix) = backend_server(text).expect_err(text);
+            assert!(fix.contains(part), "{text}: {fix}");
+        }
+        assert!(backend_server(&long[..107]).is_ok());
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn inspect_keyserver(source: &Source) -> (Option<KeyServer>, Vec<Problem>) {
 
 /// Reads one server's address; else what is wrong with it, and what to do.
 pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
-    address::server(text)
+    address::backend_server(text)
 }
 
 /// Reads a network, or one address; else what is wrong with it, and what to do.

@@ -39,6 +39,7 @@ use propylon_proxy::endpoint::{Availability, Endpoint, Target};
 use propylon_proxy::snapshot::Snapshot;
 use propylon_proxy::upstream::backend::Server;
 use propylon_signer::KeyProcessClient;
+use propylon_sys::Address;
 
 /// Limit on the count of probes in progress at once, each of which has a socket; the others wait for a permit.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
@@ -114,7 +115,7 @@ struct Known {
     /// All addresses of the server.
     targets: Vec<Target>,
     /// Addresses that did not answer their last probe.
-    silent: Vec<SocketAddr>,
+    silent: Vec<Address>,
     /// Whether the last probe of one of the addresses took until its timeout.
     is_slow: bool,
     /// Counts of outcomes that the policy has been told of.
@@ -251,8 +252,7 @@ impl Health {
                 } else if tasks.probing.is_none() || !(is_same && probes_alike) {
                     tasks.probing = Some(Task(spawn_local(self.clone().watch(Arc::clone(endpoint)))));
                 }
-                let is_name = !matches!(configured.address, ServerAddress::Ip(_));
-                if is_name && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
+                if configured.address.is_name() && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
                     // Other name servers may know better at once. How long a first answer holds was not kept.
                     let wait = if is_same { Duration::ZERO } else { config.process.resolver.ttl_min };
                     tasks.following = Some(Task(spawn_local(self.clone().resolve_name(Arc::clone(endpoint), wait))));
@@ -304,19 +304,16 @@ impl Health {
         }
     }
 
-    async fn ask(
-        &self,
-        table: &HealthTable,
-        backend: usize,
-        server: usize,
-        address: SocketAddr,
-    ) -> Result<(), Failure> {
+    async fn ask(&self, table: &HealthTable, backend: usize, server: usize, address: Address) -> Result<(), Failure> {
         let config = &table.snapshot.config.backends[backend];
         let Some(check) = &config.health else { return Err(Failure::new(PROBE_NOT_MADE, "")) };
         let due = Instant::now();
         let _permit = self.0.limiter.take(table.number(backend), table.kind(backend, server)).await;
         table.count_wait(backend, due.elapsed(), check.interval);
-        let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
+        let address = match address {
+            Address::Ip(own) => SocketAddr::new(own.ip(), check.port.unwrap_or(own.port())).into(),
+            Address::Unix(_) => address,
+        };
         let host = host_of(&config.servers[server].address, address);
         let secure =
             table.connectors[backend].as_ref().map(|connector| (connector, server, self.0.key_process.as_deref()));
@@ -531,7 +528,7 @@ impl HealthTable {
     }
 
     /// A server is as good as the best of its addresses, and those that did not answer get no connections meanwhile.
-    fn conclude(&self, backend: usize, server: usize, found: &[(SocketAddr, Result<(), Failure>)]) {
+    fn conclude(&self, backend: usize, server: usize, found: &[(Address, Result<(), Failure>)]) {
         let label = &self.snapshot.servers[backend][server].label;
         let (mut silent, mut is_slow) = (Vec::new(), false);
         let mut verdict = None;
@@ -789,14 +786,16 @@ fn listed(targets: &[Target]) -> String {
     targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A server's name in a request's Host, without the port where it is HTTP's own (RFC 9110 §7.2).
-fn host_of(server: &ServerAddress, address: SocketAddr) -> String {
+/// A server's name in a request's Host, without the port where it is HTTP's own (RFC 9110 §7.2). A Unix socket has none:
+/// nginx and curl ask "localhost" there.
+fn host_of(server: &ServerAddress, address: Address) -> String {
+    let Address::Ip(address) = address else { return "localhost".into() };
     let host = match server {
         ServerAddress::Name { host, .. } => host.clone(),
         // The names behind a service are no names of its own.
         ServerAddress::Srv { name } => name.splitn(3, '.').last().unwrap_or_default().to_string(),
-        ServerAddress::Ip(_) if address.is_ipv6() => format!("[{}]", address.ip()),
-        ServerAddress::Ip(_) => address.ip().to_string(),
+        _ if address.is_ipv6() => format!("[{}]", address.ip()),
+        _ => address.ip().to_string(),
     };
     if address.port() == 80 { host } else { format!("{host}:{}", address.port()) }
 }

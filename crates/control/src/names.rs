@@ -18,6 +18,7 @@ use hickory_resolver::system_conf::read_system_conf;
 use propylon_config::{Config, ServerAddress};
 use propylon_proxy::endpoint::{Resolved, Target};
 use propylon_proxy::snapshot::{Answers, names_of};
+use propylon_sys::Address;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -54,7 +55,7 @@ impl Names {
 
     /// Looks up many names side by side, on a thread of its own, and waits for it. The results are in the order of the questions.
     pub fn look_up_all(&self, questions: Vec<ServerAddress>) -> std::io::Result<Vec<Result<Resolved, String>>> {
-        if questions.iter().all(|question| matches!(question, ServerAddress::Ip(_))) {
+        if questions.iter().all(|question| !question.is_name()) {
             return Ok(questions.iter().map(|question| Ok(self.literal(question))).collect());
         }
         let names = self.clone();
@@ -83,7 +84,7 @@ impl Names {
 
     /// Looks up one name. The error says what the name servers said.
     pub async fn look_up(&self, question: &ServerAddress) -> Result<Resolved, String> {
-        if let ServerAddress::Ip(_) = question {
+        if !question.is_name() {
             return Ok(self.literal(question));
         }
         let asked = timeout(LOOKUP_WAIT_MAX, self.ask(question)).await;
@@ -107,15 +108,16 @@ impl Names {
     }
 
     fn literal(&self, question: &ServerAddress) -> Resolved {
-        let targets = if let ServerAddress::Ip(address) = question { vec![(*address).into()] } else { Vec::new() };
-        Resolved { targets, valid: self.config.ttl_max }
+        Resolved { targets: Target::literal(question).into_iter().collect(), valid: self.config.ttl_max }
     }
 
     async fn ask(&self, question: &ServerAddress) -> Result<(Vec<Target>, Duration), String> {
         // Made for every lookup: so changes of the system's files need no restart, and nothing old is in its memory.
         let resolver = self.resolver();
         match question {
-            ServerAddress::Ip(address) => Ok((vec![(*address).into()], self.config.ttl_max)),
+            ServerAddress::Ip(_) | ServerAddress::Unix { .. } => {
+                Ok((self.literal(question).targets, self.config.ttl_max))
+            }
             ServerAddress::Srv { name } => service(&resolver?, name).await,
             ServerAddress::Name { host, port } => {
                 let found = match resolver {
@@ -126,7 +128,9 @@ impl Names {
                     Err(error) if self.config.servers.is_empty() => system(host, *port).await.map_err(|_| error),
                     found => found,
                 };
-                found.map(|(addresses, valid)| (addresses.into_iter().map(Target::from).collect(), valid))
+                found.map(|(addresses, valid)| {
+                    (addresses.into_iter().map(|address| Address::from(address).into()).collect(), valid)
+                })
             }
         }
     }
@@ -207,7 +211,7 @@ async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, D
                 // A host with several addresses has the weight of one.
                 let count = addresses.len().max(1) as u32;
                 let weight = u32::from(service.weight) * WEIGHT_PARTS / count;
-                let target = |address| Target { priority: service.priority, address, weight };
+                let target = |address| Target { priority: service.priority, address: Address::Ip(address), weight };
                 targets.extend(addresses.into_iter().map(target));
             }
             Err(error) => failed = Some(error),
@@ -226,7 +230,8 @@ async fn system(host: &str, port: u16) -> std::io::Result<(Vec<SocketAddr>, Dura
 }
 
 /// Whether the network has a way there at all; no packet is sent to find out.
-fn has_route(address: SocketAddr) -> bool {
+fn has_route(address: Address) -> bool {
+    let Address::Ip(address) = address else { return true };
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)).is_ok()
 }

@@ -338,6 +338,10 @@ impl Reloader {
                 if self.has_server(&backend, &parsed) {
                     return Err(Refused::Taken(format!("[backend.{backend}] has the server {address} already")));
                 }
+                let known = self.merged.config.backends.iter().find(|known| known.name == backend);
+                if let Some((what, fix)) = known.and_then(|known| known.misfit(&parsed)) {
+                    return Err(Refused::Problems(vec![Problem::error("address", None, what, fix)]));
+                }
                 let entry = entry(&mut state, &backend, &address);
                 *entry = ServerChange { added: true, ..ServerChange::default() };
                 settings.lay_over(entry);

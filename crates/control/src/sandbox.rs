@@ -54,9 +54,27 @@ pub struct Sandbox {
     named: BTreeSet<(PathBuf, FileAccess)>,
     /// Ports to which connections are allowed; `None` for any.
     ports: Option<Vec<u16>>,
+    /// Unix sockets to which connections are allowed.
+    sockets: Sockets,
     /// Files of the kernel that are allowed by themselves and held open: the kernel makes them anew when nobody holds
     /// them, and a new file would not be allowed.
     _held: Vec<OwnedFd>,
+}
+
+/// Unix sockets that a process lets itself connect to. The kernel tells them apart by kind alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sockets {
+    /// Those with a path.
+    paths: bool,
+    /// Those of the abstract namespace, of other processes.
+    names: bool,
+}
+
+impl Sockets {
+    fn of(config: &Config) -> Sockets {
+        let sockets = config.named_sockets();
+        Sockets { paths: !sockets.is_empty(), names: sockets.iter().any(|(name, _)| name.starts_with('@')) }
+    }
 }
 
 impl Sandbox {
@@ -80,9 +98,11 @@ impl Sandbox {
         let no_new_privileges = propylon_sys::no_new_privileges();
         let held = folders::hold();
         let single_files = folders.single_files();
-        let landlock = restrict(&folders, ports.as_deref()).unwrap_or_else(|error| not_enforced(&error));
+        let sockets = Sockets::of(config);
+        let reach = (ports.as_deref(), sockets.names);
+        let landlock = restrict(&folders, reach).unwrap_or_else(|error| not_enforced(&error));
         // The last, since it forbids what the others take.
-        let seccomp = calls::confine().unwrap_or_else(|error| not_enforced(&error));
+        let seccomp = calls::confine(sockets.paths).unwrap_or_else(|error| not_enforced(&error));
         let no_new_privileges = no_new_privileges.is_ok();
         let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
         if !matches!(landlock, Enforced::Not(_)) {
@@ -99,6 +119,7 @@ impl Sandbox {
             remedy: remedy(config, path),
             named,
             ports,
+            sockets,
             _held: held,
         };
         sandbox.log_state();
@@ -155,6 +176,7 @@ impl Sandbox {
             remedy: String::new(),
             named: BTreeSet::new(),
             ports: None,
+            sockets: Sockets { paths: true, names: true },
             _held: Vec::new(),
         }
     }
@@ -172,6 +194,7 @@ impl Sandbox {
     pub fn refused(&self, config: &Config, source: &Source) -> Vec<Problem> {
         let mut problems = isolation::problems(config, source);
         problems.retain(|problem| problem.severity == Severity::Error);
+        self.refuse_sockets(config, source, &mut problems);
         if !self.is_in_folders() {
             return problems;
         }
@@ -212,6 +235,30 @@ impl Sandbox {
             problems.push(Problem::error(&source.name, Some(at), what, fix));
         }
         problems
+    }
+
+    /// Adds errors for Unix sockets of a kind that this process keeps itself from.
+    fn refuse_sockets(&self, config: &Config, source: &Source, problems: &mut Vec<Problem>) {
+        let is_denied = |name: &str| match name.starts_with('@') {
+            true => !self.sockets.names && self.is_in_folders() || !self.sockets.paths && self.filters_calls(),
+            false => !self.sockets.paths && self.filters_calls(),
+        };
+        for (name, at) in config.named_sockets().into_iter().filter(|(name, _)| is_denied(name)) {
+            let kind = if name.starts_with('@') { "abstract Unix socket" } else { "Unix socket" };
+            let what = format!(
+                "unix:{name}: this process lets itself connect to no {kind}: none was a server when it started"
+            );
+            let file = self.path.display();
+            let fix = match source.name == file.to_string() {
+                true => format!("{}: the new process takes what the file names then", self.remedy),
+                false => format!("add the server to {file}, {}, and do this again", self.remedy),
+            };
+            problems.push(Problem::error(&source.name, Some(at), what, fix));
+        }
+    }
+
+    fn filters_calls(&self) -> bool {
+        !matches!(self.seccomp, Enforced::Not(_))
     }
 
     /// Advice on how to get a file read. A new process starts with the file's configuration, not with a pushed one.
@@ -323,13 +370,18 @@ fn denial_by(path: &Path, error: io::ErrorKind) -> Option<(String, String)> {
 }
 
 /// Rules are about what is there at this moment, and what comes to be in its folders.
-fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, RulesetError> {
+/// `ports`: those of TCP, if not all, and whether abstract Unix sockets of others are in reach.
+fn restrict(folders: &Folders, (ports, names): (Option<&[u16]>, bool)) -> Result<Enforced, RulesetError> {
     let all = AccessFs::from_all(LANDLOCK);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     // Files and folders are made, changed, removed and renamed; no links, devices, pipes or sockets.
     let made = AccessFs::MakeReg | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir;
     let written = read | made | AccessFs::WriteFile | AccessFs::Truncate;
-    let mut ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(LANDLOCK))?;
+    let mut scope = Scope::from_all(LANDLOCK);
+    if names {
+        scope.remove(Scope::AbstractUnixSocket);
+    }
+    let mut ruleset = Ruleset::default().handle_access(all)?.scope(scope)?;
     if ports.is_some() {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
     }
@@ -395,7 +447,7 @@ mod tests {
         let here = folder.clone();
         let (enforced, outcomes) = confined(move || {
             let folders = Folders::new(here.join("read"), here.join("written"));
-            let enforced = restrict(&folders, None).unwrap();
+            let enforced = restrict(&folders, (None, false)).unwrap();
             let outcomes = ["read", "written", "other"].map(|part| {
                 let path = here.join(part);
                 (fs::read(path.join("file")).is_ok(), fs::write(path.join("new"), "").map_err(|error| error.kind()))

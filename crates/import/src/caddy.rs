@@ -9,7 +9,7 @@ use crate::plan::{
     redirect, respond,
 };
 use crate::terms::Term;
-use crate::words::{Directive, End, directives, duration, with_port};
+use crate::words::{Directive, End, directives, duration, unix_socket, with_port};
 
 /// Snippets inside each other.
 const IMPORT_DEPTH_MAX: usize = 8;
@@ -558,14 +558,17 @@ impl Reader<'_> {
         let mut is_tls = false;
         for target in &targets {
             let (scheme, address) = target.split_once("://").unwrap_or(("http", target));
-            if ["http", "https", "h2c"].contains(&scheme) && !address.starts_with('/') && !address.contains('{') {
+            if let Some(address) = unix_socket(target).filter(|_| target.starts_with("unix")) {
+                servers.push(Server { address, keys: Keys::new() });
+            } else if ["http", "https", "h2c"].contains(&scheme) && !address.starts_with('/') && !address.contains('{')
+            {
                 is_tls |= scheme == "https";
                 let address = address.trim_end_matches('/');
                 let address = if address.starts_with(':') { format!("127.0.0.1{address}") } else { address.to_owned() };
                 let address = with_port(&address, if scheme == "https" { "443" } else { "80" });
                 servers.push(Server { address, keys: Keys::new() });
             } else {
-                self.plan.note(each.line, target.clone(), "servers have an address with port: write HOST:PORT");
+                self.plan.note(each.line, target.clone(), "write the server as HOST:PORT or unix:PATH");
             }
         }
         let Some(first) = servers.first() else {

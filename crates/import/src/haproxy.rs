@@ -9,7 +9,7 @@ use crate::plan::{
     respond,
 };
 use crate::terms::{Term, argument, negated, terms};
-use crate::words::{duration, with_port};
+use crate::words::{duration, unix_socket, with_port};
 
 /// A line of a section.
 #[derive(Clone, Debug)]
@@ -443,12 +443,15 @@ impl Backends<'_> {
             self.plan.note(line.number, line.text(), "write the name as one server: all of its addresses are used");
             return;
         }
-        if address.starts_with(['/', '@']) || address.starts_with("unix") || address.starts_with("abns") {
-            self.plan.note(line.number, line.text(), "servers have an address with port: write HOST:PORT");
+        let socket = unix_socket(address);
+        if socket.is_none() && (address.starts_with(['/', '@']) || address.contains('@')) {
+            let fix = "write the server as HOST:PORT, or as \"unix:PATH\" with an absolute path";
+            self.plan.note(line.number, line.text(), fix);
             return;
         }
         let port = if line.has("ssl") { "443" } else { "80" };
-        let mut server = Server { address: with_port(address, port), keys: Keys::new() };
+        let address = socket.unwrap_or_else(|| with_port(address, port));
+        let mut server = Server { address, keys: Keys::new() };
         let mut options = Options::default();
         options.read(base);
         options.read(line.words.get(3..).unwrap_or_default());

@@ -10,7 +10,7 @@ use crate::plan::{
     Action, CLOSED, Certificate, Keys, Note, Path, Plan, Route, Server, escaped, name_of, one_or_list, quoted,
     redirect, respond,
 };
-use crate::words::{Directive, End, directives, duration, with_port};
+use crate::words::{Directive, End, directives, duration, unix_socket, with_port};
 
 /// Directives for what Propylon does by itself, or has no need of: nothing is lost with these.
 const NEEDLESS: &[&str] = &[
@@ -548,15 +548,13 @@ impl Reader<'_> {
             self.plan.note(pass.line, pass.text(), "write the servers' addresses in a [backend.NAME]");
             return None;
         };
-        if rest.starts_with("unix:") || rest.contains('$') {
-            self.plan.note(
-                pass.line,
-                pass.text(),
-                "write the servers' addresses, HOST:PORT, in a [backend.NAME] and a route to it",
-            );
+        let (authority, _) = target_parts(rest);
+        let socket = unix_socket(authority);
+        if rest.contains('$') || rest.starts_with("unix:") && socket.is_none() {
+            let fix = "write the servers' addresses, HOST:PORT or unix:PATH, in a [backend.NAME] and a route to it";
+            self.plan.note(pass.line, pass.text(), fix);
             return None;
         }
-        let authority = rest.split('/').next().unwrap_or_default();
         let is_tls = scheme == "https";
         let name = name_of(authority);
         let upstream = self.upstreams.get(authority).cloned();
@@ -566,7 +564,7 @@ impl Reader<'_> {
             match upstream {
                 Some(upstream) => self.upstream(&name, &upstream, is_tls),
                 None => {
-                    let address = with_port(authority, if is_tls { "443" } else { "80" });
+                    let address = socket.unwrap_or_else(|| with_port(authority, if is_tls { "443" } else { "80" }));
                     self.plan.backend(&name, pass.line).servers.push(Server { address, keys: Keys::new() });
                 }
             }
@@ -696,10 +694,11 @@ impl Reader<'_> {
         }
         let Some(pass) = location.find("proxy_pass") else { return };
         let Some((_, rest)) = pass.word(1).split_once("://") else { return };
-        let Some((_, uri)) = rest.split_once('/').filter(|_| !rest.starts_with("unix:") && !rest.contains('$')) else {
+        let (_, uri) = target_parts(rest);
+        if !uri.starts_with('/') || rest.contains('$') {
             return;
-        };
-        let uri = format!("/{uri}");
+        }
+        let uri = uri.to_owned();
         let done = match location_path(location.arguments()) {
             _ if changes.path.is_some() => Ok(()),
             Some(Path::Prefix(prefix) | Path::Exact(prefix)) if prefix == uri => Ok(()),
@@ -722,7 +721,7 @@ impl Reader<'_> {
             match each.name() {
                 "server" => match server(each, is_tls, &mut notes) {
                     Some(server) => backend.servers.push(server),
-                    None => notes.push((each.line, each.text(), "servers have an address with port: write HOST:PORT")),
+                    None => notes.push((each.line, each.text(), "write the server as HOST:PORT or unix:PATH")),
                 },
                 "least_conn" => drop(backend.keys.insert("balance".into(), quoted("least-connections"))),
                 "random" => drop(backend.keys.insert("balance".into(), quoted("random"))),
@@ -975,10 +974,11 @@ fn is_handled(name: &str) -> bool {
 }
 
 fn server(each: &Directive, is_tls: bool, notes: &mut Vec<(usize, String, &'static str)>) -> Option<Server> {
-    if each.word(1).starts_with("unix:") {
-        return None;
-    }
-    let mut server = Server { address: with_port(each.word(1), if is_tls { "443" } else { "80" }), keys: Keys::new() };
+    let address = match each.word(1) {
+        socket if socket.starts_with("unix:") => unix_socket(socket)?,
+        address => with_port(address, if is_tls { "443" } else { "80" }),
+    };
+    let mut server = Server { address, keys: Keys::new() };
     for word in each.arguments().iter().skip(1) {
         match word.split_once('=') {
             Some(("weight", weight)) => server.keys.push(("weight".into(), weight.to_owned())),
@@ -992,6 +992,17 @@ fn server(each: &Directive, is_tls: bool, notes: &mut Vec<(usize, String, &'stat
         }
     }
     Some(server)
+}
+
+/// Parts of what stands behind the scheme in `proxy_pass`: server and URI. A socket's path ends with a colon where a URI
+/// follows.
+fn target_parts(rest: &str) -> (&str, &str) {
+    let end = match rest.strip_prefix("unix:") {
+        Some(path) => path.find(':').map_or(rest.len(), |end| "unix:".len() + end),
+        None => rest.find('/').unwrap_or(rest.len()),
+    };
+    let (server, uri) = rest.split_at(end);
+    (server, uri.trim_start_matches(':'))
 }
 
 /// `if ($host = NAME) { return ...; }`.

@@ -231,6 +231,21 @@ pub fn duration(text: &str, unit: u64) -> Option<String> {
     })
 }
 
+/// `unix:PATH` of a Unix socket as nginx (`unix:PATH`), haproxy (`unix@PATH`, `abns@NAME` or a bare path) and Caddy
+/// (`unix/PATH`) write one; `None` for what is none, and for one whose path is relative or made of variables.
+pub fn unix_socket(text: &str) -> Option<String> {
+    let name = match text.strip_prefix("abns@") {
+        Some(name) => format!("@{name}"),
+        None if text.starts_with('/') => text.to_owned(),
+        None => {
+            let rest = text.strip_prefix("unix")?;
+            rest.strip_prefix([':', '@', '/'])?.trim_end_matches(':').to_owned()
+        }
+    };
+    let is_plain = name.starts_with(['/', '@']) && !name.contains(['$', '{', ':']) && name.len() > 1;
+    is_plain.then(|| format!("unix:{name}"))
+}
+
 /// `HOST:PORT` of an address that may have no port.
 pub fn with_port(address: &str, port: &str) -> String {
     let after_brackets = address.rsplit(']').next().unwrap_or(address);

@@ -126,8 +126,13 @@ fn backend(out: &mut String, backend: &Backend) {
     let servers: Vec<String> = backend.servers.iter().map(server).collect();
     let _ = writeln!(out, "servers = [{}]", servers.join(", "));
     backend.keys.iter().for_each(|(key, value)| _ = writeln!(out, "{key} = {}", literal(value)));
+    let mut tls = backend.tls.clone();
+    // A socket has no name that a certificate could be for.
+    if let Some(keys) = tls.as_mut().filter(|_| backend.servers.iter().any(|each| each.address.starts_with("unix:"))) {
+        keys.entry("server_name".into()).or_insert_with(|| quoted("localhost"));
+    }
     let tables: [(&str, Option<&BTreeMap<String, String>>); 3] = [
-        ("tls", backend.tls.as_ref()),
+        ("tls", tls.as_ref()),
         ("health", Some(&backend.health).filter(|keys| !keys.is_empty())),
         ("timeouts", Some(&backend.timeouts).filter(|keys| !keys.is_empty())),
     ];

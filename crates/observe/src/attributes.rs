@@ -36,12 +36,14 @@ pub fn template(route: &Route) -> String {
     }
 }
 
-/// The server by its address in the configuration; `reached`: the address that the connection was made to.
+/// The server by its address in the configuration; `reached`: the address that the connection was made to. A Unix socket
+/// is known by its name, without a port.
 pub fn write_server(address: &ServerAddress, reached: Option<SocketAddr>, attributes: &mut Vec<Attribute>) {
     let (host, port) = match address {
         ServerAddress::Ip(address) => (address.ip().to_canonical().to_string(), Some(address.port())),
         ServerAddress::Name { host, port } => (host.clone(), Some(*port)),
         ServerAddress::Srv { name } => (name.clone(), reached.map(|reached| reached.port())),
+        ServerAddress::Unix { name } => (name.clone(), None),
     };
     attributes.push(("server.address", Value::Text(host)));
     if let Some(port) = port {

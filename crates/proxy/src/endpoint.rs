@@ -5,12 +5,13 @@
 //! but for three things that only cores know: which address is next in the round robin, which addresses refused a
 //! connection while another one accepted it, and whether the server answered HTTP/2's preface.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use propylon_config::ServerAddress;
+use propylon_sys::{Address, UnixName};
 
 /// Number of connects after which addresses that had failed lose that mark.
 const CONNECTS_TO_RETRY: usize = 32;
@@ -23,7 +24,7 @@ const ROUND_PICKS_MAX: u32 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub priority: u16,
-    pub address: SocketAddr,
+    pub address: Address,
     pub weight: u32,
 }
 
@@ -36,9 +37,20 @@ pub struct Resolved {
     pub valid: Duration,
 }
 
-impl From<SocketAddr> for Target {
-    fn from(address: SocketAddr) -> Target {
+impl From<Address> for Target {
+    fn from(address: Address) -> Target {
         Target { priority: 0, address, weight: 1 }
+    }
+}
+
+impl Target {
+    /// Target of an address that needs no look-up; `None` for names.
+    pub fn literal(address: &ServerAddress) -> Option<Target> {
+        match address {
+            ServerAddress::Ip(address) => Some(Address::from(*address).into()),
+            ServerAddress::Unix { name } => Some(Address::from(UnixName::new(name)).into()),
+            ServerAddress::Name { .. } | ServerAddress::Srv { .. } => None,
+        }
     }
 }
 
@@ -136,11 +148,11 @@ impl Targets {
         Targets { all, round }
     }
 
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> Vec<Address> {
         self.all.iter().map(|target| target.address).collect()
     }
 
-    fn has(&self, address: SocketAddr) -> bool {
+    fn has(&self, address: Address) -> bool {
         self.all.iter().any(|target| target.address == address)
     }
 }
@@ -148,7 +160,7 @@ impl Targets {
 /// Address that a connection was made to, with what tells later whether the server still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointAddress {
-    pub address: SocketAddr,
+    pub address: Address,
     generation: u32,
 }
 
@@ -225,7 +237,7 @@ impl Endpoint {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> Vec<Address> {
         self.targets.load().addresses()
     }
 
@@ -296,6 +308,8 @@ fn bit(position: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]
@@ -308,17 +322,25 @@ mod tests {
         assert_eq!((size_of::<Endpoint>(), align_of::<Endpoint>()), (256, 128), "and a neighbour's are apart");
     }
 
+    fn target(port: u16) -> Target {
+        Address::from(SocketAddr::from(([127, 0, 0, 1], port))).into()
+    }
+
+    fn port(remote: &EndpointAddress) -> u16 {
+        remote.address.ip().map_or(0, |address| address.port())
+    }
+
     fn addresses(ports: &[u16]) -> Vec<Target> {
-        ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port)).into()).collect()
+        ports.iter().map(|port| target(*port)).collect()
     }
 
     fn weighted(targets: &[(u16, u16, u32)]) -> Vec<Target> {
-        let target = |(port, priority, weight): &(u16, u16, u32)| Target {
+        let weigh = |(port, priority, weight): &(u16, u16, u32)| Target {
             priority: *priority,
             weight: *weight,
-            ..SocketAddr::from(([127, 0, 0, 1], *port)).into()
+            ..target(*port)
         };
-        targets.iter().map(target).collect()
+        targets.iter().map(weigh).collect()
     }
 
     #[test]
@@ -353,7 +375,7 @@ mod tests {
     #[test]
     fn picks_are_as_frequent_as_the_weights_and_no_address_has_them_in_a_row() {
         let endpoint = Endpoint::new(weighted(&[(1, 5, 30), (2, 5, 10), (3, 9, 50)]));
-        let ports: Vec<u16> = (0..8).map(|_| endpoint.connect_order().next().unwrap().address.port()).collect();
+        let ports: Vec<u16> = (0..8).map(|_| port(&endpoint.connect_order().next().unwrap())).collect();
         let [ones, twos] = [1, 2].map(|port| ports.iter().filter(|each| **each == port).count());
         assert_eq!((ones, twos), (6, 2), "{ports:?}");
         assert!(!ports.windows(4).any(|four| four.iter().all(|port| *port == four[0])), "{ports:?}");
@@ -361,7 +383,7 @@ mod tests {
         let endpoint = Endpoint::new(weighted(&[(1, 0, u32::MAX), (2, 0, 0), (3, 0, 65_535)]));
         assert!(endpoint.targets.load().round.len() <= 3 * ROUND_PICKS_MAX as usize);
         let picked: std::collections::BTreeSet<u16> =
-            (0..300).map(|_| endpoint.connect_order().next().unwrap().address.port()).collect();
+            (0..300).map(|_| port(&endpoint.connect_order().next().unwrap())).collect();
         assert_eq!(picked.len(), 3);
         let endpoint = Endpoint::new(weighted(&[(1, 0, 0), (2, 0, 0)]));
         assert_eq!(endpoint.targets.load().round.len(), 2);
@@ -370,7 +392,7 @@ mod tests {
     #[test]
     fn a_higher_priority_number_is_the_fallback_where_the_others_fail() {
         let endpoint = Endpoint::new(weighted(&[(1, 0, 1), (2, 0, 1), (3, 7, 9), (4, 8, 9)]));
-        let ports = || endpoint.connect_order().map(|remote| remote.address.port()).collect::<Vec<_>>();
+        let ports = || endpoint.connect_order().map(|remote| port(&remote)).collect::<Vec<_>>();
         assert_eq!([ports(), ports()], [[1, 2, 3, 4], [2, 1, 3, 4]]);
         endpoint.connect_order().take(2).for_each(|remote| endpoint.note_failed(remote));
         assert_eq!(ports()[..2], [3, 4]);
@@ -379,7 +401,7 @@ mod tests {
     #[test]
     fn connections_take_the_addresses_in_round_robin_and_each_knows_the_others() {
         let endpoint = Endpoint::new(addresses(&[1, 2, 3]));
-        let ports = || endpoint.connect_order().map(|remote| remote.address.port()).collect::<Vec<_>>();
+        let ports = || endpoint.connect_order().map(|remote| port(&remote)).collect::<Vec<_>>();
         assert_eq!([ports(), ports(), ports(), ports()], [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
     }
 
@@ -390,9 +412,9 @@ mod tests {
         let mut remotes = endpoint.connect_order();
         let (_, two) = (remotes.next().unwrap(), remotes.next().unwrap());
         endpoint.note_failed(two);
-        let picked: Vec<u16> = (1..CONNECTS_TO_RETRY).map(|_| first().address.port()).collect();
+        let picked: Vec<u16> = (1..CONNECTS_TO_RETRY).map(|_| port(&first())).collect();
         assert!(picked.iter().all(|port| *port == 1), "{picked:?}");
-        let picked: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
+        let picked: Vec<u16> = (0..4).map(|_| port(&first())).collect();
         assert_eq!(picked, [1, 2, 1, 2]);
     }
 

@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 
 use crate::alpn::{ALPN, ALPN_HTTP2, server_alpn};
 use crate::cores::worker_count;
-use crate::endpoint::{Endpoint, Resolved};
+use crate::endpoint::{self, Endpoint, Resolved};
 use crate::limits::{self, LimitState};
 use crate::ticket_keys::TicketSets;
 use crate::trace::Target;
@@ -581,8 +581,7 @@ pub fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddres
     let before = Before::new(earlier);
     for backend in &config.backends {
         for (server, known) in backend.servers.iter().zip(known_servers(&before, backend)) {
-            let is_name = !matches!(server.address, ServerAddress::Ip(_));
-            if is_name && known.is_none() && seen.insert(&server.address) {
+            if server.address.is_name() && known.is_none() && seen.insert(&server.address) {
                 names.push(server.address.clone());
             }
         }
@@ -616,8 +615,8 @@ fn reload_servers(
                 servers.push(Server { label, endpoint: Arc::clone(&known.endpoint) });
                 continue;
             }
-            let targets = match (&server.address, found.get(&server.address)) {
-                (ServerAddress::Ip(address), _) => Ok(vec![(*address).into()]),
+            let targets = match (endpoint::Target::literal(&server.address), found.get(&server.address)) {
+                (Some(target), _) => Ok(vec![target]),
                 (_, Some(Ok(found))) => Ok(found.targets.clone()),
                 (_, Some(Err(error))) => Err(error.as_str()),
                 (_, None) => Err("the name has not been looked up"),

@@ -76,7 +76,9 @@ impl KeyServerAddresses {
                     });
                     (Some((host.clone(), *port)), addresses)
                 }
-                ServerAddress::Srv { .. } => unreachable!("the schema takes no services for key servers"),
+                ServerAddress::Srv { .. } | ServerAddress::Unix { .. } => {
+                    unreachable!("the schema takes addresses and names of hosts alone for key servers")
+                }
             };
             let addresses = ArcSwap::from_pointee(addresses);
             Entry { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) }

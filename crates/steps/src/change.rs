@@ -180,10 +180,12 @@ impl RequestChange {
         }))
     }
 
-    /// Host that a server is asked for, by its address as its backend has it; none if that is the client's.
+    /// Host that a server is asked for, by its address as its backend has it; none if that is the client's. A Unix socket
+    /// has no name that could be one: nginx and curl ask "localhost" there.
     pub fn host(&self, server: Option<&str>, is_tls: bool) -> Option<Vec<u8>> {
         let host = match self.host.as_ref()? {
             HostChange::Name(name) => name,
+            HostChange::Server if server?.starts_with("unix:") => "localhost",
             HostChange::Server => {
                 server.map(|name| name.strip_suffix(if is_tls { ":443" } else { ":80" }).unwrap_or(name))?
             }

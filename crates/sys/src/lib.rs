@@ -3,6 +3,7 @@
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
 mod activation;
+mod address;
 mod calls;
 mod control_groups;
 mod cores;
@@ -20,6 +21,7 @@ mod whole_file;
 mod wiping;
 
 pub use activation::{Activated, take_activated};
+pub use address::{Address, UnixName};
 pub use calls::{Argument, CallFilter, CallFilterError, Confined};
 pub use cores::{allowed_cores, pin_to_core, quota, usable_cores};
 pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, set_reachable_folders};

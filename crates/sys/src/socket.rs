@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send
 use rustix::time::Timespec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+use crate::address::{Address, UnixName};
 use crate::privileges::Account;
 
 /// Connections to a Unix socket that wait for their accept.
@@ -117,17 +118,35 @@ pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
 }
 
 /// Starts to connect, without Nagle's delay. The socket is connected once it is writable and [`connect_result`]
-/// says `Ok`.
-pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = tcp_socket(address)?;
-    socket.set_tcp_nodelay(true)?;
-    begin_connect(socket, address)
+/// says `Ok`; a Unix socket is at once. `ErrorKind::WouldBlock` if as many wait for the accept at a Unix socket as may:
+/// the kernel does not tell when fewer do.
+pub fn connect(address: impl Into<Address>) -> io::Result<TcpStream> {
+    match address.into() {
+        Address::Ip(address) => {
+            let socket = tcp_socket(address)?;
+            socket.set_tcp_nodelay(true)?;
+            begin_connect(socket, address)
+        }
+        Address::Unix(name) => connect_unix(name),
+    }
+}
+
+/// A stream to a Unix socket. It goes by the type of TCP streams, which reads and writes any socket: what is TCP's alone
+/// has no effect on it, or fails.
+fn connect_unix(name: UnixName) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.connect(&name.to_sock_addr()?)?;
+    Ok(socket.into())
 }
 
 /// As [`connect`], with Nagle's delay, which the first write does not meet, since nothing waits for an acknowledgement
 /// then; [`set_nodelay`] is to come before the second. `has_bytes`: the first write follows at once, and the last
 /// segment of the TCP handshake goes out with it instead of alone (tcp(7), TCP_QUICKACK).
-pub fn connect_to_write_once(address: SocketAddr, has_bytes: bool) -> io::Result<TcpStream> {
+pub fn connect_to_write_once(address: impl Into<Address>, has_bytes: bool) -> io::Result<TcpStream> {
+    let address = match address.into() {
+        Address::Ip(address) => address,
+        Address::Unix(name) => return connect_unix(name),
+    };
     let socket = tcp_socket(address)?;
     if has_bytes {
         sockopt::set_tcp_quickack(&socket, false)?;
@@ -328,6 +347,37 @@ mod tests {
             server.read_to_string(&mut heard).unwrap();
             assert_eq!(heard, "first, second");
         }
+    }
+
+    #[test]
+    fn a_unix_socket_is_connected_at_once_whether_it_has_a_file_or_not() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::SocketAddr;
+        let name = format!("propylon-sys-unix-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        let file = UnixListener::bind(&path).unwrap();
+        let no_file = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let names = [path.to_str().unwrap().to_owned(), format!("@{name}")];
+        for (listener, name) in [file, no_file].into_iter().zip(names) {
+            let mut client = connect(UnixName::new(&name)).unwrap();
+            assert!(is_nonblocking_and_cloexec(&client));
+            client.write_all(b"first").unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            assert_eq!(send_more(&client, b", second").unwrap(), 8);
+            assert!(!peek_reset(&client) && !peek_closed(&client));
+            drop(client);
+            let mut heard = String::new();
+            server.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "first, second");
+            drop(listener);
+        }
+        let dead = connect(UnixName::new(path.to_str().unwrap())).unwrap_err();
+        assert_eq!(dead.kind(), ErrorKind::ConnectionRefused);
+        fs::remove_file(&path).unwrap();
+        let gone = connect(UnixName::new(path.to_str().unwrap())).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+        let long = connect(UnixName::new(&format!("/{}", "a".repeat(108)))).unwrap_err();
+        assert_eq!(long.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

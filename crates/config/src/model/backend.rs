@@ -73,6 +73,21 @@ pub struct Backend {
     pub at: At,
 }
 
+impl Backend {
+    /// What keeps a server of this address from being one of this backend's, and what to do.
+    #[must_use]
+    pub fn misfit(&self, address: &ServerAddress) -> Option<(String, &'static str)> {
+        address.unix()?;
+        if self.tls.as_ref().is_some_and(|tls| tls.server_name.is_none()) {
+            let what = format!("{address} has no name that a certificate could be for");
+            return Some((what, "add `server_name` to the backend's `tls`, or remove `tls`"));
+        }
+        let port = self.health.as_ref().and_then(|health| health.port)?;
+        let what = format!("{address} has no ports, and `health` asks at {port}");
+        Some((what, "remove `port`, or put the server into a backend of its own"))
+    }
+}
+
 /// HTTP version spoken to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -310,6 +325,28 @@ pub enum ServerAddress {
         /// Name of the record, lower-case ASCII.
         name: String,
     },
+    /// A Unix socket of this machine.
+    Unix {
+        /// Absolute path, or behind `@` a name of the abstract namespace.
+        name: String,
+    },
+}
+
+impl ServerAddress {
+    /// Whether the address has to be looked up.
+    #[must_use]
+    pub fn is_name(&self) -> bool {
+        matches!(self, ServerAddress::Name { .. } | ServerAddress::Srv { .. })
+    }
+
+    /// Name of the Unix socket that the address is, if it is one.
+    #[must_use]
+    pub fn unix(&self) -> Option<&str> {
+        match self {
+            ServerAddress::Unix { name } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 shown::serialize_as_displayed!(ServerAddress);
@@ -321,6 +358,7 @@ impl fmt::Display for ServerAddress {
             ServerAddress::Ip(address) => address.fmt(f),
             ServerAddress::Name { host, port } => write!(f, "{host}:{port}"),
             ServerAddress::Srv { name } => write!(f, "srv+{name}"),
+            ServerAddress::Unix { name } => write!(f, "unix:{name}"),
         }
     }
 }

@@ -136,7 +136,7 @@ impl Config {
         let mut add = |address: &ServerAddress, at: At| match address {
             ServerAddress::Ip(address) => ports.push((address.port(), at)),
             ServerAddress::Name { port, .. } => ports.push((*port, at)),
-            ServerAddress::Srv { .. } => {}
+            ServerAddress::Srv { .. } | ServerAddress::Unix { .. } => {}
         };
         for backend in &self.backends {
             backend.servers.iter().for_each(|Server { address, at, .. }| add(address, *at));
@@ -163,6 +163,14 @@ impl Config {
         let mut seen = BTreeSet::new();
         ports.retain(|(port, _)| seen.insert(*port));
         ports
+    }
+}
+
+impl Config {
+    /// Unix sockets that are servers, with positions; those of the abstract namespace begin with `@`.
+    pub fn named_sockets(&self) -> Vec<(&str, At)> {
+        let servers = self.backends.iter().flat_map(|backend| &backend.servers);
+        servers.filter_map(|server| Some((server.address.unix()?, server.at))).collect()
     }
 }
 

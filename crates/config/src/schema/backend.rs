@@ -59,7 +59,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
     let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
     section.close();
-    Backend {
+    let backend = Backend {
         name: name.to_string(),
         balance,
         servers,
@@ -83,7 +83,13 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_healthy,
         sticky,
         at: report.at(span),
+    };
+    if let Some((server, (what, fix))) =
+        backend.servers.iter().find_map(|server| Some((server, backend.misfit(&server.address)?)))
+    {
+        report.error_at(server.at, what, fix);
     }
+    backend
 }
 
 fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
@@ -169,11 +175,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
-    let parsed = match address.value.strip_prefix("srv+") {
-        Some(name) => address::service(name),
-        None => address::server(address.value),
-    };
-    match parsed {
+    match address::backend_server(address.value) {
         Ok(value) => {
             let at = report.at(address.span);
             Some(Server { address: value, weight, max_connections, drain, backup, at })

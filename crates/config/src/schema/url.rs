@@ -60,7 +60,7 @@ pub(super) fn warn_of_plaintext(report: &Report<'_>, key: &str, address: &WebAdd
     let is_near = match &address.address {
         ServerAddress::Ip(address) => address.ip().is_loopback(),
         ServerAddress::Name { host, .. } => host == "localhost" || host.ends_with(".localhost"),
-        ServerAddress::Srv { .. } => false,
+        ServerAddress::Srv { .. } | ServerAddress::Unix { .. } => false,
     };
     if !address.is_https && !is_near {
         let what =

@@ -195,7 +195,7 @@ impl View {
             let server = &snapshot.servers[index][at];
             json!({
                 "address": server.label,
-                "resolved": server.endpoint.addresses(),
+                "resolved": server.endpoint.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "health": health(&self.health.state(&server.endpoint)),
                 "weight": configured.weight,
                 "draining": configured.drain.is_some(),

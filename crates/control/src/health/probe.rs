@@ -2,19 +2,23 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::time::Duration;
 
 use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
 use propylon_observe::telemetry::PROBE_NOT_MADE;
 use propylon_signer::KeyProcessClient;
+use propylon_sys::Address;
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::failure::Failure;
 use super::stream::ProbeStream;
 use super::{grpc, http, http2};
+
+/// Pause between two attempts at a Unix socket that has no room for another connection.
+const UNIX_PAUSE: Duration = Duration::from_millis(20);
 
 /// How TLS with a server is begun: by whom, the server's position in the backend, and the process that signs for what
 /// it is shown, where that is another.
@@ -25,13 +29,13 @@ pub type Secure<'a> = Option<(&'a Connector, usize, Option<&'a KeyProcessClient>
 pub async fn probe(
     check: &HealthCheck,
     protocol: ServerProtocol,
-    address: SocketAddr,
+    address: Address,
     host: &str,
     secure: Secure<'_>,
 ) -> Result<(), Failure> {
     let (connected, awaits_signature) = (Cell::new(false), Cell::new(false));
     let asked = async {
-        let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
+        let stream = connect(address).await.map_err(|error| not_connected(&error))?;
         connected.set(true);
         if check.kind == ProbeKind::Tcp {
             return Ok(());
@@ -64,6 +68,20 @@ pub async fn probe(
         };
         Err(Failure::new(word, format!("after {} ms", check.timeout.as_millis())))
     })
+}
+
+async fn connect(address: Address) -> io::Result<TcpStream> {
+    let stream = match address {
+        Address::Ip(address) => return TcpStream::connect(address).await,
+        Address::Unix(_) => loop {
+            match propylon_sys::connect(address) {
+                // As many connections wait for their accept as may; the timeout of the probe ends this.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_PAUSE).await,
+                connected => break connected?,
+            }
+        },
+    };
+    TcpStream::from_std(stream)
 }
 
 fn not_connected(error: &io::Error) -> Failure {

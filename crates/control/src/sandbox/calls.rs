@@ -13,9 +13,9 @@ use super::enforced::Enforced;
 const PR_SET_VMA: u64 = 0x5356_4d41;
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
-/// For the calling thread and those that it starts.
-pub fn confine() -> Result<Enforced, CallFilterError> {
-    match filter().apply(Confined::ThisThread) {
+/// For the calling thread and those that it starts. `connects_to_unix`: some servers are Unix sockets.
+pub fn confine(connects_to_unix: bool) -> Result<Enforced, CallFilterError> {
+    match filter(connects_to_unix).apply(Confined::ThisThread) {
         Ok(()) => Ok(Enforced::Fully),
         Err(error @ CallFilterError::UnknownProcessor) => Ok(Enforced::Not(error.to_string())),
         Err(error) => Err(error),
@@ -225,7 +225,7 @@ const OLD: [i64; 26] = [
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: [i64; 1] = [libc::SYS_renameat];
 
-fn filter() -> CallFilter {
+fn filter(connects_to_unix: bool) -> CallFilter {
     use Argument::{Is, IsInt, Masked};
     let no_code = || [vec![Masked { argument: 2, mask: libc::PROT_EXEC, value: 0 }]];
     const KIND: i32 = 0xf;
@@ -254,7 +254,7 @@ fn filter() -> CallFilter {
             [vec![Masked { argument: 0, mask: libc::CLONE_THREAD, value: libc::CLONE_THREAD }]],
         )
         // Datagrams to Unix sockets tell the service manager of the process. Its others would be those of whoever gives
-        // orders on this machine.
+        // orders on this machine, unless servers are there.
         .allow_with(
             libc::SYS_socket,
             [
@@ -263,7 +263,9 @@ fn filter() -> CallFilter {
                 socket(libc::AF_INET6, libc::SOCK_STREAM),
                 socket(libc::AF_INET6, libc::SOCK_DGRAM),
                 socket(libc::AF_UNIX, libc::SOCK_DGRAM),
-            ],
+            ]
+            .into_iter()
+            .chain(connects_to_unix.then(|| socket(libc::AF_UNIX, libc::SOCK_STREAM))),
         )
         .allow_with(libc::SYS_ioctl, requests)
         .allow_with(libc::SYS_prctl, names.into_iter().chain(memory))
@@ -278,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
-        let filter = filter();
+        let filter = filter(false);
         assert_eq!(filter.contradictions(), [0; 0]);
         filter.check().expect("programs");
     }

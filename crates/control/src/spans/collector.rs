@@ -104,6 +104,7 @@ async fn connect(target: &Target) -> Result<SendRequest<Full<Bytes>>, Lost> {
     let found = Names::new(&target.resolver).look_up(&target.endpoint.address).await?;
     let mut failed = Lost("there is no address".into());
     for address in found.targets.into_iter().map(|found| found.address) {
+        let Some(address) = address.ip() else { continue };
         let stream = match TcpStream::connect(address).await {
             Ok(stream) => stream,
             Err(error) => {

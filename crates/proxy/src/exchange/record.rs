@@ -2,13 +2,13 @@
 //!
 //! Queries are not written down anywhere: what is in them is nobody's business but the server's.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use propylon_http::fault::Fault;
 use propylon_http::h1::{HOST_BYTES_MAX, RequestHead, Version};
 use propylon_http::trace_context::Context;
 use propylon_observe::attributes::{template, write_method, write_result, write_server};
+use propylon_sys::Address;
 
 use crate::client::side::ClientSide;
 use crate::core::Core;
@@ -29,7 +29,7 @@ pub struct AttemptRecord {
 /// Connection that an attempt was made on.
 #[derive(Clone, Copy)]
 pub struct Reached {
-    pub peer: SocketAddr,
+    pub peer: Address,
     pub is_http2: bool,
 }
 
@@ -44,7 +44,7 @@ pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecor
     let method = write_method(&request.head, &request.text, &mut attributes);
     let server = note.server.and_then(|server| config.servers.get(server));
     if let Some(server) = server {
-        write_server(&server.address, went.connection.map(|reached| reached.peer), &mut attributes);
+        write_server(&server.address, went.connection.and_then(|reached| reached.peer.ip()), &mut attributes);
     }
     let host = match request.head.host.bytes(&request.text) {
         [] => note.server.map_or("", |server| backend.servers[server].label.as_str()).as_bytes(),
@@ -53,8 +53,16 @@ pub fn end_attempt(request: &mut Request, backend: &Backend, went: &AttemptRecor
     let url = [scheme.as_bytes(), b"://", host, request.head.path(&request.text)].concat();
     attributes.push(("url.full", Value::of(&url)));
     if let Some(reached) = went.connection {
-        attributes.push(("network.peer.address", Value::Text(reached.peer.ip().to_canonical().to_string())));
-        attributes.push(("network.peer.port", Value::Number(reached.peer.port().into())));
+        match reached.peer {
+            Address::Ip(peer) => {
+                attributes.push(("network.peer.address", Value::Text(peer.ip().to_canonical().to_string())));
+                attributes.push(("network.peer.port", Value::Number(peer.port().into())));
+            }
+            Address::Unix(name) => {
+                attributes.push(("network.peer.address", Value::Text(name.as_str().to_owned())));
+                attributes.push(("network.transport", Value::Word("unix")));
+            }
+        }
         let version = if reached.is_http2 { "2" } else { "1.1" };
         attributes.push(("network.protocol.version", Value::Word(version)));
         attributes.push(("propylon.connection.reused", Value::Is(went.reused)));

@@ -91,7 +91,7 @@ impl FilesPlan {
 /// Health checks of a server at once: one for each address.
 fn probes_of(address: &ServerAddress) -> usize {
     match address {
-        ServerAddress::Ip(_) => 1,
+        ServerAddress::Ip(_) | ServerAddress::Unix { .. } => 1,
         ServerAddress::Name { .. } => 2,
         ServerAddress::Srv { .. } => 8,
     }

@@ -12,6 +12,7 @@ use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 use propylon_observe::telemetry::Wait;
 use propylon_policy::reuse::Fit;
+use propylon_sys::Address;
 
 use super::note::Note;
 use crate::client::connection::Connection;
@@ -22,7 +23,7 @@ use crate::fault::{Attempt, Repeatable};
 use crate::upstream::backend::Backend;
 use crate::upstream::balance::Affinity;
 use crate::upstream::checkout::{Found, Need, Refusal, RetryState, find};
-use crate::upstream::connect::{CONNECT_TIMEOUT, commit, connect_failure};
+use crate::upstream::connect::{CONNECT_TIMEOUT, commit, connect_failure, connect_unix};
 use crate::upstream::connection::{PoolKey, ServerConnection};
 use crate::upstream::in_flight::InFlight;
 
@@ -131,9 +132,13 @@ async fn open(
     // Bytes that the client has sent already go to the server with the last segment of the TCP handshake.
     poll_fn(|context| Poll::Ready(listen(context, connection))).await.map_err(|Gone| Failed::Client)?;
     let has_bytes = !header.is_empty() || !connection.inbox.is_empty();
-    let socket = propylon_sys::connect_to_write_once(remote.address, has_bytes).map_err(|error| fail(&error))?;
-    let mut first = First { socket: Socket::new(socket), at: 0, has_listened: true };
     let due = core.timers.now() + timeout;
+    let socket = match remote.address {
+        Address::Ip(address) => propylon_sys::connect_to_write_once(address, has_bytes),
+        Address::Unix(name) => connect_unix(backend, server, name, (due, &connection.deadline)).await,
+    };
+    let socket = socket.map_err(|error| fail(&error))?;
+    let mut first = First { socket: Socket::new(socket), at: 0, has_listened: true };
     let sent = poll_fn(|context| {
         match first.poll(context, connection, header) {
             Poll::Ready(Ok(sent)) => return Poll::Ready(Ok(sent)),

@@ -1,6 +1,8 @@
 //! Connections to servers: made, agreed on, and given back.
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -8,18 +10,24 @@ use propylon_http::fault::{Blame, Fault};
 use propylon_net::server_stream::{ServerHandshake, ServerStream};
 use propylon_net::socket::Socket;
 use propylon_net::timers::Deadline;
+use propylon_sys::{Address, UnixName};
 use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use super::backend::Backend;
 use super::connection::{Permit, PoolKey, ServerConnection};
 use super::pool::Returned;
-use crate::endpoint::{Endpoint, EndpointAddress};
+use crate::endpoint::EndpointAddress;
 use crate::fault::{self, Attempt, Repeatable};
 use crate::services::Services;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
+
+/// Pauses between two attempts at a Unix socket that has no room for another connection: short at first, then twice as
+/// long each time.
+const UNIX_PAUSE_MILLIS_MIN: u64 = 1;
+const UNIX_PAUSE_MILLIS_MAX: u64 = 64;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt::new(Fault::ConnectTimeout, Repeatable::Unsent);
 
@@ -36,8 +44,7 @@ pub async fn connect(
     // One timeout covers the connect and the TLS handshake: only then the server can take a request.
     let due = services.timers.now() + backend.terms.connect;
     let started = Instant::now();
-    let endpoint = &backend.servers[key.server].endpoint;
-    let reached = connect_any(services, endpoint, preamble, due, deadline).await;
+    let reached = Reach { backend, server: key.server, preamble, deadline }.any(due).await;
     services.metrics.observe(backend.metrics().connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &backend.connector) {
         (Ok((socket, remote)), None) => Ok((ServerStream::plain(socket), remote)),
@@ -107,52 +114,72 @@ fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
     lifetime - Duration::from_millis(random.u64(..=most))
 }
 
-/// Connects to the server, at the address that the round robin picks; at another one where that fails.
-async fn connect_any(
-    services: &Services,
-    endpoint: &Endpoint,
-    preamble: &[u8],
-    due: u64,
-    deadline: &Deadline,
-) -> Result<(Socket, EndpointAddress), Attempt> {
-    let mut remotes = endpoint.connect_order();
-    let share = due.saturating_sub(services.timers.now()) / remotes.len().max(1) as u64;
-    let mut failed = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
-    let mut lost: Option<EndpointAddress> = None;
-    while let Some(remote) = remotes.next() {
-        // An address that does not answer leaves time for the others.
-        let due = if remotes.len() == 0 { due } else { (services.timers.now() + share).min(due) };
-        match connect_to(services, remote, preamble, due, deadline).await {
-            Ok(socket) => {
-                lost.into_iter().for_each(|lost| endpoint.note_failed(lost));
-                return Ok((socket, remote));
-            }
-            Err(other) => (failed, lost) = (other, Some(remote)),
-        }
-        if failed.repeatable == Repeatable::No {
-            break;
-        }
-    }
-    Err(failed)
+/// A connect to a server. The connection begins with `preamble`.
+struct Reach<'a> {
+    backend: &'a Backend,
+    server: usize,
+    preamble: &'a [u8],
+    deadline: &'a Deadline,
 }
 
-async fn connect_to(
+impl Reach<'_> {
+    /// Connects to the server, at the address that the round robin picks; at another one where that fails.
+    async fn any(&self, due: u64) -> Result<(Socket, EndpointAddress), Attempt> {
+        let (timers, endpoint) = (&self.backend.services.timers, &self.backend.servers[self.server].endpoint);
+        let mut remotes = endpoint.connect_order();
+        let share = due.saturating_sub(timers.now()) / remotes.len().max(1) as u64;
+        let mut failed = Attempt::new(Fault::ConnectFailed, Repeatable::Unsent);
+        let mut lost: Option<EndpointAddress> = None;
+        while let Some(remote) = remotes.next() {
+            // An address that does not answer leaves time for the others.
+            let due = if remotes.len() == 0 { due } else { (timers.now() + share).min(due) };
+            match self.address(remote.address, due).await {
+                Ok(socket) => {
+                    lost.into_iter().for_each(|lost| endpoint.note_failed(lost));
+                    return Ok((socket, remote));
+                }
+                Err(other) => (failed, lost) = (other, Some(remote)),
+            }
+            if failed.repeatable == Repeatable::No {
+                break;
+            }
+        }
+        Err(failed)
+    }
+
+    async fn address(&self, address: Address, due: u64) -> Result<Socket, Attempt> {
+        let services = &self.backend.services;
+        let stream = match address {
+            Address::Ip(address) => propylon_sys::connect(address),
+            Address::Unix(name) => connect_unix(self.backend, self.server, name, (due, self.deadline)).await,
+        };
+        let stream = stream.map_err(|error| connect_failure(&error));
+        let stream = stream.and_then(|stream| match services.overload.is_kept_from_servers(&stream) {
+            true => Err(OUT_OF_FILES),
+            false => Ok(stream),
+        });
+        if stream.as_ref().is_err_and(|failure| failure.fault == Fault::OutOfFiles) {
+            // For the next one.
+            services.make_room();
+        }
+        let mut socket = Socket::new(stream?);
+        if let Address::Ip(_) = address {
+            await_connected(services, &mut socket, due, self.deadline).await?;
+        }
+        // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+        if !self.preamble.is_empty() && socket.send_more(self.preamble).ok() != Some(self.preamble.len()) {
+            return Err(Attempt::new(Fault::WriteFailed, Repeatable::Unsent));
+        }
+        Ok(socket)
+    }
+}
+
+async fn await_connected(
     services: &Services,
-    remote: EndpointAddress,
-    preamble: &[u8],
+    socket: &mut Socket,
     due: u64,
     deadline: &Deadline,
-) -> Result<Socket, Attempt> {
-    let stream = propylon_sys::connect(remote.address).map_err(|error| connect_failure(&error));
-    let stream = stream.and_then(|stream| match services.overload.is_kept_from_servers(&stream) {
-        true => Err(OUT_OF_FILES),
-        false => Ok(stream),
-    });
-    if stream.as_ref().is_err_and(|failure| failure.fault == Fault::OutOfFiles) {
-        // For the next one.
-        services.make_room();
-    }
-    let mut socket = Socket::new(stream?);
+) -> Result<(), Attempt> {
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
@@ -163,12 +190,58 @@ async fn connect_to(
         deadline.set(due, context.waker());
         Poll::Pending
     })
-    .await?;
-    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
-    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
-        return Err(Attempt::new(Fault::WriteFailed, Repeatable::Unsent));
+    .await
+}
+
+/// Connects to a Unix socket, which is done at once, unless as many connections wait there for their accept as may. The
+/// kernel does not tell when fewer do: it is asked again until it is `due`, in milliseconds on the core's clock.
+pub async fn connect_unix(
+    backend: &Backend,
+    server: usize,
+    name: UnixName,
+    (due, deadline): (u64, &Deadline),
+) -> std::io::Result<TcpStream> {
+    let services = &backend.services;
+    let mut pause = UNIX_PAUSE_MILLIS_MIN;
+    loop {
+        match propylon_sys::connect(name) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => {
+                log_unix_failure(backend, server, &error);
+                return Err(error);
+            }
+            Ok(stream) => return Ok(stream),
+        }
+        let now = services.timers.now();
+        if now >= due {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let again = (now + pause).min(due);
+        pause = (pause * 2).min(UNIX_PAUSE_MILLIS_MAX);
+        poll_fn(|context| {
+            if services.timers.now() >= again {
+                return Poll::Ready(());
+            }
+            deadline.set(again, context.waker());
+            Poll::Pending
+        })
+        .await;
     }
-    Ok(socket)
+}
+
+/// Logs why a Unix socket cannot be connected to, where that is for the user to mend.
+fn log_unix_failure(backend: &Backend, server: usize, error: &std::io::Error) {
+    let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS) => {
+            "give the account of this process (process.user) leave to write to the socket and to pass its folders"
+        }
+        Some(Errno::PERM) => "the sandbox denies it, or another security module: see process.sandbox",
+        Some(Errno::NOENT | Errno::NOTDIR) => "start the server, or mend the path",
+        Some(Errno::CONNREFUSED) => "start the server: its socket is there, and nobody listens",
+        Some(Errno::PROTOTYPE | Errno::NOTSOCK) => "nothing there takes streams: mend the path, or the server",
+        _ => return,
+    };
+    log_server_failure(backend, server, error, advice);
 }
 
 /// A stream, and how long it took to agree on it, in microseconds.
@@ -243,17 +316,24 @@ fn account_greeting(backend: &Backend, server: usize, greeted: &Greeted) {
 
 /// Logs which server TLS came to nothing with, and what to do.
 pub fn log_tls_failure(backend: &Backend, server: usize, failure: &UpstreamFailure) {
+    log_server_failure(backend, server, failure, failure.advice());
+}
+
+fn log_server_failure(backend: &Backend, server: usize, failure: &dyn std::fmt::Display, advice: &str) {
     let services = &backend.services;
     let Some(withheld) = services.server_failures_logged.borrow_mut().admit(services.timers.now()) else { return };
     let (name, label) = (&backend.config().name, &backend.servers[server].label);
     let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
-    log::warn!("backend \"{name}\", server {label}: {failure}; {}{more}", failure.advice());
+    log::warn!("backend \"{name}\", server {label}: {failure}; {advice}{more}");
 }
 
 /// Another server would fare no better.
 const OUT_OF_FILES: Attempt = Attempt::new(Fault::OutOfFiles, Repeatable::No);
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
+    if error.kind() == ErrorKind::TimedOut && error.raw_os_error().is_none() {
+        return CONNECT_TIMEOUT;
+    }
     let fault = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         // Towards this address: another has ports of its own.

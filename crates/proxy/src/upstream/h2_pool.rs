@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -21,6 +20,7 @@ use propylon_http::h2::hpack::BlockWriter;
 use propylon_net::timers::coarse_millis;
 use propylon_observe::telemetry::BackendMetrics;
 use propylon_policy::queue::{Order, Queue, QueueTicket, Turns};
+use propylon_sys::Address;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -440,7 +440,7 @@ impl H2Connection {
     }
 
     /// Address that the connection was made to.
-    pub fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> Address {
         self.remote.get().address
     }
 

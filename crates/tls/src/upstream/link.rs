@@ -123,7 +123,7 @@ fn name_of(server: &SignerServer) -> String {
         (Some(name), _) => name.trim_start_matches('[').trim_end_matches(']').to_string(),
         (None, ServerAddress::Ip(address)) => address.ip().to_string(),
         (None, ServerAddress::Name { host, .. }) => host.clone(),
-        (None, ServerAddress::Srv { name }) => name.clone(),
+        (None, ServerAddress::Srv { name } | ServerAddress::Unix { name }) => name.clone(),
     }
 }
 

@@ -193,6 +193,8 @@ fn name_of(tls: &BackendTls, address: &ServerAddress) -> String {
         (None, ServerAddress::Name { host, .. }) => host.clone(),
         // Hosts of an SRV record come from the network, unsigned: they must not be trusted as names.
         (None, ServerAddress::Srv { name }) => name.splitn(3, '.').last().unwrap_or_default().to_string(),
+        // The configuration has a `server_name` wherever there is one of these.
+        (None, ServerAddress::Unix { .. }) => "localhost".to_string(),
     }
 }
 

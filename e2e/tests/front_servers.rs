@@ -1,0 +1,337 @@
+//! Kinds of servers: Unix sockets, servers of HTTP/1.0, and the addresses that connections to servers come from.
+
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use propylon_e2e::admin::{applied, server, with_state};
+use propylon_e2e::external::External;
+use propylon_e2e::program::{curl, finish, run, signal};
+use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, holds};
+use rustix::process::{Signal, geteuid};
+
+/// A configuration as [`propylon_e2e::engine::with`] makes it, of servers as they are written.
+fn with(servers: &[&str], listener: &str, backend: &str) -> String {
+    let servers: Vec<String> = servers.iter().map(|server| format!("\"{server}\"")).collect();
+    let servers = servers.join(", ");
+    format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n{listener}\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n{listener}\n\
+         [backend.app]\nservers = [{servers}]\n{backend}\n\
+         [[route]]\nbackend = \"app\"\n"
+    )
+}
+
+/// Somebody else's server as a child process.
+struct Program(Child);
+
+impl Program {
+    /// gunicorn at a Unix socket, with an application that tells what it was asked.
+    fn gunicorn(scratch: &Scratch, socket: &str) -> Program {
+        let application = "def app(environ, start):\n\
+            \x20   length = int(environ.get('CONTENT_LENGTH') or 0)\n\
+            \x20   body = environ['wsgi.input'].read(length) if length else environ['wsgi.input'].read()\n\
+            \x20   said = '%s %s %s %d' % (environ['REQUEST_METHOD'], environ['PATH_INFO'], environ['HTTP_HOST'], len(body))\n\
+            \x20   start('200 OK', [('Content-Type', 'text/plain'), ('Content-Length', str(len(said)))])\n\
+            \x20   return [said.encode()]\n";
+        scratch.write("told.py", application);
+        let mut command = Command::new("gunicorn");
+        command.args(["--bind", &format!("unix:{socket}"), "--workers", "1", "--threads", "2", "--keep-alive", "30"]);
+        command.args(["--log-level", "warning", "--chdir"]).arg(scratch.path()).arg("told:app");
+        let server = Program(command.stdin(Stdio::null()).spawn().expect("gunicorn"));
+        holds("gunicorn listens", || std::os::unix::net::UnixStream::connect(socket).is_ok());
+        server
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            signal(self.0.id(), Signal::TERM);
+        }
+        finish(&mut self.0, Duration::from_secs(20), "the server ends");
+    }
+}
+
+fn socket(scratch: &Scratch, name: &str) -> String {
+    scratch.join(name).display().to_string()
+}
+
+/// Answers `name` to every request.
+fn named(name: &'static str) -> impl Fn(&mut propylon_e2e::origin::Peer) + Send + Sync + 'static {
+    move |peer| {
+        while peer.read_request().is_some() {
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()));
+        }
+    }
+}
+
+fn labels(path: &str) -> [(&'static str, String); 2] {
+    [("backend", "app".to_owned()), ("server", format!("unix:{path}"))]
+}
+
+fn check(text: &str) -> String {
+    let scratch = Scratch::new();
+    let path = scratch.write("a.toml", text);
+    let mut command = Command::new(binaries::propylon());
+    command.args(["check", "-c"]).arg(path);
+    let said = run(command, b"", Duration::from_secs(20));
+    said.text() + &said.stderr
+}
+
+#[test]
+fn gunicorn_at_a_unix_socket_serves_clients_of_both_protocols_on_connections_that_are_used_again() {
+    let scratch = Scratch::new();
+    let path = socket(&scratch, "app.sock");
+    let _gunicorn = Program::gunicorn(&scratch, &path);
+    let sticky = "sticky = { cookie = \"seat\" }\nhealth = { path = \"/up\", interval = \"100ms\" }";
+    let engine = Engine::start(&with(&[&format!("unix:{path}")], "", sticky));
+    let mut client = engine.client("plain");
+    let said = client.ask("POST /one HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(said.text(), "POST /one shop.example 5");
+    let chunked = "PUT /two HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    assert_eq!(client.ask(chunked).text(), "PUT /two a 3");
+    let url = format!("{}/three", engine.url("plain"));
+    let said = curl(&["--http2-prior-knowledge", "-H", "Host: b", "-d", "12345678", &url]).ok().text();
+    assert_eq!(said, "POST /three b 8");
+    // A cookie names the server by a tag, and no client learns where it listens.
+    let cookie = said_cookie(&engine);
+    assert!(!cookie.contains("app.sock") && !cookie.contains("tmp"), "{cookie}");
+    let line = engine.logged_path("/one");
+    assert_eq!((&line["server"], &line["backend"]), (&format!("unix:{path}").into(), &"app".into()));
+    let labels = [("backend", "app"), ("server", &*format!("unix:{path}"))];
+    engine.metric_reaches("propylon_server_up", &labels, 1.0);
+    assert!(engine.metric("propylon_server_requests_total", &labels) >= 4.0);
+    assert!(engine.metric("propylon_server_reused_total", &labels) >= 1.0);
+    let state = server(&engine, &format!("unix:{path}"));
+    assert_eq!(state["resolved"][0], format!("unix:{path}"));
+    holds("its health is known", || server(&engine, &format!("unix:{path}"))["health"]["state"] == "up");
+}
+
+fn said_cookie(engine: &Engine) -> String {
+    let response = engine.client("plain").get("/cookie");
+    response.field("Set-Cookie").expect("a cookie").to_owned()
+}
+
+#[test]
+fn nginx_at_a_unix_socket_speaks_http2_and_is_down_while_its_socket_is_gone() {
+    let scratch = Scratch::new();
+    let path = socket(&scratch, "nginx.sock");
+    let server = format!(
+        "listen {{address}}; listen unix:{path} http2;\n\
+         location / {{ return 200 \"$server_protocol $host\"; }}\n\
+         location /up {{ if ($host != localhost) {{ return 500; }} return 200; }}"
+    );
+    let nginx = External::nginx(&server);
+    let health = "protocol = \"h2\"\nhealth = { path = \"/up\", interval = \"50ms\", rise = 1, fall = 1 }";
+    let engine = Engine::start(&with(&[&format!("unix:{path}")], "", health));
+    let labels = [("backend", "app"), ("server", &*format!("unix:{path}"))];
+    engine.metric_reaches("propylon_server_up", &labels, 1.0);
+    for listener in ["plain", "web"] {
+        let url = format!("{}/", engine.url(listener));
+        assert_eq!(curl(&["-k", "--http1.1", "-H", "Host: shop", &url]).ok().text(), "HTTP/2.0 shop");
+    }
+    drop(nginx);
+    let _ = std::fs::remove_file(&path);
+    holds("it is down", || engine.metric("propylon_server_up", &labels) == 0.0);
+    assert_eq!(engine.client("plain").get("/").status, 503);
+    let _nginx = External::nginx(&server);
+    holds("it is up again", || engine.metric("propylon_server_up", &labels) == 1.0);
+    assert_eq!(engine.client("plain").get("/").status, 200);
+}
+
+#[test]
+fn sockets_share_requests_with_addresses_by_weight_and_one_that_refuses_is_passed_over() {
+    let scratch = Scratch::new();
+    let (one, left) = (socket(&scratch, "one.sock"), socket(&scratch, "left.sock"));
+    // A socket that its server has left behind: the file is there, and nobody listens.
+    drop(UnixListener::bind(&left).expect("a free path"));
+    let two = format!("@propylon-e2e-{}", std::process::id());
+    let (_one, _two) = (Origin::at_socket(&one, named("one")), Origin::at_socket(&two, named("two")));
+    let three = Origin::scripted(named("three"));
+    let config = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\
+         servers = [{{ address = \"{one}\", weight = 2 }}, \"abns@{}\", \"unix@{left}\", \"{}\", \"unix:{}\"]\n\
+         [[route]]\nbackend = \"app\"\n",
+        &two[1..],
+        three.address(),
+        socket(&scratch, "none.sock"),
+    );
+    let engine = Engine::start(&config);
+    let mut client = engine.client("plain");
+    let said: Vec<String> = (0..12).map(|_| client.get("/").text()).collect();
+    let count = |name: &str| said.iter().filter(|said| *said == name).count();
+    assert_eq!(count("one") + count("two") + count("three"), 12, "{said:?}");
+    assert!(count("one") > count("two") && count("two") > 0 && count("three") > 0, "{said:?}");
+    let failures = |server: &str| {
+        engine.metric("propylon_server_connect_failures_total", &[("backend", "app"), ("server", server)])
+    };
+    assert!(failures(&format!("unix:{left}")) > 0.0 && failures(&format!("unix:{two}")) == 0.0);
+    let log = engine.stderr().join("\n");
+    assert!(log.contains(&format!("server unix:{left}: ")) && log.contains("nobody listens"), "{log}");
+    // Its socket gone as well, a server is at fault, not the engine.
+    let alone = Engine::start(&with(&[&left], "", "retries = 0"));
+    let refused = alone.client("plain").get("/");
+    assert_eq!((refused.status, refused.text().trim_end()), (502, "502 Bad Gateway: connect-refused"));
+}
+
+/// The kernel refuses a connection at once where as many wait for their accept as may, and never says when fewer do.
+#[test]
+fn a_socket_whose_line_is_full_is_asked_again_until_there_is_room() {
+    let scratch = Scratch::new();
+    let path = socket(&scratch, "full.sock");
+    let kernel = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+    kernel.bind(&socket2::SockAddr::unix(&path).expect("a path")).expect("a free path");
+    kernel.listen(0).expect("it listens");
+    let engine = Engine::start(&with(&[&path], "", "retries = 0\ntimeouts = { connect = \"30s\" }"));
+    let line = || std::os::unix::net::UnixStream::connect(&path).expect("a place in the line");
+    let first = line();
+    let mut client = engine.client("plain");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    // The one place is taken; nobody else's connection gets in before this is accepted.
+    let listener = UnixListener::from(std::os::fd::OwnedFd::from(kernel));
+    engine.metric_reaches(
+        "propylon_server_requests_in_flight",
+        &labels(&path).each_ref().map(|(name, value)| (*name, value.as_str())),
+        1.0,
+    );
+    let accepted = listener.accept().expect("the first one").0;
+    let (mut server, _) = listener.accept().expect("the engine's");
+    let mut head = [0; 16];
+    std::io::Read::read_exact(&mut server, &mut head).expect("a request");
+    std::io::Write::write_all(&mut server, b"HTTP/1.1 204 No Content\r\n\r\n").expect("an answer");
+    assert_eq!(client.read_head().lines().next(), Some("HTTP/1.1 204 No Content"));
+    drop((first, accepted));
+    // Without room until the time is up, it is a timeout.
+    let engine = Engine::start(&with(&[&path], "", "retries = 0\ntimeouts = { connect = \"100ms\" }"));
+    let _one = line();
+    assert_eq!(engine.client("plain").get("/").status, 504);
+}
+
+#[test]
+fn relays_reach_sockets_and_tell_them_of_their_clients() {
+    let scratch = Scratch::new();
+    let path = socket(&scratch, "relay.sock");
+    let origin = Origin::at_socket(&path, |peer| {
+        while let Some(bytes) = peer.read_some() {
+            if peer.try_send(&bytes).is_err() {
+                return;
+            }
+        }
+        peer.close();
+    });
+    let engine = Engine::start(&format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ntls = \"public\"\n\
+         [backend.app]\nservers = [\"unix:{path}\"]\nsend_proxy_protocol = \"v1\"\n\
+         [[route]]\nlistener = \"plain\"\nbackend = \"app\"\n[[route]]\nlistener = \"web\"\nbackend = \"app\"\n"
+    ));
+    let noise: Vec<u8> = (0..300_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    for listener in ["plain", "web"] {
+        let (mut client, is_tls) = match listener {
+            "web" => (Client::tls(engine.address(listener)), true),
+            _ => (Client::plain(engine.address(listener)), false),
+        };
+        let header =
+            format!("PROXY TCP4 127.0.0.1 127.0.0.1 {} {}\r\n", client.local_port(), engine.address(listener).port());
+        client.send(b"ping");
+        assert_eq!(client.read_exact(header.len() + 4), [header.as_bytes(), b"ping"].concat(), "TLS: {is_tls}");
+        let back = std::thread::scope(|scope| {
+            let mut socket = client.socket().try_clone().expect("a second handle");
+            if is_tls {
+                client.send(&noise);
+            } else {
+                let noise = &noise;
+                scope.spawn(move || std::io::Write::write_all(&mut socket, noise).expect("the relay reads"));
+            }
+            client.read_exact(noise.len())
+        });
+        assert!(back == noise, "TLS: {is_tls}");
+        client.finish();
+        client.ending();
+    }
+    assert_eq!(origin.connections(), 2);
+    // Behind an HTTP listener as well.
+    let engine = Engine::start(&with(&[&path], "", "send_proxy_protocol = \"v2\""));
+    let mut client = engine.client("plain");
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the header is there", || {
+        origin.received().last().is_some_and(|bytes| bytes.starts_with(b"\r\n\r\n\0\r\nQUIT\n"))
+    });
+}
+
+#[test]
+fn a_reload_keeps_connections_to_a_socket_however_it_is_spelled_and_the_admin_address_drains_it() {
+    let scratch = Scratch::new();
+    let (one, two) = (socket(&scratch, "one.sock"), socket(&scratch, "two.sock"));
+    let (first, _second) = (Origin::at_socket(&one, named("one")), Origin::at_socket(&two, named("two")));
+    let (process, admin) = with_state(&scratch);
+    let text = |server: &str, more: &str| {
+        format!(
+            "[process]\nworkers = 1\ndrain_timeout = \"1s\"\n{process}\n[admin]\nbind = \"127.0.0.1:0\"\n{admin}\n\
+             {}",
+            with(&[server], "", more)
+        )
+    };
+    let engine = Engine::start(&text(&format!("unix:{one}"), ""));
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "one");
+    engine.rewrite(&text(&format!("unix@{one}"), "retries = 1"));
+    engine.reload();
+    assert_eq!((client.get("/").text(), first.connections()), ("one".to_owned(), 1));
+    let added = format!("{{\"address\": \"unix:{two}\", \"weight\": 3}}");
+    applied(&engine, "POST", "/v1/backends/app/servers", &added);
+    let escaped = format!("unix:{one}").replace('/', "%2F");
+    applied(&engine, "PATCH", &format!("/v1/backends/app/servers/{escaped}"), "{\"drain\": true}");
+    assert_eq!(client.get("/").text(), "two");
+    let mut command = Command::new(binaries::propylonctl());
+    command.args(["explain", "-c"]).arg(engine.folder().join("propylon.toml")).args([
+        "http://a/",
+        "--listener",
+        "plain",
+    ]);
+    let said = run(command, b"", Duration::from_secs(20));
+    assert!(said.text().contains(&format!("unix@{one}")) || said.text().contains(&format!("unix:{one}")), "{said:?}");
+}
+
+#[test]
+fn what_a_socket_does_not_have_is_refused_with_a_cure() {
+    for (servers, more, told) in [
+        ("unix:/run/a.sock", "tls = {}", "add `server_name` to the backend's `tls`"),
+        ("unix:/run/a.sock", "health = { port = 80 }", "has no ports, and `health` asks at 80"),
+        ("unix:run/a.sock", "", "the path of a Unix socket is not absolute; write \"unix:PATH\""),
+        ("http://unix:/run/a.sock:/", "", "write \"unix:/run/a.sock\""),
+    ] {
+        let said = check(&with(&[servers], "", more).replace("tls = \"public\"\n", ""));
+        assert!(said.contains(told), "{servers} {more}: {said}");
+    }
+}
+
+/// Who may connect is for the socket's file to say, and for the sandbox whether sockets are connected to at all.
+#[test]
+fn a_socket_is_reached_with_few_rights_and_where_it_is_not_the_log_says_whose_leave_is_missing() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let path = socket(&scratch, "app.sock");
+    let _origin = Origin::at_socket(&path, named("one"));
+    let engine = Engine::start(&with(&["127.0.0.1:9"], "", ""));
+    // This process may connect to no Unix socket: it was told of none at its start.
+    engine.rewrite(&with(&[&path], "", ""));
+    engine.signal(Signal::HUP);
+    holds("the reload is refused", || engine.stderr().join("\n").contains("connect to no Unix socket"));
+    drop(engine);
+    if !geteuid().is_root() {
+        eprintln!("skipped: another account takes root");
+        return;
+    }
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).expect("our own folder");
+    let process = "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nuser = \"nobody\"\n";
+    let config = format!("{process}{}", with(&[&path], "", "retries = 0\nreuse = \"never\""));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("our own socket");
+    let engine = Engine::start(&config);
+    assert_eq!(engine.client("plain").get("/").text(), "one");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("our own socket");
+    assert_eq!(engine.client("plain").get("/").status, 502);
+    let log = engine.stderr().join("\n");
+    assert!(log.contains("Permission denied") && log.contains("(process.user) leave to write to the socket"), "{log}");
+}
