@@ -212,7 +212,11 @@ mod tests {
 
     fn endpoints(servers: u16) -> Vec<Arc<Endpoint>> {
         (1..=servers)
-            .map(|port| Arc::new(Endpoint::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()])))
+            .map(|port| {
+                Arc::new(Endpoint::new(vec![
+                    propylon_sys::Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], port))).into(),
+                ]))
+            })
             .collect()
     }
 

@@ -7,6 +7,7 @@ use propylon_config::{Config, Source};
 use propylon_net::server_stream::ServerStream;
 use propylon_net::socket::Socket;
 use propylon_policy::connection_limiter::Grant;
+use propylon_sys::Address;
 
 use super::super::connection::Permit;
 use super::*;
@@ -21,7 +22,7 @@ struct Server {
 impl Server {
     fn new() -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = Arc::new(Endpoint::new(vec![listener.local_addr().unwrap().into()]));
+        let endpoint = Arc::new(Endpoint::new(vec![Address::from(listener.local_addr().unwrap()).into()]));
         Server { listener, endpoint, accepted: RefCell::default() }
     }
 
@@ -85,7 +86,7 @@ fn an_idle_connection_is_found_by_the_index_that_its_server_has_by_now() {
     }
     assert_eq!((idle(&earlier), idle(&later)), ([1, 1, 1], [1, 0, 1]));
     let found = checkout(&later, 0).expect("one of c's");
-    assert_eq!((found.key.server, found.remote.address), (0, c.listener.local_addr().unwrap()));
+    assert_eq!((found.key.server, found.remote.address), (0, c.listener.local_addr().unwrap().into()));
     assert_eq!(later.check_in(found, 0), Returned::Idle);
     // A request of the earlier configuration has its own index for it again.
     let found = checkout(&earlier, 2).expect("the same one");
